@@ -1,0 +1,1 @@
+"""Example DAGs, installed as `airflow_ft.example_dags`."""

@@ -1,0 +1,1 @@
+"""Pages and APIs for the Airflow UI, installed as `airflow_ft.plugins`."""
