@@ -89,12 +89,94 @@ install_venv() {
   VIRTUAL_ENV=$venv uv pip install --quiet --no-deps --editable "$root"
 }
 
+# --- jars ------------------------------------------------------------------------------------------------------------
+
+copy_jars() { # FOLDER: what tools/jars/FOLDER/pom.xml names, with its dependencies
+  need_java
+  local fresh=$local_/jars/$1.new
+  rm -rf "$fresh"
+  flock "$local_/locks/maven" mvn -q -B -f "$here/jars/$1/pom.xml" \
+    org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+    -DincludeScope=runtime -DoutputDirectory="$fresh"
+  rm -rf "$local_/jars/$1"
+  mv "$fresh" "$local_/jars/$1"
+}
+
+install_kafka() { copy_jars kafka; }
+
+install_spark_jars() { copy_jars spark; }
+
+# --- database servers: packages unpacked into .local/servers, run from there ------------------------------------------
+
+debian() { . /etc/os-release && [ "$ID" = debian ]; }
+
+# unpack NAME SUITES LEAVE_OUT PACKAGE...: the first of the packages that exists, with its dependencies, unpacked into
+# .local/servers/NAME. On Debian it comes from the given suites of the configured mirror, elsewhere from the suites
+# that are configured. apt works in a folder of its own and believes that nothing is installed, so no root is needed
+# and the outcome does not depend on the machine. LEAVE_OUT is a pattern of package names not to unpack.
+unpack() {
+  local name=$1 suites=$2 leave_out=$3 work=$local_/servers/$1.apt fresh=$local_/servers/$1.new mirror suite package names
+  shift 3
+  command -v apt-get >/dev/null || fail "apt-get is needed to fetch the server $name"
+  rm -rf "$work" "$fresh"
+  mkdir -p "$work"/{lists/partial,archives/partial,preferences.d,state} "$fresh"
+  : >"$work/status"
+  local apt=(-o Dir::State="$work/state" -o Dir::State::lists="$work/lists" -o Dir::State::status="$work/status"
+    -o Dir::Cache="$work" -o Dir::Cache::archives="$work/archives" -o Dir::Etc::preferencesparts="$work/preferences.d"
+    -o Dir::Etc::preferences=/dev/null -o APT::Install-Recommends=false -o APT::Sandbox::User=
+    -o Debug::NoLocking=1 -o DPkg::Post-Invoke= -o APT::Update::Post-Invoke= -o APT::Update::Post-Invoke-Success=)
+  if debian; then
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v -e security -e '^file:' | grep -m1 -E '/debian/?$' || true)
+    [ -n "$mirror" ] || fail "no Debian mirror is configured in /etc/apt"
+    local key
+    key=$(ls /usr/share/keyrings/debian-archive-keyring.[gp]* | head -n 1)
+    for suite in $suites; do
+      printf 'deb [signed-by=%s] %s %s main\n' "$key" "$mirror" "$suite"
+    done >"$work/sources.list"
+    apt+=(-o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts=-)
+  fi
+  apt-get "${apt[@]}" -qq update
+  for package in "$@"; do
+    names=$(apt-get "${apt[@]}" -s -y install "$package" 2>/dev/null | awk '$1 == "Inst" { print $2 }' | grep -vxE "$leave_out" || true)
+    [ -z "$names" ] || break
+  done
+  [ -n "$names" ] || fail "none of these packages is to be had: $*"
+  # shellcheck disable=SC2086
+  (cd "$work/archives" && apt-get "${apt[@]}" -qq download $names)
+  local deb
+  for deb in "$work"/archives/*.deb; do dpkg -x "$deb" "$fresh"; done
+  rm -rf "${local_:?}/servers/$name" "$work"
+  mv "$fresh" "$local_/servers/$name"
+}
+
+# MariaDB and PostgreSQL run on the C library of the machine, which is at least as new as the suite's.
+install_mariadb() {
+  unpack mariadb bookworm 'libc6|libgcc-s1|gcc-.*-base|tzdata' mariadb-server-core mariadb-server-core-10.6
+}
+
+# MySQL 9 exists in Debian's unstable suite only; it brings its C library along and is started by its own loader.
+install_mysql() {
+  unpack mysql 'sid trixie' 'gcc-.*-base|tzdata' mysql-server-core mysql-server-core-8.4 mysql-server-core-8.0
+}
+
+# An installed PostgreSQL is used as it is. Of the packages needed otherwise, what only its scripts or its
+# just-in-time compiler need (Perl, LLVM: most of the bytes) is left out.
+install_postgres() {
+  if ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then return; fi
+  unpack postgres bookworm \
+    'libc6|libc-bin|libc-l10n|locales|libgcc-s1|gcc-.*-base|tzdata|perl.*|libperl.*|lib.*-perl|libllvm.*|libz3.*|dpkg|tar|debconf|passwd|adduser|usrmerge|libpam-.*|sysvinit-utils|init-system-helpers|ssl-cert|openssl|sensible-utils|ucf|netbase|postgresql-common|postgresql-client-common' \
+    postgresql-15 postgresql-18 postgresql-17 postgresql-16 postgresql-14
+}
+
 # --- main ------------------------------------------------------------------------------------------------------------
 
 # What a component is made from: changed contents make it install again.
 recipe() {
   case $1 in
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py" "$root/pyproject.toml"; echo "$root" ;;
+    kafka | spark-jars) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
+    mariadb | mysql) declare -f unpack "install_$1" ;;
+    postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
     *) fail "unknown component '$1' (venv kafka spark-jars mariadb mysql postgres)" ;;
   esac
 }
@@ -102,13 +184,16 @@ recipe() {
 component() { # NAME: installs it unless its stamp is current; several processes at once wait for each other
   local name=$1 sum began
   sum=$(recipe "$name" | sha256sum)
+  sum=${sum%% *}
   [ "$(cat "$local_/stamps/$name" 2>/dev/null)" != "$sum" ] || return 0
   (
     flock 9
     [ "$(cat "$local_/stamps/$name" 2>/dev/null)" != "$sum" ] || exit 0
     say "installing $name ..."
     began=$SECONDS
-    if ! ("install_${name//-/_}") >"$local_/log/$name" 2>&1; then
+    # In the background, because bash would ignore `set -e` inside a condition.
+    ("install_${name//-/_}") >"$local_/log/$name" 2>&1 &
+    if ! wait $!; then
       printf 'installing %s FAILED; the end of .local/log/%s:\n' "$name" "$name" >&2
       tail -n 15 "$local_/log/$name" >&2
       exit 1
@@ -118,4 +203,12 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-component venv
+[ $# -gt 0 ] || set -- venv kafka spark-jars mariadb mysql postgres
+jobs=()
+for name in "$@"; do
+  component "$name" &
+  jobs+=($!)
+done
+status=0
+for job in "${jobs[@]}"; do wait "$job" || status=1; done
+exit "$status"
