@@ -1,0 +1,75 @@
+"""What a user may set, and what names may look like. Everything is checked at construction: at DAG parse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+
+
+def check_name(kind: str, name: str) -> str:
+    """Returns `name` when it may name a pipeline, sink or source; else ConfigurationError."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{name!r} cannot name a {kind}.",
+            remedy="use 1 to 63 of the characters a-z, 0-9, '_' and '-', beginning with a letter or digit.",
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """How a pipeline's checkpoints are made and kept (names as in Flink's CheckpointConfig).
+
+    timeout: from TRIGGERED to STAGED; a micro-batch that takes longer is ABORTED(EXPIRED) and ends the attempt.
+    num_retained: delivered checkpoints whose rows stay in the write-ahead log, at least 1.
+    max_delivery_rows: several staged checkpoints are delivered as one up to this many rows (a single larger
+        checkpoint is delivered alone). 0: each checkpoint by itself.
+    """
+
+    timeout: timedelta = field(default=timedelta(minutes=10))
+    num_retained: int = 3
+    max_delivery_rows: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.timeout, timedelta) or self.timeout < timedelta(seconds=1):
+            raise ConfigurationError(
+                f"CheckpointConfig.timeout is {self.timeout!r}.", remedy="give a timedelta of at least one second."
+            )
+        if not isinstance(self.num_retained, int) or self.num_retained < 1:
+            raise ConfigurationError(
+                f"CheckpointConfig.num_retained is {self.num_retained!r}.", remedy="give a whole number from 1."
+            )
+        if not isinstance(self.max_delivery_rows, int) or self.max_delivery_rows < 0:
+            raise ConfigurationError(
+                f"CheckpointConfig.max_delivery_rows is {self.max_delivery_rows!r}.",
+                remedy="give a whole number of rows from 0 (0: every checkpoint is delivered by itself).",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; the time-out in seconds."""
+        return {
+            "timeout": self.timeout.total_seconds(),
+            "num_retained": self.num_retained,
+            "max_delivery_rows": self.max_delivery_rows,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CheckpointConfig:
+        """The inverse of `to_json`; settings that are missing keep their defaults."""
+        known = dict(data)
+        if "timeout" in known:
+            known["timeout"] = timedelta(seconds=known["timeout"])
+        unknown = sorted(set(known) - {"timeout", "num_retained", "max_delivery_rows"})
+        if unknown:
+            raise ConfigurationError(
+                f"unknown checkpoint settings: {', '.join(unknown)}.",
+                remedy="known are timeout (seconds), num_retained, max_delivery_rows.",
+            )
+        return cls(**known)

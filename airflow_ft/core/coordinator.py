@@ -1,0 +1,332 @@
+"""One checkpoint, step by step: plan, prepare, decide, commit, abort (DESIGN, sections 3 to 6).
+
+Tasks, recovery and the command line all go through `Coordinator`. It works from the store and the stored plan alone:
+no DAG, no job code. Each method reads the state first, does what is still missing and may be repeated for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import NoReturn
+
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    DeclinedError,
+    FencedError,
+    HaltError,
+    SinkUnavailableError,
+    StateConflictError,
+    StoreBehindSinkError,
+    TerminalError,
+)
+from airflow_ft.core.model import (
+    AbortReason,
+    AfterAbort,
+    Checkpoint,
+    CheckpointState,
+    Fence,
+    Outcome,
+    Plan,
+    Proof,
+    RunKey,
+    Segment,
+)
+from airflow_ft.core.planning import (
+    Delivery,
+    check_sinks_of_segments,
+    group,
+    live_plans,
+    read_tombstone,
+    stranded,
+    tombstone_detail,
+)
+from airflow_ft.core.ports import Participant, ParticipantFactory, Store
+
+log = logging.getLogger(__name__)
+
+S = CheckpointState
+PLANNING_TRIES = 20
+
+
+class Coordinator:
+    """Acts on one pipeline with one epoch. FencedError from any method ends the process (DESIGN 4)."""
+
+    def __init__(self, store: Store, pipeline: str, epoch: int, participants: ParticipantFactory) -> None:
+        self._store = store
+        self._pipeline = pipeline
+        self._epoch = epoch
+        self._participants = participants
+
+    # --- plan ----------------------------------------------------------------------------------------------------
+
+    def carry_stranded(self, run: RunKey | None = None) -> int | None:
+        """Publishes a number of carried segments alone when nothing newer can carry them; returns it (DESIGN 10)."""
+        if not stranded(self._store.open_checkpoints(self._pipeline)):
+            return None
+        predecessor = self._store.pipeline(self._pipeline).last_published
+        number = self._store.trigger(self._pipeline, self._epoch, run)
+        self._store.publish(self._pipeline, self._epoch, number, predecessor, None, None, {})
+        return number
+
+    def plan(self, delivery: Delivery, max_rows: int) -> list[int]:
+        """Stores a plan for everything staged and free; returns all numbers that are to be delivered, ascending.
+
+        A plan that was made for other sinks and is not yet PREPARED gives way: its rows are carried (SUPERSEDED).
+        """
+        for _ in range(PLANNING_TRIES):
+            checkpoints = self._store.open_checkpoints(self._pipeline)
+            outdated = [
+                c for c in live_plans(checkpoints) if c.state is S.STAGED and c.plan and not delivery.matches(c.plan)
+            ]
+            if outdated:
+                self.abort(outdated[0].number, AbortReason.SUPERSEDED, "the sinks were changed.", AfterAbort.CARRIED)
+                self.carry_stranded()
+                continue
+            try:
+                for wanted in group(checkpoints, max_rows):
+                    check_sinks_of_segments(self._pipeline, delivery, wanted.segments)
+                    plan = self._make_plan(delivery, wanted.number, wanted.segments)
+                    self._store.plan(self._pipeline, self._epoch, plan)
+            except StateConflictError:  # the sibling task planned at the same time: take its plan
+                continue
+            return [c.number for c in live_plans(self._store.open_checkpoints(self._pipeline))]
+        raise StateConflictError("others keep changing what is staged.", remedy="try again.", pipeline=self._pipeline)
+
+    def _make_plan(self, delivery: Delivery, number: int, segments: tuple[Segment, ...]) -> Plan:
+        live = live_plans(self._store.open_checkpoints(self._pipeline))
+
+        def predecessor(name: str) -> int:
+            planned = [c.number for c in live if c.plan and c.number < number and name in _names(c.plan)]
+            return max([self._store.last_delivered(self._pipeline, name), *planned])
+
+        return Plan(
+            pipeline=self._pipeline,
+            installation=self._store.installation,
+            number=number,
+            segments=segments,
+            participants=tuple(replace(p, predecessor=predecessor(p.name)) for p in delivery.participants),
+            commit_point=delivery.commit_point,
+            reasons=delivery.reasons,
+        )
+
+    # --- prepare -------------------------------------------------------------------------------------------------
+
+    def prepare(self, number: int, participant: str) -> Checkpoint:
+        """Asks one participant for its vote. DeclinedError: the checkpoint is ABORTED and the pipeline rewound."""
+        checkpoint = self._store.checkpoint(self._pipeline, number)
+        plan = checkpoint.plan
+        if checkpoint.state is not S.STAGED or plan is None or participant not in _names(plan):
+            return checkpoint
+        attempt = self._store.begin_attempt(self._pipeline, self._epoch, number, participant)
+        with self._open(plan, participant) as sink:
+            try:
+                notes = sink.prepare(plan, self._fence(attempt))
+            except DeclinedError as error:
+                self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
+                raise
+        for name, note in notes.items():
+            log.info("checkpoint %d: %s: %s: %s", number, participant, name, note)
+        checkpoint = self._store.vote(self._pipeline, self._epoch, number, participant, attempt)
+        log.info("checkpoint %d: %s voted yes; it is %s", number, participant, checkpoint.state)
+        return checkpoint
+
+    # --- decide and commit ---------------------------------------------------------------------------------------
+
+    def commit(self, number: int, participant: str) -> Checkpoint:
+        """Delivers one participant's rows if that is decided, or if this participant's part is to decide.
+
+        Returns the checkpoint as it then stands; nothing is done before the decision for those that follow it.
+        """
+        checkpoint = self._store.checkpoint(self._pipeline, number)
+        plan = checkpoint.plan
+        if checkpoint.state not in (S.PREPARED, S.COMMITTING) or plan is None or participant not in _names(plan):
+            return checkpoint
+        if checkpoint.state is S.PREPARED:
+            self._require_order(number)
+            if participant != (plan.commit_point or plan.participants[0].name):
+                return checkpoint
+            if plan.commit_point is None:
+                checkpoint = self._decide(checkpoint)
+        if checkpoint.votes[participant].proof is not None:
+            return checkpoint
+        attempt = self._store.begin_attempt(self._pipeline, self._epoch, number, participant)
+        with self._open(plan, participant) as sink:
+            try:
+                sink.commit(plan, self._fence(attempt))
+            except DeclinedError as error:
+                if checkpoint.state is S.PREPARED:
+                    self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
+                    raise
+                # Decided: it can only be redone (I3). Shown and tried again until the target is mended.
+                raise SinkUnavailableError(
+                    f"it is decided, but refused: {error.what}",
+                    remedy=f"mend the target ({error.remedy}); the next try or run delivers it.",
+                    pipeline=self._pipeline,
+                    checkpoint=number,
+                    participant=participant,
+                    sink=error.sink,
+                    column=error.column,
+                ) from error
+            proof = sink.proof(plan)  # I6: read in a fresh snapshot, not taken from the transaction's own answer
+        if proof is None:
+            raise SinkUnavailableError(
+                "its commit was acknowledged, but no proof of it can be read.",
+                remedy="look at the server; the next try reads again.",
+                pipeline=self._pipeline,
+                checkpoint=number,
+                participant=participant,
+            )
+        return self._settle(checkpoint, plan, proof)
+
+    def _settle(self, checkpoint: Checkpoint, plan: Plan, proof: Proof) -> Checkpoint:
+        """Records in the store what a sink's own marker says."""
+        number = checkpoint.number
+        if proof.digest != plan.digest:
+            self._halt(
+                StoreBehindSinkError(
+                    "the sink holds another delivery under this number: the decision log was restored from a backup,"
+                    " or belongs to another history.",
+                    remedy="compare both, then `airflow ft resume`.",
+                    pipeline=self._pipeline,
+                    checkpoint=number,
+                    participant=proof.participant,
+                )
+            )
+        if proof.outcome is Outcome.ABORTED:
+            reason, message, after = read_tombstone(proof.detail)
+            log.info("checkpoint %d: %s holds its tombstone: %s", number, proof.participant, message)
+            return self.abort(number, reason, message, after)
+        self._check_counts(plan, proof)
+        if checkpoint.state is S.PREPARED:
+            self._decide(checkpoint)
+        checkpoint = self._store.record_proof(self._pipeline, self._epoch, number, proof)
+        log.info(
+            "checkpoint %d: %s has committed %s; it is %s",
+            number,
+            proof.participant,
+            ", ".join(f"{rows:,} rows into {sink}" for sink, rows in proof.counts.items()) or "no rows",
+            checkpoint.state,
+        )
+        return checkpoint
+
+    def _decide(self, checkpoint: Checkpoint) -> Checkpoint:
+        prepared = {name: vote.prepared for name, vote in checkpoint.votes.items()}
+        return self._store.decide(self._pipeline, self._epoch, checkpoint.number, prepared)
+
+    def _require_order(self, number: int) -> None:
+        """I4: an earlier number that is not decided goes first."""
+        for earlier in live_plans(self._store.open_checkpoints(self._pipeline)):
+            if earlier.number < number and earlier.state is not S.COMMITTING:
+                raise StateConflictError(
+                    f"checkpoint {earlier.number} goes first and is {earlier.state}.",
+                    remedy="look at its prepare task; this step is repeated by the next try or run.",
+                    pipeline=self._pipeline,
+                    checkpoint=number,
+                )
+
+    def _check_counts(self, plan: Plan, proof: Proof) -> None:
+        for sink in plan.participant(proof.participant).sinks:
+            expected = sum(segment.rows.get(sink, 0) for segment in plan.segments)
+            if proof.counts.get(sink, 0) != expected:
+                raise TerminalError(
+                    f"the sink's marker counts {proof.counts.get(sink, 0)} rows, the plan {expected}.",
+                    remedy="this must not happen: keep everything as it is and report it.",
+                    pipeline=self._pipeline,
+                    checkpoint=plan.number,
+                    participant=proof.participant,
+                    sink=sink,
+                )
+
+    def deliver(self, number: int) -> Checkpoint:
+        """All that is left to do for a planned number: votes, the decision, every commit in the plan's order."""
+        checkpoint = self._store.checkpoint(self._pipeline, number)
+        names = _names(checkpoint.plan) if checkpoint.plan else ()
+        for step in (self.prepare, self.commit):
+            for name in names:
+                checkpoint = step(number, name)
+        return checkpoint
+
+    # --- abort ---------------------------------------------------------------------------------------------------
+
+    def abort(self, number: int, reason: AbortReason, message: str, after: AfterAbort) -> Checkpoint:
+        """Aborts a number and, newest first, every later planned one (they counted on it as their predecessor)."""
+        for later in reversed(live_plans(self._store.open_checkpoints(self._pipeline))):
+            if later.number > number:
+                why = f"checkpoint {number} was aborted."
+                self._abort_one(later, AbortReason.PREDECESSOR_ABORTED, why, AfterAbort.CARRIED)
+        return self._abort_one(self._store.checkpoint(self._pipeline, number), reason, message, after)
+
+    def _abort_one(self, checkpoint: Checkpoint, reason: AbortReason, message: str, after: AfterAbort) -> Checkpoint:
+        plan = checkpoint.plan
+        if checkpoint.state is S.PREPARED and plan is not None and plan.commit_point is not None:
+            # The tombstone goes first (hole 3): a COMMIT that is still under way must not find the place free.
+            attempt = self._store.begin_attempt(self._pipeline, self._epoch, checkpoint.number, plan.commit_point)
+            with self._open(plan, plan.commit_point) as sink:
+                proof = sink.abort(plan, self._fence(attempt), tombstone_detail(reason, message, after))
+            if proof.outcome is Outcome.COMMITTED:
+                self._settle(checkpoint, plan, proof)
+                raise StateConflictError(
+                    f"it cannot be aborted: {plan.commit_point} has committed it.",
+                    remedy="it is delivered by the next try or run.",
+                    pipeline=self._pipeline,
+                    checkpoint=checkpoint.number,
+                )
+            reason, message, after = read_tombstone(proof.detail)
+        return self._write_abort(checkpoint, reason, message, after)
+
+    def _write_abort(self, checkpoint: Checkpoint, reason: AbortReason, message: str, after: AfterAbort) -> Checkpoint:
+        number = checkpoint.number
+        if after is AfterAbort.CARRIED:
+            return self._store.abort(self._pipeline, self._epoch, number, reason, message, after)
+        # Later PREPARED numbers are out of the way (abort() saw to that, or order (I4) forbids them a marker).
+        segments = checkpoint.plan.segments if checkpoint.plan else ()
+        first = min([number, *(segment.number for segment in segments)])
+        base = self._store.position_before(self._pipeline, first)
+        return self._store.abort(self._pipeline, self._epoch, number, reason, message, after, first, base)
+
+    # --- small things --------------------------------------------------------------------------------------------
+
+    def _fence(self, attempt: int) -> Fence:
+        return Fence(self._pipeline, self._store.installation, self._epoch, attempt)
+
+    @contextmanager
+    def _open(self, plan: Plan, participant: str) -> Iterator[Participant]:
+        """Opens a participant; errors leave with their place filled in, contradictions halt the pipeline."""
+        try:
+            with closing(self._participants(plan.participant(participant))) as sink:
+                yield sink
+        except AirflowFtError as error:
+            error.located(pipeline=self._pipeline, checkpoint=plan.number, participant=participant)
+            if isinstance(error, HaltError):
+                self._halt(error)
+            if isinstance(error, FencedError) and error.head_epoch > self._epoch:
+                self._halt_if_store_is_behind(error)
+            raise
+
+    def _halt_if_store_is_behind(self, error: FencedError) -> None:
+        """Head newer than mine, and the store's epoch is not newer too: the store is the older one (DESIGN 6)."""
+        if self._store.pipeline(self._pipeline).epoch >= error.head_epoch:
+            return
+        where: Mapping[str, str | int] = {
+            "pipeline": error.pipeline,
+            "checkpoint": error.checkpoint,
+            "participant": error.participant,
+        }
+        behind = StoreBehindSinkError(
+            f"the sink knows epoch {error.head_epoch}, the decision log only epoch {self._epoch}: the log was restored"
+            " from a backup.",
+            remedy="bring back the newer decision log, or compare the sinks and then `airflow ft resume`.",
+        )
+        behind.located(**where)
+        self._halt(behind)
+
+    def _halt(self, error: HaltError) -> NoReturn:
+        self._store.halt(self._pipeline, error.reason, str(error))
+        raise error
+
+
+def _names(plan: Plan) -> tuple[str, ...]:
+    return tuple(participant.name for participant in plan.participants)

@@ -1,0 +1,186 @@
+"""Every error of the package: what happened, to what, and what to do. Terminal and transient are types.
+
+`TransientError`: trying again (Airflow's retry) may help. `TerminalError`: it will not, until a person or the next
+run acts. Messages never contain secrets: connections are named by their id.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_ft.core.model import HaltReason, RunKey
+
+
+class AirflowFtError(Exception):
+    """Base of all errors of this package.
+
+    `what` says what happened, `remedy` what to do; the keyword arguments name where (pipeline, checkpoint, sink ...)
+    and appear in the message in that order, when given.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        remedy: str = "",
+        pipeline: str = "",
+        checkpoint: int = 0,
+        participant: str = "",
+        sink: str = "",
+        column: str = "",
+        row: str = "",
+    ) -> None:
+        self.what = what
+        self.remedy = remedy
+        self.pipeline = pipeline
+        self.checkpoint = checkpoint
+        self.participant = participant
+        self.sink = sink
+        self.column = column
+        self.row = row
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        where = ", ".join(
+            f"{label} {value!r}" if isinstance(value, str) else f"{label} {value}"
+            for label, value in (
+                ("pipeline", self.pipeline),
+                ("checkpoint", self.checkpoint),
+                ("connection", self.participant),
+                ("sink", self.sink),
+                ("column", self.column),
+                ("row", self.row),
+            )
+            if value
+        )
+        text = f"{where}: {self.what}" if where else self.what
+        return f"{text} Remedy: {self.remedy}" if self.remedy else text
+
+    def located(self, **where: str | int) -> AirflowFtError:
+        """Fills in what was not known where the error was raised (pipeline=, checkpoint=, ...); returns itself."""
+        for name, value in where.items():
+            if not getattr(self, name):
+                setattr(self, name, value)
+        self.args = (self._text(),)
+        return self
+
+
+class TransientError(AirflowFtError):
+    """Trying again may help; nothing was lost and nothing is half visible without a proof of it."""
+
+
+class TerminalError(AirflowFtError):
+    """Trying the same again will not help."""
+
+
+# --- what a user wrote -------------------------------------------------------------------------------------------
+
+
+class ConfigurationError(TerminalError, ValueError):
+    """A name, setting or combination that cannot work; raised when the DAG is parsed wherever possible."""
+
+
+class JobError(TerminalError):
+    """The user's PySpark code raised, or returned what was not asked for."""
+
+
+# --- fencing and state -------------------------------------------------------------------------------------------
+
+
+class FencedError(TransientError):
+    """A newer owner has taken over (I5). Ends the process: it reads the state once more and never takes an epoch.
+
+    `head_epoch` is the epoch found in a sink's head or token, when a sink refused (0: the store did). The coordinator
+    compares it with the store's: a sink that knows a newer epoch than the store means STORE_BEHIND_SINK.
+    """
+
+    def __init__(self, what: str, *, head_epoch: int = 0, **where: Any) -> None:
+        self.head_epoch = head_epoch
+        super().__init__(what, **where)
+
+
+class LeaseHeldError(TransientError):
+    """Another process is at work on the pipeline right now."""
+
+
+class TurnHeldError(TransientError):
+    """Another run of the DAG is between its `recover` and its `confirmed`; `holder` names it."""
+
+    def __init__(self, what: str, *, holder: RunKey, **where: Any) -> None:
+        self.holder = holder
+        super().__init__(what, **where)
+
+
+class StateConflictError(TransientError):
+    """A conditional write did not apply: somebody else moved the checkpoint on. Read the state again."""
+
+
+class StoreUnavailableError(TransientError):
+    """The decision log cannot be reached, or did not answer. Never a reason to roll anything back (I8).
+
+    `unanswered` is true when a write was sent and its answer lost: it may still arrive.
+    """
+
+    def __init__(self, what: str, *, unanswered: bool = False, remedy: str = "") -> None:
+        self.unanswered = unanswered
+        super().__init__(what, remedy=remedy)
+
+
+class PipelineHaltedError(TerminalError):
+    """The pipeline stands still until a person acts (`airflow ft resume`)."""
+
+
+# --- sinks -------------------------------------------------------------------------------------------------------
+
+
+class SinkUnavailableError(TransientError):
+    """The system cannot be reached, or the outcome could not be read; the checkpoint stays as it is."""
+
+
+class SinkAccessError(TransientError):
+    """Reached, but refused: wrong password, missing privilege, missing table or topic, unsafe server setting.
+
+    Mending the environment is enough; the staged rows stay valid.
+    """
+
+
+class DeclinedError(TerminalError):
+    """The sink refuses these rows or their schema: the checkpoint is aborted and the pipeline rewound.
+
+    Raised only when nothing of the checkpoint is visible in that sink.
+    """
+
+
+class NotDeliveredError(TerminalError):
+    """A checkpoint of this run is not confirmed."""
+
+
+class HaltError(TerminalError):
+    """The sink and the store contradict each other: the pipeline is HALTED with `reason`."""
+
+    reason: HaltReason
+
+
+class StoreBehindSinkError(HaltError):
+    """The sink is newer than the store: the store was restored from a backup, or is another one."""
+
+    reason = HaltReason.STORE_BEHIND_SINK
+
+
+class TokenLostError(HaltError):
+    """A Kafka token is gone or lower than the plan's predecessor."""
+
+    reason = HaltReason.TOKEN_LOST
+
+
+class ForeignOwnerError(HaltError):
+    """The sink's head belongs to another installation (a deleted or second store)."""
+
+    reason = HaltReason.FOREIGN_OWNER
+
+
+# --- the write-ahead log -----------------------------------------------------------------------------------------
+
+
+class WalCorruptError(TerminalError):
+    """A published file or manifest is missing or does not match its checksum."""

@@ -1,0 +1,408 @@
+"""The values of the protocol (DESIGN, section 2): checkpoints, plans, votes, proofs. All frozen, all plain data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class CheckpointState(StrEnum):
+    """Where a checkpoint stands. Which transition is allowed is the table in `airflow_ft.core.transitions`."""
+
+    TRIGGERED = "TRIGGERED"
+    STAGED = "STAGED"
+    PREPARED = "PREPARED"
+    COMMITTING = "COMMITTING"
+    COMPLETED = "COMPLETED"
+    SUBSUMED = "SUBSUMED"
+    ABORTED = "ABORTED"
+    QUARANTINED = "QUARANTINED"
+
+
+class AbortReason(StrEnum):
+    """Why a checkpoint was aborted: a closed list, each with what a person should know (`explanation`)."""
+
+    ATTEMPT_ENDED = "ATTEMPT_ENDED"
+    EXPIRED = "EXPIRED"
+    DECLINED = "DECLINED"
+    SUPERSEDED = "SUPERSEDED"
+    PREDECESSOR_ABORTED = "PREDECESSOR_ABORTED"
+    USER = "USER"
+
+    @property
+    def explanation(self) -> str:
+        """One sentence: what happened to the rows and what to do."""
+        return _EXPLANATIONS[self]
+
+
+_EXPLANATIONS = {
+    AbortReason.ATTEMPT_ENDED: "The process that computed it ended before publication; the next attempt computes the"
+    " same input again. Nothing to do.",
+    AbortReason.EXPIRED: "It was not staged within CheckpointConfig.timeout; raise the time-out or make the"
+    " micro-batch smaller. Its input is computed again by the next run.",
+    AbortReason.DECLINED: "A sink refused the rows or their schema; mend what the message names. The pipeline was"
+    " rewound: the next run computes these rows again.",
+    AbortReason.SUPERSEDED: "The pipeline's sinks were changed before it was prepared; its rows are delivered by the"
+    " next number, into the sinks as they are declared now. Nothing to do.",
+    AbortReason.PREDECESSOR_ABORTED: "An earlier checkpoint was aborted, and order is kept; its rows travel with that"
+    " one's. Nothing to do.",
+    AbortReason.USER: "Somebody asked for it (see the event log).",
+}
+
+
+class AfterAbort(StrEnum):
+    """What becomes of the rows of an aborted, published checkpoint (DESIGN 3: aborting loses no row)."""
+
+    CARRIED = "carried"  # delivered by the next number, before that one's own rows
+    REWOUND = "rewound"  # computed again: the next attempt starts from the last delivered checkpoint
+
+
+class HaltReason(StrEnum):
+    """Why a pipeline stands still until `airflow ft resume` (or `adopt`)."""
+
+    STORE_BEHIND_SINK = "STORE_BEHIND_SINK"
+    TOKEN_LOST = "TOKEN_LOST"
+    FOREIGN_OWNER = "FOREIGN_OWNER"
+
+
+class PipelineStatus(StrEnum):
+    """ACTIVE, or HALTED with a `HaltReason`: nothing is staged or delivered."""
+
+    ACTIVE = "ACTIVE"
+    HALTED = "HALTED"
+
+
+class Promise(StrEnum):
+    """What a participant can promise (DESIGN, section 5)."""
+
+    TWO_PHASE = "TWO_PHASE"
+    ATOMIC = "ATOMIC"
+    REDO = "REDO"
+    IDEMPOTENT = "IDEMPOTENT"
+
+
+class Outcome(StrEnum):
+    """What a sink's own marker says of a checkpoint."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no blanks, so that equal values have equal text (digests, comparisons)."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RunKey:
+    """The Airflow run a checkpoint was staged in; outside Airflow any two strings that stay the same over retries."""
+
+    dag_id: str
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"{self.dag_id}/{self.run_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Who is acting: newer (epoch, attempt) pairs shut older ones out of the store and of every sink (I5).
+
+    `attempt` is drawn from a counter of the pipeline, so within an epoch a later step always has the larger one.
+    """
+
+    pipeline: str
+    installation: str
+    epoch: int
+    attempt: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What is compared with the head of a sink."""
+        return (self.epoch, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPosition:
+    """Where Spark's own state of a published checkpoint lies: checkpoint location (URI) and micro-batch."""
+
+    location: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The rows one checkpoint published into the write-ahead log: frozen from then on (I1).
+
+    `digest` is the SHA-256 of the manifest at `location` (URI of the folder); `rows` counts by sink name;
+    `bytes` is the size of all files.
+    """
+
+    number: int
+    digest: str
+    location: str
+    rows: Mapping[str, int]
+    bytes: int
+
+    @property
+    def total_rows(self) -> int:
+        """Rows over all sinks."""
+        return sum(self.rows.values())
+
+
+def plan_digest(segments: tuple[Segment, ...]) -> str:
+    """SHA-256 (hex) over the ordered (number, manifest digest): what marker and token hold (DESIGN 10, Digest)."""
+    text = canonical_json([[segment.number, segment.digest] for segment in segments])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ParticipantPlan:
+    """One transactional system in a plan: everything needed to reach and settle it without the DAG.
+
+    `name` is the Airflow connection id; `kind` names the package under `airflow_ft.sinks` ("mysql", "kafka");
+    `sinks` maps a sink's name to its settings (plain JSON, never a secret); `predecessor` is the number that this
+    system must have delivered last (0: none yet).
+    """
+
+    name: str
+    kind: str
+    strategy: str
+    promise: Promise
+    predecessor: int
+    sinks: Mapping[str, Mapping[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the store."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "strategy": self.strategy,
+            "promise": self.promise.value,
+            "predecessor": self.predecessor,
+            "sinks": {name: dict(settings) for name, settings in self.sinks.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ParticipantPlan:
+        """The inverse of `to_json`."""
+        return cls(
+            name=data["name"],
+            kind=data["kind"],
+            strategy=data["strategy"],
+            promise=Promise(data["promise"]),
+            predecessor=data["predecessor"],
+            sinks=data["sinks"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one checkpoint is delivered; fixed once stored (DESIGN 5).
+
+    `segments` are in delivery order: carried ones, subsumed ones, its own. `participants` are in commit order.
+    `commit_point` is the participant whose own transaction decides, or None when the store decides.
+    `reasons` tell a person why it was planned like this.
+    """
+
+    pipeline: str
+    installation: str
+    number: int
+    segments: tuple[Segment, ...]
+    participants: tuple[ParticipantPlan, ...]
+    commit_point: str | None
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """The plan digest that marker and token hold."""
+        return plan_digest(self.segments)
+
+    def participant(self, name: str) -> ParticipantPlan:
+        """The participant of that name; KeyError when the plan has none."""
+        for participant in self.participants:
+            if participant.name == name:
+                return participant
+        raise KeyError(name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the store."""
+        return {
+            "pipeline": self.pipeline,
+            "installation": self.installation,
+            "number": self.number,
+            "segments": [
+                {
+                    "number": s.number,
+                    "digest": s.digest,
+                    "location": s.location,
+                    "rows": dict(s.rows),
+                    "bytes": s.bytes,
+                }
+                for s in self.segments
+            ],
+            "participants": [p.to_json() for p in self.participants],
+            "commit_point": self.commit_point,
+            "reasons": list(self.reasons),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        """The inverse of `to_json`."""
+        return cls(
+            pipeline=data["pipeline"],
+            installation=data["installation"],
+            number=data["number"],
+            segments=tuple(Segment(**segment) for segment in data["segments"]),
+            participants=tuple(ParticipantPlan.from_json(p) for p in data["participants"]),
+            commit_point=data["commit_point"],
+            reasons=tuple(data["reasons"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """An outcome as read from a sink's own marker or token (I6), never guessed.
+
+    `counts` are what the server returned inside the delivering transaction, by sink name: affected rows (MySQL) or
+    acknowledged records (Kafka). `detail` is plain JSON for people: attempts, connection, slow path taken, reason of
+    a tombstone.
+    """
+
+    participant: str
+    number: int
+    outcome: Outcome
+    digest: str
+    epoch: int
+    counts: Mapping[str, int] = field(default_factory=dict)
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A process at work on a pipeline.
+
+    `counter` grows at each renewal; a challenger watches it over its own monotonic clock. `task` names the Airflow
+    task instance without its try ("" outside Airflow).
+    """
+
+    holder: str
+    epoch: int
+    task: str
+    try_number: int
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A pipeline's row in the store.
+
+    `base` is Spark's position of the newest published (or, after a rewind, delivered) checkpoint; `base_is_clean`
+    says that the process that wrote it ended properly, so that its location may be continued in place.
+    `turn` is the run that is at work from its `recover` to its `confirmed` (politeness, not safety).
+    `last_published` is the highest number ever published, the predecessor of the next publication (0: none).
+    """
+
+    name: str
+    epoch: int
+    next_number: int
+    status: PipelineStatus
+    halt_reason: HaltReason | None
+    halt_message: str
+    base: SparkPosition | None
+    base_is_clean: bool
+    turn: RunKey | None
+    last_published: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run's row: `epoch` is the one its delivery tasks share (0: none taken yet), `staged` that its stage ended."""
+
+    pipeline: str
+    key: RunKey
+    epoch: int
+    staged: bool
+    interval_end: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """A participant's newest attempt at a checkpoint's step, numbered before the sink was touched.
+
+    `prepared` is the attempt that voted yes (0: none); `proof` is set once its outcome was read.
+    """
+
+    participant: str
+    attempt: int
+    prepared: int
+    proof: Proof | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint's row in the store, with its votes.
+
+    `delivered_by` is the COMPLETED number whose plan contained this one's segment. `after_abort` is set on ABORTED
+    only. `positions` are the source positions by source name (plain JSON). Times are UTC by the store's clock.
+    """
+
+    pipeline: str
+    number: int
+    state: CheckpointState
+    epoch: int
+    run: RunKey | None
+    predecessor: int
+    segment: Segment | None
+    position: SparkPosition | None
+    plan: Plan | None
+    votes: Mapping[str, Vote]
+    reason: AbortReason | None
+    message: str
+    after_abort: AfterAbort | None
+    subsumed_by: int | None
+    delivered_by: int | None
+    finalised: bool
+    positions: Mapping[str, Any]
+    triggered_at: datetime
+    staged_at: datetime | None
+    prepared_at: datetime | None
+    decided_at: datetime | None
+    completed_at: datetime | None
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Its rows are proven to be in every sink (I9: what gates may open on)."""
+        return self.state is CheckpointState.COMPLETED or self.delivered_by is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is left to do for it: confirmed, or aborted with its rows never published or computed again."""
+        if self.state is CheckpointState.ABORTED:
+            return self.is_confirmed or self.segment is None or self.after_abort is AfterAbort.REWOUND
+        return self.is_confirmed or self.after_abort is AfterAbort.REWOUND
+
+    @property
+    def is_undelivered(self) -> bool:
+        """It has published rows that some number still has to deliver (and that were not rewound)."""
+        if self.segment is None or self.delivered_by is not None:
+            return False
+        return self.after_abort is not AfterAbort.REWOUND and self.state is not CheckpointState.QUARANTINED
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the append-only event log; `number` is 0 for what concerns the whole pipeline."""
+
+    pipeline: str
+    number: int
+    at: datetime
+    epoch: int
+    kind: str
+    message: str
+    detail: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,185 @@
+"""Planning: who carries the commit point, in which order participants commit, which numbers are delivered together.
+
+Pure functions over values (DESIGN, sections 3 and 5); the coordinator stores what they return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import (
+    AbortReason,
+    AfterAbort,
+    Checkpoint,
+    CheckpointState,
+    ParticipantPlan,
+    Plan,
+    Promise,
+    Segment,
+)
+from airflow_ft.core.ports import SinkSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What the DAG declares: participants in commit order, the carrier of the commit point, and why."""
+
+    participants: tuple[ParticipantPlan, ...]
+    commit_point: str | None
+    reasons: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The participants' names (connection ids) in commit order."""
+        return tuple(participant.name for participant in self.participants)
+
+    def matches(self, plan: Plan) -> bool:
+        """Whether a stored plan delivers into the same sinks in the same way."""
+
+        def essence(participants: Iterable[ParticipantPlan]) -> list[Mapping[str, Any]]:
+            return [{**participant.to_json(), "predecessor": 0} for participant in participants]
+
+        return plan.commit_point == self.commit_point and essence(plan.participants) == essence(self.participants)
+
+
+def plan_delivery(sinks: Mapping[str, SinkSpec], commit_point: str | None = None) -> Delivery:
+    """Groups sinks into participants, chooses the carrier of the commit point and the order of commits.
+
+    `commit_point` is the connection id of the ATOMIC participant that shall carry it; by default the first declared
+    one does. ConfigurationError when the declaration cannot work.
+    """
+    if not sinks:
+        raise ConfigurationError("the pipeline has no sinks.", remedy="declare one in sinks={name: Sink(...)}.")
+    grouped: dict[str, list[tuple[str, SinkSpec]]] = {}
+    for name, sink in sinks.items():
+        grouped.setdefault(sink.conn_id, []).append((name, sink))
+    participants = []
+    for conn_id, members in grouped.items():
+        first = members[0][1]
+        for name, sink in members[1:]:
+            if (sink.kind, sink.strategy) != (first.kind, first.strategy):
+                raise ConfigurationError(
+                    f"sinks {members[0][0]!r} ({first.kind} {first.strategy!r}) and {name!r} ({sink.kind}"
+                    f" {sink.strategy!r}) share the connection {conn_id!r}.",
+                    remedy="sinks of one connection are one participant and take one strategy; use two connections.",
+                )
+        participants.append(
+            ParticipantPlan(
+                name=conn_id,
+                kind=first.kind,
+                strategy=first.strategy,
+                promise=first.promise,
+                predecessor=0,
+                sinks={name: dict(sink.settings()) for name, sink in members},
+            )
+        )
+    carrier, why = _carrier(participants, commit_point)
+    order = {Promise.ATOMIC: 0, Promise.TWO_PHASE: 1, Promise.REDO: 2, Promise.IDEMPOTENT: 3}
+    participants.sort(key=lambda p: (p.name != carrier, order[p.promise]))  # stable: else as declared
+    return Delivery(tuple(participants), carrier, (why, *_roles(participants, carrier)))
+
+
+def _carrier(participants: Sequence[ParticipantPlan], wanted: str | None) -> tuple[str | None, str]:
+    atomic = [p.name for p in participants if p.promise is Promise.ATOMIC]
+    if wanted is not None:
+        if wanted not in atomic:
+            raise ConfigurationError(
+                f"commit_point={wanted!r} is not the connection of an ATOMIC sink of this pipeline.",
+                remedy=f"choose one of {atomic}" if atomic else "leave it out: the decision log decides.",
+            )
+        return wanted, f"{wanted} carries the commit point: asked for by commit_point."
+    if not atomic:
+        return None, "The decision log is the commit point: no participant commits in one local transaction."
+    text = f"{atomic[0]} carries the commit point: its own transaction holds marker and rows, and may still refuse"
+    return atomic[0], text + (" (the first of several)." if len(atomic) > 1 else ".")
+
+
+def _roles(participants: Sequence[ParticipantPlan], carrier: str | None) -> Iterable[str]:
+    for participant in participants:
+        if participant.name != carrier:
+            yield f"{participant.name} ({participant.strategy}) follows: repeated under its marker until it succeeds."
+
+
+def live_plans(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Numbers with a plan that is neither delivered nor aborted, ascending."""
+    live = {CheckpointState.STAGED, CheckpointState.PREPARED, CheckpointState.COMMITTING}
+    return sorted((c for c in checkpoints if c.plan is not None and c.state in live), key=lambda c: c.number)
+
+
+def free_segments(checkpoints: Iterable[Checkpoint]) -> list[Segment]:
+    """Published, undelivered segments that no live plan holds: staged, carried, or left by an aborted successor."""
+    checkpoints = list(checkpoints)
+    taken = {segment.number for c in live_plans(checkpoints) if c.plan for segment in c.plan.segments}
+    free = [c.segment for c in checkpoints if c.is_undelivered and c.segment and c.number not in taken]
+    return sorted(free, key=lambda segment: segment.number)
+
+
+def unplanned(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """STAGED numbers without a plan, ascending: each may become the number that delivers a group."""
+    return sorted(
+        (c for c in checkpoints if c.state is CheckpointState.STAGED and c.plan is None), key=lambda c: c.number
+    )
+
+
+def stranded(checkpoints: Iterable[Checkpoint]) -> list[Segment]:
+    """Free segments that no STAGED number follows: a number of carried segments alone must deliver them."""
+    checkpoints = list(checkpoints)
+    newest = max((c.number for c in unplanned(checkpoints)), default=0)
+    return [segment for segment in free_segments(checkpoints) if segment.number > newest]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Segments that one number delivers, in order."""
+
+    number: int
+    segments: tuple[Segment, ...]
+
+
+def group(checkpoints: Iterable[Checkpoint], max_rows: int) -> list[Group]:
+    """Divides what is free among the unplanned STAGED numbers: consecutive ones together up to `max_rows` rows."""
+    checkpoints = list(checkpoints)
+    free = free_segments(checkpoints)
+    groups: list[Group] = []
+    pending: list[Segment] = []
+    owner = 0
+    for checkpoint in unplanned(checkpoints):
+        segments = [s for s in free if owner < s.number <= checkpoint.number]
+        rows = sum(s.total_rows for s in pending) + sum(s.total_rows for s in segments)
+        if owner and (max_rows == 0 or rows > max_rows):
+            groups.append(Group(owner, tuple(pending)))
+            pending = []
+        pending += segments
+        owner = checkpoint.number
+    if owner:
+        groups.append(Group(owner, tuple(pending)))
+    return groups
+
+
+def check_sinks_of_segments(pipeline: str, delivery: Delivery, segments: Iterable[Segment]) -> None:
+    """Staged rows of a sink that the DAG no longer declares would be lost: ConfigurationError (I10)."""
+    declared = {name for participant in delivery.participants for name in participant.sinks}
+    for segment in segments:
+        for sink, rows in segment.rows.items():
+            if rows and sink not in declared:
+                raise ConfigurationError(
+                    f"it holds {rows} staged rows for a sink that the pipeline no longer declares.",
+                    remedy="declare the sink again until they are delivered, or compute them anew with"
+                    f" `airflow ft rewind {pipeline}`.",
+                    pipeline=pipeline,
+                    checkpoint=segment.number,
+                    sink=sink,
+                )
+
+
+def tombstone_detail(reason: AbortReason, message: str, after: AfterAbort) -> dict[str, Any]:
+    """What a tombstone says, so that whoever finds it can finish the abort as it was meant."""
+    return {"reason": reason.value, "message": message, "after": after.value}
+
+
+def read_tombstone(detail: Mapping[str, Any]) -> tuple[AbortReason, str, AfterAbort]:
+    """The inverse of `tombstone_detail`."""
+    return AbortReason(detail["reason"]), str(detail["message"]), AfterAbort(detail["after"])

@@ -1,0 +1,357 @@
+"""What the protocol needs from the outside, as `typing.Protocol`s: the store, the sinks and the write-ahead log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_ft.core.model import (
+    AbortReason,
+    AfterAbort,
+    Checkpoint,
+    Event,
+    Fence,
+    HaltReason,
+    Lease,
+    ParticipantPlan,
+    Pipeline,
+    Plan,
+    Promise,
+    Proof,
+    Run,
+    RunKey,
+    Segment,
+    SparkPosition,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Store(Protocol):
+    """The decision log.
+
+    Every write is one transaction: it locks the pipeline's row, checks its conditions (pipeline ACTIVE where rows
+    are staged, planned or decided; `epoch` equal to the pipeline's; the table of `core.transitions`), changes the
+    rows and appends one event. A condition that fails raises FencedError (the epoch is newer), PipelineHaltedError or
+    StateConflictError, and changes nothing. A write whose answer was lost raises
+    StoreUnavailableError(unanswered=True). Names of pipelines that do not exist raise KeyError in reads.
+    """
+
+    @property
+    def installation(self) -> str:
+        """UUID (text, 36 characters) born with the store."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, without secrets, for people."""
+
+    def close(self) -> None: ...
+
+    def now(self) -> datetime:
+        """The store's clock, UTC with microseconds."""
+
+    # pipelines, leases, epochs
+    def register(self, pipeline: str) -> Pipeline:
+        """Creates the pipeline's row when there is none (epoch 0, next number 1); returns it."""
+
+    def pipeline(self, pipeline: str) -> Pipeline: ...
+
+    def pipelines(self) -> Sequence[Pipeline]: ...
+
+    def leases(self, pipeline: str) -> Sequence[Lease]: ...
+
+    def take_epoch(self, pipeline: str, expected: int, seen: Mapping[str, int], lease: Lease, why: str) -> int:
+        """Takes the next epoch for `lease` (whose epoch field is ignored), or raises.
+
+        Conditions: the epoch is still `expected`, and every lease on the pipeline is in `seen` (holder -> counter)
+        with that very counter, else LeaseHeldError. In the same transaction: all other leases are dropped, and
+        TRIGGERED checkpoints become ABORTED(ATTEMPT_ENDED), since they can no longer be published.
+        """
+
+    def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
+        """Adds a lease under the current epoch (a delivery task joining its run's epoch). No event."""
+
+    def renew_lease(self, pipeline: str, epoch: int, holder: str) -> None:
+        """Counter + 1; FencedError when the epoch is newer or the lease is gone. No event."""
+
+    def release_lease(self, pipeline: str, holder: str) -> None:
+        """Drops the lease if it is there. No event."""
+
+    # runs
+    def enter_turn(
+        self, pipeline: str, run: RunKey, interval_end: datetime | None, ended: Collection[RunKey] = ()
+    ) -> RunKey:
+        """Registers the run, and gives it the turn if nobody has it or its holder is in `ended`; returns the holder."""
+
+    def leave_turn(self, pipeline: str, run: RunKey) -> None:
+        """Frees the turn if this run has it."""
+
+    def run(self, pipeline: str, run: RunKey) -> Run | None: ...
+
+    def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:
+        """The run's delivery tasks share `epoch` from now on (a new try of a fenced task took it for the run)."""
+
+    # staging
+    def begin_stage(self, pipeline: str, epoch: int, run: RunKey) -> int:
+        """Gives the run this epoch, `staged` false, marks the base unclean; returns a new attempt number."""
+
+    def trigger(self, pipeline: str, epoch: int, run: RunKey | None) -> int:
+        """A new number, TRIGGERED."""
+
+    def publish(
+        self,
+        pipeline: str,
+        epoch: int,
+        number: int,
+        predecessor: int,
+        segment: Segment | None,
+        position: SparkPosition | None,
+        positions: Mapping[str, Any],
+    ) -> None:
+        """TRIGGERED -> STAGED, and the pipeline's base becomes `position` (unclean) unless that is None.
+
+        Conditions: `predecessor` is the highest number ever published before (0: none). `segment` is None for a
+        number that only carries earlier segments.
+        """
+
+    def end_stage(self, pipeline: str, epoch: int, run: RunKey, position: SparkPosition | None) -> None:
+        """The run is `staged`; with a position the base becomes that, clean (its process is known to have ended)."""
+
+    # delivery
+    def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
+        """Stores the plan of a STAGED number that has none; returns the stored one (perhaps another's).
+
+        In the same transaction the STAGED numbers among its segments become SUBSUMED by it. Condition: none of its
+        segments is in the plan of another number that is not ABORTED, or delivered, or rewound.
+        """
+
+    def begin_attempt(self, pipeline: str, epoch: int, number: int, participant: str) -> int:
+        """A new attempt number for a participant's step, from the pipeline's counter. STAGED, PREPARED, COMMITTING."""
+
+    def vote(self, pipeline: str, epoch: int, number: int, participant: str, attempt: int) -> Checkpoint:
+        """The participant's newest attempt (else StateConflictError) votes yes; the last vote writes PREPARED."""
+
+    def decide(self, pipeline: str, epoch: int, number: int, prepared: Mapping[str, int]) -> Checkpoint:
+        """PREPARED -> COMMITTING, naming the attempt counted of each participant; all must be the stored votes.
+
+        Returns at once when it is COMMITTING or COMPLETED already.
+        """
+
+    def record_proof(self, pipeline: str, epoch: int, number: int, proof: Proof) -> Checkpoint:
+        """Stores a participant's proof of COMMITTED (digest equal to the plan's, else StateConflictError).
+
+        COMMITTING only; repeated: no effect. The last proof writes COMPLETED and `delivered_by` of every segment.
+        """
+
+    def abort(
+        self,
+        pipeline: str,
+        epoch: int,
+        number: int,
+        reason: AbortReason,
+        message: str,
+        after: AfterAbort,
+        rewind_from: int | None = None,
+        rewind_to: SparkPosition | None = None,
+    ) -> Checkpoint:
+        """TRIGGERED, STAGED or PREPARED -> ABORTED; returns at once when it is ABORTED already.
+
+        With REWOUND: every undelivered published number >= `rewind_from` is marked rewound too (STAGED ones become
+        ABORTED with the same reason; PREPARED or COMMITTING ones raise StateConflictError: abort them first), the
+        base becomes `rewind_to` (None: from the beginning), unclean, and the runs of these numbers are no longer
+        `staged`.
+        """
+
+    def finalise(self, pipeline: str, number: int) -> None:
+        """What follows COMPLETED was done (group offsets, retention). Not fenced: it may be repeated by anyone."""
+
+    def halt(self, pipeline: str, reason: HaltReason, message: str) -> None: ...
+
+    def resume(self, pipeline: str, who: str) -> None: ...
+
+    def rewind(
+        self, pipeline: str, epoch: int, rewind_from: int, rewind_to: SparkPosition | None, message: str
+    ) -> None:
+        """As in `abort`, asked for by a person, for numbers that are undelivered (reason USER)."""
+
+    def prune(self, pipeline: str, number: int) -> None:
+        """Writes that the files of this delivered number are being deleted (PRUNING goes before the files)."""
+
+    # reading
+    def checkpoint(self, pipeline: str, number: int) -> Checkpoint: ...
+
+    def checkpoints(self, pipeline: str, limit: int = 100) -> Sequence[Checkpoint]:
+        """Newest first."""
+
+    def open_checkpoints(self, pipeline: str) -> Sequence[Checkpoint]:
+        """In ascending order: all that are unfinished, undelivered or not finalised. Cost independent of history."""
+
+    def run_checkpoints(self, pipeline: str, run: RunKey) -> Sequence[Checkpoint]:
+        """All numbers staged in a run, ascending."""
+
+    def prunable(self, pipeline: str, retain: int, limit: int) -> Sequence[Checkpoint]:
+        """Ascending: delivered, finalised, unpruned numbers with a segment, but not the newest `retain` delivered."""
+
+    def position_before(self, pipeline: str, number: int) -> SparkPosition | None:
+        """Spark's position of the highest published, not rewound number below `number`: where a rewind goes to."""
+
+    def referenced_locations(self, pipeline: str) -> frozenset[str]:
+        """Segment locations and Spark locations of all published, unpruned, not rewound numbers, and the base's."""
+
+    def latest_confirmed(self, pipeline: str) -> Checkpoint | None:
+        """The COMPLETED checkpoint with the highest number."""
+
+    def last_delivered(self, pipeline: str, participant: str) -> int:
+        """The highest decided (COMMITTING, COMPLETED) number whose plan contains the participant; 0: none."""
+
+    def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
+        """Newest first; all numbers, or one."""
+
+
+class Participant(Protocol):
+    """One transactional system, opened for one participant plan. Not thread-safe; `close` after use.
+
+    Every method may raise SinkUnavailableError, SinkAccessError, FencedError (the head is newer than `fence`),
+    StoreBehindSinkError, TokenLostError, ForeignOwnerError.
+    """
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Phase 1: raises the head to `fence`, then checks everything that can be known before the commit point.
+
+        Creates ledger and head when they are lacking and the privileges suffice (else SinkAccessError with the
+        DDL). Returns notes for people (JSON). Raises DeclinedError when rows or schema cannot be accepted.
+        """
+
+    def commit(self, plan: Plan, fence: Fence) -> Proof:
+        """Makes the rows visible under this plan's marker, or finds that this has happened; may be repeated for ever.
+
+        Returns the proof: COMMITTED, or ABORTED when a tombstone stands there. DeclinedError: the rows were
+        refused, and its transaction was rolled back.
+        """
+
+    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        """Writes the tombstone (with `detail`), or finds the marker that stands there: the outcome says which."""
+
+    def proof(self, plan: Plan) -> Proof | None:
+        """What the marker or token says now, in a fresh snapshot; None: nothing is there (which proves nothing)."""
+
+    def forget(self, fence: Fence, floor: int) -> None:
+        """Prunes markers at or below `floor`, raising the head's floor in the same transaction (hole 13).
+
+        FencedError when the head's epoch is newer than the fence's; attempts are not compared.
+        """
+
+    def close(self) -> None: ...
+
+
+class SinkSpec(Protocol):
+    """What a DAG author writes for a sink; checked at construction, so at DAG parse."""
+
+    @property
+    def kind(self) -> str:
+        """The package under `airflow_ft.sinks`: "mysql", "kafka"."""
+
+    @property
+    def conn_id(self) -> str:
+        """The Airflow connection, which is also the participant's name."""
+
+    @property
+    def strategy(self) -> str: ...
+
+    @property
+    def promise(self) -> Promise: ...
+
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON for the plan, without secrets; what the participant reads back."""
+
+
+class ParticipantFactory(Protocol):
+    """Opens a participant; the edges (Airflow, CLI, tests) bind it to their connections."""
+
+    def __call__(self, plan: ParticipantPlan) -> Participant: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionInfo:
+    """An Airflow connection as plain data, so that sinks need no Airflow. Its repr shows no secret."""
+
+    conn_id: str
+    conn_type: str
+    host: str = ""
+    port: int | None = None
+    login: str = ""
+    password: str = field(default="", repr=False)
+    schema: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+class ConnectionResolver(Protocol):
+    """Finds a connection by its id; ConfigurationError (naming it) when there is none."""
+
+    def __call__(self, conn_id: str) -> ConnectionInfo: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatistics:
+    """What one column of one sink's rows of a segment contains, taken in the staging pass.
+
+    `minimum` and `maximum` are over non-null, non-NaN values, as text in the form of `str()` of the Python value
+    (numbers, decimals, ISO dates and times); None for types without order (binary, nested) or without values.
+    `max_characters` and `max_bytes` (UTF-8) are set for strings, `max_bytes` for binary.
+    """
+
+    nulls: int
+    minimum: str | None = None
+    maximum: str | None = None
+    max_characters: int | None = None
+    max_bytes: int | None = None
+    nans: int = 0
+    infinities: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WalFile:
+    """A Parquet file of a segment: `path` relative to the segment's folder, size in bytes, SHA-256 (hex)."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class SegmentReader(Protocol):
+    """Reads one published segment, verified against its manifest. Memory is bounded by a record batch."""
+
+    @property
+    def segment(self) -> Segment: ...
+
+    def sinks(self) -> Sequence[str]: ...
+
+    def schema(self, sink: str) -> pa.Schema: ...
+
+    def files(self, sink: str) -> Sequence[WalFile]: ...
+
+    def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]: ...
+
+    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        """The rows of one file in order. WalCorruptError when the file does not match its checksum."""
+
+
+class Archive(Protocol):
+    """Deletes what nobody needs any more under the WAL root. Every method may be repeated."""
+
+    def delete(self, segment: Segment) -> None:
+        """Deletes a delivered segment's files; missing ones are no error."""
+
+    def sweep(self, pipeline: str, keep: Collection[str], below_epoch: int) -> None:
+        """Deletes attempt folders and Spark locations of epochs below `below_epoch` that are not (in) `keep`."""
+
+
+class WalReader(Protocol):
+    """Opens published segments."""
+
+    def open(self, segment: Segment) -> SegmentReader:
+        """Reads and checks the manifest: its digest must be `segment.digest`, else WalCorruptError."""

@@ -1,0 +1,76 @@
+"""What earlier runs left behind: redo what was decided, settle what is in doubt (DESIGN 3, step 1). Idempotent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from airflow_ft.core.coordinator import Coordinator
+from airflow_ft.core.lease import LEASE_SECONDS, Worker, new_epoch
+from airflow_ft.core.model import Checkpoint, CheckpointState, RunKey
+from airflow_ft.core.planning import stranded
+from airflow_ft.core.ports import ParticipantFactory, Store
+from airflow_ft.core.transitions import IN_DOUBT
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a recovery settled: numbers found in doubt and how each ended; empty when there was nothing to do."""
+
+    settled: tuple[tuple[int, CheckpointState], ...] = ()
+    carried_by: int | None = None
+    epoch: int | None = None
+
+    @property
+    def completed(self) -> tuple[int, ...]:
+        """Numbers that it brought to COMPLETED."""
+        return tuple(number for number, state in self.settled if state is CheckpointState.COMPLETED)
+
+
+def in_doubt(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> Sequence[Checkpoint]:
+    """PREPARED and COMMITTING numbers that have been so for at least `min_age` (by the store's clock), ascending."""
+    now = store.now()
+    return [
+        checkpoint
+        for checkpoint in store.open_checkpoints(pipeline)
+        if checkpoint.state in IN_DOUBT
+        and now - (checkpoint.decided_at or checkpoint.prepared_at or checkpoint.triggered_at) >= min_age
+    ]
+
+
+def recover(
+    store: Store,
+    pipeline: str,
+    participants: ParticipantFactory,
+    worker: Worker,
+    *,
+    run: RunKey | None = None,
+    min_age: timedelta = timedelta(0),
+    lease_seconds: float = LEASE_SECONDS,
+) -> Recovery:
+    """Settles every number in doubt by doing the same again under the same marker; takes no epoch when clean.
+
+    With `run` (a DAG run's own recover, which has the turn) rows stranded by an abort get a number of their own.
+    Without it STAGED numbers are left alone and `min_age` should be the orphan age, so that a healthy run between
+    two of its tasks is not fenced. Raises what the steps raise; all that was settled before stays settled.
+    """
+    doubtful = in_doubt(store, pipeline, min_age)
+    left_behind = stranded(store.open_checkpoints(pipeline)) if run is not None else []
+    if not doubtful and not left_behind:
+        log.info("pipeline %s: nothing is in doubt", pipeline)
+        return Recovery()
+    why = f"recover: {len(doubtful)} in doubt, {len(left_behind)} to be carried"
+    with new_epoch(store, pipeline, worker, why, lease_seconds) as (epoch, keeper):
+        coordinator = Coordinator(store, pipeline, epoch, participants)
+        settled = []
+        for checkpoint in doubtful:
+            keeper.check()
+            log.info("checkpoint %d is %s: redoing it under its marker", checkpoint.number, checkpoint.state)
+            after = coordinator.deliver(checkpoint.number)
+            settled.append((after.number, after.state))
+        carried_by = coordinator.carry_stranded(run) if run is not None else None
+    return Recovery(tuple(settled), carried_by, epoch)

@@ -1,0 +1,56 @@
+"""What follows COMPLETED: the `finalised` flag, pruning of markers and files, sweeping of what nobody needs.
+
+Runs in bounded batches, by whoever confirmed; a failure here is logged and done again by the next run, since nothing
+depends on it. Order (DESIGN 6, Pruning): the store says PRUNING, then files go. Decisions are never pruned.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.model import CheckpointState, Fence
+from airflow_ft.core.ports import Archive, ParticipantFactory, Store
+
+log = logging.getLogger(__name__)
+
+BATCH = 200
+
+
+def retain(
+    store: Store, pipeline: str, config: CheckpointConfig, participants: ParticipantFactory, archive: Archive
+) -> None:
+    """Finalises what is COMPLETED, then prunes delivered numbers beyond `config.num_retained`."""
+    for checkpoint in store.open_checkpoints(pipeline):
+        if checkpoint.state is CheckpointState.COMPLETED and not checkpoint.finalised:
+            store.finalise(pipeline, checkpoint.number)
+    try:
+        _prune(store, pipeline, config, participants, archive)
+        archive.sweep(pipeline, store.referenced_locations(pipeline), store.pipeline(pipeline).epoch)
+    except (AirflowFtError, OSError) as error:
+        log.warning("old checkpoints of %s were not pruned this time (the next run tries again): %s", pipeline, error)
+
+
+def _prune(
+    store: Store, pipeline: str, config: CheckpointConfig, participants: ParticipantFactory, archive: Archive
+) -> None:
+    old = store.prunable(pipeline, config.num_retained, BATCH)
+    if not old:
+        return
+    latest = store.latest_confirmed(pipeline)
+    if latest is None or latest.plan is None:
+        return
+    # Markers at or below the floor go: never that of the newest delivery, nor of anything still to be settled.
+    unsettled = [c.number for c in store.open_checkpoints(pipeline) if not c.is_settled]
+    floor = min([old[-1].number, latest.number - 1, *(number - 1 for number in unsettled)])
+    fence = Fence(pipeline, store.installation, store.pipeline(pipeline).epoch, 0)
+    for participant in latest.plan.participants:
+        with closing(participants(participant)) as sink:
+            sink.forget(fence, floor)
+    for checkpoint in old:
+        store.prune(pipeline, checkpoint.number)
+        if checkpoint.segment is not None:
+            archive.delete(checkpoint.segment)
+    log.info("pruned %d old checkpoints of %s, up to %d", len(old), pipeline, old[-1].number)

@@ -1,0 +1,236 @@
+"""The steps of a run, each safe to repeat: what the Airflow tasks are shells over, and what plain PySpark can call.
+
+    recover -> (stage, in airflow_ft.spark) -> prepare per participant -> commit in the plan's order -> confirm
+
+A run has the turn from its `recover` to its `confirm`. The turn is politeness: it keeps two runs of one DAG from
+fencing each other; safety rests on epochs and attempts alone (I5).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.coordinator import Coordinator
+from airflow_ft.core.errors import FencedError, NotDeliveredError, PipelineHaltedError, TurnHeldError
+from airflow_ft.core.lease import LEASE_SECONDS, Worker, joined_epoch, new_epoch
+from airflow_ft.core.model import Checkpoint, CheckpointState, PipelineStatus, RunKey
+from airflow_ft.core.planning import Delivery, free_segments, live_plans
+from airflow_ft.core.ports import Archive, ParticipantFactory, Store
+from airflow_ft.core.recovery import Recovery, recover
+from airflow_ft.core.retention import retain
+
+log = logging.getLogger(__name__)
+
+
+def _never_over(_: RunKey) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One run of one pipeline, and what its steps need.
+
+    `run_is_over` tells whether another run can no longer continue (Airflow: failed, succeeded or deleted).
+    """
+
+    store: Store
+    pipeline: str
+    run: RunKey
+    participants: ParticipantFactory
+    worker: Worker
+    interval_end: datetime | None = None
+    lease_seconds: float = LEASE_SECONDS
+    run_is_over: Callable[[RunKey], bool] = _never_over
+
+    def unsettled(self) -> Sequence[Checkpoint]:
+        """This run's numbers for which something is left to do."""
+        return [c for c in self.store.run_checkpoints(self.pipeline, self.run) if not c.is_settled]
+
+    def is_finished(self) -> bool:
+        """This run has staged, and all its numbers are settled: read before you take (a cleared, old run)."""
+        row = self.store.run(self.pipeline, self.run)
+        return row is not None and row.staged and not self.unsettled()
+
+
+def require_active(store: Store, pipeline: str) -> None:
+    """PipelineHaltedError while the pipeline is HALTED, with the reason and the way out."""
+    row = store.pipeline(pipeline)
+    if row.status is PipelineStatus.HALTED:
+        raise PipelineHaltedError(
+            f"it is HALTED ({row.halt_reason}): {row.halt_message}",
+            remedy=f"when the cause is gone, `airflow ft resume {pipeline}`.",
+            pipeline=pipeline,
+        )
+
+
+def take_turn(context: Context) -> bool:
+    """True: this run has the turn. False: it needs none, since all that it staged is settled.
+
+    TurnHeldError when another run that can still continue has it.
+    """
+    store, pipeline, run = context.store, context.pipeline, context.run
+    if store.register(pipeline).turn == run:
+        return True
+    if context.is_finished():
+        return False
+    holder = store.enter_turn(pipeline, run, context.interval_end)
+    if holder != run and context.run_is_over(holder):
+        log.info("run %s is over without having finished its turn: taking it", holder)
+        holder = store.enter_turn(pipeline, run, context.interval_end, ended=[holder])
+    if holder != run:
+        raise TurnHeldError(
+            f"run {holder} is at work on it.",
+            holder=holder,
+            pipeline=pipeline,
+            remedy="nothing to do: this run continues when that one has ended.",
+        )
+    return True
+
+
+def recover_step(context: Context) -> Recovery:
+    """Takes the turn and settles what earlier runs left; a no-op for a run that is finished."""
+    store, pipeline = context.store, context.pipeline
+    store.register(pipeline)
+    require_active(store, pipeline)
+    if not take_turn(context):
+        log.info("run %s is finished: all its checkpoints are settled; nothing is taken over", context.run)
+        return Recovery()
+    return recover(
+        store,
+        pipeline,
+        context.participants,
+        context.worker,
+        run=context.run,
+        lease_seconds=context.lease_seconds,
+    )
+
+
+@contextmanager
+def delivering(context: Context) -> Iterator[Coordinator]:
+    """A coordinator with the epoch that the run's delivery tasks share.
+
+    When that epoch is fenced, the first try reads and gives up; a new try takes an epoch for the run (if the leases
+    are free), as recover would.
+    """
+    store, pipeline, worker = context.store, context.pipeline, context.worker
+    row = store.run(pipeline, context.run)
+    epoch = row.epoch if row else 0
+    with ExitStack() as stack:
+        try:
+            keeper = stack.enter_context(joined_epoch(store, pipeline, epoch, worker, context.lease_seconds))
+        except FencedError as error:
+            if epoch and worker.try_number == 1:
+                raise
+            log.info("the epoch of this run is fenced (%s): this try takes a new one", error.what)
+            why = f"{worker.task or 'a process'} after FENCED"
+            epoch, keeper = stack.enter_context(new_epoch(store, pipeline, worker, why, context.lease_seconds))
+            store.adopt_run(pipeline, epoch, context.run)
+        yield Coordinator(store, pipeline, epoch, context.participants)
+        keeper.check()
+
+
+@contextmanager
+def _forgiving(context: Context) -> Iterator[None]:
+    """FENCED reads the state once more, and is no failure when another has finished this run's checkpoints."""
+    try:
+        yield
+    except FencedError as error:
+        if not context.is_finished():
+            raise
+        log.info("%s; all checkpoints of this run are settled by then: nothing is left to do", error.what)
+
+
+def has_work(context: Context) -> bool:
+    """Whether anything staged or planned waits for delivery."""
+    checkpoints = context.store.open_checkpoints(context.pipeline)
+    return bool(live_plans(checkpoints) or free_segments(checkpoints) or _unplanned(checkpoints))
+
+
+def _unplanned(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    return [c for c in checkpoints if c.state is CheckpointState.STAGED]
+
+
+def prepare_step(
+    context: Context, delivery: Delivery, config: CheckpointConfig, participant: str
+) -> Sequence[Checkpoint]:
+    """Plans what is staged and asks one participant for its vote on each number; returns them as they stand."""
+    require_active(context.store, context.pipeline)
+    if not take_turn(context) or not has_work(context):
+        log.info("nothing is staged that waits for delivery")
+        return []
+    with _forgiving(context), delivering(context) as coordinator:
+        numbers = coordinator.plan(delivery, config.max_delivery_rows)
+        return [coordinator.prepare(number, participant) for number in numbers]
+    return []
+
+
+def commit_step(context: Context, participant: str) -> Sequence[Checkpoint]:
+    """Delivers one participant's part of every number that is decided, or that it decides; in order."""
+    require_active(context.store, context.pipeline)
+    waiting = [
+        c.number
+        for c in live_plans(context.store.open_checkpoints(context.pipeline))
+        if c.state is not CheckpointState.STAGED
+    ]
+    if not take_turn(context) or not waiting:
+        log.info("nothing is decided that waits for %s", participant)
+        return []
+    with _forgiving(context), delivering(context) as coordinator:
+        return [coordinator.commit(number, participant) for number in waiting]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What `confirm` found: the run's confirmed numbers, and the newest confirmed number of the pipeline (0: none)."""
+
+    numbers: tuple[int, ...]
+    latest: int
+    rows: int
+
+
+def confirm_step(context: Context, config: CheckpointConfig, archive: Archive) -> Confirmation:
+    """Succeeds when every published number of the run is confirmed (I9), then finalises, retains, gives the turn back.
+
+    NotDeliveredError names each number that is not, its state and what to do. The turn is given back in both cases.
+    """
+    store, pipeline = context.store, context.pipeline
+    store.register(pipeline)
+    row = store.run(pipeline, context.run)
+    numbers = store.run_checkpoints(pipeline, context.run)
+    problems = [_problem(checkpoint) for checkpoint in numbers if not checkpoint.is_settled]
+    if row is None or not row.staged:
+        why = next((c for c in reversed(numbers) if c.message), None)
+        problems.append(
+            "its stage has not finished" + (f" (checkpoint {why.number} {why.state}: {why.message})" if why else "")
+        )
+    retain(store, pipeline, config, context.participants, archive)
+    store.leave_turn(pipeline, context.run)
+    if problems:
+        raise NotDeliveredError(
+            "; ".join(problems) + ".",
+            remedy="look at the log of the task that failed; clear it, or let the next run deliver what is staged.",
+            pipeline=pipeline,
+        )
+    latest = store.latest_confirmed(pipeline)
+    confirmed = [c for c in numbers if c.is_confirmed]
+    return Confirmation(
+        tuple(c.number for c in confirmed),
+        latest.number if latest else 0,
+        sum(c.segment.total_rows for c in confirmed if c.segment),
+    )
+
+
+def _problem(checkpoint: Checkpoint) -> str:
+    text = f"checkpoint {checkpoint.number} is {checkpoint.state}"
+    if checkpoint.reason is not None:
+        text += f" ({checkpoint.reason}: {checkpoint.message} {checkpoint.reason.explanation})"
+    waiting = [name for name, vote in checkpoint.votes.items() if vote.proof is None]
+    if checkpoint.state is CheckpointState.COMMITTING and waiting:
+        text += f", waiting for {', '.join(sorted(waiting))}"
+    return text
