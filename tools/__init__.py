@@ -1,0 +1,1 @@
+"""Tools for developing airflow-ft; not part of the installed package."""

@@ -1,0 +1,19 @@
+"""Real servers for tests and demonstrations, started unprivileged from the ignored folder `.local`.
+
+`tools/bootstrap.sh` installs them. Each is a context manager; all listen on the loopback interface only::
+
+    with MariaDb(Path("/tmp/somewhere")) as server:
+        server.sql("SELECT 1")
+        server.kill()  # like a power cut
+        server.restart()  # same port, same data
+
+`port=None` takes a free port and keeps it for as long as the object lives. Data stay in the folder after `stop`.
+"""
+
+from tools.servers.base import Server, ServerError
+from tools.servers.kafka import Kafka
+from tools.servers.mariadb import MariaDb
+from tools.servers.mysql import MySql
+from tools.servers.postgres import Postgres
+
+__all__ = ["Kafka", "MariaDb", "MySql", "Postgres", "Server", "ServerError"]
