@@ -7,6 +7,8 @@ watches the holders' counters over its own monotonic clock, so that no clock of 
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
 import uuid
@@ -31,8 +33,9 @@ class Worker:
     try_number: int = 1
 
     def lease(self) -> Lease:
-        """A fresh lease with a holder name that no other process has."""
-        return Lease(holder=str(uuid.uuid4()), epoch=0, task=self.task, try_number=self.try_number, counter=0)
+        """A fresh lease; its holder, "host:pid:random", is no other process's and tells people where to look."""
+        holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+        return Lease(holder=holder, epoch=0, task=self.task, try_number=self.try_number, counter=0)
 
 
 def _is_older_try(other: Lease, mine: Lease) -> bool:

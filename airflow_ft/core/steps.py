@@ -163,10 +163,11 @@ def prepare_step(
     if not take_turn(context) or not has_work(context):
         log.info("nothing is staged that waits for delivery")
         return []
+    prepared: list[Checkpoint] = []
     with _forgiving(context), delivering(context) as coordinator:
-        numbers = coordinator.plan(delivery, config.max_delivery_rows)
-        return [coordinator.prepare(number, participant) for number in numbers]
-    return []
+        for number in coordinator.plan(delivery, config.max_delivery_rows):
+            prepared.append(coordinator.prepare(number, participant))
+    return prepared
 
 
 def commit_step(context: Context, participant: str) -> Sequence[Checkpoint]:
@@ -180,9 +181,11 @@ def commit_step(context: Context, participant: str) -> Sequence[Checkpoint]:
     if not take_turn(context) or not waiting:
         log.info("nothing is decided that waits for %s", participant)
         return []
+    committed: list[Checkpoint] = []
     with _forgiving(context), delivering(context) as coordinator:
-        return [coordinator.commit(number, participant) for number in waiting]
-    return []
+        for number in waiting:
+            committed.append(coordinator.commit(number, participant))
+    return committed
 
 
 @dataclass(frozen=True, slots=True)
