@@ -1,0 +1,189 @@
+"""The file system under the log: the one place that knows what a URI is and how bytes become durable.
+
+Local paths today (`/abs/path` or `file:///abs/path`). An object store is another class with these methods: there a
+put is durable by itself (`sync_*` do nothing) and `link_tree` is a server-side copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Protocol
+from urllib.parse import unquote, urlsplit
+
+from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
+
+_COPY_TRIES = 10
+
+
+class FileSystem(Protocol):
+    """What the log needs of a file system. Locations are URIs; relative names use `/`."""
+
+    def uri(self, location: str, *names: str) -> str:
+        """The URI of a file or folder below `location`."""
+
+    def hadoop_path(self, uri: str) -> str:
+        """The same place as Spark must be told (Hadoop takes percent signs literally)."""
+
+    def exists(self, uri: str) -> bool: ...
+
+    def names(self, uri: str) -> list[str]:
+        """Names of the entries of a folder, unordered; empty when there is no such folder."""
+
+    def open(self, uri: str) -> BinaryIO:
+        """Opens for reading; WalCorruptError when there is no such file."""
+
+    def read(self, uri: str) -> bytes:
+        """The whole file; WalCorruptError when there is no such file."""
+
+    def write(self, uri: str, data: bytes) -> None:
+        """Creates a file all at once and durably; folders are made. Refuses to replace another's."""
+
+    def sync_file(self, file: BinaryIO) -> None:
+        """Returns when the contents of an open file survive a power cut."""
+
+    def sync_folders(self, uri: str, up_to: str) -> None:
+        """Returns when the entries of the folder, and of each parent down from `up_to`, survive a power cut."""
+
+    def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
+        """Copies a folder, which others may still be writing to, without its later changes; returns the files copied.
+
+        `keep` is asked with each file's relative name. Files are immutable in their place: writers replace, never
+        change them.
+        """
+
+    def remove_tree(self, uri: str) -> None:
+        """Removes a folder if it is there."""
+
+
+def filesystem(uri: str) -> FileSystem:
+    """The file system of a URI or absolute path; ConfigurationError when there is none for it."""
+    local_path(uri)
+    return LocalFileSystem()
+
+
+def local_path(uri: str) -> Path:
+    """The path that an absolute path or a `file:` URI names; ConfigurationError for anything else."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        return Path(unquote(parts.path))
+    if uri.startswith("/"):
+        return Path(uri)
+    raise ConfigurationError(
+        f"{uri!r} is not a place for the write-ahead log",
+        remedy="give an absolute path or a file:/// URI; other file systems are not supported yet",
+    )
+
+
+class LocalFileSystem:
+    """Local disks and everything mounted as one; hard links need `source` and `target` on one volume."""
+
+    def uri(self, location: str, *names: str) -> str:
+        return local_path(location).joinpath(*names).as_uri()
+
+    def hadoop_path(self, uri: str) -> str:
+        return f"file://{local_path(uri)}"
+
+    def exists(self, uri: str) -> bool:
+        return local_path(uri).exists()
+
+    def names(self, uri: str) -> list[str]:
+        try:
+            return [path.name for path in local_path(uri).iterdir()]
+        except FileNotFoundError:
+            return []
+
+    def open(self, uri: str) -> BinaryIO:
+        try:
+            return local_path(uri).open("rb")
+        except FileNotFoundError as error:
+            raise WalCorruptError(
+                f"{uri} is missing", remedy="restore it from a backup, or rewind the pipeline to compute it again"
+            ) from error
+
+    def read(self, uri: str) -> bytes:
+        with self.open(uri) as file:
+            return file.read()
+
+    def write(self, uri: str, data: bytes) -> None:
+        path = local_path(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with temporary.open("wb") as file:
+            file.write(data)
+            self.sync_file(file)
+        try:
+            path.hardlink_to(temporary)  # unlike a rename it never replaces what is there
+        finally:
+            temporary.unlink()
+        _sync_folder(path.parent)
+
+    def sync_file(self, file: BinaryIO) -> None:
+        if file.writable():
+            file.flush()
+        os.fsync(file.fileno())
+
+    def sync_folders(self, uri: str, up_to: str) -> None:
+        folder, top = local_path(uri), local_path(up_to)
+        while True:
+            _sync_folder(folder)
+            if folder == top or folder == folder.parent:
+                return
+            folder = folder.parent
+
+    def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
+        base, copy = local_path(source), local_path(target)
+        if not base.is_dir():
+            raise WalCorruptError(f"{source} is missing", remedy="restore it from a backup, or rewind the pipeline")
+        for _ in range(_COPY_TRIES):
+            copy.mkdir(parents=True, exist_ok=False)  # a folder belongs to one attempt: finding it there is a bug
+            try:
+                return _link_files(base, copy, keep)
+            except FileNotFoundError:
+                # Its owner replaced several files by one (a compacted log) while we were between listing and linking:
+                # take both the list and the files anew.
+                shutil.rmtree(copy)
+        raise TransientError(f"{source} changes faster than it can be copied", remedy="try again")
+
+    def remove_tree(self, uri: str) -> None:
+        path = local_path(uri)
+        # First out of its name in one step, so that nobody finds half a folder under it.
+        doomed = path.with_name(f".{path.name}.removed")
+        with contextlib.suppress(FileNotFoundError):
+            if doomed.exists():
+                shutil.rmtree(doomed)
+            path.rename(doomed)
+            shutil.rmtree(doomed)
+
+
+def _link_files(base: Path, copy: Path, keep: Callable[[PurePosixPath], bool]) -> int:
+    count = 0
+    for folder, _, files in os.walk(base):
+        place = copy / Path(folder).relative_to(base)
+        wanted = [name for name in files if keep(PurePosixPath(place.relative_to(copy).as_posix(), name))]
+        if wanted:
+            place.mkdir(parents=True, exist_ok=True)
+        for name in wanted:
+            _link_or_copy(Path(folder, name), place / name)
+            count += 1
+    return count
+
+
+def _link_or_copy(path: Path, place: Path) -> None:
+    try:
+        os.link(path, place)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another volume, or a file system without hard links
+        shutil.copy2(path, place)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

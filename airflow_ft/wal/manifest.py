@@ -1,0 +1,132 @@
+"""The manifest of a segment: what was published, so exactly that its digest stands for every byte of it.
+
+Written once, as canonical JSON; the digest is the SHA-256 of that text, and every Parquet file is in it with its own
+SHA-256. Whoever holds the digest (the store, the plan, a marker in a sink) can therefore prove that rows are these
+rows (I1).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.model import canonical_json
+from airflow_ft.core.ports import ColumnStatistics, WalFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContent:
+    """The rows of one sink in a segment. `schema` is an Arrow schema as IPC bytes in base64.
+
+    A sink for which the job returned nothing at all (an optional one) has no columns, no files and no rows.
+    """
+
+    schema: str
+    files: tuple[WalFile, ...]
+    statistics: Mapping[str, ColumnStatistics]
+
+    @property
+    def rows(self) -> int:
+        """Rows over all files."""
+        return sum(file.rows for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything that is known of a segment when it is sealed.
+
+    `positions` are the source positions by source name, `{"start": ..., "end": ...}` in the source's own terms
+    (Kafka: `{topic: {partition: offset}}`); start is None for the first batch.
+    """
+
+    pipeline: str
+    number: int
+    epoch: int
+    attempt: int
+    batch: int
+    sinks: Mapping[str, SinkContent]
+    positions: Mapping[str, Any]
+
+    def text(self) -> str:
+        """Canonical JSON: equal manifests have equal text."""
+        return canonical_json(
+            {
+                "format": FORMAT,
+                "pipeline": self.pipeline,
+                "number": self.number,
+                "epoch": self.epoch,
+                "attempt": self.attempt,
+                "batch": self.batch,
+                "positions": self.positions,
+                "sinks": {
+                    name: {
+                        "schema": content.schema,
+                        "columns": _columns_for_people(content.schema),
+                        "files": [asdict(file) for file in content.files],
+                        "statistics": {column: asdict(value) for column, value in content.statistics.items()},
+                    }
+                    for name, content in self.sinks.items()
+                },
+            }
+        )
+
+    @classmethod
+    def parse(cls, data: bytes, where: str) -> Manifest:
+        """The inverse of `text`; WalCorruptError (naming `where`) when it is no manifest of this format."""
+        try:
+            value = json.loads(data)
+            if value["format"] != FORMAT:
+                raise WalCorruptError(
+                    f"{where} has format {value['format']}, this version of airflow-ft reads {FORMAT}",
+                    remedy="upgrade airflow-ft",
+                )
+            return cls(
+                pipeline=value["pipeline"],
+                number=value["number"],
+                epoch=value["epoch"],
+                attempt=value["attempt"],
+                batch=value["batch"],
+                positions=value["positions"],
+                sinks={
+                    name: SinkContent(
+                        schema=content["schema"],
+                        files=tuple(WalFile(**file) for file in content["files"]),
+                        statistics={c: ColumnStatistics(**s) for c, s in content["statistics"].items()},
+                    )
+                    for name, content in value["sinks"].items()
+                },
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise WalCorruptError(f"{where} is not a manifest: {error}") from error
+
+
+def digest(text: str | bytes) -> str:
+    """SHA-256 (hex) of a manifest's text."""
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
+
+
+def encode_schema(schema: pa.Schema) -> str:
+    """An Arrow schema as text, without the metadata of the file that it came from."""
+    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
+
+
+def decode_schema(text: str) -> pa.Schema:
+    """The inverse of `encode_schema`."""
+    import pyarrow as pa
+
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def _columns_for_people(schema: str) -> list[list[str]]:
+    return [[field.name, str(field.type)] for field in decode_schema(schema)]

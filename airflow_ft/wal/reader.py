@@ -1,0 +1,117 @@
+"""Reading published segments: nothing is handed out that was not checked against the manifest's checksums."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.model import Segment
+from airflow_ft.core.ports import ColumnStatistics, WalFile
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.manifest import MANIFEST, Manifest, SinkContent, decode_schema, digest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+ROWS_A_BATCH = 65_536
+BYTES_A_BATCH = 64 * 1024 * 1024
+_CHUNK = 1 << 20
+_RESTORE = "restore the file from a backup; the rows are not delivered as they are"
+
+
+class ParquetWal:
+    """The `WalReader` of airflow_ft.core.ports over Parquet files."""
+
+    def open(self, segment: Segment) -> ParquetSegment:
+        """Reads and checks the manifest: its digest must be `segment.digest`, else WalCorruptError."""
+        files = filesystem(segment.location)
+        where = files.uri(segment.location, MANIFEST)
+        data = files.read(where)
+        if (found := digest(data)) != segment.digest:
+            raise WalCorruptError(
+                f"the manifest {where} has digest {found[:12]}..., published was {segment.digest[:12]}...",
+                checkpoint=segment.number,
+                remedy=_RESTORE,
+            )
+        return ParquetSegment(segment, Manifest.parse(data, where), files)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSegment:
+    """The `SegmentReader` of airflow_ft.core.ports: one published segment and its manifest."""
+
+    segment: Segment
+    manifest: Manifest
+    filesystem: FileSystem
+
+    def sinks(self) -> Sequence[str]:
+        return list(self.manifest.sinks)
+
+    def schema(self, sink: str) -> pa.Schema:
+        return decode_schema(self._content(sink).schema)
+
+    def files(self, sink: str) -> Sequence[WalFile]:
+        return self._content(sink).files
+
+    def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]:
+        return self._content(sink).statistics
+
+    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        """The rows of one file in order, at most 65,536 a batch, fewer when they are wide.
+
+        The whole file is checked before its first row is handed out, and the number of rows at the end: a caller
+        that did not reach the end must not commit. WalCorruptError when a check fails. Memory: one row group of
+        compressed pages and one batch.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        where = self.filesystem.uri(self.segment.location, *file.path.split("/"))
+        schema = self.schema(sink)
+        with self.filesystem.open(where) as source:
+            hashed = hashlib.sha256()
+            while chunk := source.read(_CHUNK):
+                hashed.update(chunk)
+            if hashed.hexdigest() != file.sha256:
+                raise self._corrupt(f"{where} does not match its checksum", sink)
+            source.seek(0)
+            try:
+                parquet = pq.ParquetFile(source, pre_buffer=False, buffer_size=_CHUNK)
+                rows = 0
+                for batch in parquet.iter_batches(batch_size=self._rows_a_batch(sink, parquet), use_threads=False):
+                    rows += batch.num_rows
+                    yield batch if batch.schema.equals(schema) else batch.cast(schema)
+            except (pa.ArrowException, OSError) as error:
+                raise self._corrupt(f"{where} cannot be read: {error}", sink) from error
+            if rows != file.rows:
+                raise self._corrupt(f"{where} has {rows} rows, published were {file.rows}", sink)
+
+    def _rows_a_batch(self, sink: str, parquet: pq.ParquetFile) -> int:
+        """As many as fit into the budget: by their average size in the file, and by the largest values there are."""
+        metadata = parquet.metadata
+        size: int = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+        average: int = max(1, size // max(1, metadata.num_rows))
+        # A long text that repeats is stored once a row group: only the statistics tell what it will take.
+        largest = sum(column.max_bytes or 8 for column in self.statistics(sink).values())
+        return max(1, min(ROWS_A_BATCH, BYTES_A_BATCH // average, 4 * BYTES_A_BATCH // max(1, largest)))
+
+    def _content(self, sink: str) -> SinkContent:
+        try:
+            return self.manifest.sinks[sink]
+        except KeyError:
+            raise WalCorruptError(
+                f"the segment has no rows for this sink, only for {', '.join(self.manifest.sinks)}",
+                pipeline=self.manifest.pipeline,
+                checkpoint=self.segment.number,
+                sink=sink,
+                remedy="declare the sinks as they were when the checkpoint was staged, or rewind the pipeline",
+            ) from None
+
+    def _corrupt(self, what: str, sink: str) -> WalCorruptError:
+        return WalCorruptError(
+            what, pipeline=self.manifest.pipeline, checkpoint=self.segment.number, sink=sink, remedy=_RESTORE
+        )
