@@ -1,0 +1,28 @@
+"""What a pipeline reads: sources that can be replayed from recorded positions.
+
+`KafkaSource` and `FileSource` are what a DAG author writes; they import nothing heavy. Reading happens in the Spark
+driver (`airflow_ft.spark.inputs`), from the plain data of `to_json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.sources.files import FileSource
+from airflow_ft.sources.kafka import KafkaSource
+
+__all__ = ["FileSource", "KafkaSource", "Source", "source_from_json"]
+
+Source = KafkaSource | FileSource
+
+_KINDS: dict[str, type[KafkaSource] | type[FileSource]] = {"kafka": KafkaSource, "files": FileSource}
+
+
+def source_from_json(data: Mapping[str, Any]) -> Source:
+    """The source that `to_json` described; ConfigurationError for an unknown kind."""
+    kind = data.get("kind", "")
+    if kind not in _KINDS:
+        raise ConfigurationError(f"there is no source of kind {kind!r}, only {', '.join(sorted(_KINDS))}")
+    return _KINDS[kind].from_json(data)

@@ -1,0 +1,99 @@
+"""Folders of files as a source: new files are read once, in the order in which they were last modified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ft.core.ports import ConnectionInfo
+
+_FORMATS = ("json", "csv", "parquet", "text", "orc")
+_FIELDS = ("path", "format", "schema", "max_files_per_trigger", "options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSource:
+    """Files of one format in a folder (`path` may have wildcards); `schema` is a DDL string ("id bigint, at date").
+
+    A file must appear in the folder complete (write it elsewhere and rename it), and stay as it is.
+    `max_files_per_trigger` bounds a checkpoint. `options` go to Spark's reader; a malformed record fails the job
+    unless they say `{"mode": "PERMISSIVE"}` (then name a `columnNameOfCorruptRecord` and route those rows in
+    `split`), since by default Spark would turn it into nulls. A file is remembered for ever, unless
+    `maxFileAge` is given: Spark ignores files older than that. `cleanSource` is refused, because a checkpoint that
+    was not published is read again. Raises ConfigurationError.
+    """
+
+    path: str
+    format: str = "json"
+    schema: str | None = None
+    max_files_per_trigger: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ConfigurationError("FileSource needs the path of a folder")
+        if self.format not in _FORMATS:
+            raise ConfigurationError(f"format of FileSource is one of {', '.join(_FORMATS)}, not {self.format!r}")
+        if not self.schema and self.format != "text":
+            raise ConfigurationError(
+                "FileSource needs a schema", remedy='give the columns as in SQL, such as schema="id bigint, at date"'
+            )
+        if self.max_files_per_trigger is not None and self.max_files_per_trigger < 1:
+            raise ConfigurationError("max_files_per_trigger of FileSource is a number of files, at least 1")
+        options = {name.lower(): value for name, value in self.options.items()}
+        if options.get("cleansource", "off").lower() != "off":
+            raise ConfigurationError(
+                "cleanSource is refused: it removes files before their rows were delivered (I10)",
+                remedy="remove files yourself, when their checkpoint is confirmed and out of retention",
+            )
+        if "maxfilespertrigger" in options:
+            raise ConfigurationError("option maxFilesPerTrigger of FileSource", remedy="use max_files_per_trigger")
+
+    @property
+    def conn_id(self) -> None:
+        """Files need no connection."""
+        return None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FileSource:
+        """The inverse of `to_json`."""
+        return cls(**{name: data[name] for name in _FIELDS})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"kind": "files", **{name: getattr(self, name) for name in _FIELDS}, "options": dict(self.options)}
+
+    def reader_options(self, *, streaming: bool = True) -> dict[str, str]:
+        """All options of Spark's reader."""
+        options: dict[str, str] = {}
+        if self.format in ("json", "csv"):
+            options["mode"] = "FAILFAST"
+        if streaming:
+            # Spark's default of 7 days silently skips a file whose time of modification is older than that.
+            options["maxFileAge"] = "36500d"
+            if self.max_files_per_trigger is not None:
+                options["maxFilesPerTrigger"] = str(self.max_files_per_trigger)
+        given = {name.lower() for name in self.options}
+        return {**{name: value for name, value in options.items() if name.lower() not in given}, **self.options}
+
+    def read(
+        self,
+        spark: SparkSession,
+        connection: ConnectionInfo | None = None,
+        *,
+        streaming: bool = True,
+        tags: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """A streaming DataFrame of the folder, or a static one of the files that are there now."""
+        reader: Any = spark.readStream if streaming else spark.read
+        if self.schema:
+            reader = reader.schema(self.schema)
+        options = {**self.reader_options(streaming=streaming), **(tags or {})}
+        frame: DataFrame = reader.format(self.format).options(**options).load(self.path)
+        return frame

@@ -1,0 +1,264 @@
+"""Kafka as a source: topics, where to start, and how an Airflow connection becomes options of Spark's reader."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ft.core.ports import ConnectionInfo
+
+StartingOffsets = str | Mapping[str, Mapping[int, int]] | datetime
+
+# Set by the fields below, or by the protocol; Spark itself refuses some of them.
+_RESERVED = {
+    "subscribe",
+    "subscribepattern",
+    "assign",
+    "startingoffsets",
+    "startingtimestamp",
+    "startingoffsetsbytimestamp",
+    "endingoffsets",
+    "maxoffsetspertrigger",
+    "failondataloss",
+    "includeheaders",
+    "kafka.isolation.level",
+    "kafka.bootstrap.servers",
+    "kafka.group.id",
+}
+# Settings of an Airflow connection that Spark's reader takes over under the same name; others (group.id, debug,
+# callbacks, statistics ...) concern librdkafka or are forbidden by Spark.
+_PASSED = ("bootstrap.servers", "security.protocol", "client.dns.lookup", "client.rack", "metadata.max.age.ms")
+_PASSED_PREFIXES = ("sasl.", "ssl.", "request.timeout", "default.api.timeout", "reconnect.backoff", "retry.backoff")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaSource:
+    """Topics of one Kafka cluster; rows have Spark's columns: key, value, topic, partition, offset, timestamp,
+    timestampType, headers.
+
+    Give `topics` or `pattern` (a Java regular expression). `starting_offsets` counts only until the pipeline's first
+    run: later runs go on from the checkpoint. It is "earliest", "latest", `{topic: {partition: offset}}` (-2:
+    earliest, -1: latest) or a datetime with a zone (the first record at or after it; a partition without one starts
+    at its end). `max_offsets_per_trigger` bounds a checkpoint, in offsets over all partitions. With
+    `fail_on_data_loss` a run fails when records are gone before they were read. `options` go to Spark's reader as
+    they are. Raises ConfigurationError for combinations that cannot work.
+    """
+
+    topics: Sequence[str] = ()
+    pattern: str | None = None
+    conn_id: str = "kafka_default"
+    starting_offsets: StartingOffsets = "earliest"
+    isolation_level: str = "read_committed"
+    max_offsets_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.topics, str):
+            raise ConfigurationError("topics of KafkaSource is a list of names", remedy=f'write ["{self.topics}"]')
+        if bool(self.topics) == bool(self.pattern):
+            raise ConfigurationError("KafkaSource needs either topics or pattern")
+        if any(not topic or "," in topic for topic in self.topics):
+            raise ConfigurationError(f"topics of KafkaSource has an invalid name: {list(self.topics)}")
+        object.__setattr__(self, "topics", tuple(self.topics))
+        if not self.conn_id:
+            raise ConfigurationError("KafkaSource needs the id of an Airflow connection", remedy="set conn_id")
+        if self.isolation_level not in ("read_committed", "read_uncommitted"):
+            raise ConfigurationError(
+                f"isolation_level of KafkaSource is read_committed or read_uncommitted, not {self.isolation_level!r}"
+            )
+        if self.max_offsets_per_trigger is not None and self.max_offsets_per_trigger < 1:
+            raise ConfigurationError("max_offsets_per_trigger of KafkaSource is a number of offsets, at least 1")
+        self._check_start()
+        for name in self.options:
+            if name.lower() in _RESERVED:
+                raise ConfigurationError(
+                    f"option {name!r} of KafkaSource is set by the package",
+                    remedy="use the field of KafkaSource, or the Airflow connection, instead",
+                )
+
+    def _check_start(self) -> None:
+        start = self.starting_offsets
+        if isinstance(start, str):
+            if start not in ("earliest", "latest"):
+                raise ConfigurationError(
+                    f'starting_offsets of KafkaSource is "earliest", "latest", offsets or a datetime, not {start!r}'
+                )
+        elif isinstance(start, datetime):
+            if start.tzinfo is None:
+                raise ConfigurationError("starting_offsets of KafkaSource is a datetime without a zone")
+        elif self.pattern or set(start) != set(self.topics) or not all(start.values()):
+            raise ConfigurationError(
+                "starting_offsets of KafkaSource has to name every topic with all of its partitions",
+                remedy="-2 stands for the earliest offset of a partition, -1 for the latest",
+            )
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KafkaSource:
+        """The inverse of `to_json`."""
+        start = data["starting_offsets"]
+        if isinstance(start, dict):
+            if "timestamp" in start:
+                start = datetime.fromisoformat(start["timestamp"])
+            else:
+                start = {t: {int(p): o for p, o in offsets.items()} for t, offsets in start["offsets"].items()}
+        rest = {name: data[name] for name in _PLAIN_FIELDS}
+        return cls(starting_offsets=start, **rest)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data without secrets."""
+        start: Any = self.starting_offsets
+        if isinstance(start, datetime):
+            start = {"timestamp": start.isoformat()}
+        elif not isinstance(start, str):
+            start = {"offsets": {t: {str(p): o for p, o in offsets.items()} for t, offsets in start.items()}}
+        return {
+            "kind": "kafka",
+            "starting_offsets": start,
+            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
+            "topics": list(self.topics),
+            "options": dict(self.options),
+        }
+
+    def reader_options(self, connection: ConnectionInfo) -> dict[str, str]:
+        """All options of Spark's Kafka reader; they contain the connection's secrets."""
+        options = {**self.options, **kafka_options(connection)}
+        options["subscribePattern" if self.pattern else "subscribe"] = self.pattern or ",".join(self.topics)
+        start = self.starting_offsets
+        if isinstance(start, datetime):
+            options["startingTimestamp"] = str(int(start.timestamp() * 1000))
+            options["startingOffsetsByTimestampStrategy"] = "latest"
+        elif isinstance(start, str):
+            options["startingOffsets"] = start
+        else:
+            options["startingOffsets"] = json.dumps({t: {str(p): o for p, o in v.items()} for t, v in start.items()})
+        options["kafka.isolation.level"] = self.isolation_level
+        options["failOnDataLoss"] = str(self.fail_on_data_loss).lower()
+        options["includeHeaders"] = "true"
+        if self.max_offsets_per_trigger is not None:
+            options["maxOffsetsPerTrigger"] = str(self.max_offsets_per_trigger)
+        return options
+
+    def read(
+        self,
+        spark: SparkSession,
+        connection: ConnectionInfo | None,
+        *,
+        streaming: bool = True,
+        tags: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """A streaming DataFrame of the topics, or a static one of what is there now (from `starting_offsets` on)."""
+        if connection is None:
+            raise ConfigurationError(f"the connection {self.conn_id!r} was not handed to the Spark driver")
+        options = self.reader_options(connection)
+        if not streaming:
+            options.pop("maxOffsetsPerTrigger", None)
+            if options.get("startingOffsets") == "latest":
+                raise ConfigurationError('starting_offsets="latest" makes no sense for a static read of a topic')
+        reader = spark.readStream if streaming else spark.read
+        return reader.format("kafka").options(**options, **(tags or {})).load()
+
+
+_PLAIN_FIELDS = (
+    "topics",
+    "pattern",
+    "conn_id",
+    "isolation_level",
+    "max_offsets_per_trigger",
+    "fail_on_data_loss",
+    "options",
+)
+
+
+def kafka_options(connection: ConnectionInfo) -> dict[str, str]:
+    """The settings of an Airflow Kafka connection (librdkafka names, in its extra) as `kafka.` options of Spark.
+
+    User name and password become a JAAS line; certificates in PEM files become PEM stores. Java's own settings
+    (`sasl.jaas.config`, `ssl.truststore.location` ...) are passed on. ConfigurationError when no broker is named.
+    """
+    extra = {name: _text(value) for name, value in connection.extra.items()}
+    servers = extra.get("bootstrap.servers") or extra.get("metadata.broker.list")
+    if not servers:
+        if not connection.host:
+            raise ConfigurationError(
+                "the connection names no broker",
+                participant=connection.conn_id,
+                remedy='put {"bootstrap.servers": "host:port"} into its extra',
+            )
+        servers = f"{connection.host}:{connection.port or 9092}"
+    options = {n: v for n, v in extra.items() if n in _PASSED or n.startswith(_PASSED_PREFIXES)}
+    options["bootstrap.servers"] = servers
+    if "security.protocol" in options:
+        options["security.protocol"] = options["security.protocol"].upper()
+    _sasl(options, connection)
+    _tls(options, connection)
+    return {f"kafka.{name}": value for name, value in options.items()}
+
+
+def _sasl(options: dict[str, str], connection: ConnectionInfo) -> None:
+    mechanism = options.pop("sasl.mechanisms", None) or options.pop("sasl.mechanism", None)
+    login = options.pop("sasl.username", "") or connection.login
+    password = options.pop("sasl.password", "") or connection.password
+    if not options.get("security.protocol", "").startswith("SASL"):
+        return
+    options["sasl.mechanism"] = mechanism = mechanism or "PLAIN"
+    if "sasl.jaas.config" in options or mechanism == "GSSAPI":
+        return
+    if mechanism == "PLAIN":
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    elif mechanism.startswith("SCRAM-"):
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    else:
+        raise ConfigurationError(
+            f"the SASL mechanism {mechanism} needs settings of Java's client",
+            participant=connection.conn_id,
+            remedy="add sasl.jaas.config to the connection's extra",
+        )
+    options["sasl.jaas.config"] = f'{module} required username="{_quoted(login)}" password="{_quoted(password)}";'
+
+
+def _tls(options: dict[str, str], connection: ConnectionInfo) -> None:
+    authority = options.pop("ssl.ca.location", "")
+    certificate, key = options.pop("ssl.certificate.location", ""), options.pop("ssl.key.location", "")
+    certificate_pem, key_pem = options.pop("ssl.certificate.pem", ""), options.pop("ssl.key.pem", "")
+    authority_pem = options.pop("ssl.ca.pem", "")
+    if options.get("ssl.endpoint.identification.algorithm") == "none":
+        options["ssl.endpoint.identification.algorithm"] = ""
+    if authority or authority_pem:
+        options["ssl.truststore.type"] = "PEM"
+        options["ssl.truststore.certificates"] = authority_pem or _file(authority, connection)
+    if certificate or certificate_pem:
+        options["ssl.keystore.type"] = "PEM"
+        options["ssl.keystore.certificate.chain"] = certificate_pem or _file(certificate, connection)
+        options["ssl.keystore.key"] = key_pem or _file(key, connection)
+    # The rest of what librdkafka calls ssl.* has no meaning in Java.
+    for name in [n for n in options if n.startswith("ssl.") and n.endswith((".location", ".pem")) and "store" not in n]:
+        del options[name]
+
+
+def _file(path: str, connection: ConnectionInfo) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path!r} cannot be read: {error.strerror}",
+            participant=connection.conn_id,
+            remedy="mend the ssl.*.location settings of the connection",
+        ) from error
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
