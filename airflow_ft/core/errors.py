@@ -179,6 +179,20 @@ class ForeignOwnerError(HaltError):
     reason = HaltReason.FOREIGN_OWNER
 
 
+# --- staging -----------------------------------------------------------------------------------------------------
+
+
+class StageError(TransientError):
+    """The Spark driver was killed, or failed for a reason outside of the user's code (a source, the disk, memory).
+
+    What it had published stays; the rest never existed, and the next attempt computes it again.
+    """
+
+
+class CheckpointExpiredError(TransientError):
+    """A micro-batch took longer than CheckpointConfig.timeout: it is ABORTED(EXPIRED) and computed again."""
+
+
 # --- the write-ahead log -----------------------------------------------------------------------------------------
 
 

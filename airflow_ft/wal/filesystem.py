@@ -48,6 +48,9 @@ class FileSystem(Protocol):
     def sync_folders(self, uri: str, up_to: str) -> None:
         """Returns when the entries of the folder, and of each parent down from `up_to`, survive a power cut."""
 
+    def sync_tree(self, uri: str, up_to: str, synced: set[tuple[str, int, int]]) -> None:
+        """Returns when everything in a folder survives a power cut; skips, and adds to, the files in `synced`."""
+
     def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
         """Copies a folder, which others may still be writing to, without its later changes; returns the files copied.
 
@@ -133,6 +136,23 @@ class LocalFileSystem:
             if folder == top or folder == folder.parent:
                 return
             folder = folder.parent
+
+    def sync_tree(self, uri: str, up_to: str, synced: set[tuple[str, int, int]]) -> None:
+        for folder, _, names in os.walk(local_path(uri)):
+            changed = False
+            for name in names:
+                path = Path(folder, name)
+                # A file that is replaced or removed meanwhile belongs to a later batch: it is seen the next time.
+                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                    status = os.fstat(file.fileno())
+                    if (key := (str(path), status.st_ino, status.st_mtime_ns)) not in synced:
+                        os.fsync(file.fileno())
+                        synced.add(key)
+                        changed = True
+            if changed:
+                with contextlib.suppress(FileNotFoundError):
+                    _sync_folder(Path(folder))
+        self.sync_folders(uri, up_to)
 
     def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
         base, copy = local_path(source), local_path(target)

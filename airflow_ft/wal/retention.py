@@ -5,8 +5,10 @@ Each function may be repeated, and may die in the middle.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Segment
@@ -14,6 +16,8 @@ from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 _ATTEMPT = re.compile(r"^\.?(\d+)-(\d+)(\.removed)?$")  # the second form: a removal that was interrupted
 SPARK = "spark"
+
+log = logging.getLogger(__name__)
 
 
 def delete_segment(segment: Segment) -> None:
@@ -26,24 +30,41 @@ def delete_segment(segment: Segment) -> None:
     files.remove_tree(location)
 
 
-def sweep(root: str, pipeline: str, epoch: int, needed: Collection[str]) -> list[str]:
-    """Deletes what attempts of epochs older than `epoch` left and nobody needs; returns the URIs deleted.
+@dataclass(frozen=True, slots=True)
+class WalArchive:
+    """The `Archive` of airflow_ft.core.ports over the log under `root`."""
 
-    Call it as the holder of `epoch`, with `needed` read from the store *after* the epoch was taken: from then on no
-    older attempt can publish (I5), so what is not named now never will be. `needed` holds the locations of the
-    segments that are not pruned, and the Spark locations of: the pipeline's base, every undelivered or retained
-    number, and savepoints. Folders of this epoch are left alone: another task of the same run may be writing there.
+    root: str
+
+    def delete(self, segment: Segment) -> None:
+        """Deletes a delivered segment's folder; a missing one is no error."""
+        delete_segment(segment)
+
+    def sweep(self, pipeline: str, keep: Collection[str], below_epoch: int) -> None:
+        """See `sweep`."""
+        for uri in sweep(self.root, pipeline, keep, below_epoch):
+            log.info("deleted %s: its attempt ended, and no checkpoint needs it", uri)
+
+
+def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> list[str]:
+    """Deletes what attempts of epochs below `below_epoch` left and nobody needs; returns the URIs deleted.
+
+    `keep` holds the locations of all segments that are not pruned, and the Spark locations of the pipeline's base,
+    of every undelivered or retained number, and of savepoints. It has to be read from the store AFTER the epoch
+    `below_epoch` was read there: from then on no older attempt can publish (I5), so what is not named never will be;
+    in the other order, what an older epoch publishes in between would be deleted (I10). Folders of `below_epoch`
+    itself are left alone: another task of the same run may be writing there.
     """
     files = filesystem(root)
-    kept = {files.uri(uri) for uri in needed}
+    kept = {files.uri(uri) for uri in keep}
     deleted = []
-    for folder in _old(files, files.uri(root, pipeline), epoch):
+    for folder in _old(files, files.uri(root, pipeline), below_epoch):
         batches = files.names(folder)
         unneeded = [uri for name in batches if (uri := files.uri(folder, name)) not in kept]
         for uri in [folder] if len(unneeded) == len(batches) else unneeded:
             files.remove_tree(uri)
             deleted.append(uri)
-    for location in _old(files, files.uri(root, pipeline, SPARK), epoch):
+    for location in _old(files, files.uri(root, pipeline, SPARK), below_epoch):
         if location not in kept:
             files.remove_tree(location)
             deleted.append(location)

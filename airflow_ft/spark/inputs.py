@@ -1,0 +1,98 @@
+"""The sources of a job inside the driver: `sources["orders"]` is a DataFrame that is ready to use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import JobError
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sources import Source, source_from_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TAG = "airflowftsource"
+
+
+class Sources(Mapping[str, "DataFrame"]):
+    """What `transform` gets as `sources`.
+
+    `sources["orders"]` is a streaming DataFrame of the source (always the same object), and
+    `sources.static("orders")` a plain one of what is there now: for joins, and for jobs that do not stream. A
+    static read is not part of a checkpoint: its positions are not kept.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        specs: Mapping[str, Mapping[str, Any]],
+        connections: Mapping[str, ConnectionInfo],
+    ) -> None:
+        self._spark = spark
+        self._specs: dict[str, Source] = {name: source_from_json(spec) for name, spec in specs.items()}
+        self._connections = connections
+        self._streams: dict[str, DataFrame] = {}
+
+    def __getitem__(self, name: str) -> DataFrame:
+        if name not in self._streams:
+            self._streams[name] = self._read(name, streaming=True)
+        return self._streams[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def static(self, name: str) -> DataFrame:
+        """A static DataFrame of what the source has now."""
+        return self._read(name, streaming=False)
+
+    def _read(self, name: str, *, streaming: bool) -> DataFrame:
+        if name not in self._specs:
+            declared = ", ".join(sorted(self._specs)) or "none"
+            raise JobError(f"the job asks for source {name!r}; declared are: {declared}.", remedy="mend the name.")
+        spec = self._specs[name]
+        connection = self._connections.get(spec.conn_id) if spec.conn_id else None
+        tags = {_TAG: name} if streaming else None
+        return spec.read(self._spark, connection, streaming=streaming, tags=tags)
+
+
+def source_order(frame: DataFrame) -> list[str]:
+    """The names of a streaming query's sources in Spark's order; "source-2" for one that the job opened by itself."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # type: ignore[operator]
+    seen: list[Any] = []
+    names: list[str] = []
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if not leaf.isStreaming() or any(leaf.equals(other) for other in seen):
+            continue
+        seen.append(leaf)
+        names.append(_name(leaf) or f"source-{len(names)}")
+    return names
+
+
+def _name(leaf: Any) -> str | None:
+    kind = leaf.getClass().getSimpleName()
+    if kind == "StreamingRelationV2":
+        return _text(leaf.extraOptions().get(_TAG))
+    if kind == "StreamingRelation":
+        options = leaf.dataSource().options()
+        found = options.get(_TAG)
+        return _text(found.get()) if found.isDefined() else None
+    return None
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def named_positions(names: Sequence[str], start: Sequence[Any], end: Sequence[Any]) -> dict[str, Any]:
+    """Positions for the manifest and the store: source name -> {"start", "end"} in the source's own terms."""
+    positions: dict[str, Any] = {}
+    for index, value in enumerate(end):
+        name = names[index] if index < len(names) else f"source-{index}"
+        name = name if name not in positions else f"{name}-{index}"
+        positions[name] = {"start": start[index] if index < len(start) else None, "end": value}
+    return positions

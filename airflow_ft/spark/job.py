@@ -1,0 +1,105 @@
+"""The user's job: finding it, calling it, and checking what it returns.
+
+A job is a module, an object or a class with
+
+- `transform(spark, sources)` -> one DataFrame; streaming, or static for a plain batch job, which is one checkpoint;
+- optionally `split(batch)` -> `{sink name: DataFrame}`: divides one micro-batch, which was materialised before, so
+  that all sinks see the same values. Without it all rows go to the only sink;
+- optionally `output_mode`: "append" (default), "update" or "complete", as of Spark's streaming queries.
+
+The job's arguments go to the constructor of a class, else to `transform` as keyword arguments.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ft.spark.inputs import Sources
+
+_OUTPUT_MODES = ("append", "update", "complete")
+
+
+class Job:
+    """A loaded job. Errors of the user's code come through as they are; a wrong shape raises JobError."""
+
+    def __init__(self, reference: str, arguments: Mapping[str, Any]) -> None:
+        self.reference = reference
+        module_name, _, name = reference.partition(":")
+        found: Any = importlib.import_module(module_name)
+        for part in name.split(".") if name else ():
+            if not hasattr(found, part):
+                raise self._error(f"there is no {name} in {module_name}")
+            found = getattr(found, part)
+        self._arguments = dict(arguments)
+        if inspect.isclass(found):
+            found, self._arguments = found(**self._arguments), {}
+        self._object = found
+        if not callable(getattr(found, "transform", None)):
+            raise self._error("it has no function transform(spark, sources)")
+        self._split = getattr(found, "split", None)
+        self.output_mode = getattr(found, "output_mode", "append")
+        if self.output_mode not in _OUTPUT_MODES:
+            raise self._error(f"its output_mode is {self.output_mode!r}, possible are {', '.join(_OUTPUT_MODES)}")
+
+    @property
+    def has_split(self) -> bool:
+        """Whether the job divides its rows by itself."""
+        return self._split is not None
+
+    def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
+        """The job's DataFrame."""
+        frame = self._object.transform(spark, sources, **self._arguments)
+        if isinstance(frame, Mapping):
+            raise self._error(
+                "transform returned a dictionary of DataFrames, which is not supported yet",
+                "return one DataFrame, and divide its rows in split(batch).",
+            )
+        return self._checked(frame, "transform")
+
+    def split(self, batch: DataFrame, sinks: Sequence[str], optional: Sequence[str]) -> dict[str, DataFrame]:
+        """The rows for each sink: all of `sinks`, and those of `optional` that the job returned."""
+        if self._split is None:
+            if len(sinks) != 1:
+                raise self._error(
+                    f"it has no split(batch), but there are several sinks: {', '.join(sinks)}",
+                    "write a split that returns {sink name: DataFrame}.",
+                )
+            return {sinks[0]: self._checked(batch, "transform")}
+        frames = self._split(batch)
+        expected = ", ".join(sinks) + (f" (and perhaps {', '.join(optional)})" if optional else "")
+        if not isinstance(frames, Mapping):
+            raise self._error(f"split returned {type(frames).__name__}, not a dictionary", f"expected are {expected}.")
+        missing = [name for name in sinks if name not in frames]
+        unknown = [str(name) for name in frames if name not in sinks and name not in optional]
+        if missing or unknown:
+            what = [f"no rows for {', '.join(missing)}"] if missing else []
+            what += [f"rows for {', '.join(unknown)}, which is no sink of the pipeline"] if unknown else []
+            raise self._error(f"split returned {' and '.join(what)}", f"expected are {expected}.")
+        checked = {name: self._checked(frame, f"split, for {name},") for name, frame in frames.items()}
+        for name, frame in checked.items():
+            if frame.isStreaming:
+                raise self._error(f"split, for {name}, returned a streaming DataFrame", "derive it from the batch.")
+        return checked
+
+    def _checked(self, frame: Any, where: str) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        if not isinstance(frame, DataFrame):
+            raise self._error(f"{where} returned {type(frame).__name__}, not a DataFrame")
+        if not frame.columns:
+            raise self._error(f"{where} returned a DataFrame without columns")
+        lower = [name.lower() for name in frame.columns]
+        if twice := sorted({name for name in lower if lower.count(name) > 1}):
+            raise self._error(f"{where} returned a DataFrame with two columns named {', '.join(twice)}")
+        return frame
+
+    def _error(self, what: str, remedy: str = "") -> JobError:
+        return JobError(f"job {self.reference}: {what}.", remedy=remedy)

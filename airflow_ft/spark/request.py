@@ -1,0 +1,159 @@
+"""What is handed to a Spark driver, and what it hands back: plain data, written into a private file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import RunKey, SparkPosition
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sources import source_from_json
+
+_JOB = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?$")
+
+# What the protocol rests on; a user's `conf` must not say otherwise.
+FIXED_CONF = {
+    # Two attempts of one stateful task may both upload state, while the rows of the other one are kept (I1).
+    "spark.speculation": "false",
+    # A task's files appear in one step, when the task is committed.
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # Timestamps as INT64 microseconds, never INT96, and days as the calendar of today counts them.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
+
+DEFAULT_CONF = {
+    "spark.driver.memory": "1g",
+    "spark.log.level": "WARN",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stopTimeout": "10s",
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|key|truststore|keystore",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRequest:
+    """One attempt at staging a run of a pipeline.
+
+    epoch, attempt: from the store (`take_epoch`, `begin_stage`).
+    base, base_is_clean: the pipeline's, as read BEFORE `begin_stage` marked it unclean.
+    job: "package.module" or "package.module:Name"; job_arguments: keyword arguments for it (plain JSON).
+    sources: source name -> `to_json` of it, in a fixed order; connections: connection id -> connection, for sources.
+    sinks: names that `split` has to return; optional_sinks: names that it may return (dead-letter sinks).
+    checkpoint_timeout: seconds from TRIGGERED to STAGED.
+    wal_root: absolute path or URI, the same for the driver and all readers.
+    master, conf: for spark-submit. jars: jar files or folders of them; without any, Spark fetches the Kafka
+    connector by itself when a source needs it (`spark.jars.packages`). packages: further Maven coordinates.
+    python_path: folders to import the job from, besides those of the running interpreter.
+    retained_batches: how many micro-batches Spark keeps state for: it has to cover all that is unconfirmed or
+    retained, since a rewind goes back to them.
+    """
+
+    pipeline: str
+    run: RunKey
+    epoch: int
+    attempt: int
+    store_url: str = field(repr=False)
+    wal_root: str
+    job: str
+    sinks: tuple[str, ...]
+    sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    connections: Mapping[str, ConnectionInfo] = field(default_factory=dict, repr=False)
+    optional_sinks: tuple[str, ...] = ()
+    job_arguments: Mapping[str, Any] = field(default_factory=dict)
+    base: SparkPosition | None = None
+    base_is_clean: bool = False
+    checkpoint_timeout: float = 600.0
+    master: str = ""
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    jars: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    python_path: tuple[str, ...] = ()
+    retained_batches: int = 1000
+
+    def __post_init__(self) -> None:
+        if not _JOB.match(self.job):
+            raise ConfigurationError(
+                f"{self.job!r} does not name a job.",
+                pipeline=self.pipeline,
+                remedy='give "package.module" or "package.module:Name".',
+            )
+        if not self.sinks or set(self.sinks) & set(self.optional_sinks):
+            raise ConfigurationError(
+                "a pipeline needs at least one sink, and each is either optional or not.", pipeline=self.pipeline
+            )
+        for name, value in self.conf.items():
+            if FIXED_CONF.get(name, value) != value:
+                raise ConfigurationError(
+                    f"{name}={value} would break exactly-once delivery.",
+                    pipeline=self.pipeline,
+                    remedy=f"leave it out: it is always {FIXED_CONF[name]}.",
+                )
+        for source in self.sources.values():
+            source_from_json(source)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data. It holds credentials: only for the private file of the driver."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StageRequest:
+        """The inverse of `to_json`."""
+        values = dict(data)
+        values["run"] = RunKey(**values["run"])
+        values["base"] = SparkPosition(**values["base"]) if values["base"] else None
+        values["connections"] = {name: ConnectionInfo(**value) for name, value in values["connections"].items()}
+        for name in ("sinks", "optional_sinks", "jars", "packages", "python_path"):
+            values[name] = tuple(values[name])
+        return cls(**values)
+
+    def secrets(self) -> tuple[str, ...]:
+        """What must not appear in any log or message: passwords, the store's URL, secret-looking settings."""
+        found = {self.store_url} if "@" in self.store_url else set()
+        if match := re.search(r"//[^/@]*:([^/@]+)@", self.store_url):
+            found.add(match[1])
+        for connection in self.connections.values():
+            found.add(connection.password)
+            found.update(str(v) for k, v in connection.extra.items() if _SECRET.search(k))
+        found.update(value for name, value in self.conf.items() if _SECRET.search(name))
+        return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
+
+
+_SECRET = re.compile(r"(?i)secret|password|passwd|token|jaas|\.pem$|ssl\.key|credential|access\.?key")
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    """How an attempt at staging ended well.
+
+    numbers: what it published, ascending; rows: by sink name, over them all. position: where Spark stands now, for
+    `Store.end_stage` (None: a static job, which has none). already_staged: a static job that this run had published
+    before; nothing was computed.
+    """
+
+    numbers: tuple[int, ...]
+    rows: Mapping[str, int]
+    position: SparkPosition | None
+    already_staged: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StageResult:
+        """The inverse of `to_json`."""
+        position = SparkPosition(**data["position"]) if data["position"] else None
+        return cls(tuple(data["numbers"]), dict(data["rows"]), position, data["already_staged"])

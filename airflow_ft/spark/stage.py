@@ -1,0 +1,95 @@
+"""The step `stage` without Airflow: takes an epoch, runs the Spark driver under a lease, records that it ended.
+
+What if the process dies ...
+- before `begin_stage`: an epoch was taken for nothing; a try of the same task takes the next one at once.
+- while the driver runs: it dies with this process. What it had published stays (I1), the number under way becomes
+  ABORTED(ATTEMPT_ENDED) with the next epoch, and the next attempt works in its own copy of Spark's location.
+- after the driver, before `end_stage`: the next attempt finds nothing new to compute, and ends the stage.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_ft.core.errors import FencedError
+from airflow_ft.core.lease import LeaseKeeper, new_epoch
+from airflow_ft.core.model import Pipeline
+from airflow_ft.core.steps import Context, require_active, take_turn
+from airflow_ft.spark.launcher import Driver, run_stage
+
+if TYPE_CHECKING:
+    from airflow_ft.spark.request import StageRequest, StageResult
+
+log = logging.getLogger(__name__)
+
+MakeRequest = Callable[[Pipeline, int, int], "StageRequest"]
+"""(the pipeline as it was before this attempt, epoch, attempt) -> what the driver is told."""
+
+
+def stage_step(
+    context: Context,
+    make_request: MakeRequest,
+    *,
+    log: Callable[[str], None],
+    on_start: Callable[[Driver], None] = lambda _: None,
+) -> StageResult | None:
+    """Stages a run, once: None when it has been staged before, and then no epoch is taken.
+
+    `log` gets Spark's lines, `on_start` the driver's process. Raises TurnHeldError, JobError, FencedError (the
+    driver is ended then) and what the launcher raises.
+    """
+    store, pipeline, run = context.store, context.pipeline, context.run
+    store.register(pipeline)
+    require_active(store, pipeline)
+    row = store.run(pipeline, run)
+    if not take_turn(context) or (row is not None and row.staged):
+        _log.info("run %s has staged before: nothing is computed again, and nobody is fenced", run)
+        return None
+    why = f"stage of {run}"
+    with new_epoch(store, pipeline, context.worker, why, context.lease_seconds) as (epoch, keeper):
+        before = store.pipeline(pipeline)  # read before begin_stage marks the base unclean
+        attempt = store.begin_stage(pipeline, epoch, run)
+        with _Watch(keeper) as watch:
+
+            def started(driver: Driver) -> None:
+                watch.driver = driver
+                on_start(driver)
+
+            result = run_stage(make_request(before, epoch, attempt), store, log=log, on_start=started)
+        keeper.check()
+        store.end_stage(pipeline, epoch, run, result.position)
+    return result
+
+
+_log = log
+
+
+class _Watch:
+    """Ends the driver as soon as the lease's keeper was refused: a cheap early stop, safety does not rest on it."""
+
+    def __init__(self, keeper: LeaseKeeper, interval: float = 1.0) -> None:
+        self.driver: Driver | None = None
+        self._keeper, self._interval = keeper, interval
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch-lease", daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            try:
+                self._keeper.check()
+            except FencedError as error:
+                _log.warning("%s The Spark driver is ended.", error)
+                if self.driver is not None:
+                    self.driver.kill()
+                    return
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
