@@ -1,3 +1,52 @@
-"""Exactly-once delivery of PySpark pipelines, orchestrated by Apache Airflow."""
+"""Exactly-once delivery of PySpark pipelines, orchestrated by Apache Airflow.
+
+What a DAG author needs is importable from here and loaded on first use, so that `import airflow_ft` costs nothing::
+
+    from airflow_ft import CheckpointConfig, CheckpointedPipeline, KafkaSink, KafkaSource, MySqlSink
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_ft.assets import pipeline_asset as pipeline_asset
+    from airflow_ft.core.config import CheckpointConfig as CheckpointConfig
+    from airflow_ft.operators.pipeline import CheckpointedPipeline as CheckpointedPipeline
+    from airflow_ft.sensors.checkpoint import CheckpointSensor as CheckpointSensor
+    from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
+    from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
+    from airflow_ft.sources.files import FileSource as FileSource
+    from airflow_ft.sources.kafka import KafkaSource as KafkaSource
 
 __version__ = "0.1.0"
+
+_WHERE = {
+    "CheckpointConfig": "airflow_ft.core.config",
+    "CheckpointSensor": "airflow_ft.sensors.checkpoint",
+    "CheckpointedPipeline": "airflow_ft.operators.pipeline",
+    "FileSource": "airflow_ft.sources.files",
+    "KafkaSink": "airflow_ft.sinks.kafka.spec",
+    "KafkaSource": "airflow_ft.sources.kafka",
+    "MySqlSink": "airflow_ft.sinks.mysql.spec",
+    "pipeline_asset": "airflow_ft.assets",
+}
+
+__all__ = [
+    "CheckpointConfig",
+    "CheckpointSensor",
+    "CheckpointedPipeline",
+    "FileSource",
+    "KafkaSink",
+    "KafkaSource",
+    "MySqlSink",
+    "__version__",
+    "pipeline_asset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

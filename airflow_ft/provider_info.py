@@ -1,6 +1,16 @@
-"""What Airflow learns about this provider before anything else is imported."""
+"""What Airflow learns about this provider before anything else is imported: plain data, no import of Airflow."""
 
 from typing import Any
+
+
+def _option(description: str, default: str, example: str | None = None, kind: str = "string") -> dict[str, Any]:
+    return {
+        "description": description,
+        "version_added": "0.1.0",
+        "type": kind,
+        "example": example,
+        "default": default,
+    }
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -9,4 +19,69 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": "airflow-ft",
         "name": "Fault tolerance",
         "description": "Exactly-once delivery of PySpark pipelines into MySQL and Kafka.",
+        "integrations": [{"integration-name": "Fault tolerance", "tags": ["software"]}],
+        "operators": [
+            {
+                "integration-name": "Fault tolerance",
+                "python-modules": [
+                    "airflow_ft.operators.pipeline",
+                    "airflow_ft.operators.recover",
+                    "airflow_ft.operators.stage",
+                    "airflow_ft.operators.prepare",
+                    "airflow_ft.operators.commit",
+                    "airflow_ft.operators.confirm",
+                ],
+            }
+        ],
+        "sensors": [{"integration-name": "Fault tolerance", "python-modules": ["airflow_ft.sensors.checkpoint"]}],
+        "hooks": [{"integration-name": "Fault tolerance", "python-modules": ["airflow_ft.hooks.checkpoints"]}],
+        "triggers": [
+            {
+                "integration-name": "Fault tolerance",
+                "python-modules": ["airflow_ft.triggers.checkpoint", "airflow_ft.triggers.turn"],
+            }
+        ],
+        "asset-uris": [{"schemes": ["airflow-ft"], "handler": "airflow_ft.assets.sanitize_uri"}],
+        "extra-links": ["airflow_ft.links.PipelineLink"],
+        "cli": ["airflow_ft.cli.get_ft_cli_commands"],
+        "config": {
+            "airflow_ft": {
+                "description": "Exactly-once delivery of PySpark pipelines (provider airflow-ft).",
+                "options": {
+                    "store": _option(
+                        "The decision log: `sqlite:////absolute/path/ft.db` (a local disk of the one machine that"
+                        " runs tasks and triggers), or the id of a PostgreSQL connection of Airflow, also written"
+                        " `conn:<connection id>`. Empty: SQLite in $AIRFLOW_HOME/airflow_ft/ft.db.",
+                        "",
+                        "conn:airflow_ft_store",
+                    ),
+                    "wal_root": _option(
+                        "Folder of the write-ahead log, reached by all workers and by Spark under the same path."
+                        " Empty: $AIRFLOW_HOME/airflow_ft/wal.",
+                        "",
+                        "/mnt/shared/airflow_ft/wal",
+                    ),
+                    "lease_seconds": _option(
+                        "How long, in seconds, a process that gives no sign of life keeps others from taking over its"
+                        " pipeline.",
+                        "30",
+                        kind="float",
+                    ),
+                    "spark_master": _option(
+                        "Master for spark-submit. Empty: local[*], in the worker itself.", "", "spark://master:7077"
+                    ),
+                    "spark_conf": _option(
+                        "Settings for every Spark driver, as a JSON object; those of a pipeline go before them.",
+                        "",
+                        '{"spark.driver.memory": "2g"}',
+                    ),
+                    "spark_jars": _option(
+                        "Jar files, or folders of them, for Spark's class path, separated by commas: the Kafka"
+                        " connector, for example. Empty: Spark fetches the connectors that a job needs.",
+                        "",
+                        "/opt/spark-jars",
+                    ),
+                },
+            }
+        },
     }

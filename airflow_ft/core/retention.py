@@ -28,7 +28,10 @@ def retain(
             store.finalise(pipeline, checkpoint.number)
     try:
         _prune(store, pipeline, config, participants, archive)
-        archive.sweep(pipeline, store.referenced_locations(pipeline), store.pipeline(pipeline).epoch)
+        # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
+        # all of theirs that ever will be. The other way round, one could publish between the two reads.
+        epoch = store.pipeline(pipeline).epoch
+        archive.sweep(pipeline, store.referenced_locations(pipeline), epoch)
     except (AirflowFtError, OSError) as error:
         log.warning("old checkpoints of %s were not pruned this time (the next run tries again): %s", pipeline, error)
 

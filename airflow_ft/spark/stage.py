@@ -23,7 +23,7 @@ from airflow_ft.spark.launcher import Driver, run_stage
 if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest, StageResult
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MakeRequest = Callable[[Pipeline, int, int], "StageRequest"]
 """(the pipeline as it was before this attempt, epoch, attempt) -> what the driver is told."""
@@ -33,20 +33,20 @@ def stage_step(
     context: Context,
     make_request: MakeRequest,
     *,
-    log: Callable[[str], None],
+    on_line: Callable[[str], None],
     on_start: Callable[[Driver], None] = lambda _: None,
 ) -> StageResult | None:
     """Stages a run, once: None when it has been staged before, and then no epoch is taken.
 
-    `log` gets Spark's lines, `on_start` the driver's process. Raises TurnHeldError, JobError, FencedError (the
+    `on_line` gets Spark's lines, `on_start` the driver's process. Raises TurnHeldError, JobError, FencedError (the
     driver is ended then) and what the launcher raises.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
     store.register(pipeline)
     require_active(store, pipeline)
     row = store.run(pipeline, run)
-    if not take_turn(context) or (row is not None and row.staged):
-        _log.info("run %s has staged before: nothing is computed again, and nobody is fenced", run)
+    if (row is not None and row.staged) or not take_turn(context):
+        logger.info("run %s has staged before: nothing is computed again, and nobody is fenced", run)
         return None
     why = f"stage of {run}"
     with new_epoch(store, pipeline, context.worker, why, context.lease_seconds) as (epoch, keeper):
@@ -58,13 +58,10 @@ def stage_step(
                 watch.driver = driver
                 on_start(driver)
 
-            result = run_stage(make_request(before, epoch, attempt), store, log=log, on_start=started)
+            result = run_stage(make_request(before, epoch, attempt), store, log=on_line, on_start=started)
         keeper.check()
         store.end_stage(pipeline, epoch, run, result.position)
     return result
-
-
-_log = log
 
 
 class _Watch:
@@ -81,7 +78,7 @@ class _Watch:
             try:
                 self._keeper.check()
             except FencedError as error:
-                _log.warning("%s The Spark driver is ended.", error)
+                logger.warning("%s The Spark driver is ended.", error)
                 if self.driver is not None:
                     self.driver.kill()
                     return

@@ -1,0 +1,115 @@
+"""Opens the decision log that the configuration or a DAG names, and what delivery needs beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from airflow.sdk.bases.hook import BaseHook
+
+from airflow_ft import settings
+from airflow_ft.core.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
+from airflow_ft.hooks.connections import task_connections
+
+if TYPE_CHECKING:
+    from airflow_ft.core.model import ParticipantPlan
+    from airflow_ft.core.ports import ConnectionInfo, ConnectionResolver, Participant, ParticipantFactory, Store
+
+# What of a connection's extra is handed on to libpq; the rest belongs to Airflow's own hook.
+_LIBPQ = frozenset(
+    {
+        "application_name",
+        "connect_timeout",
+        "gssencmode",
+        "keepalives",
+        "keepalives_count",
+        "keepalives_idle",
+        "keepalives_interval",
+        "sslcert",
+        "sslcrl",
+        "sslkey",
+        "sslmode",
+        "sslrootcert",
+        "target_session_attrs",
+        "tcp_user_timeout",
+    }
+)
+
+
+def store_url(setting: str | None = None, connections: ConnectionResolver = task_connections) -> str:
+    """The URL of the decision log; it may contain a password and must not be logged.
+
+    `setting` is a URL, "conn:<connection id>" or a connection id; None: `[airflow_ft] store`.
+    """
+    text = (setting or settings.store()).strip()
+    if "://" in text:
+        return text
+    conn_id = text.removeprefix("conn:")
+    try:
+        connection = connections(conn_id)
+    except SinkAccessError as error:
+        raise StoreUnavailableError(
+            f"the decision log's connection {conn_id!r}: {error.what}", remedy=error.remedy
+        ) from error
+    return _postgres_url(connection)
+
+
+def _postgres_url(connection: ConnectionInfo) -> str:
+    if connection.conn_type not in ("postgres", "postgresql"):
+        raise ConfigurationError(
+            f"the decision log cannot lie in a connection of type {connection.conn_type!r}.",
+            remedy="name a connection of type postgres, or a sqlite:/// URL.",
+            participant=connection.conn_id,
+        )
+    login = quote(connection.login, safe="")
+    if connection.password:
+        login += ":" + quote(connection.password, safe="")
+    host = quote(connection.host or "localhost", safe=":[]")
+    address = f"{login}@{host}" if login else host
+    if connection.port:
+        address += f":{connection.port}"
+    parameters = {name: str(value) for name, value in connection.extra.items() if name in _LIBPQ}
+    if schema := connection.extra.get("airflow_ft_schema"):
+        parameters["schema"] = str(schema)
+    query = f"?{urlencode(parameters, quote_via=quote)}" if parameters else ""
+    return f"postgresql://{address}/{quote(connection.schema, safe='')}{query}"
+
+
+def open_configured_store(setting: str | None = None, connections: ConnectionResolver = task_connections) -> Store:
+    """Opens the decision log (see `store_url`); the caller closes it."""
+    from airflow_ft.store import open_store
+
+    return open_store(store_url(setting, connections))
+
+
+def participant_factory(connections: ConnectionResolver = task_connections) -> ParticipantFactory:
+    """Opens the participants of stored plans over Airflow's connections and the write-ahead log."""
+
+    def open_one(plan: ParticipantPlan) -> Participant:
+        from airflow_ft.sinks import open_participant
+        from airflow_ft.wal import open_wal
+
+        return open_participant(plan, connections, open_wal())
+
+    return open_one
+
+
+class CheckpointStoreHook(BaseHook):
+    """Read access to the decision log in tasks of one's own::
+
+        with closing(CheckpointStoreHook().get_conn()) as store:
+            newest = store.latest_confirmed("orders")
+
+    Args:
+        store: as in `store_url`; None: the configured one.
+    """
+
+    hook_name = "Fault tolerance"
+
+    def __init__(self, store: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.store = store
+
+    def get_conn(self) -> Store:
+        """The decision log; the caller closes it."""
+        return open_configured_store(self.store)

@@ -1,0 +1,42 @@
+"""`commit`: makes one participant's rows visible, for every number that is decided or that it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_ft.core import steps
+from airflow_ft.operators.base import CheckpointOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class CommitOperator(CheckpointOperator):
+    """Delivers one participant's part, from the stored plans alone; skipped when nothing is decided for it.
+
+    Args:
+        participant: the Airflow connection whose sinks it commits.
+
+    The other arguments are those of `CheckpointOperator`. Result: {"numbers": [...]} that it has proof of.
+    """
+
+    template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "participant")
+
+    def __init__(self, *, participant: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.participant = participant
+
+    def step(self, run: steps.Context, context: Context) -> Any:
+        """Commits; AirflowSkipException when there was nothing to commit."""
+        checkpoints = steps.commit_step(run, self.participant)
+        numbers = [
+            checkpoint.number
+            for checkpoint in checkpoints
+            if (vote := checkpoint.votes.get(self.participant)) is not None and vote.proof is not None
+        ]
+        if not numbers:
+            raise AirflowSkipException(f"nothing is decided that waits for {self.participant}")
+        return {"numbers": numbers}

@@ -1,0 +1,71 @@
+"""`confirmed`: succeeds on proof alone (I9); what stands behind it in the DAG may rely on every row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft import settings
+from airflow_ft.assets import pipeline_asset
+from airflow_ft.core import steps
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.operators.base import CheckpointOperator
+from airflow_ft.operators.recover import emit
+from airflow_ft.templates import is_template
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class ConfirmOperator(CheckpointOperator):
+    """Fails unless every checkpoint that this run published is confirmed in every sink; then retains and prunes.
+
+    Updates the pipeline's asset, unless the run had nothing to deliver. Gives the pipeline's turn to the next run.
+
+    Args:
+        checkpointing: how much is retained.
+        wal_root: folder of the write-ahead log; None: `[airflow_ft] wal_root`.
+        emit_asset: whether the asset is updated.
+
+    The other arguments are those of `CheckpointOperator`.
+    Result: {"numbers": [...], "latest": newest confirmed number of the pipeline, "rows": confirmed in this run}.
+    """
+
+    template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "checkpointing", "wal_root")
+
+    def __init__(
+        self,
+        *,
+        checkpointing: CheckpointConfig | Mapping[str, Any] | None = None,
+        wal_root: str | None = None,
+        emit_asset: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.checkpointing = checkpoint_settings(checkpointing)
+        self.wal_root = wal_root
+        if emit_asset and not is_template(self.pipeline):
+            self.add_outlets([pipeline_asset(self.pipeline)])
+
+    def step(self, run: steps.Context, context: Context) -> Any:
+        """Confirms; NotDeliveredError (which fails the task) says which numbers are not, and why."""
+        from airflow_ft.wal.retention import WalArchive
+
+        config = CheckpointConfig.from_json(self.checkpointing)
+        confirmation = steps.confirm_step(run, config, WalArchive(self.wal_root or settings.wal_root()))
+        emit(self, context, confirmation.numbers, run)
+        self.log.info(
+            "confirmed in this run: %s (%s rows)",
+            ", ".join(f"checkpoint {number}" for number in confirmation.numbers) or "nothing, since nothing was new",
+            f"{confirmation.rows:,}",
+        )
+        return {"numbers": list(confirmation.numbers), "latest": confirmation.latest, "rows": confirmation.rows}
+
+
+def checkpoint_settings(checkpointing: CheckpointConfig | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Plain data for a template field; validated here as far as it contains no Jinja."""
+    if isinstance(checkpointing, CheckpointConfig):
+        return checkpointing.to_json()
+    given = dict(checkpointing or {})
+    CheckpointConfig.from_json({name: value for name, value in given.items() if not is_template(value)})
+    return given

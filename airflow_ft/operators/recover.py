@@ -1,0 +1,98 @@
+"""`recover`: settles what earlier runs left, and takes the pipeline's turn for this run (DESIGN 3, step 1)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft import settings
+from airflow_ft.assets import pipeline_asset
+from airflow_ft.core import steps
+from airflow_ft.core.errors import LeaseHeldError, TurnHeldError
+from airflow_ft.operators.base import CheckpointOperator
+from airflow_ft.templates import is_template
+from airflow_ft.triggers.turn import TurnTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RecoverOperator(CheckpointOperator):
+    """Redoes what was decided and settles what is in doubt; a no-op when the pipeline is clean.
+
+    While another run, or another process, is at work on the pipeline it defers, and goes on when that one is over.
+    Updates the pipeline's asset if it completed a checkpoint.
+
+    Args:
+        poll_interval: seconds between two looks at the decision log while it is deferred.
+        turn_timeout: how long it waits for others in all, None: without end. Then the task fails.
+        emit_asset: whether the asset is updated.
+
+    The other arguments are those of `CheckpointOperator`. Result: {"completed": [numbers]}.
+    """
+
+    def __init__(
+        self,
+        *,
+        poll_interval: float = 5.0,
+        turn_timeout: timedelta | None = None,
+        emit_asset: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.poll_interval = poll_interval
+        self.turn_timeout = turn_timeout
+        if emit_asset and not is_template(self.pipeline):
+            self.add_outlets([pipeline_asset(self.pipeline)])
+
+    def step(self, run: steps.Context, context: Context) -> Any:
+        """Recovers, or defers while somebody else is at work."""
+        try:
+            recovery = steps.recover_step(run)
+        except (TurnHeldError, LeaseHeldError) as error:
+            self.log.info("%s", error)
+            self.defer(
+                trigger=TurnTrigger(
+                    pipeline=self.pipeline,
+                    dag_id=run.run.dag_id,
+                    run_id=run.run.run_id,
+                    store=self.store,
+                    lease_seconds=settings.lease_seconds(),
+                    poll_interval=self.poll_interval,
+                ),
+                method_name="resume",
+                timeout=self.turn_timeout,
+            )
+        for number, state in recovery.settled:
+            self.log.info("checkpoint %d was in doubt: it is %s now", number, state)
+        emit(self, context, recovery.completed, run)
+        return {"completed": list(recovery.completed)}
+
+    def resume(self, context: Context, event: dict[str, Any] | None = None) -> Any:
+        """Goes on after the trigger; looks at everything anew, since a trigger proves nothing."""
+        return self.execute(context)
+
+
+def emit(operator: CheckpointOperator, context: Context, numbers: tuple[int, ...], run: steps.Context) -> None:
+    """Says in the asset's event which numbers were confirmed; without any the asset is not updated.
+
+    Airflow updates whatever is in `outlets` when a task has succeeded, so a no-op takes it out. That concerns this
+    process's copy of the task alone.
+    """
+    assets = [outlet for outlet in operator.outlets if outlet == pipeline_asset(operator.pipeline)]
+    if not numbers:
+        operator.outlets = [outlet for outlet in operator.outlets if outlet not in assets]
+        return
+    rows = 0
+    for number in numbers:
+        with suppress(KeyError):
+            segment = run.store.checkpoint(run.pipeline, number).segment
+            rows += segment.total_rows if segment else 0
+    for asset in assets:
+        context["outlet_events"][asset].extra = {
+            "pipeline": operator.pipeline,
+            "number": max(numbers),
+            "numbers": list(numbers),
+            "rows": rows,
+        }

@@ -1,0 +1,152 @@
+"""`stage`: runs the job in Spark and publishes its checkpoints into the write-ahead log (DESIGN 3, step 2)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft import settings
+from airflow_ft.core import steps
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.hooks.connections import task_connections
+from airflow_ft.hooks.store import store_url
+from airflow_ft.operators.base import CheckpointOperator
+from airflow_ft.operators.confirm import checkpoint_settings
+from airflow_ft.templates import rebuild, spec_fields
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_ft.core.model import Pipeline
+    from airflow_ft.sources import Source
+    from airflow_ft.spark.launcher import Driver
+    from airflow_ft.spark.request import StageRequest
+
+spark_log = logging.getLogger("airflow_ft.spark")
+
+
+class StageOperator(CheckpointOperator):
+    """Reads what is new, computes it, and publishes it as checkpoints: frozen from then on (I1), delivered by others.
+
+    When the run has staged before, nothing is computed and nobody is fenced. Needs the pipeline's turn, which
+    `RecoverOperator` takes.
+
+    Args:
+        job: "package.module" or "package.module:Object"; see `CheckpointedPipeline`.
+        sources: specifications by name.
+        sinks: names of the sinks.
+        checkpointing: the time-out of a checkpoint.
+        wal_root: folder (path or URI) of the write-ahead log; None: `[airflow_ft] wal_root`.
+        spark_master: None: `[airflow_ft] spark_master`.
+        spark_conf: settings that go before `[airflow_ft] spark_conf`, one by one.
+        jars: jar files or folders of them (a list, or text with commas); None: `[airflow_ft] spark_jars`.
+        job_args: plain data for the job.
+
+    The other arguments are those of `CheckpointOperator`.
+    Result: {"numbers": published, "rows": by sink}; None when there was nothing to do.
+    """
+
+    template_fields: Sequence[str] = (
+        *CheckpointOperator.template_fields,
+        "job",
+        "sources",
+        "sinks",
+        "checkpointing",
+        "wal_root",
+        "spark_master",
+        "spark_conf",
+        "jars",
+        "job_args",
+    )
+    template_fields_renderers = {  # noqa: RUF012 - as Airflow declares it
+        "sources": "json",
+        "checkpointing": "json",
+        "spark_conf": "json",
+        "job_args": "json",
+    }
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        sources: Mapping[str, Source],
+        sinks: Sequence[str],
+        checkpointing: CheckpointConfig | Mapping[str, Any] | None = None,
+        wal_root: str | None = None,
+        spark_master: str | None = None,
+        spark_conf: Mapping[str, str] | None = None,
+        jars: str | Sequence[str] | None = None,
+        job_args: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+        self.sources = {name: spec_fields(source) for name, source in sources.items()}
+        self._source_classes: dict[str, type[Source]] = {name: type(source) for name, source in sources.items()}
+        self.sinks = list(sinks)
+        self.checkpointing = checkpoint_settings(checkpointing)
+        self.wal_root = wal_root
+        self.spark_master = spark_master
+        self.spark_conf = dict(spark_conf or {})
+        self.jars = jars if jars is None or isinstance(jars, str) else list(jars)
+        self.job_args = dict(job_args or {})
+        self._driver: Driver | None = None
+
+    def step(self, run: steps.Context, context: Context) -> Any:
+        """Stages; see `airflow_ft.spark.stage`."""
+        from airflow_ft.spark.stage import stage_step
+
+        def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
+            return self.request(run, pipeline, epoch, attempt)
+
+        result = stage_step(run, make, on_line=spark_log.info, on_start=self._remember)
+        return None if result is None else {"numbers": list(result.numbers), "rows": dict(result.rows)}
+
+    def request(self, run: steps.Context, pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
+        """What the Spark driver is told; it holds credentials of sources and of the decision log, none of sinks."""
+        from airflow_ft.spark.request import StageRequest
+
+        sources = rebuild(self._source_classes, self.sources)
+        conn_ids = {source.conn_id for source in sources.values() if source.conn_id}
+        config = CheckpointConfig.from_json(self.checkpointing)
+        if not all(isinstance(value, str) for value in self.spark_conf.values()):
+            raise ConfigurationError(
+                "spark_conf has values that are not text.", remedy='write {"spark.ui.enabled": "false"}, for example.'
+            )
+        return StageRequest(
+            pipeline=self.pipeline,
+            run=run.run,
+            epoch=epoch,
+            attempt=attempt,
+            base=pipeline.base,
+            base_is_clean=pipeline.base_is_clean,
+            store_url=store_url(self.store),
+            wal_root=self.wal_root or settings.wal_root(),
+            job=self.job,
+            job_arguments=self.job_args,
+            sources={name: source.to_json() for name, source in sources.items()},
+            connections={conn_id: task_connections(conn_id) for conn_id in sorted(conn_ids)},
+            sinks=tuple(self.sinks),
+            checkpoint_timeout=config.timeout.total_seconds(),
+            master=self.spark_master or settings.spark_master(),
+            conf={**settings.spark_conf(), **self.spark_conf},
+            jars=_jars(self.jars if self.jars is not None else settings.spark_jars()),
+            # The job usually lies beside the DAG, in a folder that Airflow has put on this process's path.
+            python_path=tuple(path for path in sys.path if path),
+        )
+
+    def _remember(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def on_kill(self) -> None:
+        """Ends Spark when the task is ended; what was not published is computed again."""
+        if self._driver is not None:
+            self._driver.kill()
+
+
+def _jars(given: str | Sequence[str]) -> tuple[str, ...]:
+    parts = given.split(",") if isinstance(given, str) else given
+    return tuple(part.strip() for part in parts if part.strip())

@@ -1,0 +1,1 @@
+"""Waiting for confirmed checkpoints."""

@@ -1,0 +1,85 @@
+"""The provider's configuration: section `[airflow_ft]` of airflow.cfg, or AIRFLOW__AIRFLOW_FT__<OPTION>.
+
+An argument of an operator goes before these, and the defaults below come last. The options are described for people
+in `airflow_ft.provider_info`. Read at run time only: parsing a DAG opens nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.lease import LEASE_SECONDS
+
+SECTION = "airflow_ft"
+
+
+def _read(option: str) -> str:
+    from airflow.sdk.configuration import conf
+
+    value = conf.get(SECTION, option, fallback="")
+    return str(value).strip() if value is not None else ""
+
+
+def airflow_home() -> Path:
+    """$AIRFLOW_HOME, or Airflow's own default."""
+    return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser().absolute()
+
+
+def store() -> str:
+    """`[airflow_ft] store`: a SQLite URL, "conn:<connection id>" or a connection id."""
+    return _read("store") or f"sqlite:///{airflow_home() / 'airflow_ft' / 'ft.db'}"
+
+
+def wal_root() -> str:
+    """`[airflow_ft] wal_root`: folder (path or URI) of the write-ahead log, the same for all workers."""
+    return _read("wal_root") or str(airflow_home() / "airflow_ft" / "wal")
+
+
+def lease_seconds() -> float:
+    """`[airflow_ft] lease_seconds`: how long a process that stands still keeps its lease, in seconds."""
+    text = _read("lease_seconds")
+    if not text:
+        return LEASE_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds < 1:
+        raise ConfigurationError(
+            f"[{SECTION}] lease_seconds is {text!r}.", remedy="give a number of seconds, 1 or more."
+        )
+    return seconds
+
+
+def spark_master() -> str:
+    """`[airflow_ft] spark_master`: "" leaves the choice to the launcher (local[*])."""
+    return _read("spark_master")
+
+
+def spark_conf() -> dict[str, str]:
+    """`[airflow_ft] spark_conf`: a JSON object of Spark settings."""
+    text = _read("spark_conf")
+    if not text:
+        return {}
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigurationError(
+            f"[{SECTION}] spark_conf is not a JSON object.", remedy='write {"spark.driver.memory": "2g"}, for example.'
+        )
+    return {str(key): _text(value) for key, value in found.items()}
+
+
+def spark_jars() -> str:
+    """`[airflow_ft] spark_jars`: folders and jar files for Spark's class path, separated by commas."""
+    return _read("spark_jars")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,75 @@
+"""Specifications that contain Jinja: taken apart for Airflow to render, put together and validated afterwards.
+
+Airflow renders strings inside dictionaries and lists, never inside frozen dataclasses. So an operator keeps the
+fields of each specification in a template field, and the classes beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import Promise
+from airflow_ft.core.ports import SinkSpec
+
+S = TypeVar("S")
+
+
+def is_template(value: object) -> bool:
+    """Whether the text contains Jinja, so that it can be judged only when it has been rendered."""
+    return isinstance(value, str) and ("{{" in value or "{%" in value)
+
+
+def spec_fields(spec: Any) -> dict[str, Any]:
+    """The fields of a specification (a dataclass), in containers that Airflow renders."""
+    return {field.name: _plain(getattr(spec, field.name)) for field in fields(spec) if field.init}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(item) for item in value]
+    return value
+
+
+def rebuild(classes: Mapping[str, type[S]], rendered: Mapping[str, Mapping[str, Any]]) -> dict[str, S]:
+    """The specifications by name, validated anew. ConfigurationError names the one that cannot work."""
+    specs = {}
+    for name, kind in classes.items():
+        values = dict(rendered[name])
+        if left := _unrendered(values):
+            raise ConfigurationError(f"{left!r} still contains Jinja after rendering.", sink=name)
+        try:
+            specs[name] = kind(**values)
+        except ConfigurationError as error:
+            error.located(sink=name)
+            raise
+    return specs
+
+
+def _unrendered(value: Any) -> str | None:
+    if is_template(value):
+        return str(value)
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return next((found for item in items if (found := _unrendered(item)) is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """A sink as far as it is known before rendering: what decides on tasks and their order, no settings."""
+
+    kind: str
+    conn_id: str
+    strategy: str
+    promise: Promise
+
+    def settings(self) -> Mapping[str, Any]:
+        return {}
+
+
+def declared(sinks: Mapping[str, SinkSpec]) -> dict[str, SinkSpec]:
+    """The sinks without their settings, which may contain Jinja: enough to plan the tasks of a DAG."""
+    return {name: _Declared(sink.kind, sink.conn_id, sink.strategy, sink.promise) for name, sink in sinks.items()}

@@ -1,0 +1,39 @@
+"""Asking a blocking question again and again from a trigger, without blocking the other triggers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from asgiref.sync import sync_to_async
+
+from airflow_ft.core.errors import TransientError
+
+T = TypeVar("T")
+
+
+class Logger(Protocol):
+    """A logger of `logging` or of structlog."""
+
+    def warning(self, msg: str, /, *args: Any) -> Any: ...
+
+
+async def poll(question: Callable[[], T], interval: float, log: Logger) -> T:
+    """The first answer that is true; asks every `interval` seconds, each time in a thread.
+
+    A TransientError (the decision log restarts, for example) is logged and asked again: waiting is all that a
+    trigger does. Whatever else is raised fails the trigger, and so its task.
+    """
+    warned = False
+    while True:
+        try:
+            # Not thread-sensitive: one slow question must not hold up those of other triggers.
+            if answer := await sync_to_async(question, thread_sensitive=False)():
+                return answer
+            warned = False
+        except TransientError as error:
+            if not warned:
+                log.warning("asked in vain, going on: %s", error)
+            warned = True
+        await asyncio.sleep(interval)
