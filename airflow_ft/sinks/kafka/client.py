@@ -1,0 +1,249 @@
+"""librdkafka clients from an Airflow connection, and its errors as ours.
+
+Airflow's `kafka` connection holds librdkafka settings in its extra, and so does this one; settings whose names begin
+with `airflow_ft_` are our own and explained at `KafkaSettings`. No message made here contains a setting's value.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
+from airflow_ft.core.ports import ConnectionInfo
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TOKEN_TOPIC = "airflow_ft.tokens"
+_DEFAULT_TIMEOUT = 60.0
+
+_OURS = "airflow_ft_"
+# A connection is shared with consumers and producers of other code: what only they understand is left to them.
+_CONSUMER_NAMES = """
+    group.id group.instance.id group.protocol group.protocol.type group.remote.assignor auto.offset.reset
+    enable.auto.commit enable.auto.offset.store auto.commit.interval.ms session.timeout.ms heartbeat.interval.ms
+    max.poll.interval.ms partition.assignment.strategy isolation.level enable.partition.eof check.crcs
+    fetch.wait.max.ms fetch.queue.backoff.ms fetch.message.max.bytes max.partition.fetch.bytes fetch.max.bytes
+    fetch.min.bytes fetch.error.backoff.ms queued.min.messages queued.max.messages.kbytes
+    coordinator.query.interval.ms
+"""
+_PRODUCER_NAMES = """
+    transactional.id transaction.timeout.ms enable.idempotence enable.gapless.guarantee queue.buffering.max.messages
+    queue.buffering.max.kbytes queue.buffering.max.ms linger.ms message.send.max.retries retries
+    queue.buffering.backpressure.threshold compression.codec compression.type compression.level batch.num.messages
+    batch.size delivery.report.only.error dr_cb dr_msg_cb sticky.partitioning.linger.ms acks
+    request.required.acks request.timeout.ms message.timeout.ms delivery.timeout.ms partitioner
+"""
+_CONSUMER_ONLY = frozenset(_CONSUMER_NAMES.split())
+_PRODUCER_ONLY = frozenset(_PRODUCER_NAMES.split())
+_CALLBACKS = frozenset({"error_cb", "throttle_cb", "stats_cb", "log_cb", "on_commit", "on_delivery", "dr_cb", "logger"})
+
+_FENCED = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.TRANSACTION_COORDINATOR_FENCED,
+    }
+)
+_REFUSED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._INVALID_ARG,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.INVALID_TRANSACTION_TIMEOUT,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_REQUIRED_ACKS,
+        KafkaError.OFFSET_METADATA_TOO_LARGE,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError.SECURITY_DISABLED,
+    }
+)
+_REMEDIES: Mapping[int, str] = {
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "Lower transaction.timeout.ms in the connection's extra, or raise the"
+    " broker's transaction.max.timeout.ms.",
+    KafkaError.MSG_SIZE_TOO_LARGE: "Raise the topic's max.message.bytes (and message.max.bytes in the extra, if set).",
+    KafkaError.OFFSET_METADATA_TOO_LARGE: "Raise the broker's offset.metadata.max.bytes to at least 4096.",
+}
+
+
+def is_fenced(error: KafkaError) -> bool:
+    """Whether another producer has initialised the same transactional id."""
+    return error.code() in _FENCED
+
+
+def is_refusal(error: KafkaError) -> bool:
+    """Whether trying again is of no use before somebody has changed the environment."""
+    return error.code() in _REFUSED
+
+
+@dataclass(frozen=True)
+class KafkaSettings:
+    """A connection's settings, split by who needs them.
+
+    Settings of our own in the connection's extra: `airflow_ft_token_topic` (default "airflow_ft.tokens"), and
+    `airflow_ft_timeout`, the seconds (default 60) that a broker may be silent before SinkUnavailableError.
+    """
+
+    conn_id: str
+    common: Mapping[str, Any] = field(repr=False)
+    producer: Mapping[str, Any] = field(repr=False)
+    token_topic: str = DEFAULT_TOKEN_TOPIC
+    timeout: float = _DEFAULT_TIMEOUT
+
+    @classmethod
+    def from_connection(cls, connection: ConnectionInfo) -> KafkaSettings:
+        """Reads the extra; SinkAccessError when it cannot work. A host counts when bootstrap.servers is lacking."""
+        extra = dict(connection.extra)
+
+        def refuse(what: str, remedy: str) -> SinkAccessError:
+            return SinkAccessError(what, remedy=remedy, participant=connection.conn_id)
+
+        own = {key: extra.pop(key) for key in list(extra) if key.startswith(_OURS)}
+        token_topic = own.pop(f"{_OURS}token_topic", DEFAULT_TOKEN_TOPIC)
+        try:
+            timeout = float(own.pop(f"{_OURS}timeout", _DEFAULT_TIMEOUT))
+        except (TypeError, ValueError):
+            timeout = 0
+        if own or not token_topic or not isinstance(token_topic, str) or not timeout > 0:
+            raise refuse(
+                f"the extra has a setting that cannot be used: {', '.join(own) or 'airflow_ft_token_topic/_timeout'}.",
+                "Known are airflow_ft_token_topic (a topic) and airflow_ft_timeout (seconds, above 0).",
+            )
+        if "bootstrap.servers" not in extra and connection.host:
+            extra["bootstrap.servers"] = f"{connection.host}:{connection.port or 9092}"
+        if not extra.get("bootstrap.servers"):
+            raise refuse(
+                "the connection has no bootstrap.servers.",
+                'Put {"bootstrap.servers": "host:9092"} into its extra.',
+            )
+        if isinstance(extra.get("oauth_cb"), str):
+            raise refuse(
+                "oauth_cb is still the name of a function.", "Resolve it before, as Airflow's KafkaBaseHook does."
+            )
+        extra = {key: value for key, value in extra.items() if key not in _CONSUMER_ONLY | _CALLBACKS}
+        return cls(
+            conn_id=connection.conn_id,
+            common={key: value for key, value in extra.items() if key not in _PRODUCER_ONLY},
+            producer={key: value for key, value in extra.items() if key in _PRODUCER_ONLY},
+            token_topic=token_topic,
+            timeout=timeout,
+        )
+
+
+class KafkaClients:
+    """Makes clients for one connection and explains their errors.
+
+    Librdkafka reports a wrong password only through a callback, while the call itself times out; the last such
+    error is kept, so that the time-out can be explained.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self.settings = settings
+        self._access_error: KafkaError | None = None
+        self._admin: AdminClient | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def conn_id(self) -> str:
+        """The connection, for messages."""
+        return self.settings.conn_id
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a broker may be silent."""
+        return self.settings.timeout
+
+    def producer(self, transactional_id: str, limits: Mapping[str, Any]) -> Producer:
+        """A producer that has not been initialised; `limits` are defaults that depend on the topics."""
+        forced = {
+            "transactional.id": transactional_id,
+            "enable.idempotence": True,
+            "acks": "all",  # an acknowledged record must survive the leader
+            "delivery.report.only.error": False,  # acknowledged records are counted (proof)
+        }
+        given = dict(self.settings.producer)
+        given.pop("request.required.acks", None)  # an alias of acks would overrule it
+        defaults = {
+            "partitioner": "murmur2_random",  # as Java and Spark do
+            "transaction.timeout.ms": 600_000,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 200_000,
+            **limits,
+        }
+        if not given.keys() & {"compression.type", "compression.codec"}:
+            defaults["compression.type"] = "lz4"
+        if given.keys() & {"linger.ms", "queue.buffering.max.ms"}:
+            del defaults["linger.ms"]
+        return self._make(Producer, {**defaults, **given, **forced})
+
+    def consumer(self, group: str) -> Consumer:
+        """A consumer that only reads the token of its group: never under read_uncommitted, which shows old ones."""
+        return self._make(
+            Consumer, {"group.id": group, "isolation.level": "read_committed", "enable.auto.commit": False}
+        )
+
+    def admin(self) -> AdminClient:
+        """The administration client, made once."""
+        with self._lock:  # slots work in threads
+            if self._admin is None:
+                self._admin = self._make(AdminClient, {})
+            return self._admin
+
+    def _make(self, kind: Callable[..., Any], own: Mapping[str, Any]) -> Any:
+        # Librdkafka's default back-offs cost half a second in init_transactions and a tenth in reading a token.
+        quick = {"retry.backoff.ms": 20, "reconnect.backoff.ms": 10}
+        config = {**quick, **self.settings.common, **own, "error_cb": self._on_error}
+        try:
+            return kind(config, logger=log)
+        except (KafkaException, ValueError, TypeError) as error:
+            # The text may contain a value: only names are repeated, and the cause is cut off.
+            named = [key for key in config if key in str(error)]
+            raise SinkAccessError(
+                f"librdkafka refuses the connection's settings ({', '.join(named) or type(error).__name__}).",
+                remedy="Mend the extra of the connection; names and values are in librdkafka's CONFIGURATION.md.",
+                participant=self.conn_id,
+            ) from None
+
+    def _on_error(self, error: KafkaError) -> None:
+        if is_refusal(error):
+            self._access_error = error
+        log.debug("connection %s: %s", self.conn_id, error)
+
+    def error(self, error: KafkaError, doing: str) -> AirflowFtError:
+        """Our error for one of librdkafka's: SinkAccessError when somebody must act, else SinkUnavailableError."""
+        if not is_refusal(error) and self._access_error is not None:
+            error = self._access_error
+        if is_refusal(error):
+            return SinkAccessError(
+                f"{doing}: {error.str()} ({error.name()}).",
+                remedy=_REMEDIES.get(error.code(), "Mend the connection, the privileges or the topic; the rows stay."),
+                participant=self.conn_id,
+            )
+        return SinkUnavailableError(
+            f"{doing}: {error.str()} ({error.name()}).",
+            remedy="Try again when the brokers can be reached; what happened is read from the token then.",
+            participant=self.conn_id,
+        )

@@ -1,0 +1,230 @@
+"""Rows of the log as Kafka records: which column becomes key, value, headers, partition and timestamp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.core.errors import DeclinedError
+from airflow_ft.sinks.kafka import json_columns
+from airflow_ft.sinks.kafka.spec import KafkaSink
+
+Headers = list[tuple[str, bytes | None]]
+_SLICE_BYTES = 8 * 1024 * 1024  # of Arrow data encoded at once, so that memory stays bounded with wide rows
+_SLICE_ROWS = 16_384
+
+# What a record and its batch cost beyond key, value and headers: 61 bytes of batch, at most 5 each for eight
+# variable-length fields, and what librdkafka reserves on top when it checks message.max.bytes.
+RECORD_OVERHEAD = 128
+HEADER_OVERHEAD = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Some rows as records; lists of equal length. None for a whole list: no record has that part."""
+
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None
+    partitions: Sequence[int] | None
+    timestamps: Sequence[int] | None
+    headers: Sequence[Headers | None] | None
+
+    def sizes(self) -> list[int]:
+        """An upper bound of each record's uncompressed size in a batch of its own, in bytes."""
+        sizes = [RECORD_OVERHEAD + (len(value) if value is not None else 0) for value in self.values]
+        if self.keys is not None:
+            sizes = [size + (len(key) if key is not None else 0) for size, key in zip(sizes, self.keys, strict=True)]
+        if self.headers is not None:
+            sizes = [
+                size + sum(HEADER_OVERHEAD + len(name.encode()) + len(value or b"") for name, value in headers or ())
+                for size, headers in zip(sizes, self.headers, strict=True)
+            ]
+        return sizes
+
+
+class RecordEncoder:
+    """Encodes the batches of one sink.
+
+    Raises:
+        DeclinedError: the schema does not fit the sink's settings (at construction).
+    """
+
+    def __init__(self, sink: KafkaSink, schema: pa.Schema) -> None:
+        self._sink = sink
+        self._schema = schema
+        check_schema(sink, schema)
+        taken = set(sink.roles.values())
+        self._json_columns = [name for name in schema.names if name not in taken]
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[Records]:
+        """The batch as records, in slices of bounded size, in order.
+
+        Raises:
+            DeclinedError: a value cannot be sent (see `json_columns`; a header without a key); names the column.
+        """
+        for rows in _slices(batch):
+            yield self._encode(rows)
+
+    def _encode(self, rows: pa.RecordBatch) -> Records:
+        sink = self._sink
+        return Records(
+            values=self._bytes(rows, sink.value) if sink.value is not None else self._json(rows),
+            keys=self._bytes(rows, sink.key) if sink.key is not None else None,
+            partitions=_integers(rows.column(sink.partition), -1) if sink.partition is not None else None,
+            timestamps=_integers(_milliseconds(rows.column(sink.timestamp)), 0) if sink.timestamp is not None else None,
+            headers=self._headers(rows.column(sink.headers)) if sink.headers is not None else None,
+        )
+
+    def _json(self, rows: pa.RecordBatch) -> list[bytes | None]:
+        columns = [rows.column(name) for name in self._json_columns]
+        try:
+            return _to_bytes(json_columns.objects(self._json_columns, columns, rows.num_rows))
+        except json_columns.NotJsonError:
+            for name, column in zip(self._json_columns, columns, strict=True):
+                try:
+                    json_columns.encode(column)
+                except json_columns.NotJsonError as error:
+                    raise self._declined(f"a value is {error}.", name, "Replace such values in the job.") from error
+            raise
+
+    def _bytes(self, rows: pa.RecordBatch, name: str) -> list[bytes | None]:
+        column = rows.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        return _to_bytes(pc.cast(column, pa.large_string()) if pa.types.is_integer(column.type) else column)
+
+    def _headers(self, column: pa.Array) -> list[Headers | None]:
+        if pa.types.is_map(column.type):
+            names, values = column.keys, column.items
+        else:
+            names, values = _struct_fields(column.values)
+        keys: Sequence[Any] = pc.cast(names, pa.large_string()).to_pylist()
+        contents = _to_bytes(values)
+        offsets = column.offsets.to_pylist()
+        valid = column.is_valid().to_pylist()
+        result: list[Headers | None] = []
+        for row, exists in enumerate(valid):
+            if not exists:
+                result.append(None)
+                continue
+            low, high = offsets[row], offsets[row + 1]
+            if None in keys[low:high]:
+                raise self._declined("a header has no key.", self._sink.headers or "", "Give every header a key.")
+            result.append(list(zip(keys[low:high], contents[low:high], strict=True)))
+        return result
+
+    def _declined(self, what: str, column: str, remedy: str) -> DeclinedError:
+        return DeclinedError(what, column=column, remedy=remedy, participant=self._sink.conn_id)
+
+
+def check_schema(sink: KafkaSink, schema: pa.Schema) -> None:
+    """Refuses a schema that the sink's settings do not fit, naming the column (DeclinedError)."""
+
+    def refuse(what: str, column: str, remedy: str) -> DeclinedError:
+        return DeclinedError(what, column=column, remedy=remedy, participant=sink.conn_id)
+
+    for role, name in sink.roles.items():
+        found = schema.get_all_field_indices(name)
+        if len(found) != 1:
+            raise refuse(
+                f"the column for the {role} is there {len(found)} times; columns are {', '.join(schema.names)}.",
+                name,
+                "Name a column of the job's output.",
+            )
+        if why := _ROLE_CHECKS[role](schema.field(name).type):
+            raise refuse(f"its type {schema.field(name).type} cannot be the {role}.", name, why)
+    rest = [field for field in schema if field.name not in sink.roles.values()]
+    if sink.value is not None:
+        if rest:
+            raise refuse(
+                f"with value={sink.value!r} the columns {', '.join(field.name for field in rest)} would be lost.",
+                rest[0].name,
+                "Drop them in the job, or leave value= out to send a JSON object.",
+            )
+        return
+    for field in rest:
+        if why := json_columns.unsupported(field.type):
+            raise refuse(f"it cannot be written as JSON: {why}.", field.name, "Cast it in the job.")
+        if len(schema.get_all_field_indices(field.name)) != 1:
+            raise refuse("there are several columns of this name.", field.name, "Rename them in the job.")
+
+
+def _text_or_bytes(kind: pa.DataType) -> str:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return "" if json_columns._is_string(kind) or json_columns._is_binary(kind) else "Cast it to string or binary."
+
+
+def _key_type(kind: pa.DataType) -> str:
+    return "" if pa.types.is_integer(kind) else _text_or_bytes(kind) and "Cast it to string, binary or integer."
+
+
+def _integer_type(kind: pa.DataType) -> str:
+    return "" if pa.types.is_signed_integer(kind) else "Cast it to integer."
+
+
+def _timestamp_type(kind: pa.DataType) -> str:
+    if pa.types.is_timestamp(kind):
+        return ""
+    return "" if pa.types.is_signed_integer(kind) else "Cast it to timestamp, or to milliseconds as bigint."
+
+
+def _header_type(kind: pa.DataType) -> str:
+    wanted = "Make it array<struct<key: string, value: binary>> or map<string, binary>."
+    if pa.types.is_map(kind):
+        return wanted if not json_columns._is_string(kind.key_type) or _text_or_bytes(kind.item_type) else ""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return wanted
+    struct = kind.value_type
+    names = [field.name for field in struct]
+    if sorted(names) != ["key", "value"] or not json_columns._is_string(struct.field("key").type):
+        return wanted
+    return wanted if _text_or_bytes(struct.field("value").type) else ""
+
+
+_ROLE_CHECKS = {
+    "key": _key_type,
+    "value": _text_or_bytes,
+    "headers": _header_type,
+    "partition": _integer_type,
+    "timestamp": _timestamp_type,
+}
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows == 0:
+        return
+    row_bytes = max(1, batch.nbytes // batch.num_rows)
+    step = max(1, min(_SLICE_ROWS, _SLICE_BYTES // row_bytes))
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)
+
+
+def _to_bytes(column: pa.Array) -> list[bytes | None]:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    result: list[bytes | None] = pc.cast(column, pa.large_binary()).to_numpy(zero_copy_only=False).tolist()
+    return result
+
+
+def _struct_fields(entries: pa.StructArray) -> tuple[pa.Array, pa.Array]:
+    """Key and value of each header; a header that is null as a whole has no key."""
+    names = [field.name for field in entries.type]
+    flat = entries.flatten()
+    return flat[names.index("key")], flat[names.index("value")]
+
+
+def _integers(column: pa.Array, null: int) -> list[int]:
+    result: list[int] = pc.fill_null(pc.cast(column, pa.int64()), null).to_pylist()
+    return result
+
+
+def _milliseconds(column: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(column.type):
+        column = pc.floor_temporal(column, unit="millisecond") if column.type.unit in ("us", "ns") else column
+        return pc.cast(pc.cast(column, pa.timestamp("ms", column.type.tz)), pa.int64())
+    return column

@@ -1,0 +1,127 @@
+"""What a DAG author writes for a Kafka topic. Imports nothing heavy: DAG files import it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import Promise
+
+STRATEGIES: Mapping[str, Promise] = {"transaction": Promise.REDO}
+FORMATS = ("json", "raw")
+MAX_SLOTS = 16  # transactional ids are few and fixed: each must take part in every checkpoint
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_ROLES = ("key", "value", "headers", "partition", "timestamp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaSink:
+    """A topic that receives one record a row, exactly once.
+
+    Args:
+        topic: an existing topic.
+        conn_id: Airflow connection of type `kafka`, whose extra holds librdkafka settings. All sinks of one
+            connection are delivered in the same transaction, and share the largest `slots` among them.
+        strategy: "transaction": rows and token in one Kafka transaction.
+        key: column with the record's key: string, binary, or integer (sent as decimal text). Null is no key.
+        value: column with the record's value as string or binary, sent byte by byte; null is a tombstone record.
+            Without it the value is a JSON object of all columns that have no other role (the key column is not
+            repeated in it; nulls are written as null).
+        headers: column with the headers: array<struct<key: string, value: binary or string>>, or
+            map<string, binary or string>.
+        partition: integer column with the partition's number; null leaves the choice to the partitioner
+            (murmur2 of the key as in Java and Spark, random without a key).
+        timestamp: column with the record's time: timestamp (sent in milliseconds, floor) or integer (milliseconds
+            since 1970). Null is the time of delivery.
+        format: "json" or "raw"; by default "raw" when `value` is given, else "json".
+        slots: parallel transactions, 1 to 16. With one, the order of the log is the order in each partition; with
+            more, the order is kept within each file of the log only, and a reader may see one slot's rows a moment
+            before another's.
+
+    Raises:
+        ConfigurationError: a setting is unknown, or contradicts another.
+    """
+
+    topic: str
+    conn_id: str = "kafka_default"
+    strategy: str = "transaction"
+    key: str | None = None
+    value: str | None = None
+    headers: str | None = None
+    partition: str | None = None
+    timestamp: str | None = None
+    format: str | None = None
+    slots: int = 1
+
+    def __post_init__(self) -> None:
+        if not _TOPIC.fullmatch(self.topic) or self.topic in (".", ".."):
+            raise ConfigurationError(
+                f"{self.topic!r} is no name of a Kafka topic.",
+                remedy="Use 1 to 249 letters, digits, '.', '_' and '-'.",
+            )
+        if not self.conn_id:
+            raise self._error("conn_id is empty.", "Name an Airflow connection of type kafka.")
+        if self.strategy not in STRATEGIES:
+            raise self._error(
+                f"there is no strategy {self.strategy!r}.", f"Available: {', '.join(sorted(STRATEGIES))}."
+            )
+        roles = self.roles
+        if "" in roles.values():
+            raise self._error("a column's name is empty.", "Name the column, or leave the setting out.")
+        if len(set(roles.values())) < len(roles):
+            raise self._error(
+                f"a column has two roles: {', '.join(f'{role}={name}' for role, name in roles.items())}.",
+                "Give each role its own column; copy the column in the job where it is needed twice.",
+            )
+        if self.format is None:
+            object.__setattr__(self, "format", "raw" if self.value is not None else "json")
+        if self.format not in FORMATS:
+            raise self._error(f"there is no format {self.format!r}.", f"Available: {', '.join(FORMATS)}.")
+        if (self.format == "raw") is not (self.value is not None):
+            raise self._error(
+                f"format={self.format!r} and value={self.value!r} contradict each other.",
+                "With value=<column> its bytes are the record (raw), without it the other columns are (json).",
+            )
+        if isinstance(self.slots, bool) or not isinstance(self.slots, int) or not 1 <= self.slots <= MAX_SLOTS:
+            raise self._error(f"slots={self.slots!r} is out of range.", f"Use 1 to {MAX_SLOTS}.")
+
+    @property
+    def kind(self) -> str:
+        """The package under `airflow_ft.sinks`."""
+        return "kafka"
+
+    @property
+    def promise(self) -> Promise:
+        """What the strategy promises."""
+        return STRATEGIES[self.strategy]
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """Which column has which role, for those that are given."""
+        named = {role: getattr(self, role) for role in _ROLES}
+        return {role: column for role, column in named.items() if column is not None}
+
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON for the plan; `from_settings` reads it back."""
+        return {"topic": self.topic, **self.roles, "format": self.format, "slots": self.slots}
+
+    @classmethod
+    def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> KafkaSink:
+        """The sink that a plan describes; ConfigurationError when this version does not know it."""
+        unknown = set(settings) - {"topic", "format", "slots", *_ROLES}
+        if unknown or "topic" not in settings:
+            raise ConfigurationError(
+                f"a Kafka sink of the plan has settings that this version does not know: {sorted(unknown)}"
+                if unknown
+                else "a Kafka sink of the plan names no topic.",
+                remedy="Deliver with the version of airflow-ft that made the plan, or a newer one.",
+                participant=conn_id,
+            )
+        return cls(conn_id=conn_id, strategy=strategy, **settings)
+
+    def _error(self, what: str, remedy: str) -> ConfigurationError:
+        return ConfigurationError(f"KafkaSink(topic={self.topic!r}): {what}", remedy=remedy)

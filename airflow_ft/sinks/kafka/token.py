@@ -1,0 +1,275 @@
+"""The token: Kafka's marker and head, a group offset committed inside the transaction of the rows.
+
+The offset is the number of the last delivered checkpoint; its metadata say by whom and what. What a token means for
+a plan is decided here, by pure functions; reading and writing it is `transaction`'s part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from airflow_ft.core.errors import FencedError, ForeignOwnerError, StoreBehindSinkError, TokenLostError
+from airflow_ft.core.model import Fence
+
+METADATA_LIMIT = 4095  # characters: below the broker's default of offset.metadata.max.bytes
+HISTORY = 8  # how many delivered numbers a token remembers with their digests
+RENEW_AFTER = timedelta(hours=1)  # group offsets vanish offsets.retention.minutes (7 days) after the last commit
+
+
+class TokenKind(StrEnum):
+    """How a token came to stand at its number."""
+
+    GENESIS = "genesis"  # nothing was delivered yet
+    DELIVERED = "delivered"  # written in the transaction of the rows
+    SEEDED = "seeded"  # set anew after it had vanished, or by a person
+
+
+class Standing(StrEnum):
+    """What a token means for a plan."""
+
+    DONE = "done"  # the plan's rows are in the topics
+    READY = "ready"  # they are not, and everything before them is
+    WAITING = "waiting"  # an earlier number is still to be delivered; allowed before the decision only
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEnd:
+    """Acknowledged records of a checkpoint in one partition, and the offset of the last of them."""
+
+    records: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A delivered number with its plan digest and, by sink, the acknowledged records of this id."""
+
+    number: int
+    digest: str
+    counts: Mapping[str, int]
+
+
+Ends = Mapping[str, Mapping[int, PartitionEnd]]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What one transactional id remembers of a pipeline.
+
+    `epoch` and `attempt` are the head: the newest that wrote here. `delivered_by` are those of the transaction that
+    delivered `number`. `history` are the last deliveries, the newest last; `ends` are the acknowledged records of
+    the newest by topic and partition (None: too many to be kept). `slots` is how many ids took part in `number`.
+    """
+
+    number: int
+    kind: TokenKind
+    installation: str
+    epoch: int
+    attempt: int
+    slots: int
+    written_at: datetime
+    delivered_by: tuple[int, int] = (0, 0)
+    history: Sequence[Delivery] = ()
+    ends: Ends | None = field(default_factory=dict)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What is compared with a fence."""
+        return (self.epoch, self.attempt)
+
+    def delivery(self, number: int) -> Delivery | None:
+        """How `number` was delivered; None when this token does not know (any more)."""
+        return next((delivery for delivery in self.history if delivery.number == number), None)
+
+    def taken_over(self, fence: Fence, now: datetime) -> Token:
+        """The same number under the newer of both heads."""
+        epoch, attempt = max(self.rank, fence.rank)
+        return replace(self, epoch=epoch, attempt=attempt, written_at=now)
+
+    def needs_renewal(self, now: datetime) -> bool:
+        """Whether it was written so long ago (or at a time so strange) that it should be committed again."""
+        return not timedelta(0) <= now - self.written_at < RENEW_AFTER
+
+    def metadata(self) -> str:
+        """JSON of at most `METADATA_LIMIT` characters.
+
+        What does not fit is left out in this order: ends (then readers are awaited by the end of the whole
+        partition), older history. ValueError when the rest is still too long: too many sinks on one connection.
+        """
+        for ends, history in (
+            (self.ends, self.history),
+            (None, self.history),
+            (None, self.history[-2:]),
+            (None, self.history[-1:]),
+        ):
+            text = json.dumps(_plain(replace(self, ends=ends, history=history)), separators=(",", ":"))
+            if len(text) <= METADATA_LIMIT:
+                return text
+        raise ValueError(f"the token would have {len(text)} characters, more than {METADATA_LIMIT}")
+
+
+def genesis(fence: Fence, slots: int, now: datetime) -> Token:
+    """The token of a participant that has delivered nothing: number 0."""
+    return Token(0, TokenKind.GENESIS, fence.installation, *fence.rank, slots, now)
+
+
+def seeded(fence: Fence, number: int, slots: int, now: datetime) -> Token:
+    """A token set to `number` without a delivery."""
+    return Token(number, TokenKind.SEEDED, fence.installation, *fence.rank, slots, now)
+
+
+def delivered(before: Token, fence: Fence, delivery: Delivery, slots: int, ends: Ends, now: datetime) -> Token:
+    """The token that travels with the rows of a delivery, after `before`."""
+    history = [*before.history, delivery][-HISTORY:]
+    return Token(
+        delivery.number, TokenKind.DELIVERED, fence.installation, *fence.rank, slots, now, fence.rank, history, ends
+    )
+
+
+def parse(offset: int, metadata: str | None) -> Token:
+    """The token at a group offset. ValueError when the metadata are not ours."""
+    try:
+        data: Mapping[str, Any] = json.loads(metadata or "")
+        ends = data["ends"]
+        return Token(
+            number=offset,
+            kind=TokenKind(data["kind"]),
+            installation=str(data["installation"]),
+            epoch=int(data["epoch"]),
+            attempt=int(data["attempt"]),
+            slots=int(data["slots"]),
+            written_at=datetime.fromisoformat(data["at"]).astimezone(UTC),
+            delivered_by=(int(data["by"][0]), int(data["by"][1])),
+            history=[
+                Delivery(int(number), str(digest), {str(sink): int(count) for sink, count in counts.items()})
+                for number, digest, counts in data["history"]
+            ],
+            ends=None
+            if ends is None
+            else {
+                topic: {int(p): PartitionEnd(int(records), int(last)) for p, (records, last) in partitions.items()}
+                for topic, partitions in ends.items()
+            },
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"not a token of airflow-ft: {error!r}") from error
+
+
+def _plain(token: Token) -> Mapping[str, Any]:
+    return {
+        "kind": token.kind.value,
+        "installation": token.installation,
+        "epoch": token.epoch,
+        "attempt": token.attempt,
+        "slots": token.slots,
+        "at": token.written_at.astimezone(UTC).isoformat(timespec="seconds"),
+        "by": list(token.delivered_by),
+        "history": [[entry.number, entry.digest, dict(entry.counts)] for entry in token.history],
+        "ends": None
+        if token.ends is None
+        else {
+            topic: {str(p): [end.records, end.last] for p, end in sorted(partitions.items())}
+            for topic, partitions in token.ends.items()
+        },
+    }
+
+
+# --- what a token means ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a plan expects of a token, and how to name the place in an error."""
+
+    pipeline: str
+    participant: str
+    group: str
+    number: int
+    digest: str
+    predecessor: int
+
+    def where(self) -> dict[str, Any]:
+        """Keyword arguments of an error."""
+        return {"pipeline": self.pipeline, "checkpoint": self.number, "participant": self.participant}
+
+
+def check_owner(token: Token, fence: Fence, participant: str, group: str, number: int = 0) -> None:
+    """Refuses a token of another installation, and a fence that is older than the token's head (I5).
+
+    Raises:
+        ForeignOwnerError: another installation's store delivers here.
+        FencedError: a newer epoch or attempt has written here.
+    """
+    where: dict[str, Any] = {"pipeline": fence.pipeline, "checkpoint": number, "participant": participant}
+    if token.installation != fence.installation:
+        raise ForeignOwnerError(
+            f"the token of group {group!r} belongs to installation {token.installation} (number {token.number});"
+            f" this store is installation {fence.installation}.",
+            remedy="If that store is gone for good, take its pipeline over with `airflow ft adopt`; else give this"
+            " pipeline another name.",
+            **where,
+        )
+    if token.rank > fence.rank:
+        raise FencedError(
+            f"the token of group {group!r} was written by epoch {token.epoch}, attempt {token.attempt};"
+            f" this process is epoch {fence.epoch}, attempt {fence.attempt}.",
+            remedy="Nothing to do: the newer owner finishes the checkpoint.",
+            **where,
+        )
+
+
+def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait: bool) -> Standing:
+    """Whether the plan's rows are delivered (DONE) or may be sent now (READY); everything else stops the pipeline.
+
+    READY demands equality with the predecessor: '>=' would call an undelivered number delivered after an abort, and
+    a vanished token looks like 'never' (hole 12). Several numbers may be prepared one after the other before the
+    first is committed: with `may_wait` a lower token is WAITING for them; whoever sends rows never waits.
+
+    Raises:
+        ForeignOwnerError, FencedError: as `check_owner`; they come first, so that a zombie halts nothing.
+        TokenLostError: the token is gone, or lower than the predecessor.
+        StoreBehindSinkError: the sink delivered what the store does not know of.
+    """
+    if token is None:
+        raise TokenLostError(
+            f"the token of group {expected.group!r} is gone; number {expected.predecessor} should stand there."
+            " Group offsets vanish offsets.retention.minutes after their last commit, and with their topic.",
+            remedy="Find out whether the topics hold the rows of this checkpoint, set the token to the number that"
+            " they hold last, and run `airflow ft resume`.",
+            **expected.where(),
+        )
+    check_owner(token, fence, expected.participant, expected.group, expected.number)
+    if token.number == expected.predecessor and expected.predecessor < expected.number:
+        return Standing.READY
+    if token.number >= expected.number:
+        delivery = token.delivery(expected.number)
+        if delivery is not None and delivery.digest == expected.digest:
+            return Standing.DONE
+        raise StoreBehindSinkError(
+            f"the token of group {expected.group!r} stands at {token.number}, and number {expected.number} is not"
+            " known there with this plan's digest: other rows were delivered under this number.",
+            remedy="The store was restored from a backup, or is a copy. See `airflow ft verify`; `airflow ft resume`"
+            " goes on after a person has decided.",
+            **expected.where(),
+        )
+    if token.number < expected.predecessor and may_wait:
+        return Standing.WAITING
+    if token.number < expected.predecessor:
+        raise TokenLostError(
+            f"the token of group {expected.group!r} stands at {token.number}, lower than the predecessor"
+            f" {expected.predecessor}: the cluster has lost a token that it had acknowledged.",
+            remedy="Find out which checkpoint the topics hold last, set the token to it, and run `airflow ft resume`.",
+            **expected.where(),
+        )
+    raise StoreBehindSinkError(
+        f"the token of group {expected.group!r} stands at {token.number}, but the store knows of no delivery after"
+        f" {expected.predecessor}.",
+        remedy="The store was restored from a backup, or is a copy. `airflow ft resume` goes on after a person has"
+        " decided.",
+        **expected.where(),
+    )

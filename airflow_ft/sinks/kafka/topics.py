@@ -1,0 +1,235 @@
+"""What the brokers say of topics: partitions, limits, end offsets; and the creation of the token topic."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
+from airflow_ft.sinks.kafka.client import KafkaClients
+from airflow_ft.sinks.kafka.token import Ends
+
+_FOREVER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """What a topic demands of records. `assumed`: its settings may not be read, these are the broker's defaults.
+
+    `max_message_bytes` bounds a record batch. Times are milliseconds around the broker's clock. `writable` is False
+    only when the broker says so.
+    """
+
+    name: str
+    partitions: int
+    replication: int
+    in_sync: int
+    leaderless: int
+    writable: bool
+    max_message_bytes: int = 1_048_588
+    compacted: bool = False
+    log_append_time: bool = False
+    before_max_ms: int = _FOREVER
+    after_max_ms: int = 3_600_000
+    min_in_sync: int = 1
+    assumed: bool = False
+
+
+def describe(clients: KafkaClients, names: Iterable[str]) -> Mapping[str, TopicLimits | None]:
+    """Limits by topic; None for a topic that does not exist.
+
+    Raises:
+        SinkUnavailableError, SinkAccessError: the brokers do not answer, or refuse.
+    """
+    wanted = sorted(set(names))
+    futures = clients.admin().describe_topics(
+        TopicCollection(wanted), include_authorized_operations=True, request_timeout=clients.timeout
+    )
+    found: dict[str, TopicLimits | None] = {}
+    for name in wanted:
+        try:
+            topic = _result(clients, futures[name])
+        except KafkaException as failure:
+            if failure.args[0].code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+                raise clients.error(failure.args[0], f"describing topic {name!r}") from failure
+            found[name] = None
+            continue
+        operations = topic.authorized_operations
+        found[name] = TopicLimits(
+            name=name,
+            partitions=len(topic.partitions),
+            replication=min(len(p.replicas) for p in topic.partitions),
+            in_sync=min(len(p.isr) for p in topic.partitions),
+            leaderless=sum(p.leader is None for p in topic.partitions),
+            writable=not operations or AclOperation.WRITE in operations,
+        )
+    existing = [limits for limits in found.values() if limits is not None]
+    return {**found, **_with_settings(clients, existing)}
+
+
+def _with_settings(clients: KafkaClients, topics: Iterable[TopicLimits]) -> Mapping[str, TopicLimits]:
+    resources = {ConfigResource(ResourceType.TOPIC, limits.name): limits for limits in topics}
+    if not resources:
+        return {}
+    futures = clients.admin().describe_configs(list(resources), request_timeout=clients.timeout)
+    described = {}
+    for resource, future in futures.items():
+        limits = resources[resource]
+        known = {name: getattr(limits, name) for name in limits.__slots__}
+        try:
+            settings = {name: entry.value for name, entry in _result(clients, future).items()}
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise clients.error(failure.args[0], f"reading the settings of topic {limits.name!r}") from failure
+            described[limits.name] = TopicLimits(**{**known, "assumed": True})
+            continue
+        known |= {
+            "max_message_bytes": int(settings["max.message.bytes"]),
+            "compacted": "compact" in settings["cleanup.policy"],
+            "log_append_time": settings["message.timestamp.type"] == "LogAppendTime",
+            "min_in_sync": int(settings["min.insync.replicas"]),
+            # Since Kafka 3.6; before, one setting bounded both sides and was unlimited by default.
+            "before_max_ms": int(settings.get("message.timestamp.before.max.ms") or _FOREVER),
+            "after_max_ms": int(settings.get("message.timestamp.after.max.ms") or _FOREVER),
+        }
+        described[limits.name] = TopicLimits(**known)
+    return described
+
+
+def missing_topic(name: str, conn_id: str, partitions: int | None = None) -> SinkAccessError:
+    """The error for a topic that is not there, with the command that makes it."""
+    number = partitions if partitions is not None else "<partitions>"
+    return SinkAccessError(
+        f"topic {name!r} does not exist, or may not be seen.",
+        remedy=f"Create it: kafka-topics.sh --bootstrap-server <broker:9092> --create --topic {name}"
+        f" --partitions {number}",
+        participant=conn_id,
+    )
+
+
+def create_token_topic(clients: KafkaClients) -> None:
+    """Creates the topic that group offsets refer to: one partition, for ever empty, the brokers' replication.
+
+    A topic that somebody else creates at the same time is as good.
+
+    Raises:
+        SinkAccessError: not allowed; the message has the command for those who are.
+    """
+    name = clients.settings.token_topic
+    futures = clients.admin().create_topics(
+        [NewTopic(name, num_partitions=1)], request_timeout=clients.timeout, operation_timeout=clients.timeout
+    )
+    try:
+        _result(clients, futures[name])
+    except KafkaException as failure:
+        error = failure.args[0]
+        if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return
+        if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+            raise missing_topic(name, clients.conn_id, 1) from failure
+        raise clients.error(error, f"creating the token topic {name!r}") from failure
+
+
+def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[str]) -> list[str]:
+    """Waits until read_committed readers can see the records that end at `ends`; returns notes.
+
+    EndTxn answers before the transaction markers are written, so a read right after a commit can miss records. With
+    `ends` None (too many to be kept in the token) the present ends of all partitions of `topics` are awaited.
+    A partition that is shorter than what was acknowledged was deleted or lost after the delivery: the token still
+    proves the delivery, waiting would not bring it back, and the note says so.
+
+    Raises:
+        SinkUnavailableError: an open transaction of another producer before these records, or brokers that are slow.
+    """
+    if ends is None:
+        described = describe(clients, topics)
+        everything = [
+            TopicPartition(name, partition)
+            for name, limits in described.items()
+            for partition in range(limits.partitions if limits else 0)
+        ]
+        waiting = _end_offsets(clients, everything, IsolationLevel.READ_UNCOMMITTED)
+    else:
+        waiting = {(topic, p): end.last + 1 for topic, by in ends.items() for p, end in by.items()}
+    deadline, pause = time.monotonic() + clients.timeout, 0.002
+    while waiting:
+        stable = _end_offsets(clients, _partitions(waiting), IsolationLevel.READ_COMMITTED)
+        waiting = {place: end for place, end in waiting.items() if stable.get(place, -1) < end}
+        if waiting and time.monotonic() > deadline:
+            return _shorter_than_acknowledged(clients, waiting)
+        if waiting:
+            time.sleep(pause)
+            pause = min(2 * pause, 0.25)
+    return []
+
+
+def _shorter_than_acknowledged(clients: KafkaClients, waiting: Mapping[tuple[str, int], int]) -> list[str]:
+    # Only asked at the end of the wait: a new leader's high watermark may lag for a moment.
+    lengths = _end_offsets(clients, _partitions(waiting), IsolationLevel.READ_UNCOMMITTED)
+    stalled = [_name(place) for place, end in waiting.items() if lengths.get(place, end) >= end]
+    if stalled:
+        raise SinkUnavailableError(
+            f"delivered, but not yet visible to read_committed readers in {', '.join(stalled)}: an open"
+            " transaction of another producer stands before the records.",
+            remedy="Try again when that transaction has ended; nothing is sent twice.",
+            participant=clients.conn_id,
+        )
+    return [
+        f"{_name(place)} ends at {lengths[place]}, before the acknowledged end {end}: the topic was made anew, or its"
+        " cluster lost acknowledged records"
+        for place, end in waiting.items()
+    ]
+
+
+def _partitions(places: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition) for topic, partition in places]
+
+
+def _name(place: tuple[str, int]) -> str:
+    return f"{place[0]}[{place[1]}]"
+
+
+def _end_offsets(
+    clients: KafkaClients, places: Iterable[TopicPartition], isolation: IsolationLevel
+) -> dict[tuple[str, int], int]:
+    request = {place: OffsetSpec.latest() for place in places}
+    if not request:
+        return {}
+    futures = clients.admin().list_offsets(request, isolation_level=isolation, request_timeout=clients.timeout)
+    found = {}
+    for place, future in futures.items():
+        try:
+            found[(place.topic, place.partition)] = int(_result(clients, future).offset)
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
+                found[(place.topic, place.partition)] = 0  # a topic that was deleted since is as short as can be
+            elif error.code() not in _PASSING:
+                raise clients.error(error, f"reading the end of {place.topic}[{place.partition}]") from failure
+    return found
+
+
+# A partition without a leader for a moment: its offset is simply not known yet.
+_PASSING = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
+
+
+def _result(clients: KafkaClients, future: concurrent.futures.Future[Any]) -> Any:
+    """The outcome of an administration request. Librdkafka bounds it; twice that bound is a lost reply."""
+    try:
+        return future.result(2 * clients.timeout + 5)
+    except concurrent.futures.TimeoutError as error:
+        raise clients.error(KafkaError(KafkaError._TIMED_OUT), "waiting for an administration request") from error

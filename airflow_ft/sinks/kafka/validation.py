@@ -1,0 +1,223 @@
+"""What can be known before the commit point: would the brokers take these rows?
+
+Kafka refuses nothing of its own once the environment is right, and after the decision a refusal could only be redone
+for ever (promise REDO). So everything that depends on the rows is found out here, from the statistics of the staging
+pass; rows are read only where these cannot tell, or to name an offender.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
+from airflow_ft.core.ports import ColumnStatistics, SegmentReader
+from airflow_ft.sinks.kafka.client import KafkaClients
+from airflow_ft.sinks.kafka.records import RECORD_OVERHEAD, RecordEncoder
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.kafka.topics import TopicLimits, missing_topic
+
+_ESCAPED = 6  # bytes that JSON may need for one byte of text (a control character)
+_SCALAR_TEXT = 48  # no number, date or time is longer; decimals have up to 76 digits and are counted apart
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRows:
+    """One sink's part of one segment."""
+
+    name: str
+    sink: KafkaSink
+    reader: SegmentReader
+
+    def declined(self, what: str, column: str, remedy: str, row: str = "") -> DeclinedError:
+        """The error for rows that cannot be sent."""
+        return DeclinedError(what, remedy=remedy, participant=self.sink.conn_id, sink=self.name, column=column, row=row)
+
+
+def client_limits(clients: KafkaClients, topics: Mapping[str, TopicLimits]) -> dict[str, Any]:
+    """Producer settings that follow from the topics: a batch must fit every topic, a record its own."""
+    sizes = [limits.max_message_bytes for limits in topics.values()]
+    message = min(max(1_000_000, *sizes), 1_000_000_000)
+    batch = min(1_000_000, *(max(1, size - RECORD_OVERHEAD) for size in sizes))
+    message = int(clients.settings.common.get("message.max.bytes", message))
+    return {
+        "message.max.bytes": message,
+        "batch.size": batch,
+        "queue.buffering.max.kbytes": max(65_536, 2 * message // 1024),
+    }
+
+
+def check_topic(name: str, limits: TopicLimits | None, clients: KafkaClients) -> Mapping[str, str]:
+    """Whether the topic can be written now and durably; returns notes for people.
+
+    Raises:
+        SinkAccessError: it is not there, or writing is not allowed.
+        SinkUnavailableError: partitions without a leader or with too few replicas in sync.
+    """
+    if limits is None:
+        raise missing_topic(name, clients.conn_id)
+    if not limits.writable:
+        raise SinkAccessError(
+            f"topic {name!r} may not be written.",
+            remedy="Grant WRITE: kafka-acls.sh --bootstrap-server <broker:9092> --add --allow-principal <user>"
+            f" --operation Write --topic {name}",
+            participant=clients.conn_id,
+        )
+    if limits.leaderless or limits.in_sync < limits.min_in_sync:
+        raise SinkUnavailableError(
+            f"topic {name!r}: {limits.leaderless} partitions have no leader, and the weakest has {limits.in_sync}"
+            f" replicas in sync of {limits.min_in_sync} demanded (min.insync.replicas).",
+            remedy="Try again when the brokers are back.",
+            participant=clients.conn_id,
+        )
+    notes = {}
+    if limits.assumed:
+        notes[f"{name}.settings"] = "the topic's settings may not be read (DESCRIBE_CONFIGS): Kafka's defaults assumed"
+    if limits.replication == 1 or limits.min_in_sync < 2:
+        notes[f"{name}.durability"] = (
+            f"replication {limits.replication}, min.insync.replicas {limits.min_in_sync}: an acknowledged record can"
+            " be lost with one broker"
+        )
+    return notes
+
+
+def check_rows(rows: SegmentRows, limits: TopicLimits, message_max_bytes: int) -> None:
+    """Whether every row of a segment can be sent to its topic.
+
+    Raises:
+        DeclinedError: one cannot; names sink, column and, where rows were read, the row.
+        WalCorruptError: rows had to be read, and do not match their checksum.
+    """
+    schema = rows.reader.schema(rows.name)
+    if not schema.names:
+        return  # no rows, and Spark wrote no schema either
+    encoder = RecordEncoder(rows.sink, schema)
+    statistics = rows.reader.statistics(rows.name)
+    _check_partition(rows, statistics, limits)
+    _check_timestamp(rows, statistics, limits)
+    _check_key(rows, statistics, limits)
+    if rows.sink.value is None:
+        _check_finite(rows, schema, statistics)
+    largest = min(limits.max_message_bytes, message_max_bytes)
+    if _must_read(rows.sink, schema) or _bound(rows.sink, schema, statistics) > largest:
+        _read(rows, encoder, largest)
+
+
+def _check_partition(rows: SegmentRows, statistics: Mapping[str, ColumnStatistics], limits: TopicLimits) -> None:
+    column = rows.sink.partition
+    if column is None or (found := statistics[column]).minimum is None or found.maximum is None:
+        return
+    for value in (int(found.minimum), int(found.maximum)):
+        if not 0 <= value < limits.partitions:
+            raise rows.declined(
+                f"partition {value} is asked for; topic {limits.name!r} has {limits.partitions} partitions.",
+                column,
+                "Compute it modulo the number of partitions, or add partitions to the topic.",
+            )
+
+
+def _check_timestamp(rows: SegmentRows, statistics: Mapping[str, ColumnStatistics], limits: TopicLimits) -> None:
+    column = rows.sink.timestamp
+    if column is None or (found := statistics[column]).minimum is None or found.maximum is None:
+        return
+    first, last = _milliseconds(found.minimum), _milliseconds(found.maximum)
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    if first is None or first <= 0 or last is None:
+        raise rows.declined(
+            f"timestamps go from {found.minimum} to {found.maximum}; Kafka holds those from 1970 to 9999.",
+            column,
+            "Replace them in the job; null takes the time of delivery.",
+        )
+    if limits.log_append_time:
+        return  # the broker puts its own time in their place
+    if last > now + limits.after_max_ms or first < now - limits.before_max_ms:
+        raise rows.declined(
+            f"timestamps go from {found.minimum} to {found.maximum}; topic {limits.name!r} accepts"
+            f" {limits.before_max_ms} ms before to {limits.after_max_ms} ms after now.",
+            column,
+            "Mend them in the job, or raise the topic's message.timestamp.before.max.ms or .after.max.ms.",
+        )
+
+
+def _check_key(rows: SegmentRows, statistics: Mapping[str, ColumnStatistics], limits: TopicLimits) -> None:
+    column = rows.sink.key
+    if limits.compacted and (column is None or statistics[column].nulls):
+        raise rows.declined(
+            f"topic {limits.name!r} is compacted and takes no record without a key.",
+            column or "",
+            "Name a key column without nulls.",
+        )
+
+
+def _check_finite(rows: SegmentRows, schema: pa.Schema, statistics: Mapping[str, ColumnStatistics]) -> None:
+    for name in schema.names:
+        if name not in rows.sink.roles.values() and statistics[name].nans + statistics[name].infinities:
+            raise rows.declined(
+                f"{statistics[name].nans} values are NaN and {statistics[name].infinities} infinite, which JSON cannot"
+                " hold.",
+                name,
+                "Replace them by null in the job.",
+            )
+
+
+def _must_read(sink: KafkaSink, schema: pa.Schema) -> bool:
+    """Statistics say nothing of what is inside lists, structs and maps."""
+    return any(pa.types.is_nested(field.type) for field in schema)
+
+
+def _bound(sink: KafkaSink, schema: pa.Schema, statistics: Mapping[str, ColumnStatistics]) -> int:
+    """No record is larger than this many bytes, by the largest value of every column."""
+    bound = RECORD_OVERHEAD + 2
+    for field in schema:
+        found = statistics[field.name]
+        size = found.max_bytes if found.max_bytes is not None else _SCALAR_TEXT
+        if field.name in (sink.partition, sink.timestamp):
+            continue
+        if field.name in (sink.key, sink.value):
+            bound += size
+            continue
+        if pa.types.is_decimal(field.type):
+            size = 80
+        elif found.max_characters is not None:
+            size *= _ESCAPED
+        elif found.max_bytes is not None:
+            size = 4 * (size // 3 + 1)
+        bound += size + len(field.name.encode()) * _ESCAPED + 6
+    return bound
+
+
+def _read(rows: SegmentRows, encoder: RecordEncoder, largest: int) -> None:
+    for file in rows.reader.files(rows.name):
+        row = 0
+        for batch in rows.reader.batches(rows.name, file):
+            for records in encoder.encode(batch):
+                sizes = records.sizes()
+                worst = max(range(len(sizes)), key=sizes.__getitem__)
+                if sizes[worst] > largest:
+                    raise rows.declined(
+                        f"its record would have up to {sizes[worst]} bytes (uncompressed, with its batch); the topic"
+                        f" takes {largest}.",
+                        "",
+                        f"Make the row smaller, or raise max.message.bytes of topic {rows.sink.topic!r} (and"
+                        " message.max.bytes of the connection, if set).",
+                        row=f"{row + worst} of {file.path}",
+                    )
+                row += len(sizes)
+
+
+def _milliseconds(text: str) -> int | None:
+    """What a timestamp's or an integer's statistics mean as Kafka time (floor); None when it has no such time."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000 // 1)

@@ -1,0 +1,145 @@
+"""What the Kafka tests share: plans over real segments of the log, and an own reader of topics."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Message, TopicPartition
+
+from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Segment
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.sinks.kafka.participant import KafkaParticipant, open_participant
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.writer import SegmentFolder, write_segment
+
+CONN_ID = "kafka_default"
+
+
+@dataclass
+class World:
+    """One pipeline that delivers to one cluster; numbers and attempts are given out as the store would."""
+
+    root: Path
+    bootstrap: str
+    sinks: Mapping[str, KafkaSink]
+    pipeline: str = field(default_factory=lambda: f"p{uuid.uuid4().hex[:8]}")
+    installation: str = field(default_factory=lambda: str(uuid.uuid4()))
+    extra: dict[str, Any] = field(default_factory=dict)
+    epoch: int = 1
+    attempt: int = 0
+
+    @property
+    def connection(self) -> ConnectionInfo:
+        extra = {"bootstrap.servers": self.bootstrap, "airflow_ft_timeout": 30, **self.extra}
+        return ConnectionInfo(CONN_ID, "kafka", extra=extra)
+
+    def fence(self, epoch: int | None = None, attempt: int | None = None) -> Fence:
+        """A new attempt of the current epoch, unless told otherwise."""
+        if attempt is None:
+            self.attempt += 1
+            attempt = self.attempt
+        return Fence(self.pipeline, self.installation, self.epoch if epoch is None else epoch, attempt)
+
+    def segment(self, number: int, tables: Mapping[str, pa.Table]) -> Segment:
+        folder = SegmentFolder(str(self.root / "wal"), self.pipeline, 1, len(list(self.root.glob("wal/*/*"))), number)
+        return write_segment(folder, number, tables)
+
+    def plan(self, number: int, *segments: Segment, predecessor: int | None = None) -> Plan:
+        participant = ParticipantPlan(
+            name=CONN_ID,
+            kind="kafka",
+            strategy="transaction",
+            promise=next(iter(self.sinks.values())).promise,
+            predecessor=number - 1 if predecessor is None else predecessor,
+            sinks={name: sink.settings() for name, sink in self.sinks.items()},
+        )
+        return Plan.from_json(
+            Plan(self.pipeline, self.installation, number, segments, (participant,), None).to_json()
+        )  # as the store gives it back
+
+    def checkpoint(self, number: int, rows: int, sink: str = "alerts", predecessor: int | None = None) -> Plan:
+        """A plan whose rows of one sink are `{"id": number * 1_000_000 + i}`."""
+        return self.plan(number, self.segment(number, {sink: ids(number, rows)}), predecessor=predecessor)
+
+    def open(self, plan: Plan, wal: Any = None, **extra: Any) -> KafkaParticipant:
+        connection = self.connection
+        connection = ConnectionInfo(CONN_ID, "kafka", extra={**connection.extra, **extra})
+        return open_participant(plan.participants[0], connection, wal or open_wal())
+
+    def prepare(self, plan: Plan) -> Mapping[str, Any]:
+        participant = self.open(plan)
+        try:
+            return participant.prepare(plan, self.fence())
+        finally:
+            participant.close()
+
+    def commit(self, plan: Plan) -> Any:
+        participant = self.open(plan)
+        try:
+            return participant.commit(plan, self.fence())
+        finally:
+            participant.close()
+
+    def deliver(self, number: int, rows: int) -> Plan:
+        plan = self.checkpoint(number, rows)
+        self.prepare(plan)
+        self.commit(plan)
+        return plan
+
+
+def ids(number: int, rows: int) -> pa.Table:
+    return pa.table({"id": pa.array(range(number * 1_000_000, number * 1_000_000 + rows), pa.int64())})
+
+
+def read(bootstrap: str, topic: str, isolation: str = "read_committed", seconds: float = 30) -> list[Message]:
+    """All records of a topic up to the present end of each partition under `isolation`."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"reader-{uuid.uuid4().hex}",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    try:
+        partitions = list(consumer.list_topics(topic, 30).topics[topic].partitions)
+        waiting = set()
+        for partition in partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
+            if high > low:
+                waiting.add(partition)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+        found: list[Message] = []
+        while waiting:
+            message = consumer.poll(seconds)
+            assert message is not None, f"no answer while reading {topic}, partitions {waiting}"
+            if message.error() is not None:
+                assert message.error().name() == "_PARTITION_EOF", message.error()
+                waiting.discard(message.partition())
+            else:
+                found.append(message)
+        return found
+    finally:
+        consumer.close()
+
+
+def read_ids(bootstrap: str, topic: str) -> list[int]:
+    """The ids of all committed records, sorted: duplicates stay visible."""
+    import json
+
+    return sorted(json.loads(message.value())["id"] for message in read(bootstrap, topic))
+
+
+def expected_ids(*numbers_and_rows: tuple[int, int]) -> list[int]:
+    return [number * 1_000_000 + i for number, rows in numbers_and_rows for i in range(rows)]
+
+
+__all__ = ["CONN_ID", "OFFSET_END", "World", "expected_ids", "ids", "read", "read_ids"]
