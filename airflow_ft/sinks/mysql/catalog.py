@@ -1,0 +1,164 @@
+"""The target tables as information_schema describes them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.model import canonical_json
+from airflow_ft.sinks.mysql.naming import TableName
+from airflow_ft.sinks.mysql.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a target. `type` is the bare type ("bigint"), `full_type` as declared ("bigint(20) unsigned").
+
+    `characters` and `octets` are set for strings and bytes, `precision` and `scale` for numbers, `fraction` (digits
+    of a second) for times. `default` is None when the column has none.
+    """
+
+    name: str
+    type: str
+    full_type: str
+    nullable: bool
+    default: str | None
+    extra: str
+    characters: int | None
+    octets: int | None
+    precision: int | None
+    scale: int | None
+    fraction: int | None
+    charset: str | None
+
+    @property
+    def unsigned(self) -> bool:
+        """No values below zero."""
+        return "unsigned" in self.full_type.lower()
+
+    @property
+    def generated(self) -> bool:
+        """Computed by the server; refuses values."""
+        extra = self.extra.upper().replace("DEFAULT_GENERATED", "")
+        return "GENERATED" in extra or "VIRTUAL" in extra or "PERSISTENT" in extra
+
+    @property
+    def fills_itself(self) -> bool:
+        """A row may leave it out."""
+        return self.nullable or self.default is not None or self.generated or self.automatic
+
+    @property
+    def automatic(self) -> bool:
+        """AUTO_INCREMENT: NULL would be replaced by a number."""
+        return "AUTO_INCREMENT" in self.extra.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A target table; `columns` by lower-case name, as MySQL compares them; `key` are the primary key's columns."""
+
+    name: TableName
+    columns: Mapping[str, Column]
+    key: Sequence[str]
+    triggers: Sequence[str]
+
+    def column(self, name: str) -> Column | None:
+        """The column of that name, in any case of letters."""
+        return self.columns.get(name.lower())
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of what the checks looked at, so that a later change shows."""
+        described = [[c.name, c.full_type, c.nullable, c.default, c.extra, c.charset] for c in self.columns.values()]
+        return hashlib.sha256(canonical_json([described, list(self.key), list(self.triggers)]).encode()).hexdigest()
+
+
+def read_table(session: Session, name: TableName) -> Table:
+    """Reads a target. SinkAccessError when it is not there, is no base table, or its engine has no transactions."""
+    folded = session.variables.get("lower_case_table_names", "0") != "0"
+
+    def same(schema: object, table: object) -> bool:
+        # The collation of information_schema may ignore case where the server's file names do not.
+        found, wanted = (str(schema), str(table)), (name.schema, name.name)
+        return tuple(map(str.lower, found)) == tuple(map(str.lower, wanted)) if folded else found == wanted
+
+    def only_this(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
+        return [row[2:] for row in rows if same(row[0], row[1])]
+
+    args = (name.schema, name.name)
+    tables = only_this(
+        session.rows(
+            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES"
+            " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            args,
+        )
+    )
+    if not tables:
+        raise SinkAccessError(
+            f"there is no table {name} (or this user may not see it).",
+            remedy=f"create it, or GRANT SELECT, INSERT ON {name.sql} to the connection's user.",
+        )
+    kind, engine = tables[0]
+    if str(kind).upper() not in ("BASE TABLE", "SYSTEM VERSIONED") or str(engine).upper() != "INNODB":
+        raise SinkAccessError(
+            f"{name} is a {str(kind).lower()} of engine {engine or 'none'}; rows and marker need one transaction.",
+            remedy="name an InnoDB base table (ALTER TABLE ... ENGINE=InnoDB).",
+        )
+    columns = only_this(
+        session.rows(
+            "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, EXTRA,"
+            " CHARACTER_MAXIMUM_LENGTH, CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION,"
+            " CHARACTER_SET_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+            " ORDER BY ORDINAL_POSITION",
+            args,
+        )
+    )
+    key = only_this(
+        session.rows(
+            "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.STATISTICS"
+            " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX",
+            args,
+        )
+    )
+    triggers = only_this(
+        session.rows(
+            "SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE, TRIGGER_NAME FROM information_schema.TRIGGERS"
+            " WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s AND EVENT_MANIPULATION = 'INSERT'"
+            " ORDER BY TRIGGER_NAME",
+            args,
+        )
+    )
+    described = [_column(row) for row in columns]
+    return Table(
+        name,
+        {column.name.lower(): column for column in described},
+        [str(row[0]) for row in key],
+        [str(row[0]) for row in triggers],
+    )
+
+
+def _column(row: tuple[object, ...]) -> Column:
+    name, kind, full, nullable, default, extra, characters, octets, precision, scale, fraction, charset = row
+
+    def number(value: object) -> int | None:
+        return None if value is None else int(str(value))
+
+    def text(value: object) -> str:
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+    return Column(
+        name=text(name),
+        type=text(kind).lower(),
+        full_type=text(full),
+        nullable=text(nullable).upper() == "YES",
+        default=None if default is None else text(default),
+        extra=text(extra or ""),
+        characters=number(characters),
+        octets=number(octets),
+        precision=number(precision),
+        scale=number(scale),
+        fraction=number(fraction),
+        charset=None if charset is None else text(charset),
+    )

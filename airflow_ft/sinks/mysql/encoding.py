@@ -1,0 +1,225 @@
+"""Arrow columns as exact text for the server: fields of LOAD DATA, or literals of INSERT. No Python loop over rows.
+
+Integers and decimals as digits; floats as the shortest text that reads back as the same double (a 4-byte float first
+becomes the double of the same value); dates and times in ISO form, zoned timestamps as UTC, which the session's time
+zone is; text escaped; bytes as hex digits; nested values as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.sinks.mysql.json_text import is_nested, to_json
+from airflow_ft.sinks.mysql.naming import quote
+
+_LARGE = pa.large_string()
+
+
+class Form(Enum):
+    """How a column's text has to be read by the server."""
+
+    PLAIN = "plain"  # digits, dates: no character that needs care
+    QUOTED = "quoted"  # like PLAIN, but an INSERT quotes it: decimals (else read as a double), dates, times
+    TEXT = "text"  # any character
+    HEX = "hex"  # bytes as hex digits
+    BITS = "bits"  # an integer for a BIT column
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """One column that is written: where it comes from, its name in the table, and the form of its text."""
+
+    source: str
+    name: str
+    form: Form
+
+
+def form_of(kind: pa.DataType, *, bits: bool = False) -> Form:
+    """The form for an Arrow type; `bits` when the target is a BIT column."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return form_of(kind.value_type, bits=bits)
+    if bits:
+        return Form.BITS
+    if is_binary(kind):
+        return Form.HEX
+    if is_text(kind) or is_nested(kind):
+        return Form.TEXT
+    if types.is_decimal(kind) or types.is_temporal(kind):
+        return Form.QUOTED
+    return Form.PLAIN
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """A string type of Arrow."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """A binary type of Arrow."""
+    types = pa.types
+    return bool(
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+        or types.is_binary_view(kind)
+    )
+
+
+def slices(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    """Cuts a batch into pieces of about `size` bytes, at least one row each."""
+    rows = batch.num_rows
+    if rows == 0:
+        return
+    step = max(1, min(rows, int(rows * size / max(1, batch.nbytes))))
+    for start in range(0, rows, step):
+        yield batch.slice(start, step)
+
+
+def load_lines(batch: pa.RecordBatch, columns: Sequence[TargetColumn]) -> memoryview:
+    r"""The rows as lines for `load_statement`: fields separated by tabs, NULL as \N."""
+    fields = []
+    for column in columns:
+        text = _text(batch.column(batch.schema.get_field_index(column.source)), column.form)
+        fields.append(_escape_field(text) if column.form is Form.TEXT else text)
+    rows = _join(fields, "\t", null="\\N")
+    return _bytes(_join([rows, _empty()], "\n"))
+
+
+def load_statement(table: str, columns: Sequence[TargetColumn]) -> str:
+    """LOAD DATA LOCAL for `load_lines`; `table` is quoted. The file's name means nothing."""
+    targets, settings = [], []
+    for index, column in enumerate(columns):
+        if column.form is Form.HEX:
+            targets.append(f"@airflow_ft_{index}")
+            settings.append(f"{quote(column.name)} = UNHEX(@airflow_ft_{index})")
+        elif column.form is Form.BITS:
+            targets.append(f"@airflow_ft_{index}")
+            settings.append(f"{quote(column.name)} = CAST(@airflow_ft_{index} AS UNSIGNED)")
+        else:
+            targets.append(quote(column.name))
+    statement = (
+        f"LOAD DATA LOCAL INFILE 'airflow_ft' INTO TABLE {table} CHARACTER SET utf8mb4"
+        " FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n'"
+        f" ({', '.join(targets)})"
+    )
+    return statement + (f" SET {', '.join(settings)}" if settings else "")
+
+
+def insert_statements(
+    table: str, batch: pa.RecordBatch, columns: Sequence[TargetColumn], size: int
+) -> Iterator[tuple[bytes, int]]:
+    """Multi-row INSERT statements of at most `size` bytes (one row may exceed it), each with its number of rows."""
+    literals = []
+    for column in columns:
+        text = _text(batch.column(batch.schema.get_field_index(column.source)), column.form)
+        if column.form is Form.TEXT:
+            text = _wrap("'", _escape_literal(text), "'")
+        elif column.form is Form.QUOTED:
+            text = _wrap("'", text, "'")
+        elif column.form is Form.HEX:
+            text = _wrap("x'", text, "'")
+        literals.append(text)
+    tuples = _wrap("(", _join(literals, ",", null="NULL"), "),")
+    names = ", ".join(quote(column.name) for column in columns)
+    prefix = f"INSERT INTO {table} ({names}) VALUES ".encode()
+    ends = np.frombuffer(tuples.buffers()[1], np.int64, len(tuples) + 1, tuples.offset * 8)
+    data = _bytes(tuples)
+    ends = ends - ends[0]
+    start = 0
+    while start < len(tuples):
+        room = ends[start] + max(0, size - len(prefix))
+        stop = max(start + 1, int(np.searchsorted(ends, room, side="right")) - 1)
+        yield prefix + bytes(data[ends[start] : ends[stop] - 1]), stop - start
+        start = stop
+
+
+# --- one column ------------------------------------------------------------------------------------------------------
+
+
+def _text(array: pa.Array, form: Form) -> pa.Array:
+    """The column as large_string, unescaped; null stays null."""
+    kind = array.type
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _text(array.dictionary_decode(), form)
+    if form is Form.HEX:
+        return _hex(array)
+    if is_nested(kind):
+        return to_json(array)
+    if types.is_boolean(kind):
+        array = array.cast(pa.int8())
+    elif types.is_floating(kind):
+        array = array.cast(pa.float64())
+    elif types.is_timestamp(kind):
+        # A zoned timestamp counts from the epoch in UTC, so dropping the zone leaves the UTC wall clock.
+        array = array.cast(pa.timestamp("us"))
+    elif types.is_time(kind):
+        array = array.cast(pa.time64("us"))
+    return array.cast(_LARGE)
+
+
+def _hex(array: pa.Array) -> pa.Array:
+    """Two lower-case hex digits a byte."""
+    array = array.cast(pa.large_binary())
+    offsets = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, array.offset * 8)
+    values = array.buffers()[2]
+    raw = np.frombuffer(values, np.uint8)[offsets[0] : offsets[-1]] if values else np.empty(0, np.uint8)
+    validity = pc.is_valid(array)
+    text = pa.LargeStringArray.from_buffers(
+        len(array), pa.py_buffer((offsets - offsets[0]) * 2), pa.py_buffer(_DIGITS[raw].reshape(-1))
+    )
+    return pc.if_else(validity, text, pa.scalar(None, _LARGE)) if array.null_count else text
+
+
+_DIGITS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8).reshape(256, 2)
+
+
+def _escape_field(text: pa.Array) -> pa.Array:
+    return _replace(text, r"[\\\t\n\x00]", (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\0", "\\0")))
+
+
+def _escape_literal(text: pa.Array) -> pa.Array:
+    return _replace(text, r"[\\'\x00]", (("\\", "\\\\"), ("'", "\\'"), ("\0", "\\0")))
+
+
+def _replace(text: pa.Array, needed: str, pairs: Sequence[tuple[str, str]]) -> pa.Array:
+    """The replacements in order; a column that needs none is looked at once."""
+    if pc.any(pc.match_substring_regex(text, needed), min_count=0).as_py():
+        for found, put in pairs:
+            text = pc.replace_substring(text, found, put)
+    return text
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _empty() -> pa.Scalar:
+    return pa.scalar("", _LARGE)
+
+
+def _join(parts: Sequence[pa.Array | pa.Scalar], separator: str, null: str = "") -> pa.Array:
+    joined = pc.binary_join_element_wise(
+        *parts, pa.scalar(separator, _LARGE), null_handling="replace", null_replacement=null
+    )
+    return joined
+
+
+def _wrap(before: str, text: pa.Array, after: str) -> pa.Array:
+    """`before` + text + `after`; null stays null."""
+    return pc.binary_join_element_wise(
+        pa.scalar(before, _LARGE), text, pa.scalar(after, _LARGE), _empty(), null_handling="emit_null"
+    )
+
+
+def _bytes(text: pa.Array) -> memoryview:
+    """The values of a text array without nulls, one after the other, without a copy."""
+    offsets = np.frombuffer(text.buffers()[1], np.int64, len(text) + 1, text.offset * 8)
+    values = text.buffers()[2]
+    return memoryview(values if values is not None else b"")[offsets[0] : offsets[-1]]

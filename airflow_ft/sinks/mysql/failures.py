@@ -1,0 +1,124 @@
+"""What an error of the server means for a checkpoint: rows refused, access refused, or try again.
+
+An error code never proves an outcome (I6): this module only decides what is raised after the transaction was rolled
+back, or how the next try is made. Outcomes are read from the marker.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import pymysql
+
+from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, SinkUnavailableError
+
+DUPLICATE_KEY = 1062
+LOCK_WAIT_TIMEOUT = 1205
+DEADLOCK = 1213
+NO_SUCH_TABLE = 1146
+NO_SUCH_THREAD = 1094
+# 1148: not allowed (MySQL 5.7), 3948: disabled in the server (MySQL), 4166: in server or client (MariaDB).
+LOCAL_INFILE_REFUSED = frozenset({1148, 3948, 4166})
+
+_LOST = frozenset(
+    {
+        0,  # PyMySQL: the connection is closed
+        1053,  # the server is shutting down
+        1079,  # shutdown complete
+        1080,  # forcing close of thread
+        1152,  # aborted connection
+        1158, 1159, 1160, 1161,  # error or time-out reading or writing packets
+        1317,  # query execution was interrupted
+        1927,  # connection was killed (MariaDB)
+        2002, 2003,  # cannot connect
+        2006, 2013, 2014, 2055,  # gone away, lost, out of sync
+        4031,  # disconnected for inactivity (MySQL 8.0.24 and later)
+    }
+)  # fmt: skip
+
+_REFUSED_ROWS = frozenset(
+    {
+        1022, DUPLICATE_KEY, 1169, 1557, 1586, 1761, 1762, 1859,  # duplicate keys
+        1048, 1121, 1138, 1171, 1263, 1364,  # NULL where none may be, no default
+        1216, 1451, 1452,  # foreign keys
+        1118, 1162, 1301, 1406,  # too long
+        1264, 1265, 1292, 1365, 1366, 1367, 1411, 1426, 1441, 1690,  # out of range, truncated, not a value of the type
+        1300,  # not a string of the character set
+        1261, 1262,  # fewer or more columns than expected
+        1369, 3819, 4025,  # check option, check constraint
+        1526, 1591, 1748,  # no partition for the value
+        1643, 1644,  # SIGNAL in a trigger
+        3140, 3141, 3144, 3156, 4037, 4038,  # not JSON
+    }
+)  # fmt: skip
+
+_REFUSED_ACCESS = frozenset(
+    {
+        1044, 1045, 1095, 1130, 1131, 1133, 1142, 1143, 1227, 1251, 1370, 1396, 1410, 1524, 1698, 1820, 1862, 3118,
+        3159, 4151,  # wrong password, host, privilege, plugin, expired password, TLS demanded
+        1049, 1054, 1146, 1136, 1149, 1064, 1347, 1471,  # no such schema, table or column; a view
+        1153,  # max_allowed_packet
+        1290, 1792, 1836, 4091,  # read-only server
+        1665,  # statement-based binary log with READ COMMITTED
+        2026, 2049, 2058, 2059, 2061,  # TLS, authentication plugins
+    }
+)  # fmt: skip
+
+
+class Meaning(Enum):
+    """What can be done about an error."""
+
+    LOST = "the connection is gone"
+    BUSY = "a lock was not had in time"
+    ROWS = "these rows are refused"
+    ACCESS = "this user or this server setting is refused"
+    UNAVAILABLE = "the server could not do it now"
+
+
+def code_of(error: BaseException) -> int:
+    """The number of the server's or the driver's error; -1 when it has none."""
+    if isinstance(error, OSError):
+        return 2013
+    args = getattr(error, "args", ())
+    return args[0] if args and isinstance(args[0], int) else -1
+
+
+def meaning(error: BaseException) -> Meaning:
+    """Sorts an error of a statement. What is not known is UNAVAILABLE: the rows stay, and it is tried again."""
+    code = code_of(error)
+    if code in _LOST:
+        return Meaning.LOST
+    if code in (LOCK_WAIT_TIMEOUT, DEADLOCK):
+        return Meaning.BUSY
+    if code in _REFUSED_ROWS:
+        return Meaning.ROWS
+    if code in _REFUSED_ACCESS:
+        return Meaning.ACCESS
+    return Meaning.UNAVAILABLE
+
+
+def refuses_rows(code: int) -> bool:
+    """Whether this code (of an error or a warning) speaks of the rows."""
+    return code in _REFUSED_ROWS
+
+
+def describe(error: BaseException) -> str:
+    """The server's own words with its number. They never contain a password."""
+    if isinstance(error, pymysql.err.MySQLError):
+        text = str(error.args[1]) if len(error.args) > 1 and error.args[1] else type(error).__name__
+        return f"{text.rstrip('.')} (error {code_of(error)})."
+    return f"{error!r}."
+
+
+def failure(error: BaseException, doing: str, *, rows: bool = False) -> AirflowFtError:
+    """The error to raise for an error met while `doing`; only statements that send rows may be declined."""
+    text = f"{doing}: {describe(error)}"
+    match meaning(error):
+        case Meaning.ROWS if rows:
+            return DeclinedError(text, remedy="mend the rows (the job) or the table, then run again.")
+        case Meaning.ACCESS:
+            return SinkAccessError(text, remedy="mend the connection, the privileges or the server's setting.")
+        case Meaning.BUSY:
+            return SinkUnavailableError(text, remedy="another transaction holds a lock it needs; it is tried again.")
+        case _:
+            return SinkUnavailableError(text, remedy="it is tried again; look at the server if it stays so.")

@@ -1,0 +1,157 @@
+"""Who may write: the head is raised and the writing session announced before any transaction opens (I5).
+
+A delivery is two steps. `announce` is one autocommitted statement: it raises the head to (epoch, attempt) and writes
+the nonce of the session that is about to work, which holds the user-level lock named after that nonce. Only then does
+the transaction open; it locks the head and goes on only while the head still names its nonce (`guarded_head`).
+
+So whoever holds the head's row lock for longer than a statement is the session that the *committed* head names, with
+its rank, and the lock's name is derived from installation, pipeline, participant, rank and nonce. A successor that
+waits in vain reads the head; when the rank there is older than its own, IS_USED_LOCK tells which connection is that
+session at this moment, and exactly this connection is killed: never a newer one, never a stranger's. Connection ids
+are not given out again while the server runs, and when it restarts the killer's own connection ends too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Collection
+
+import pymysql
+
+from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailableError, StoreBehindSinkError
+from airflow_ft.core.model import Fence
+from airflow_ft.sinks.mysql.failures import LOCK_WAIT_TIMEOUT, NO_SUCH_THREAD, code_of
+from airflow_ft.sinks.mysql.ledger import Head, Ledger
+from airflow_ft.sinks.mysql.session import Limits, Session
+
+log = logging.getLogger(__name__)
+
+
+def lock_name(ledger: Ledger, installation: str, rank: tuple[int, int], nonce: str) -> str:
+    """Name of the user-level lock that a writing session holds: 51 ASCII characters (the limit is 64)."""
+    parts = (installation, ledger.pipeline, ledger.participant, *map(str, rank), nonce)
+    return "airflow_ft." + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
+
+
+def announce(
+    session: Session,
+    ledger: Ledger,
+    fence: Fence,
+    nonce: str,
+    limits: Limits,
+    mine: Collection[str] = (),
+    *,
+    create: bool = False,
+) -> tuple[int, ...]:
+    """Raises the head to `fence` and names `session` there, waiting for (or ending) an older attempt's transaction.
+
+    `nonce` is 32 hex digits that were never used; `mine` are those that this very process announced before: its own
+    lost sessions. With `create` a pipeline's head is created when the sink has never seen the pipeline. Returns the
+    connections that were killed.
+
+    Raises:
+        FencedError: the head is newer.
+        ForeignOwnerError: the head belongs to another installation.
+        StoreBehindSinkError: the head is gone, though it was there.
+        SinkUnavailableError: the lock on the head was not had within `limits.head_wait` seconds.
+    """
+    taken = session.row("SELECT GET_LOCK(%s, 0)", (lock_name(ledger, fence.installation, fence.rank, nonce),))
+    if taken != (1,):  # nobody else can know the name
+        raise SinkUnavailableError("the server grants no user-level lock.", remedy="GET_LOCK() must work there.")
+    killed: list[int] = []
+    deadline = time.monotonic() + limits.head_wait
+    while True:
+        try:
+            if ledger.announce(session, fence, nonce):
+                return tuple(killed)
+        except pymysql.err.MySQLError as error:
+            if code_of(error) != LOCK_WAIT_TIMEOUT:
+                raise
+            # The time-out itself means nothing; who holds the lock may be told by the head as it was committed.
+            head = ledger.head(session)
+            if head is None:  # its creator is still at it
+                victim = None
+            else:
+                check_owner(head, fence)
+                victim = _kill_older(session, ledger, fence, head, mine)
+            if victim is not None:
+                killed.append(victim)
+            if time.monotonic() > deadline:
+                raise SinkUnavailableError(
+                    f"the head's row stayed locked for {limits.head_wait:.0f} s.",
+                    remedy=f"somebody holds a transaction open on {ledger.head_table}: see SHOW PROCESSLIST;"
+                    " it is tried again.",
+                ) from error
+            continue
+        head = ledger.head(session)
+        if head is None and create:
+            _refuse_markers_without_head(session, ledger)
+            ledger.create_head(session, fence)
+            continue
+        check_owner(head, fence)
+        if time.monotonic() > deadline:
+            raise SinkUnavailableError("the head keeps changing.", remedy="it is tried again.")
+
+
+def guarded_head(session: Session, ledger: Ledger, fence: Fence, nonce: str) -> Head:
+    """Locks the head, first in the transaction, and returns it when it still names this session."""
+    head = ledger.head(session, lock=True)
+    check_owner(head, fence)
+    assert head is not None  # check_owner raises
+    if head.rank != fence.rank or head.session != nonce:
+        raise FencedError(
+            f"a session of {head.rank} took over from this one.",
+            head_epoch=head.epoch,
+            remedy="nothing to do: the newer attempt finishes the checkpoint.",
+        )
+    return head
+
+
+def check_owner(head: Head | None, fence: Fence) -> None:
+    """Raises unless the head is this installation's and no newer than the fence."""
+    if head is None:
+        raise StoreBehindSinkError(
+            "the sink has lost its head: the ledger was dropped, or the server restored from an older backup.",
+            remedy="bring the tables airflow_ft_head and airflow_ft_ledger back; compare before resuming.",
+        )
+    if head.installation != fence.installation:
+        raise ForeignOwnerError(
+            f"the sink's head belongs to installation {head.installation}, this is {fence.installation}.",
+            remedy="bring back that installation's decision log, or take over by `airflow ft adopt`.",
+        )
+    if head.rank > fence.rank:
+        raise FencedError(
+            f"the sink's head is at epoch {head.epoch}, attempt {head.attempt}; this is epoch {fence.epoch},"
+            f" attempt {fence.attempt}.",
+            head_epoch=head.epoch,
+            remedy="nothing to do: the newer owner finishes the checkpoint.",
+        )
+
+
+def _refuse_markers_without_head(session: Session, ledger: Ledger) -> None:
+    if newest := ledger.newest_marker(session):
+        raise StoreBehindSinkError(
+            f"the ledger has markers up to number {newest}, but the head is gone.",
+            remedy=f"bring back the row of {ledger.head_table}; compare before resuming.",
+        )
+
+
+def _kill_older(session: Session, ledger: Ledger, fence: Fence, head: Head, mine: Collection[str]) -> int | None:
+    """Kills the session that the head names, if that is an older attempt's or this process's own lost one."""
+    if head.rank >= fence.rank and head.session not in mine:
+        return None
+    name = lock_name(ledger, head.installation, head.rank, head.session)
+    row = session.row("SELECT IS_USED_LOCK(%s)", (name,))
+    if row is None or row[0] is None or int(row[0]) == session.id:
+        return None
+    victim = int(row[0])
+    try:
+        session.run(f"KILL CONNECTION {victim}")
+    except pymysql.err.MySQLError as error:
+        if code_of(error) != NO_SUCH_THREAD:  # it ended by itself
+            log.warning("connection %d of an older attempt %s could not be killed: %s", victim, head.rank, error)
+            return None
+    log.warning("killed connection %d of the older attempt %s, which held the head", victim, head.rank)
+    return victim

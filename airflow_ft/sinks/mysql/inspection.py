@@ -1,0 +1,116 @@
+"""The vote on the environment: ledger, privileges, and settings that decide whether a commit is for ever."""
+
+from __future__ import annotations
+
+import logging
+
+import pymysql
+
+from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.sinks.mysql.encoding import TargetColumn
+from airflow_ft.sinks.mysql.failures import Meaning, describe, meaning
+from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
+from airflow_ft.sinks.mysql.naming import quote
+from airflow_ft.sinks.mysql.session import Session, is_on
+from airflow_ft.sinks.mysql.validation import Target
+
+log = logging.getLogger(__name__)
+
+
+def check_server(session: Session, *, allow_unsafe_durability: bool) -> list[str]:
+    """Refuses a server that is read-only, cannot do READ COMMITTED, or may forget commits; returns warnings."""
+    value = session.variables
+    for name in ("read_only", "super_read_only", "innodb_read_only"):
+        if is_on(value.get(name, "OFF")):
+            raise SinkAccessError(
+                f"{name} is {value[name]}: the server is a replica or takes no writes.",
+                remedy="point the connection at the primary.",
+            )
+    binary_log = is_on(value.get("log_bin", "OFF"))
+    if binary_log and value.get("binlog_format", "ROW").upper() == "STATEMENT":
+        raise SinkAccessError(
+            "binlog_format is STATEMENT, which InnoDB refuses under READ COMMITTED.",
+            remedy="SET GLOBAL binlog_format = 'ROW' and in the server's configuration.",
+        )
+    unsafe = []
+    if (flush := value.get("innodb_flush_log_at_trx_commit")) != "1":
+        unsafe.append(("innodb_flush_log_at_trx_commit", flush))
+    if binary_log and (sync := value.get("sync_binlog")) != "1":
+        unsafe.append(("sync_binlog", sync))
+    if not unsafe:
+        return []
+    found = ", ".join(f"{name}={setting}" for name, setting in unsafe)
+    text = f"{found}: after a power cut the server may have forgotten rows or markers that it had acknowledged"
+    if not allow_unsafe_durability:
+        raise SinkAccessError(
+            f"{text}.",
+            remedy=f"{'; '.join(f'SET GLOBAL {name} = 1' for name, _ in unsafe)} and in the server's configuration,"
+            " or accept the loss with MySqlSink(allow_unsafe_durability=True).",
+        )
+    log.warning("%s (allowed by allow_unsafe_durability)", text)
+    return [text]
+
+
+def ensure_ledger(session: Session, ledger: Ledger) -> list[str]:
+    """Creates ledger and head where they are lacking, and checks the privileges on both; returns notes.
+
+    Raises:
+        SinkAccessError: with the statements that a privileged person has to run.
+    """
+    notes = []
+    if len(_engines(session, ledger)) < 2:
+        try:
+            for statement in ledger.ddl():
+                session.run(statement)
+        except pymysql.err.MySQLError as error:
+            if meaning(error) is not Meaning.ACCESS:
+                raise
+            raise SinkAccessError(
+                f"the tables {LEDGER} and {HEAD} are lacking in schema {ledger.schema!r}, and creating them failed:"
+                f" {describe(error)}",
+                remedy="have these statements run, and GRANT SELECT, INSERT, UPDATE, DELETE on both tables:\n"
+                + ";\n".join(ledger.ddl()),
+            ) from error
+        notes.append(f"created {LEDGER} and {HEAD} in schema {ledger.schema}")
+    for name, engine in _engines(session, ledger).items():
+        if engine.upper() != "INNODB":
+            raise SinkAccessError(
+                f"{name} is a table of engine {engine}; markers need transactions.",
+                remedy=f"ALTER TABLE {quote(ledger.schema)}.{quote(name)} ENGINE=InnoDB.",
+            )
+    for probe in ledger.probes():
+        _probe(session, probe, f"GRANT SELECT, INSERT, UPDATE, DELETE on {ledger.table} and {ledger.head_table}")
+    return notes
+
+
+def check_privileges(session: Session, target: Target, columns: list[TargetColumn]) -> None:
+    """INSERT on every column that is written."""
+    names = ", ".join(quote(column.name) for column in columns)
+    nulls = ", ".join("NULL" for _ in columns)
+    _probe(
+        session,
+        f"INSERT INTO {target.table.name.sql} ({names}) SELECT {nulls} FROM DUAL WHERE 1 = 0",
+        f"GRANT INSERT on {target.table.name.sql}",
+        target.sink,
+    )
+
+
+def _engines(session: Session, ledger: Ledger) -> dict[str, str]:
+    rows = session.rows(
+        "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
+        (ledger.schema, LEDGER, HEAD),
+    )
+    return {str(name).lower(): str(engine) for name, engine in rows}
+
+
+def _probe(session: Session, statement: str, grant: str, sink: str = "") -> None:
+    try:
+        session.run(statement)
+    except pymysql.err.MySQLError as error:
+        if meaning(error) is not Meaning.ACCESS:
+            raise
+        raise SinkAccessError(
+            f"the connection's user lacks a privilege or the table has another shape: {describe(error)}",
+            remedy=f"{grant} to the connection's user.",
+            sink=sink,
+        ) from error

@@ -1,0 +1,152 @@
+"""Nested Arrow values as JSON text, by Arrow's compute functions: no Python loop over rows.
+
+Integers, booleans and floats become JSON numbers and literals; decimals become strings, since a JSON number is read
+as a double and would lose digits; dates and times become ISO strings, zoned timestamps in UTC with 'Z'. A struct
+becomes an object with all its fields, a map an object with its keys as text, a list an array.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.core.errors import DeclinedError
+
+_CONTROL = {chr(code): json.dumps(chr(code))[1:-1] for code in (*range(0x20), 0x7F)}
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """A struct, list or map."""
+    return bool(pa.types.is_nested(kind))
+
+
+def unsupported(kind: pa.DataType) -> str | None:
+    """The innermost type that has no JSON text (binary, durations ...), or None when all have one."""
+    if pa.types.is_dictionary(kind):
+        return unsupported(kind.value_type)
+    if pa.types.is_struct(kind):
+        return next((found for field in kind if (found := unsupported(field.type))), None)
+    if pa.types.is_map(kind):
+        return (
+            "a map with nested keys"
+            if is_nested(kind.key_type)
+            else (unsupported(kind.key_type) or unsupported(kind.item_type))
+        )
+    if _is_list(kind):
+        return unsupported(kind.value_type)
+    types = pa.types
+    simple = (
+        types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_date, types.is_time,
+        types.is_timestamp, types.is_string, types.is_large_string, types.is_null,
+    )  # fmt: skip
+    return None if any(test(kind) for test in simple) else str(kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def to_json(array: pa.Array) -> pa.Array:
+    """JSON text (large_string) of each value; null stays null. DeclinedError for NaN and infinity."""
+    text = _encode(array)
+    return pc.if_else(pc.is_valid(array), text, pa.scalar(None, pa.large_string()))
+
+
+def _encode(array: pa.Array) -> pa.Array:
+    """JSON text without nulls: a null value is the text 'null'."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _encode(array.dictionary_decode())
+    if pa.types.is_null(kind):
+        return _constant("null", len(array))
+    if pa.types.is_struct(kind):
+        text = _object(array)
+    elif pa.types.is_map(kind):
+        text = _map(array)
+    elif _is_list(kind):
+        text = _list(array)
+    else:
+        text = _scalar(array)
+    return pc.if_else(pc.is_valid(array), text, pa.scalar("null", pa.large_string()))
+
+
+def _constant(text: str, length: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.large_string()), length)
+
+
+def _wrap(before: str, middle: pa.Array, after: str) -> pa.Array:
+    large = pa.large_string()
+    return pc.binary_join_element_wise(
+        pa.scalar(before, large), middle, pa.scalar(after, large), pa.scalar("", large), null_handling="replace"
+    )
+
+
+def _object(array: pa.Array) -> pa.Array:
+    if array.type.num_fields == 0:
+        return _constant("{}", len(array))
+    members = []
+    for index, child in enumerate(array.flatten()):  # `flatten` carries the struct's own nulls and offset down
+        name = json.dumps(array.type.field(index).name, ensure_ascii=False)
+        members.append(_wrap(f"{name}:", _encode(child), ""))
+    comma = pa.scalar(",", pa.large_string())
+    return _wrap("{", pc.binary_join_element_wise(*members, comma), "}")
+
+
+def _joined(lists: pa.Array, texts: pa.Array) -> pa.Array:
+    """The texts of each list joined by commas; `lists` gives lengths, `texts` one text for each flattened value."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+    grouped = pa.LargeListArray.from_arrays(offsets, texts)
+    return pc.binary_join(grouped, pa.scalar(",", pa.large_string()))
+
+
+def _list(array: pa.Array) -> pa.Array:
+    if pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_type))
+    return _wrap("[", _joined(array, _encode(array.flatten())), "]")
+
+
+def _map(array: pa.Array) -> pa.Array:
+    entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+    pairs = entries.flatten()
+    keys, values = pairs.flatten()
+    names = _scalar(keys)
+    if not _is_text(keys.type):  # a key of JSON is always text
+        names = pc.if_else(pc.starts_with(names, '"'), names, _wrap('"', names, '"'))
+    colon = pa.scalar(":", pa.large_string())
+    return _wrap("{", _joined(entries, pc.binary_join_element_wise(names, _encode(values), colon)), "}")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _scalar(array: pa.Array) -> pa.Array:
+    kind = array.type
+    large = pa.large_string()
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        return array.cast(large)
+    if pa.types.is_floating(kind):
+        if pc.any(pc.invert(pc.is_finite(array)), min_count=0).as_py():
+            raise DeclinedError("a nested value is NaN or infinite, which JSON cannot hold.", remedy="make it null.")
+        return array.cast(pa.float64()).cast(large)
+    if _is_text(kind):
+        return _wrap('"', _escape(array.cast(large)), '"')
+    if pa.types.is_decimal(kind):
+        return _wrap('"', array.cast(large), '"')
+    if pa.types.is_timestamp(kind):
+        text = array.cast(pa.timestamp(kind.unit)).cast(large)
+        return _wrap('"', pc.replace_substring(text, " ", "T"), '"' if kind.tz is None else 'Z"')
+    if pa.types.is_date(kind) or pa.types.is_time(kind):
+        return _wrap('"', array.cast(large), '"')
+    raise DeclinedError(f"a nested value of type {kind} has no JSON text.", remedy="cast it to a string in the job.")
+
+
+def _escape(texts: pa.Array) -> pa.Array:
+    texts = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
+    if pc.any(pc.match_substring_regex(texts, r"[\x00-\x1f\x7f]"), min_count=0).as_py():
+        for character, escaped in _CONTROL.items():
+            texts = pc.replace_substring(texts, character, escaped)
+    return texts

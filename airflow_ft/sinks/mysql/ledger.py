@@ -1,0 +1,236 @@
+"""The two tables that a sink remembers a pipeline by: all their SQL, and the values read from them.
+
+`airflow_ft_ledger` holds a marker for each settled number (I6), `airflow_ft_head` one row a pipeline and participant,
+which every transaction locks first (I5). Times are UTC by the server's clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.core.model import Fence, Outcome, Plan, Proof, canonical_json
+from airflow_ft.sinks.mysql.naming import TableName
+from airflow_ft.sinks.mysql.session import Session
+
+LEDGER = "airflow_ft_ledger"
+HEAD = "airflow_ft_head"
+WHOLE = ""  # the branch of a strategy that does not slice
+
+_KEY = (
+    "  `pipeline` VARCHAR(63) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,\n"
+    "  `participant` VARCHAR(250) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,\n"
+)
+_OWNER = "  `installation` CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,\n"
+_OPTIONS = "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the sink remembers of a pipeline. `session` is the nonce of the session that may write now."""
+
+    installation: str
+    epoch: int
+    attempt: int
+    session: str
+    last_delivered: int
+    floor: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Compared with `Fence.rank`."""
+        return (self.epoch, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """One row of the ledger."""
+
+    installation: str
+    outcome: Outcome
+    epoch: int
+    attempt: int
+    digest: str
+    counts: Mapping[str, int]
+    detail: Mapping[str, Any]
+
+    def proof(self, participant: str, number: int) -> Proof:
+        """The marker as the core reads it."""
+        return Proof(participant, number, self.outcome, self.digest, self.epoch, self.counts, self.detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The tables of one participant, and the rows there that are one pipeline's."""
+
+    schema: str
+    pipeline: str
+    participant: str
+
+    @property
+    def table(self) -> str:
+        """The ledger, quoted."""
+        return TableName(self.schema, LEDGER).sql
+
+    @property
+    def head_table(self) -> str:
+        """The head, quoted."""
+        return TableName(self.schema, HEAD).sql
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return (self.pipeline, self.participant)
+
+    # --- the tables ---------------------------------------------------------------------------------------------
+
+    def ddl(self) -> Sequence[str]:
+        """The statements that create both tables where they are lacking."""
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self.head_table} (\n{_KEY}{_OWNER}"
+            "  `epoch` BIGINT UNSIGNED NOT NULL,\n"
+            "  `attempt` BIGINT UNSIGNED NOT NULL,\n"
+            "  `session` CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,\n"
+            "  `last_delivered` BIGINT UNSIGNED NOT NULL,\n"
+            "  `floor` BIGINT UNSIGNED NOT NULL,\n"
+            "  `at` DATETIME(6) NOT NULL,\n"
+            f"  PRIMARY KEY (`pipeline`, `participant`)\n) {_OPTIONS}",
+            f"CREATE TABLE IF NOT EXISTS {self.table} (\n{_KEY}"
+            "  `number` BIGINT UNSIGNED NOT NULL,\n"
+            "  `branch` VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,\n"
+            f"{_OWNER}"
+            "  `kind` VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,\n"
+            "  `epoch` BIGINT UNSIGNED NOT NULL,\n"
+            "  `attempt` BIGINT UNSIGNED NOT NULL,\n"
+            "  `digest` CHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,\n"
+            "  `rows` BIGINT UNSIGNED NOT NULL,\n"
+            "  `counts` MEDIUMTEXT NOT NULL,\n"
+            "  `detail` MEDIUMTEXT NOT NULL,\n"
+            "  `at` DATETIME(6) NOT NULL,\n"
+            f"  PRIMARY KEY (`pipeline`, `participant`, `number`, `branch`)\n) {_OPTIONS}",
+        )
+
+    def probes(self) -> Sequence[str]:
+        """Statements that change nothing and fail unless all privileges that are needed are there."""
+        return (
+            f"INSERT INTO {self.table} SELECT * FROM {self.table} WHERE 1 = 0",
+            f"UPDATE {self.table} SET `rows` = `rows`, `counts` = `counts`, `detail` = `detail` WHERE 1 = 0",
+            f"DELETE FROM {self.table} WHERE 1 = 0",
+            f"INSERT INTO {self.head_table} SELECT * FROM {self.head_table} WHERE 1 = 0",
+            f"UPDATE {self.head_table} SET `epoch` = `epoch`, `attempt` = `attempt`, `session` = `session`,"
+            " `last_delivered` = `last_delivered`, `floor` = `floor`, `at` = `at` WHERE 1 = 0",
+        )
+
+    # --- the head -----------------------------------------------------------------------------------------------
+
+    def head(self, session: Session, *, lock: bool = False) -> Head | None:
+        """The head as committed (without `lock`), or as locked by this transaction."""
+        row = session.row(
+            "SELECT `installation`, `epoch`, `attempt`, `session`, `last_delivered`, `floor`"
+            f" FROM {self.head_table} WHERE `pipeline` = %s AND `participant` = %s" + (" FOR UPDATE" if lock else ""),
+            self._key,
+        )
+        return None if row is None else Head(row[0], int(row[1]), int(row[2]), row[3], int(row[4]), int(row[5]))
+
+    def announce(self, session: Session, fence: Fence, nonce: str) -> bool:
+        """Raises the head to `fence` and names the session that may write; False when the head does not allow it.
+
+        One statement in autocommit mode: a process that is stopped before or after it holds no lock.
+        """
+        statement = session.run(
+            f"UPDATE {self.head_table} SET `epoch` = %s, `attempt` = %s, `session` = %s, `at` = UTC_TIMESTAMP(6)"
+            " WHERE `pipeline` = %s AND `participant` = %s AND `installation` = %s"
+            " AND (`epoch` < %s OR (`epoch` = %s AND `attempt` <= %s))",
+            (fence.epoch, fence.attempt, nonce, *self._key, fence.installation, fence.epoch, *fence.rank),
+        )
+        return statement.affected == 1
+
+    def create_head(self, session: Session, fence: Fence) -> None:
+        """A new pipeline's head: nothing delivered. Nothing happens when somebody else was faster."""
+        session.run(
+            f"INSERT INTO {self.head_table} (`pipeline`, `participant`, `installation`, `epoch`, `attempt`, `session`,"
+            " `last_delivered`, `floor`, `at`) VALUES (%s, %s, %s, %s, %s, '', 0, 0, UTC_TIMESTAMP(6))"
+            " ON DUPLICATE KEY UPDATE `pipeline` = `pipeline`",
+            (*self._key, fence.installation, fence.epoch, fence.attempt),
+        )
+
+    def deliver_head(self, session: Session, number: int) -> None:
+        """The number is the last delivered one (in the transaction that delivers it)."""
+        session.run(
+            f"UPDATE {self.head_table} SET `last_delivered` = %s, `at` = UTC_TIMESTAMP(6)"
+            " WHERE `pipeline` = %s AND `participant` = %s",
+            (number, *self._key),
+        )
+
+    def raise_floor(self, session: Session, floor: int) -> None:
+        """No number at or below `floor` can be delivered or aborted any more."""
+        session.run(
+            f"UPDATE {self.head_table} SET `floor` = GREATEST(`floor`, %s), `at` = UTC_TIMESTAMP(6)"
+            " WHERE `pipeline` = %s AND `participant` = %s",
+            (floor, *self._key),
+        )
+
+    # --- the markers --------------------------------------------------------------------------------------------
+
+    def marker(self, session: Session, number: int) -> Marker | None:
+        """The marker of a number as this transaction, or a fresh snapshot in autocommit mode, sees it."""
+        row = session.row(
+            "SELECT `installation`, `kind`, `epoch`, `attempt`, `digest`, `counts`, `detail`"
+            f" FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` = %s AND `branch` = %s",
+            (*self._key, number, WHOLE),
+        )
+        if row is None:
+            return None
+        return Marker(row[0], Outcome(row[1]), int(row[2]), int(row[3]), row[4], json.loads(row[5]), json.loads(row[6]))
+
+    def newest_marker(self, session: Session) -> int:
+        """The highest number with a marker; 0 when there is none."""
+        row = session.row(
+            f"SELECT MAX(`number`) FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s", self._key
+        )
+        return int(row[0] or 0) if row else 0
+
+    def insert_marker(
+        self, session: Session, plan: Plan, fence: Fence, outcome: Outcome, detail: Mapping[str, Any]
+    ) -> None:
+        """Takes the number's place. Error 1062: it is settled already, as the row there says."""
+        session.run(
+            f"INSERT INTO {self.table} (`pipeline`, `participant`, `number`, `branch`, `installation`, `kind`,"
+            " `epoch`, `attempt`, `digest`, `rows`, `counts`, `detail`, `at`)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 0, '{}', %s, UTC_TIMESTAMP(6))",
+            (
+                *self._key,
+                plan.number,
+                WHOLE,
+                fence.installation,
+                outcome.value,
+                fence.epoch,
+                fence.attempt,
+                plan.digest,
+                canonical_json(dict(detail)),
+            ),
+        )
+
+    def fill_marker(self, session: Session, number: int, counts: Mapping[str, int], detail: Mapping[str, Any]) -> int:
+        """Writes what the server counted; returns the affected rows, which must be 1."""
+        return session.run(
+            f"UPDATE {self.table} SET `rows` = %s, `counts` = %s, `detail` = %s, `at` = UTC_TIMESTAMP(6)"
+            " WHERE `pipeline` = %s AND `participant` = %s AND `number` = %s AND `branch` = %s",
+            (
+                sum(counts.values()),
+                canonical_json(dict(counts)),
+                canonical_json(dict(detail)),
+                *self._key,
+                number,
+                WHOLE,
+            ),
+        ).affected
+
+    def prune(self, session: Session, floor: int, limit: int) -> int:
+        """Deletes up to `limit` markers at or below `floor`, oldest first; returns how many."""
+        return session.run(
+            f"DELETE FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` <= %s"
+            f" ORDER BY `number`, `branch` LIMIT {int(limit)}",
+            (*self._key, floor),
+        ).affected

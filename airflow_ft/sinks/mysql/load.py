@@ -1,0 +1,124 @@
+"""Sending a segment's rows in the open transaction, and making sure that each of them arrived unchanged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TypeVar
+
+import pyarrow as pa
+
+from airflow_ft.core.errors import DeclinedError, SinkUnavailableError
+from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.sinks.mysql.encoding import (
+    TargetColumn,
+    insert_statements,
+    load_lines,
+    load_statement,
+    slices,
+)
+from airflow_ft.sinks.mysql.failures import refuses_rows
+from airflow_ft.sinks.mysql.session import Limits, Session, Statement
+from airflow_ft.sinks.mysql.validation import Target
+
+T = TypeVar("T")
+
+_COLUMN = re.compile(r"[Cc]olumn '(?P<column>.+?)'")
+_ROW = re.compile(r" at row (?P<row>\d+)")
+
+
+def place(message: str) -> tuple[str, int]:
+    """Column ("" when not named) and row (0 when not named) in a message of the server, which counts rows from 1."""
+    column, row = _COLUMN.search(message), _ROW.search(message)
+    return (column.group("column").rpartition(".")[2] if column else ""), (int(row.group("row")) if row else 0)
+
+
+class Loader:
+    """Sends rows by LOAD DATA LOCAL, or by multi-row INSERT where `use_insert` says so. Memory: a few slices."""
+
+    def __init__(self, session: Session, limits: Limits, *, use_insert: bool) -> None:
+        self._session = session
+        self._limits = limits
+        self._use_insert = use_insert
+
+    def send(self, reader: SegmentReader, target: Target) -> int:
+        """Sends all rows of one sink in one segment; returns the rows that the server counted.
+
+        Raises:
+            DeclinedError: the server changed, dropped or questioned a row (LOAD DATA LOCAL makes warnings of errors,
+                even in strict mode).
+            pymysql.err.MySQLError: what the server answered; the transaction must be rolled back.
+        """
+        if not reader.files(target.sink):  # the job returned nothing for it, perhaps not even columns
+            return 0
+        columns = target.written(reader.schema(target.sink))
+        return sum(self._send_file(reader, target, columns, file) for file in reader.files(target.sink))
+
+    def _send_file(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> int:
+        if file.rows == 0:
+            return 0
+        table = target.table.name.sql
+        affected = 0
+        if self._use_insert:
+            with closing(_ahead(self._inserts(reader, target, columns, file))) as statements:
+                for sql, rows in statements:
+                    statement = self._session.run_bytes(sql)
+                    self._check(statement, rows, target, file, affected)
+                    affected += statement.affected
+        else:
+            with closing(_ahead(load_lines(piece, columns) for piece in self._pieces(reader, target, file))) as lines:
+                statement = self._session.load(load_statement(table, columns), lines)
+            self._check(statement, file.rows, target, file, 0)
+            affected = statement.affected
+        if affected != file.rows:
+            raise self._lost(affected, file.rows, target, file)
+        return affected
+
+    def _pieces(self, reader: SegmentReader, target: Target, file: WalFile) -> Iterator[pa.RecordBatch]:
+        for batch in reader.batches(target.sink, file):
+            yield from slices(batch, self._limits.slice_bytes)
+
+    def _inserts(
+        self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile
+    ) -> Iterator[tuple[bytes, int]]:
+        size = min(self._limits.insert_bytes, self._session.max_allowed_packet - 1024)
+        for piece in self._pieces(reader, target, file):
+            yield from insert_statements(target.table.name.sql, piece, columns, size)
+
+    def _check(self, statement: Statement, expected: int, target: Target, file: WalFile, before: int) -> None:
+        """Affected rows as expected and no warnings at all, else nothing of this may be committed."""
+        if statement.warnings == 0 and statement.affected == expected:
+            return
+        warnings = self._session.rows("SHOW WARNINGS") if statement.warnings else []
+        if not warnings:
+            raise self._lost(statement.affected, expected, target, file)
+        warnings.sort(key=lambda warning: not refuses_rows(int(warning[1])))
+        _, code, message = warnings[0]
+        column, row = place(str(message))
+        raise DeclinedError(
+            f"the server did not take the rows as they are: {message} (warning {code},"
+            f" {statement.warnings} in all; {statement.affected} of {expected} rows entered).",
+            remedy="mend the values or the table; ask for the columns' types and the unique keys.",
+            sink=target.sink,
+            column=column,
+            row=f"{before + row} of {file.path}" if row else "",
+        )
+
+    def _lost(self, affected: int, expected: int, target: Target, file: WalFile) -> SinkUnavailableError:
+        return SinkUnavailableError(
+            f"the server counted {affected} rows of {expected} in {file.path}, without a warning.",
+            remedy="nothing was committed; look for triggers or proxies on this table that change statements.",
+            sink=target.sink,
+        )
+
+
+def _ahead(items: Iterator[T]) -> Generator[T, None, None]:
+    """The same items, the next one being made in a thread while the caller is busy with this one."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="airflow-ft-mysql") as pool:
+        done = object()
+        waiting = pool.submit(next, items, done)
+        while (item := waiting.result()) is not done:
+            waiting = pool.submit(next, items, done)
+            yield item  # type: ignore[misc]

@@ -1,0 +1,414 @@
+"""The strategy `local`: marker and all rows of all tables of a server in one local transaction (ATOMIC).
+
+The transaction, in this order (DESIGN 6), each step safe against dying before or after it:
+
+1. announce: the head is raised and names this session, in a statement of its own (`fencing`);
+2. BEGIN; lock the head; still mine? Is the number settled, does the head fit the plan?
+3. insert the marker: whoever comes later meets it, and 'duplicate key' means settled, never 'committed' (hole 1);
+4. send the rows; each file's affected rows and warnings are checked;
+5. what the server counted goes into the marker, the number into the head; COMMIT.
+
+A process that dies before COMMIT leaves nothing. When COMMIT is not answered, or any other answer is lost, the same
+steps run again on a new connection and the marker decides (I6).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any, TypeVar
+
+import pymysql
+
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    DeclinedError,
+    FencedError,
+    ForeignOwnerError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+)
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof
+from airflow_ft.core.ports import ConnectionInfo, WalReader
+from airflow_ft.sinks.mysql.catalog import read_table
+from airflow_ft.sinks.mysql.failures import (
+    DUPLICATE_KEY,
+    LOCAL_INFILE_REFUSED,
+    NO_SUCH_TABLE,
+    Meaning,
+    code_of,
+    describe,
+    failure,
+    meaning,
+)
+from airflow_ft.sinks.mysql.fencing import announce, check_owner, guarded_head
+from airflow_ft.sinks.mysql.inspection import check_privileges, check_server, ensure_ledger
+from airflow_ft.sinks.mysql.ledger import Head, Ledger, Marker
+from airflow_ft.sinks.mysql.load import Loader, place
+from airflow_ft.sinks.mysql.naming import TableName
+from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.validation import Target, check_segment
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class _Unanswered(Exception):
+    """COMMIT ended with an error, whatever it says: in doubt until the marker was read."""
+
+
+class _LoadLocalRefused(Exception):
+    """LOAD DATA LOCAL is switched off somewhere between here and the server."""
+
+
+class LocalParticipant:
+    """One server with all tables that a pipeline writes there. See `airflow_ft.core.ports.Participant`."""
+
+    def __init__(
+        self,
+        plan: ParticipantPlan,
+        sinks: Mapping[str, MySqlSink],
+        connection: ConnectionInfo,
+        wal: WalReader,
+        limits: Limits,
+    ) -> None:
+        self._plan = plan
+        self._sinks = sinks
+        self._connection = connection
+        self._wal = wal
+        self._limits = limits
+        self._nonces: set[str] = set()  # of the sessions that this object announced
+        self._ledger_schema = next((s.ledger_schema for s in sinks.values() if s.ledger_schema), connection.schema)
+
+    # --- the protocol -------------------------------------------------------------------------------------------
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Raises the head, then votes on server, privileges, schema and rows; returns notes for people."""
+        return self._persist("preparing", plan, lambda _: self._prepare(plan, fence))
+
+    def commit(self, plan: Plan, fence: Fence) -> Proof:
+        """Delivers under this plan's marker, or finds that the number is settled."""
+        return self._persist("committing", plan, lambda tries: self._commit(plan, fence, tries))
+
+    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        """Writes the tombstone, which a late COMMIT meets; or finds the marker that stands there."""
+        return self._persist("writing the tombstone", plan, lambda _: self._abort(plan, fence, detail))
+
+    def proof(self, plan: Plan) -> Proof | None:
+        """The marker in a fresh snapshot; None when there is none, which proves nothing."""
+        return self._persist("reading the marker", plan, lambda _: self._proof(plan))
+
+    def forget(self, fence: Fence, floor: int) -> None:
+        """Prunes markers at or below `floor` in bounded batches, each in the transaction that raises the floor."""
+        self._persist("pruning markers", None, lambda _: self._forget(fence, floor))
+
+    def close(self) -> None:
+        """Nothing is held between calls: each opens its own connection and closes it."""
+
+    # --- the steps ----------------------------------------------------------------------------------------------
+
+    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        unsafe_allowed = any(sink.allow_unsafe_durability for sink in self._sinks.values())
+        ledger = self._ledger(plan.pipeline)
+        with closing(self._open()) as session:
+            warnings = check_server(session, allow_unsafe_durability=unsafe_allowed)
+            warnings += ensure_ledger(session, ledger)
+            killed = self._announce(session, ledger, fence, create=self._plan.predecessor == 0)
+            head = ledger.head(session)
+            check_owner(head, fence)
+            assert head is not None
+            notes: dict[str, Any] = {
+                "server": session.product,
+                "path": "load" if session.can_load_local else "insert",
+                "head": {"last_delivered": head.last_delivered, "floor": head.floor},
+            }
+            if killed:
+                notes["killed"] = list(killed)
+            marker = self._settled(session, ledger, plan, fence, head, exactly=False)
+            if marker is not None:  # an earlier try went further than the store knows
+                return notes | {"settled": marker.outcome.value}
+            if not session.can_load_local:
+                warnings.append("LOAD DATA LOCAL is switched off: rows go by multi-row INSERT, several times slower")
+                log.warning("%s: %s (local_infile)", self._plan.name, warnings[-1])
+            readers = [self._wal.open(segment) for segment in plan.segments]
+            targets = self._targets(session)
+            for target in targets.values():
+                for reader in readers:
+                    if target.sink in reader.sinks() and reader.schema(target.sink).names:
+                        columns = target.written(reader.schema(target.sink))
+                        check_privileges(session, target, columns)
+        # From here on no connection is held: looking at rows may take longer than the server waits.
+        tables: dict[str, Any] = {}
+        for name, target in targets.items():
+            found: list[str] = []
+            for reader in readers:
+                if name in reader.sinks():
+                    found += check_segment(target, reader)
+            if target.table.triggers:
+                found.append(f"triggers fire for each row: {', '.join(target.table.triggers)}")
+            tables[name] = {
+                "table": str(target.table.name),
+                "rows": sum(segment.rows.get(name, 0) for segment in plan.segments),
+                "fingerprint": target.table.fingerprint,
+                "notes": sorted(set(found)),
+            }
+        return notes | {"tables": tables, "warnings": warnings}
+
+    def _commit(self, plan: Plan, fence: Fence, tries: int) -> Proof:
+        try:
+            return self._deliver(plan, fence, tries, use_insert=False)
+        except _LoadLocalRefused as error:
+            log.warning("%s: LOAD DATA LOCAL was refused (%s): rows go by INSERT", self._plan.name, error)
+            return self._deliver(plan, fence, tries, use_insert=True)
+
+    def _deliver(self, plan: Plan, fence: Fence, tries: int, *, use_insert: bool) -> Proof:
+        ledger = self._ledger(plan.pipeline)
+        with closing(self._open()) as session:
+            use_insert = use_insert or not session.can_load_local
+            killed = self._announce(session, ledger, fence)
+            targets = self._targets(session)
+            session.begin()
+            head = guarded_head(session, ledger, fence, self._nonce)
+            marker = self._settled(session, ledger, plan, fence, head, exactly=True)
+            if marker is not None:
+                return marker.proof(self._plan.name, plan.number)
+            detail: dict[str, Any] = {
+                "server": session.product,
+                "connection": session.id,
+                "path": "insert" if use_insert else "load",
+                "attempt": fence.attempt,
+                "tries": tries,
+                "segments": [segment.number for segment in plan.segments],
+                "tables": {name: str(target.table.name) for name, target in targets.items()},
+            }
+            if killed:
+                detail["killed"] = list(killed)
+            if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail):
+                session.close()
+                return self._standing(plan)
+            counts = self._send(session, plan, targets, use_insert)
+            if ledger.fill_marker(session, plan.number, counts, detail) != 1:
+                raise SinkUnavailableError("the marker of this very transaction is not to be found.")
+            ledger.deliver_head(session, plan.number)
+            self._end(session)
+        return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)
+
+    def _send(self, session: Session, plan: Plan, targets: Mapping[str, Target], use_insert: bool) -> dict[str, int]:
+        """All rows of all segments in order; returns what the server counted, which is what the plan says."""
+        counts = dict.fromkeys(targets, 0)
+        loader = Loader(session, self._limits, use_insert=use_insert)
+        for segment in plan.segments:
+            reader = self._wal.open(segment)
+            for name, target in targets.items():
+                if name not in reader.sinks():
+                    continue
+                try:
+                    affected = loader.send(reader, target)
+                except pymysql.err.MySQLError as error:
+                    if not use_insert and code_of(error) in LOCAL_INFILE_REFUSED:
+                        raise _LoadLocalRefused(describe(error)) from error
+                    if meaning(error) is Meaning.ROWS:
+                        # The marker is in already, so a duplicate key is one of the user's own.
+                        column, row = place(describe(error))
+                        declined = failure(error, f"table {target.table.name}", rows=True)
+                        raise declined.located(sink=name, column=column, row=str(row or "")) from error
+                    raise
+                expected = segment.rows.get(name, 0)
+                if affected != expected:
+                    raise SinkUnavailableError(
+                        f"the server counted {affected} rows, segment {segment.number} has {expected}.",
+                        remedy="nothing was committed; the manifest and its files disagree: report it.",
+                        sink=name,
+                    )
+                counts[name] += affected
+        return counts
+
+    def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        ledger = self._ledger(plan.pipeline)
+        with closing(self._open()) as session:
+            self._announce(session, ledger, fence)
+            session.begin()
+            head = guarded_head(session, ledger, fence, self._nonce)
+            marker = self._settled(session, ledger, plan, fence, head, exactly=False)
+            if marker is not None:
+                return marker.proof(self._plan.name, plan.number)
+            if not self._take_place(session, ledger, plan, fence, Outcome.ABORTED, detail):
+                session.close()
+                return self._standing(plan)
+            self._end(session)
+        return Proof(self._plan.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
+
+    def _proof(self, plan: Plan) -> Proof | None:
+        with closing(self._open()) as session:
+            try:
+                marker = self._ledger(plan.pipeline).marker(session, plan.number)
+            except pymysql.err.MySQLError as error:
+                if code_of(error) == NO_SUCH_TABLE:  # never prepared
+                    return None
+                raise
+        if marker is None:
+            return None
+        self._check_marker(marker, plan, plan.installation)
+        return marker.proof(self._plan.name, plan.number)
+
+    def _forget(self, fence: Fence, floor: int) -> None:
+        if floor <= 0:
+            return
+        ledger = self._ledger(fence.pipeline)
+        with closing(self._open()) as session:
+            while True:
+                session.begin()
+                head = ledger.head(session, lock=True)
+                # Retention works with the epoch alone: it takes no attempt, and must not fence one at work.
+                check_owner(head, Fence(fence.pipeline, fence.installation, fence.epoch, head.attempt if head else 0))
+                ledger.raise_floor(session, floor)
+                pruned = ledger.prune(session, floor, self._limits.prune_batch)
+                self._end(session)
+                if pruned < self._limits.prune_batch:
+                    return
+
+    # --- what the steps share -----------------------------------------------------------------------------------
+
+    def _settled(
+        self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, head: Head, *, exactly: bool
+    ) -> Marker | None:
+        """The number's marker, when it is settled; else checks that the head fits the plan.
+
+        `exactly`: the predecessor must have been delivered. A vote or a tombstone may come before that.
+        """
+        marker = ledger.marker(session, plan.number)
+        if marker is not None:
+            self._check_marker(marker, plan, fence.installation)
+            return marker
+        found, expected = head.last_delivered, self._plan.predecessor
+        if head.floor >= plan.number:
+            what = f"its floor is {head.floor}: number {plan.number} was settled and pruned long ago"
+        elif found > expected:
+            what = f"it delivered number {found} last, the plan of {plan.number} expects {expected}"
+        elif exactly and found < expected:
+            what = (
+                f"it delivered number {found} last, the plan of {plan.number} expects {expected}: the server has"
+                " forgotten a delivery (restored from a backup, or failed over to a replica that lagged)"
+            )
+        else:
+            return None
+        raise StoreBehindSinkError(
+            f"the decision log and the sink contradict each other: {what}.",
+            remedy="find out which of the two is the older one, compare the tables, then `airflow ft resume`.",
+        )
+
+    def _check_marker(self, marker: Marker, plan: Plan, installation: str) -> None:
+        if marker.installation != installation:
+            raise ForeignOwnerError(
+                f"the marker of number {plan.number} belongs to installation {marker.installation}.",
+                remedy="bring back that installation's decision log, or take over by `airflow ft adopt`.",
+            )
+        if marker.digest != plan.digest:
+            raise StoreBehindSinkError(
+                f"number {plan.number} stands in the sink with other rows (digest {marker.digest[:12]}, the plan's is"
+                f" {plan.digest[:12]}): the decision log was restored from a backup.",
+                remedy="bring back the newer decision log, or compare both and then `airflow ft resume`.",
+            )
+
+    def _take_place(
+        self,
+        session: Session,
+        ledger: Ledger,
+        plan: Plan,
+        fence: Fence,
+        outcome: Outcome,
+        detail: Mapping[str, Any],
+    ) -> bool:
+        """Inserts the marker; False when the place is taken (settled: what that means is read, not guessed)."""
+        try:
+            ledger.insert_marker(session, plan, fence, outcome, detail)
+        except pymysql.err.MySQLError as error:
+            if code_of(error) != DUPLICATE_KEY:
+                raise
+            return False
+        return True
+
+    def _standing(self, plan: Plan) -> Proof:
+        """The marker that took the place, in a fresh snapshot."""
+        proof = self._proof(plan)
+        if proof is None:
+            raise SinkUnavailableError("a marker stood there and is gone.", remedy="it is tried again.")
+        return proof
+
+    def _end(self, session: Session) -> None:
+        try:
+            session.commit()
+        except pymysql.err.MySQLError as error:
+            raise _Unanswered(describe(error)) from error
+
+    def _persist(self, doing: str, plan: Plan | None, step: Callable[[int], T]) -> T:
+        """Runs a step, again on a new connection when an answer was lost or a lock was not had (bounded)."""
+        for tries in range(1, self._limits.tries + 1):
+            last = tries == self._limits.tries
+            try:
+                return step(tries)
+            except _Unanswered as error:
+                text: AirflowFtError = SinkUnavailableError(
+                    f"{doing}: COMMIT was not answered, so it is in doubt: {error}",
+                    remedy="the next try reads the marker.",
+                )
+                cause: BaseException = error
+            except pymysql.err.MySQLError as error:
+                text, cause = failure(error, doing), error
+                last = last or meaning(error) not in (Meaning.LOST, Meaning.BUSY)
+            except SinkUnavailableError as error:
+                # Nobody answers at all: worth another try only while something is in doubt or was interrupted.
+                text, cause = error, error
+                last = last or tries == 1
+            except (DeclinedError, FencedError, SinkAccessError) as error:
+                raise error.located(**self._where(plan)) from error.__cause__
+            if last:
+                raise text.located(**self._where(plan)) from cause
+            log.warning("%s: %s; trying again (%d of %d)", self._plan.name, text.what, tries, self._limits.tries)
+            time.sleep(min(0.1 * 4 ** (tries - 1), 5.0))
+        raise AssertionError("unreachable")
+
+    def _where(self, plan: Plan | None) -> dict[str, str | int]:
+        where: dict[str, str | int] = {"participant": self._plan.name}
+        return where | ({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {})
+
+    def _open(self) -> Session:
+        return Session(self._connection, self._limits)
+
+    def _announce(self, session: Session, ledger: Ledger, fence: Fence, *, create: bool = False) -> tuple[int, ...]:
+        self._nonce = secrets.token_hex(16)
+        self._nonces.add(self._nonce)
+        return announce(session, ledger, fence, self._nonce, self._limits, self._nonces, create=create)
+
+    def _ledger(self, pipeline: str) -> Ledger:
+        if not self._ledger_schema:
+            raise SinkAccessError(
+                "neither the connection nor the sink names a schema for the ledger.",
+                remedy="set the connection's schema, or MySqlSink(ledger_schema=...).",
+                participant=self._plan.name,
+            )
+        return Ledger(self._ledger_schema, pipeline, self._plan.name)
+
+    def _targets(self, session: Session) -> dict[str, Target]:
+        found = {}
+        for name, sink in self._sinks.items():
+            table = TableName.parse(sink.table).within(self._connection.schema)
+            if not table.schema:
+                raise SinkAccessError(
+                    f"neither the connection nor the sink names the schema of table {table.name!r}.",
+                    remedy="set the connection's schema, or write 'schema.table'.",
+                    sink=name,
+                )
+            late = session.is_mariadb and session.version >= (11, 5, 1)
+            try:
+                read = read_table(session, table)
+            except SinkAccessError as error:
+                raise error.located(sink=name) from None
+            found[name] = Target(name, read, sink.columns, late, session.max_allowed_packet)
+        return found

@@ -1,0 +1,28 @@
+"""Opens a MySQL participant: the strategy that the plan names."""
+
+from __future__ import annotations
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo, Participant, WalReader
+from airflow_ft.sinks.mysql.local import LocalParticipant
+from airflow_ft.sinks.mysql.session import Limits
+from airflow_ft.sinks.mysql.spec import MySqlSink
+
+
+def open_participant(
+    plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader, limits: Limits | None = None
+) -> Participant:
+    """The participant of a plan; it connects at the first call. `limits` are times and sizes, for tests.
+
+    Raises:
+        ConfigurationError: the plan's settings cannot work, or its sinks contradict each other.
+    """
+    sinks = {name: MySqlSink.from_settings(plan.name, plan.strategy, settings) for name, settings in plan.sinks.items()}
+    if len({sink.ledger_schema for sink in sinks.values()}) > 1:
+        raise ConfigurationError(
+            f"the sinks {', '.join(sorted(sinks))} of connection {plan.name!r} name different ledger schemas.",
+            remedy="give all of them the same ledger_schema: they share one ledger.",
+            participant=plan.name,
+        )
+    return LocalParticipant(plan, sinks, connection, wal, limits or Limits())

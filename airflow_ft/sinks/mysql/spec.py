@@ -1,0 +1,109 @@
+"""What a DAG author writes to deliver into MySQL or MariaDB. Imported at DAG parse, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import Promise
+from airflow_ft.sinks.mysql.naming import TableName, check_identifier
+
+PROMISES: Mapping[str, Promise] = {"local": Promise.ATOMIC}
+"""The strategies there are, and what each can promise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MySqlSink:
+    """Rows of a pipeline into one table of a MySQL (8.0 or later) or MariaDB (10.6 or later) server.
+
+    table: "orders" (in the connection's schema) or "shop.orders"; parts with odd characters in backticks. It must
+        exist, as an InnoDB base table. May contain Jinja, which must be rendered before the plan is made.
+    conn_id: the Airflow connection. All sinks of one connection are one participant: they commit together.
+    strategy: "local": marker and all rows of all tables of the server in one local transaction (promise ATOMIC).
+    columns: source column -> table column, naming every column that is written; a source column that is not named
+        is not delivered. None: each source column goes into the table's column of the same name.
+    ledger_schema: schema of the tables `airflow_ft_ledger` and `airflow_ft_head`; None: the connection's.
+    allow_unsafe_durability: deliver although the server may forget commits that it acknowledged (a power cut can then
+        lose or double rows); a warning is logged instead of an error.
+
+    Raises:
+        ConfigurationError: at construction, for what cannot work.
+    """
+
+    table: str
+    conn_id: str = "mysql_default"
+    strategy: str = "local"
+    columns: Mapping[str, str] | None = None
+    ledger_schema: str | None = None
+    allow_unsafe_durability: bool = False
+
+    kind: ClassVar[str] = "mysql"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.conn_id, str) or not self.conn_id or self.conn_id != self.conn_id.strip():
+            raise ConfigurationError(f"{self.conn_id!r} is not a connection id.", remedy="give conn_id= a name.")
+        if self.strategy not in PROMISES:
+            raise ConfigurationError(
+                f"MySqlSink has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(PROMISES))}."
+            )
+        if not _is_template(self.table):
+            TableName.parse(self.table)
+        if self.ledger_schema is not None and not _is_template(self.ledger_schema):
+            check_identifier("schema", self.ledger_schema)
+        if not isinstance(self.allow_unsafe_durability, bool):
+            raise ConfigurationError(
+                f"allow_unsafe_durability is {self.allow_unsafe_durability!r}.", remedy="give True or False."
+            )
+        if self.columns is not None:
+            _check_columns(self.columns)
+
+    @property
+    def promise(self) -> Promise:
+        """What the strategy can promise."""
+        return PROMISES[self.strategy]
+
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON for the plan. ConfigurationError while Jinja is left in a name."""
+        for text in (self.table, self.ledger_schema):
+            if text is not None and _is_template(text):
+                raise ConfigurationError(
+                    f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
+                )
+        return {
+            "table": self.table,
+            "columns": dict(self.columns) if self.columns is not None else None,
+            "ledger_schema": self.ledger_schema,
+            "allow_unsafe_durability": self.allow_unsafe_durability,
+        }
+
+    @classmethod
+    def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> MySqlSink:
+        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
+        known = {"table", "columns", "ledger_schema", "allow_unsafe_durability"}
+        if unknown := sorted(set(settings) - known):
+            raise ConfigurationError(
+                f"the plan has settings that this release does not know: {', '.join(unknown)}.",
+                remedy="run the release that made the plan, or a newer one.",
+            )
+        return cls(conn_id=conn_id, strategy=strategy, **settings)
+
+
+def _is_template(text: object) -> bool:
+    return isinstance(text, str) and ("{{" in text or "{%" in text)
+
+
+def _check_columns(columns: object) -> None:
+    if not isinstance(columns, Mapping) or not columns:
+        raise ConfigurationError(f"columns is {columns!r}.", remedy="map source columns to table columns, or leave it.")
+    seen: dict[str, str] = {}
+    for source, target in columns.items():
+        if not isinstance(source, str) or not source:
+            raise ConfigurationError(f"columns: {source!r} is not a source column.", remedy="give its name.")
+        check_identifier("column", target)
+        first = seen.setdefault(target.lower(), source)  # MySQL compares names of columns without case
+        if first != source:
+            raise ConfigurationError(
+                f"columns: {first!r} and {source!r} both go into {target!r}.", remedy="give each a column of its own."
+            )

@@ -1,0 +1,192 @@
+"""The vote on rows and schema: what can be known before the commit point, from the manifest and information_schema.
+
+Rows are read for two purposes only: to look for what no minimum or maximum can tell (digits that a column would cut
+off, blanks that CHAR would drop), and to name one offender of a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.core.errors import DeclinedError, SinkAccessError
+from airflow_ft.core.ports import ColumnStatistics, SegmentReader
+from airflow_ft.sinks.mysql.catalog import Column, Table
+from airflow_ft.sinks.mysql.compatibility import SERVER_JUDGES, Check, Objection, judge, null_checks
+from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of, is_text
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A sink's table and how the sink's columns are mapped into it (None: by name)."""
+
+    sink: str
+    table: Table
+    mapping: Mapping[str, str] | None
+    timestamps_to_2106: bool
+    max_allowed_packet: int
+
+    def written(self, schema: pa.Schema) -> list[TargetColumn]:
+        """The columns to write for a segment's schema. DeclinedError when they cannot be told."""
+        duplicates = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if duplicates:
+            raise self._declined(f"the rows have several columns named {duplicates[0]!r}", "rename them in the job.")
+        pairs = self.mapping if self.mapping is not None else {name: name for name in schema.names}
+        columns: list[TargetColumn] = []
+        seen: dict[str, str] = {}
+        for source, target in pairs.items():
+            if source not in schema.names:
+                raise self._declined(
+                    f"the rows have no column {source!r}, which columns= names; they have: {', '.join(schema.names)}",
+                    "mend columns= of the sink, or the job.",
+                    source,
+                )
+            column = self.table.column(target)
+            if column is None:
+                raise self._declined(
+                    f"{self.table.name} has no column {target!r}; it has:"
+                    f" {', '.join(known.name for known in self.table.columns.values())}",
+                    f"add the column (its values are {schema.field(source).type}), or name in columns= what to write.",
+                    source,
+                )
+            if (first := seen.setdefault(column.name, source)) != source:
+                raise self._declined(
+                    f"{first!r} and {source!r} are one column of {self.table.name}, which ignores case",
+                    "name in columns= where each goes.",
+                    source,
+                )
+            form = form_of(schema.field(source).type, bits=column.type == "bit")
+            columns.append(TargetColumn(source, column.name, form))
+        return columns
+
+    def _declined(self, what: str, remedy: str, column: str = "", row: str = "") -> DeclinedError:
+        return DeclinedError(f"{what}.", remedy=remedy, sink=self.sink, column=column, row=row)
+
+
+def check_segment(target: Target, reader: SegmentReader) -> list[str]:
+    """Judges one segment's rows of one sink; returns notes for people.
+
+    Raises:
+        DeclinedError: rows or schema cannot be accepted; names column, what was found and allowed, and one row.
+        SinkAccessError: a value is larger than the server's max_allowed_packet.
+    """
+    schema = reader.schema(target.sink)
+    if not schema.names:  # the job returned nothing for this sink
+        return []
+    columns = target.written(schema)
+    statistics = reader.statistics(target.sink)
+    _check_unwritten(target, columns)
+    undecided: list[tuple[str, Column, Check]] = []
+    notes: list[str] = []
+    for written in columns:
+        column = target.table.column(written.name)
+        assert column is not None
+        kind = schema.field(written.source).type
+        if column.generated:
+            raise target._declined(
+                f"{column.name} is a generated column of {target.table.name}", "leave it out.", written.source
+            )
+        verdict = judge(kind, column, timestamps_to_2106=target.timestamps_to_2106)
+        if isinstance(verdict, Objection):
+            raise target._declined(
+                f"{verdict.found} ({target.table.name}.{column.name})", verdict.remedy, written.source
+            )
+        known = statistics.get(written.source)
+        _check_size(target, written.source, kind, known)
+        for check in (*null_checks(column), *verdict):
+            if check.by_statistics is None or known is None:
+                undecided.append((written.source, column, check))
+            elif check.by_statistics(known):
+                _decline(target, reader, written.source, column, check)
+        if column.type in SERVER_JUDGES:
+            notes.append(f"{target.table.name}.{column.name} ({column.type}): only the server can check the values")
+        if pa.types.is_timestamp(kind) and kind.tz is None and column.type == "timestamp":
+            notes.append(f"{target.table.name}.{column.name}: timestamps without a zone are taken as UTC")
+    _scan(target, reader, undecided)
+    return notes
+
+
+def _check_unwritten(target: Target, columns: Sequence[TargetColumn]) -> None:
+    written = {column.name for column in columns}
+    for column in target.table.columns.values():
+        if column.name not in written and not column.fills_itself:
+            raise target._declined(
+                f"{target.table.name}.{column.name} is NOT NULL without a default, and the rows have no such column",
+                "add it to the job's result, map it in columns=, or give it a default.",
+                column.name,
+            )
+
+
+def _check_size(target: Target, source: str, kind: pa.DataType, statistics: ColumnStatistics | None) -> None:
+    """A value must pass the server's packet limit; bytes travel as hex digits, text may double by escaping."""
+    largest = 0 if statistics is None else (statistics.max_bytes or 0)
+    if largest * 2 + 4096 > target.max_allowed_packet:
+        raise SinkAccessError(
+            f"a {'text' if is_text(kind) else 'value'} of {largest:,} bytes is too large for max_allowed_packet"
+            f" ({target.max_allowed_packet:,}).",
+            remedy=f"set max_allowed_packet of the server to at least {largest * 2 + 4096}.",
+            sink=target.sink,
+            column=source,
+        )
+
+
+# --- looking at rows ---------------------------------------------------------------------------------------------
+
+
+def _rows(reader: SegmentReader, sink: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """All batches with the number (from 1) of their first row in the segment."""
+    first = 1
+    for file in reader.files(sink):
+        for batch in reader.batches(sink, file):
+            yield first, batch
+            first += batch.num_rows
+
+
+def _scan(target: Target, reader: SegmentReader, checks: Sequence[tuple[str, Column, Check]]) -> None:
+    """One pass over the rows for the checks that statistics cannot decide."""
+    if not checks:
+        return
+    for first, batch in _rows(reader, target.sink):
+        for source, column, check in checks:
+            index = _first_offender(batch, source, check)
+            if index is not None:
+                raise _refusal(target, source, column, check, _describe(target, batch, source, index, first))
+
+
+def _decline(target: Target, reader: SegmentReader, source: str, column: Column, check: Check) -> None:
+    """Raises for a check that the statistics have decided, naming the first row that offends."""
+    for first, batch in _rows(reader, target.sink):
+        index = _first_offender(batch, source, check)
+        if index is not None:
+            raise _refusal(target, source, column, check, _describe(target, batch, source, index, first))
+    raise _refusal(target, source, column, check, "")
+
+
+def _first_offender(batch: pa.RecordBatch, source: str, check: Check) -> int | None:
+    array = batch.column(batch.schema.get_field_index(source))
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    index = pc.index(pc.fill_null(check.offends(array), False), True).as_py()
+    return None if index < 0 else int(index)
+
+
+def _refusal(target: Target, source: str, column: Column, check: Check, row: str) -> DeclinedError:
+    return target._declined(
+        f"found {check.found}; {target.table.name}.{column.name} allows {check.allowed}", check.remedy, source, row
+    )
+
+
+def _describe(target: Target, batch: pa.RecordBatch, source: str, index: int, first: int) -> str:
+    """'1042 (id=7)': the row's number in the segment and what identifies it, shortened."""
+    names = [written.source for written in target.written(batch.schema) if written.name in target.table.key]
+    named = [name for name in (names or batch.schema.names[:1]) if name != source][:3]
+    values = ", ".join(f"{name}={_short(batch.column(name)[index])}" for name in named)
+    return f"{first + index}" + (f" ({values})" if values else "")
+
+
+def _short(value: pa.Scalar) -> str:
+    text = str(value.as_py())
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,307 @@
+"""The strategy `local` against real servers: markers, fencing, refusals, contradictions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.errors import (
+    DeclinedError,
+    FencedError,
+    ForeignOwnerError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+)
+from airflow_ft.core.model import Outcome
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from tests.sinks.mysql.world import MySqlWorld, make_world, orders
+from tools.servers import Database
+
+
+@pytest.fixture
+def world(any_mysql_database: Database, tmp_path: Path) -> MySqlWorld:
+    return make_world(any_mysql_database, tmp_path)
+
+
+def test_rows_and_marker_become_visible_together(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 3))
+    participant = world.participant(plan)
+
+    notes = participant.prepare(plan, world.fence())
+    assert world.count() == 0
+    assert notes["path"] == "load"
+    assert notes["tables"]["orders"]["rows"] == 3
+    assert participant.proof(plan) is None
+
+    proof = participant.commit(plan, world.fence(1, 2))
+    assert world.count() == 3
+    assert (proof.outcome, proof.digest, proof.epoch, proof.counts) == (
+        Outcome.COMMITTED, plan.digest, 1, {"orders": 3},
+    )  # fmt: skip
+    assert participant.proof(plan) == proof
+    assert world.markers() == [(1, "committed", 1, 2, 3)]
+
+
+def test_a_repeated_commit_has_no_second_effect(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 3))
+    world.deliver(plan)
+    proof = world.participant(plan).proof(plan)
+
+    assert world.participant(plan).commit(plan, world.fence(2, 9)) == proof
+    assert world.participant(plan).prepare(plan, world.fence(2, 10))["settled"] == "committed"
+    assert world.count() == 3
+
+
+def test_several_tables_and_segments_are_one_transaction(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path, orders="id BIGINT, name TEXT", refunds="id BIGINT PRIMARY KEY")
+    carried = world.segment(1, {"orders": orders(1, 2), "refunds": pa.table({"id": [1]})})
+    own = world.segment(2, {"orders": orders(3, 2), "refunds": pa.table({"id": [1]})})
+    plan = world.plan_of(2, carried, own)
+    participant = world.participant(plan)
+    participant.prepare(plan, world.fence())
+
+    with pytest.raises(DeclinedError) as declined:
+        participant.commit(plan, world.fence())
+    assert (world.count("orders"), world.count("refunds"), world.markers()) == (0, 0, [])
+    assert declined.value.sink == "refunds"
+
+    plan = world.plan_of(3, carried, world.segment(3, {"orders": orders(3, 2), "refunds": pa.table({"id": [2]})}))
+    proof = world.participant(plan).commit(plan, world.fence())
+    assert proof.counts == {"orders": 4, "refunds": 2}
+    assert (world.count("orders"), world.count("refunds")) == (4, 2)
+
+
+def test_refused_rows_leave_nothing_and_name_the_row(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, name VARCHAR(100)")
+    plan = world.plan(orders=pa.concat_tables([orders(1, 5), orders(3, 1)]))
+    participant = world.participant(plan)
+    participant.prepare(plan, world.fence())
+    with pytest.raises(DeclinedError, match="Duplicate entry '3'") as declined:
+        participant.commit(plan, world.fence())
+    assert declined.value.checkpoint == 1 and declined.value.participant == "shop"
+    assert world.count() == 0 and world.markers() == []
+    assert participant.proof(plan) is None
+
+
+def test_a_late_commit_meets_the_tombstone(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 3))
+    participant = world.participant(plan)
+    participant.prepare(plan, world.fence())
+    detail = {"reason": "DECLINED", "message": "no"}
+    tombstone = participant.abort(plan, world.fence(1, 2), detail)
+    assert (tombstone.outcome, tombstone.detail, tombstone.digest) == (Outcome.ABORTED, detail, plan.digest)
+
+    late = world.participant(plan).commit(plan, world.fence(1, 3))
+    assert late == tombstone == participant.proof(plan)
+    assert participant.abort(plan, world.fence(1, 4), {"reason": "USER"}) == tombstone
+    assert world.count() == 0
+
+
+def test_an_abort_meets_the_committed_marker(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 3))
+    world.deliver(plan)
+    assert world.participant(plan).abort(plan, world.fence(5, 5), {}).outcome is Outcome.COMMITTED
+    assert world.count() == 3
+
+
+def test_the_number_after_an_aborted_one_carries_its_rows(world: MySqlWorld) -> None:
+    first = world.plan(orders=orders(1, 3))
+    participant = world.participant(first)
+    participant.prepare(first, world.fence())
+    participant.abort(first, world.fence(1, 2), {})
+    second = world.plan_of(2, *first.segments, world.segment(2, {"orders": orders(4, 2)}))
+    world.deliver(second, 1, 3)
+    assert world.count() == 5
+    assert [row[:2] for row in world.markers()] == [(1, "aborted"), (2, "committed")]
+
+
+@pytest.mark.parametrize("method", ["prepare", "commit", "abort"])
+@pytest.mark.parametrize("older", [(2, 3), (1, 99)])
+def test_an_older_attempt_changes_nothing(world: MySqlWorld, method: str, older: tuple[int, int]) -> None:
+    plan = world.plan(orders=orders(1, 3))
+    world.participant(plan).prepare(plan, world.fence(2, 4))
+    participant = world.participant(plan)
+    arguments = ({},) if method == "abort" else ()
+    with pytest.raises(FencedError) as fenced:
+        getattr(participant, method)(plan, world.fence(*older), *arguments)
+    assert fenced.value.head_epoch == 2
+    assert world.count() == 0 and world.markers() == []
+    assert world.sql("SELECT epoch, attempt FROM airflow_ft_head") == [(2, 4)]
+
+
+@pytest.mark.parametrize("method", ["prepare", "commit", "abort", "proof"])
+def test_another_installation_is_refused(world: MySqlWorld, method: str) -> None:
+    plan = world.plan(orders=orders(1, 3))
+    world.deliver(plan)
+    world.installation = "99999999-2222-4333-8444-555555555555"
+    foreign = replace(plan, installation=world.installation)
+    participant = world.participant(foreign)
+    arguments = {"prepare": (world.fence(9, 9),), "commit": (world.fence(9, 9),), "abort": (world.fence(9, 9), {})}
+    with pytest.raises(ForeignOwnerError, match="11111111"):
+        getattr(participant, method)(foreign, *arguments.get(method, ()))
+    assert world.count() == 3
+    with pytest.raises(ForeignOwnerError):
+        participant.forget(world.fence(9, 9), 1)
+
+
+@pytest.mark.parametrize("method", ["prepare", "commit", "abort", "proof"])
+def test_a_number_that_stands_there_with_other_rows_contradicts_the_store(world: MySqlWorld, method: str) -> None:
+    world.deliver(world.plan(orders=orders(1, 3)))
+    world.number, world.predecessor = 0, 0  # the store was restored from a backup and gives out number 1 again
+    again = world.plan(orders=orders(100, 3))
+    participant = world.participant(again)
+    fence = world.fence(1, 9)
+    with pytest.raises(StoreBehindSinkError, match="other rows"):
+        getattr(participant, method)(*{"abort": (again, fence, {}), "proof": (again,)}.get(method, (again, fence)))
+    assert world.count() == 3
+
+
+@pytest.mark.parametrize("method", ["prepare", "commit", "abort"])
+def test_a_sink_ahead_of_the_plan_contradicts_the_store(world: MySqlWorld, method: str) -> None:
+    world.deliver(world.plan(orders=orders(1, 3)))
+    world.deliver(world.plan(orders=orders(4, 3)))
+    world.predecessor = 1
+    behind = world.plan(orders=orders(9, 1))
+    with pytest.raises(StoreBehindSinkError, match="delivered number 2 last, the plan of 3 expects 1"):
+        getattr(world.participant(behind), method)(behind, world.fence(1, 9), *([{}] if method == "abort" else []))
+    assert world.count() == 6
+
+
+def test_a_sink_that_forgot_a_delivery_stops_the_commit_but_not_the_vote(world: MySqlWorld) -> None:
+    world.deliver(world.plan(orders=orders(1, 3)))
+    world.predecessor = 2  # planned behind number 2, which is not delivered here
+    third = world.plan_of(3, world.segment(3, {"orders": orders(9, 1)}))
+    world.participant(third).prepare(third, world.fence(1, 2))
+    with pytest.raises(StoreBehindSinkError, match="forgotten a delivery"):
+        world.participant(third).commit(third, world.fence(1, 3))
+    assert world.participant(third).abort(third, world.fence(1, 4), {}).outcome is Outcome.ABORTED
+    assert world.count() == 3
+
+
+@pytest.mark.parametrize("lost", ["airflow_ft_head", "both"])
+def test_a_lost_head_is_not_a_new_pipeline(world: MySqlWorld, lost: str) -> None:
+    world.deliver(world.plan(orders=orders(1, 3)))
+    world.sql("DELETE FROM airflow_ft_head")
+    if lost == "both":
+        world.sql("DELETE FROM airflow_ft_ledger")
+    second = world.plan(orders=orders(9, 1))
+    with pytest.raises(StoreBehindSinkError, match="lost its head"):
+        world.participant(second).prepare(second, world.fence(1, 9))
+    with pytest.raises(StoreBehindSinkError):
+        world.participant(second).commit(second, world.fence(1, 9))
+    if lost == "airflow_ft_head":
+        world.predecessor = 0
+        third = world.plan(orders=orders(9, 1))
+        with pytest.raises(StoreBehindSinkError, match="markers up to number 1"):
+            world.participant(third).prepare(third, world.fence(1, 9))
+
+
+def test_the_floor_outlives_the_marker(world: MySqlWorld) -> None:
+    first = world.plan(orders=orders(1, 3))
+    world.deliver(first)
+    for number in range(2, 6):
+        world.deliver(world.plan(orders=orders(10 * number, 1)))
+    world.limits = replace(world.limits, prune_batch=2)
+    world.participant(first).forget(world.fence(1, 0), 3)
+    world.participant(first).forget(world.fence(1, 0), 2)  # never goes down
+    assert [row[0] for row in world.markers()] == [4, 5]
+    assert world.sql("SELECT floor, epoch, attempt FROM airflow_ft_head") == [(3, 1, 1)]
+    with pytest.raises(StoreBehindSinkError, match="floor is 3"):
+        world.participant(first).commit(first, world.fence(1, 99))
+    with pytest.raises(StoreBehindSinkError, match="floor is 3"):
+        world.participant(first).abort(first, world.fence(1, 99), {})
+    assert world.count() == 7
+    with pytest.raises(FencedError):
+        world.participant(first).forget(world.fence(0, 0), 5)
+
+
+def test_a_segment_without_rows_or_columns_still_leaves_its_marker(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 0))
+    world.deliver(plan)
+    proof = world.participant(plan).proof(plan)
+    assert proof is not None and proof.counts == {"orders": 0}
+
+
+def test_a_lock_of_a_stranger_is_waited_for_and_means_nothing(world: MySqlWorld) -> None:
+    world.limits = replace(world.limits, head_wait=0.5)
+    plan = world.plan(orders=orders(1, 3))
+    world.participant(plan).prepare(plan, world.fence())
+    with world.server.connect(world.database, autocommit=False) as stranger:
+        stranger.cursor().execute("SELECT * FROM airflow_ft_head FOR UPDATE")
+        with pytest.raises(SinkUnavailableError, match="stayed locked"):
+            world.participant(plan).commit(plan, world.fence())
+        stranger.ping()  # nobody killed it
+        assert world.participant(plan).proof(plan) is None
+    assert world.participant(plan).commit(plan, world.fence()).outcome is Outcome.COMMITTED
+    assert world.count() == 3
+
+
+def test_rows_locked_by_others_are_tried_again_later(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, name VARCHAR(100)")
+    world.limits = replace(world.limits, tries=2)
+    plan = world.plan(orders=orders(1, 3))
+    world.participant(plan).prepare(plan, world.fence())
+    with world.server.connect(world.database, autocommit=False) as stranger:
+        stranger.cursor().execute("INSERT INTO orders VALUES (2, 'somebody else')")
+        with pytest.raises(SinkUnavailableError, match="1205"):
+            world.participant(plan).commit(plan, world.fence())
+        assert world.count() == 0
+        stranger.rollback()
+    world.participant(plan).commit(plan, world.fence())
+    assert world.count() == 3
+
+
+def test_an_unprivileged_first_prepare_prints_the_ddl(world: MySqlWorld) -> None:
+    world.sql("CREATE OR REPLACE USER limited@'%' IDENTIFIED BY 'secret-word'") if "mariadb" in world.server.name else (
+        world.sql("DROP USER IF EXISTS limited@'%'"), world.sql("CREATE USER limited@'%' IDENTIFIED BY 'secret-word'"),
+    )  # fmt: skip
+    world.sql(f"GRANT SELECT, INSERT ON {world.database}.orders TO limited@'%'")
+    plan = world.plan(orders=orders(1, 3))
+    limited = world.participant(plan, login="limited", password="secret-word")
+    with pytest.raises(SinkAccessError, match="CREATE TABLE IF NOT EXISTS") as refused:
+        limited.prepare(plan, world.fence())
+    for statement in str(refused.value).split("tables:\n")[1].split(";\n"):
+        world.sql(statement)
+    with pytest.raises(SinkAccessError, match="GRANT SELECT, INSERT, UPDATE, DELETE"):
+        limited.prepare(plan, world.fence())
+    for table in ("airflow_ft_ledger", "airflow_ft_head"):
+        world.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {world.database}.{table} TO limited@'%'")
+    limited.prepare(plan, world.fence())
+    world.sql(f"REVOKE INSERT ON {world.database}.orders FROM limited@'%'")
+    with pytest.raises(SinkAccessError, match="GRANT INSERT"):
+        limited.prepare(plan, world.fence())
+    with pytest.raises(SinkAccessError) as wrong:
+        world.participant(plan, login="limited", password="wrong-word").prepare(plan, world.fence())
+    assert "1045" in str(wrong.value) and "wrong-word" not in repr(wrong.value)
+
+
+def test_a_server_that_is_not_there_is_unavailable(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 3))
+    with pytest.raises(SinkUnavailableError, match="2003"):
+        world.participant(plan, port=1).prepare(plan, world.fence())
+
+
+def test_the_ledger_may_lie_in_a_schema_of_its_own(world: MySqlWorld) -> None:
+    other = f"{world.database}_ledger"
+    world.sql(f"CREATE DATABASE {other}")
+    try:
+        world.sinks = {"orders": MySqlSink(table=f"{world.database}.orders", conn_id="shop", ledger_schema=other)}
+        plan = world.plan(orders=orders(1, 3))
+        participant = world.participant(plan, schema="")
+        participant.prepare(plan, world.fence())
+        participant.commit(plan, world.fence())
+        assert world.sql(f"SELECT number FROM {other}.airflow_ft_ledger") == [(1,)]
+        assert world.count() == 3
+    finally:
+        world.sql(f"DROP DATABASE {other}")
+
+
+def test_two_pipelines_do_not_meet(world: MySqlWorld) -> None:
+    world.deliver(world.plan(orders=orders(1, 3)))
+    world.pipeline, world.number, world.predecessor = "orders-2", 0, 0
+    world.deliver(world.plan(orders=orders(1, 3)))
+    assert world.count() == 6
