@@ -61,7 +61,7 @@ class Sources(Mapping[str, "DataFrame"]):
 
 def source_order(frame: DataFrame) -> list[str]:
     """The names of a streaming query's sources in Spark's order; "source-2" for one that the job opened by itself."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # type: ignore[operator]
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     seen: list[Any] = []
     names: list[str] = []
     for index in range(leaves.size()):

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import JobError
+from airflow_ft.spark.failures import InUserCode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,19 +29,19 @@ _OUTPUT_MODES = ("append", "update", "complete")
 
 
 class Job:
-    """A loaded job. Errors of the user's code come through as they are; a wrong shape raises JobError."""
+    """A loaded job. Errors of the user's code raise InUserCode from them; a wrong shape raises JobError."""
 
     def __init__(self, reference: str, arguments: Mapping[str, Any]) -> None:
         self.reference = reference
         module_name, _, name = reference.partition(":")
-        found: Any = importlib.import_module(module_name)
+        found: Any = _called(importlib.import_module, module_name)
         for part in name.split(".") if name else ():
             if not hasattr(found, part):
                 raise self._error(f"there is no {name} in {module_name}")
             found = getattr(found, part)
         self._arguments = dict(arguments)
         if inspect.isclass(found):
-            found, self._arguments = found(**self._arguments), {}
+            found, self._arguments = _called(found, **self._arguments), {}
         self._object = found
         if not callable(getattr(found, "transform", None)):
             raise self._error("it has no function transform(spark, sources)")
@@ -56,7 +57,7 @@ class Job:
 
     def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
         """The job's DataFrame."""
-        frame = self._object.transform(spark, sources, **self._arguments)
+        frame = _called(self._object.transform, spark, sources, **self._arguments)
         if isinstance(frame, Mapping):
             raise self._error(
                 "transform returned a dictionary of DataFrames, which is not supported yet",
@@ -73,7 +74,7 @@ class Job:
                     "write a split that returns {sink name: DataFrame}.",
                 )
             return {sinks[0]: self._checked(batch, "transform")}
-        frames = self._split(batch)
+        frames = _called(self._split, batch)
         expected = ", ".join(sinks) + (f" (and perhaps {', '.join(optional)})" if optional else "")
         if not isinstance(frames, Mapping):
             raise self._error(f"split returned {type(frames).__name__}, not a dictionary", f"expected are {expected}.")
@@ -103,3 +104,10 @@ class Job:
 
     def _error(self, what: str, remedy: str = "") -> JobError:
         return JobError(f"job {self.reference}: {what}.", remedy=remedy)
+
+
+def _called(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    try:
+        return function(*arguments, **keywords)
+    except Exception as error:
+        raise InUserCode(str(error)) from error

@@ -39,7 +39,8 @@ class Publisher:
 
     `committed(batch)` tells whether Spark has committed the batch; `durable()` makes Spark's location durable, and
     whatever else has to be done before publication; `position(batch)` is Spark's position after it (None: a static
-    job). `stop()` is called once, from the thread, when the attempt must end; `failure` then says why.
+    job). `stop(failure)` is called
+    once, from the thread, when the attempt must end.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Publisher:
         committed: Callable[[int], bool],
         durable: Callable[[], None],
         position: Callable[[int], SparkPosition | None],
-        stop: Callable[[], None],
+        stop: Callable[[BaseException], None],
     ) -> None:
         self._store, self._request = store, request
         self._committed, self._durable, self._position, self._stop = committed, durable, position, stop
@@ -127,7 +128,7 @@ class Publisher:
             with self._changed:
                 self.failure = error
                 self._changed.notify_all()
-            self._stop()
+            self._stop(error)
 
     def _publish(self, now: _Open, segment: Segment) -> None:
         self._durable()

@@ -94,5 +94,5 @@ def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> tuple[int, dic
 
 def _release(frame: DataFrame) -> None:
     """Frees the blocks of a local checkpoint now, not at some later garbage collection of the JVM."""
-    plan = frame._jdf.queryExecution().analyzed()  # type: ignore[operator]
+    plan = frame._jdf.queryExecution().analyzed()
     plan.rdd().unpersist(False)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_ft.wal.reader import ParquetWal
+    from airflow_ft.wal.retention import WalArchive
 
 
 def open_wal() -> ParquetWal:
@@ -21,3 +22,10 @@ def open_wal() -> ParquetWal:
     from airflow_ft.wal.reader import ParquetWal
 
     return ParquetWal()
+
+
+def open_archive(root: str) -> WalArchive:
+    """What deletes from the log under `root` (`airflow_ft.core.ports.Archive`)."""
+    from airflow_ft.wal.retention import WalArchive
+
+    return WalArchive(root)

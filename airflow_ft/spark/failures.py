@@ -1,0 +1,95 @@
+"""Whose fault is it? Errors of a query become JobError (trying again will not help) or StageError (it may)."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_ft.core.errors import AirflowFtError, JobError, StageError
+
+# Classes of SQLSTATE that Spark gives to mistakes in queries and values: data, syntax, raised by the user, Python.
+_USER_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
+_USER_CLASSES = ("PythonException", "AnalysisException", "ParseException")
+_LOG = "the whole traceback is in the task's log."
+
+
+class InUserCode(Exception):
+    """Wraps what the job's own functions raised (as `__cause__`), to tell it from what raised in our code."""
+
+
+def as_error(error: BaseException, pipeline: str, job: str) -> AirflowFtError:
+    """The error to report for whatever ended the attempt."""
+    in_user_code = isinstance(error, InUserCode)
+    if isinstance(error, InUserCode) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, AirflowFtError):
+        error.located(pipeline=pipeline)
+        return error
+    line = last_line(error)
+    causes = list(_causes(error))
+    for state, kind, message in causes:
+        if state[:2] in _USER_STATES or kind.endswith(_USER_CLASSES):
+            return JobError(f"job {job} failed: {_short(message) or line}", pipeline=pipeline, remedy=_LOG)
+    if in_user_code and len(causes) == 1 and not _is_connection(error):  # nothing in the JVM has caused it
+        return JobError(f"job {job} raised {line}{_innermost(error)}", pipeline=pipeline, remedy=_LOG)
+    return StageError(
+        f"the Spark query failed: {_short(causes[-1][2]) or line}",
+        pipeline=pipeline,
+        remedy=f"see whether its sources, disk and memory are well, and try again; {_LOG}",
+    )
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of a traceback: type and message."""
+    return _short("".join(traceback.format_exception_only(error)).strip())
+
+
+def _innermost(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "/pyspark/" not in f.filename and "/py4j/" not in f.filename]
+    return f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+
+
+def _is_connection(error: BaseException) -> bool:
+    """The JVM is gone: nothing that a job could have done."""
+    return type(error).__name__ in ("Py4JNetworkError", "Py4JError") or isinstance(error, ConnectionError)
+
+
+def _causes(error: BaseException) -> Iterator[tuple[str, str, str]]:
+    """(SQLSTATE, class, message) of an error and what caused it in the JVM, outermost first."""
+    state = getattr(error, "getSqlState", lambda: None)
+    yield (_safely(state) or "", type(error).__name__, str(error))
+    java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    for _ in range(20):
+        if java is None:
+            return
+        name = _safely(lambda java=java: java.getClass().getName()) or ""
+        state_text = _safely(lambda java=java: java.getSqlState()) if _has(java, "getSqlState") else ""
+        yield (state_text or "", name, _safely(lambda java=java: java.getMessage()) or "")
+        java = _safely_any(java)
+
+
+def _has(java: Any, method: str) -> bool:
+    methods = java.getClass().getMethods()
+    return any(candidate.getName() == method for candidate in methods)
+
+
+def _safely(call: Any) -> str:
+    try:
+        value = call()
+    except Exception:  # the JVM may be gone; the error that we describe matters, not this one
+        return ""
+    return "" if value is None else str(value)
+
+
+def _safely_any(java: Any) -> Any:
+    try:
+        return java.getCause()
+    except Exception:
+        return None
+
+
+def _short(text: str, limit: int = 1000) -> str:
+    text = text.split("\n\tat ")[0].split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0].strip()
+    return text if len(text) <= limit else f"{text[:limit]} ..."

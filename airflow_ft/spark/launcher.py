@@ -1,0 +1,118 @@
+"""Running one attempt at staging in a Spark driver of its own, from an Airflow task or any other process."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from airflow_ft.core import errors
+from airflow_ft.core.errors import AirflowFtError, FencedError, StageError, StoreUnavailableError
+from airflow_ft.core.ports import Store
+from airflow_ft.spark.process import Driver
+from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.submit import RESULT, environment, prepare, private_folder
+
+__all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
+
+
+def run_stage(
+    request: StageRequest,
+    store: Store,
+    *,
+    log: Callable[[str], None],
+    on_start: Callable[[Driver], None] = lambda _: None,
+) -> StageResult:
+    """Runs the job in a Spark driver until everything that there is to read has been published.
+
+    `log` gets the driver's output line by line, without secrets; `on_start` the process, for `on_kill`. When this
+    returns or raises, the driver has ended. When this process is killed, the driver dies with it.
+
+    Raises JobError (the user's code raised, or returned the wrong thing), ConfigurationError, FencedError,
+    CheckpointExpiredError, StoreUnavailableError (`unanswered`: a publication is in doubt, which the next owner's
+    epoch settles), WalCorruptError, and StageError when the driver was killed or failed for another reason. In
+    every case what is published stays published, and the store knows it.
+    """
+    hide = _redactor(request.secrets())
+    with private_folder() as folder:
+        driver = Driver(prepare(folder, request), environment(request))
+        try:
+            on_start(driver)
+        except BaseException:
+            driver.kill(0)
+            driver.wait(lambda _: None, folder / RESULT)
+            raise
+        code = driver.wait(lambda line: log(hide(line)), folder / RESULT)
+        try:
+            report = json.loads((folder / RESULT).read_text())
+        except FileNotFoundError:
+            report = {"error": _ended(driver, code, request)}
+    if "result" in report:
+        return StageResult.from_json(report["result"])
+    error = rebuild_error({**report["error"], "what": hide(report["error"]["what"])})
+    if isinstance(error, StageError):
+        _raise_if_fenced(store, request, error)
+    raise error
+
+
+def _ended(driver: Driver, code: int, request: StageRequest) -> dict[str, Any]:
+    """The error of a driver that could not report one itself."""
+    number = -code if code < 0 else code - 128
+    try:
+        how = f"was killed by {signal.Signals(number).name}"
+        if driver.killed:
+            how = "was ended on request"
+        elif number == signal.SIGKILL:
+            how += " (out of memory, perhaps)"
+    except ValueError:
+        how = f"ended with exit code {code} before it could report"
+    return {
+        "type": "StageError",
+        "what": f"the Spark driver {how}.",
+        "remedy": "see the task's log; what it had not published is computed again by the next attempt.",
+        "pipeline": request.pipeline,
+    }
+
+
+def _raise_if_fenced(store: Store, request: StageRequest, error: StageError) -> None:
+    """A driver that is stopped because somebody took over reports many things; the store knows better."""
+    with suppress(StoreUnavailableError):
+        epoch = store.pipeline(request.pipeline).epoch
+        if epoch > request.epoch:
+            raise FencedError(
+                f"epoch {request.epoch} was replaced by {epoch} while the job ran.", pipeline=request.pipeline
+            ) from error
+
+
+_FIELDS = ("remedy", "pipeline", "checkpoint", "participant", "sink", "column", "row")
+
+
+def describe_error(error: AirflowFtError) -> dict[str, Any]:
+    """An error as plain data, for `rebuild_error` in another process."""
+    return {
+        "type": type(error).__name__,
+        "what": error.what,
+        "unanswered": getattr(error, "unanswered", False),
+        **{name: getattr(error, name) for name in _FIELDS},
+    }
+
+
+def rebuild_error(data: Mapping[str, Any]) -> AirflowFtError:
+    """The inverse of `describe_error`; an unknown type becomes StageError."""
+    kind = getattr(errors, data["type"], StageError)
+    error: AirflowFtError = kind.__new__(kind)
+    AirflowFtError.__init__(error, data["what"], **{name: data[name] for name in _FIELDS if name in data})
+    if isinstance(error, StoreUnavailableError):
+        error.unanswered = data.get("unanswered", False)
+    return error
+
+
+def _redactor(secrets: tuple[str, ...]) -> Callable[[str], str]:
+    def hide(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    return hide

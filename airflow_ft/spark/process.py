@@ -1,0 +1,114 @@
+"""The driver's process: it cannot outlive the process that started it, and says nothing into inherited streams.
+
+The task starts a shim, which asks the kernel for SIGKILL on its parent's death and becomes spark-submit, which becomes
+the JVM; that one starts the Python driver, which asks for the same (`airflow_ft.spark.runner`). The wish survives
+`exec`, but not `fork`. It fires when the *thread* that started the child ends: start from one that lives on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LINE_BYTES = 64 * 1024
+# What a driver that has reported its result may take to end, and a killed one to obey SIGTERM (Airflow sends SIGKILL
+# to the task 5 seconds after SIGTERM). Seconds.
+LINGER_SECONDS = 30.0
+TERM_SECONDS = 3.0
+
+_SHIM = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)  # the parent died before it could be watched
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def die_with_parent() -> None:
+    """This process gets SIGKILL when its parent dies (Linux; elsewhere nothing happens)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Driver:
+    """A running driver. `pid` is also its process group."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        if sys.platform == "linux":
+            command = [sys.executable, "-I", "-S", "-c", _SHIM, str(os.getpid()), *command]
+        self._process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+        self.pid = self._process.pid
+        self.killed = False
+
+    def kill(self, grace: float = TERM_SECONDS) -> None:
+        """Ends the driver: SIGTERM to its group, SIGKILL after `grace` seconds. For a task's `on_kill`; any thread."""
+        self.killed = True
+        if self._process.poll() is not None:
+            return
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + grace
+        while self._process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._signal(signal.SIGKILL)
+
+    def wait(self, log: Callable[[str], None], result: Path) -> int:
+        """Hands each line of output to `log` and returns the exit code (negative: the signal).
+
+        A driver that has written `result` but does not end within 30 s is killed. When this is left by an exception
+        (a time-out of the task, an error of `log`) the driver is killed too.
+        """
+        try:
+            self._pump(log, result)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(LINGER_SECONDS)
+        finally:
+            self._signal(signal.SIGKILL)
+            code = self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+        return code
+
+    def _pump(self, log: Callable[[str], None], result: Path) -> None:
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        reported: float | None = None
+        rest = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            while True:
+                if selector.select(0.5):
+                    data = os.read(descriptor, _LINE_BYTES)
+                    *lines, rest = (rest + data).split(b"\n")
+                    if len(rest) > _LINE_BYTES or (rest and not data):
+                        lines, rest = [*lines, rest], b""
+                    for line in lines:
+                        log(line.decode(errors="replace").rstrip("\r"))
+                    if not data:
+                        return
+                elif self._process.poll() is not None:
+                    return  # something that it started still holds the pipe
+                if result.exists():
+                    reported = reported or time.monotonic()
+                    if time.monotonic() - reported > LINGER_SECONDS:
+                        return
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)

@@ -1,0 +1,272 @@
+"""Inside the driver: runs the job as a streaming query, and stages and publishes each micro-batch.
+
+What if the driver dies ...
+- while a batch is computed or written: its number is never published, its folder is waste, the batch is computed
+  again from the last published state;
+- after Spark's commit, before publication: the same, since the next attempt cuts its copy of Spark's location back
+  to the last published batch;
+- during the publication's write: published or not, as the store says when the next owner reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.model import AfterAbort
+from airflow_ft.core.ports import Store
+from airflow_ft.spark.failures import as_error
+from airflow_ft.spark.inputs import Sources, named_positions, source_order
+from airflow_ft.spark.job import Job
+from airflow_ft.spark.launcher import describe_error
+from airflow_ft.spark.locations import (
+    SparkLocation,
+    check_sources,
+    freeze_origin,
+    open_location,
+    restore_origin,
+)
+from airflow_ft.spark.process import die_with_parent
+from airflow_ft.spark.publisher import Publisher
+from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.staging import stage_batch
+from airflow_ft.spark.submit import PROPERTIES, REQUEST, RESULT
+from airflow_ft.store import open_store
+from airflow_ft.wal.filesystem import filesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# How long a query may take to stop before the process ends without it, in seconds: a job may hang in its own code.
+STOP_SECONDS = 15.0
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+def main(folder: str) -> int:
+    """Runs the request that lies in `folder` and leaves a report there; the exit code of the process."""
+    die_with_parent()
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    private = Path(folder)
+    request = StageRequest.from_json(json.loads((private / REQUEST).read_text()))
+    for name in (REQUEST, PROPERTIES):  # they hold credentials, and have been read
+        (private / name).unlink()
+    attempt = Attempt(request, private / RESULT)
+    try:
+        result = attempt.run()
+    except BaseException as error:
+        attempt.report(error)
+        return 1
+    _write(private / RESULT, {"result": result.to_json()})
+    return 0
+
+
+class Attempt:
+    """One attempt, in this process."""
+
+    def __init__(self, request: StageRequest, report: Path) -> None:
+        self._request, self._report = request, report
+        self._failed: BaseException | None = None
+        self._reported = threading.Lock()
+
+    def run(self) -> StageResult:
+        """Stages until nothing is left to read; raises what ended it."""
+        with closing(open_store(self._request.store_url)) as store:
+            spark = self._session()
+            try:
+                job = Job(self._request.job, self._request.job_arguments)
+                sources = Sources(spark, self._request.sources, self._request.connections)
+                frame = job.transform(spark, sources)
+                if frame.isStreaming:
+                    return self._run_stream(store, job, frame)
+                return self._run_static(store, job, frame)
+            finally:
+                self._stop_session(spark)
+
+    def report(self, error: BaseException) -> None:
+        """Leaves the reason of the end for the launcher; the first one counts."""
+        if not self._reported.acquire(blocking=False):
+            return
+        cause = self._failed or error
+        known = as_error(cause, self._request.pipeline, self._request.job)
+        if not isinstance(cause, AirflowFtError):
+            log.error("the job ended by an error", exc_info=cause)
+        _write(self._report, {"error": describe_error(known)})
+
+    def failed(self, error: BaseException) -> None:
+        """Remembers what went wrong first: Spark wraps it beyond recognition."""
+        self._failed = self._failed or error
+
+    def _session(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        began = time.monotonic()
+        spark = SparkSession.builder.getOrCreate()
+        log.info("Spark %s ready after %.1f s", spark.version, time.monotonic() - began)
+        return spark
+
+    def _stop_session(self, spark: SparkSession) -> None:
+        try:
+            spark.stop()
+        except Exception as error:  # the JVM may be gone already: what is published is in the store
+            log.warning("Spark did not stop cleanly: %s", error)
+
+    def _run_stream(self, store: Store, job: Job, frame: DataFrame) -> StageResult:
+        request = self._request
+        names = source_order(frame)
+        location = open_location(
+            request.wal_root,
+            request.pipeline,
+            request.epoch,
+            request.attempt,
+            request.base,
+            request.base_is_clean,
+        )
+        log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
+        if request.base is None:
+            restore_origin(location, request.sources)
+        check_sources(location, names)
+        kafka = [i for i, n in enumerate(names) if request.sources.get(n, {}).get("kind") == "kafka"]
+        durable = _Durable(location, request, kafka)
+        stopper = _Stopper(self)
+        publisher = Publisher(
+            store,
+            request,
+            committed=location.is_committed,
+            durable=durable,
+            position=location.position,
+            stop=stopper,
+        )
+
+        def on_batch(batch: DataFrame, batch_id: int) -> None:
+            try:
+                self._on_batch(job, publisher, location, names, batch, batch_id)
+            except BaseException as error:
+                self.failed(error)
+                raise
+
+        try:
+            query = (
+                frame.writeStream.foreachBatch(on_batch)
+                .outputMode(job.output_mode)
+                .queryName(request.pipeline)
+                .option("checkpointLocation", filesystem(location.uri).hadoop_path(location.uri))
+                .trigger(availableNow=True)
+                .start()
+            )
+            stopper.query = query
+            query.awaitTermination()
+            publisher.settle()
+            durable()
+        except BaseException as error:
+            publisher.close(f"the attempt ended: {type(error).__name__}")
+            raise
+        publisher.close("the attempt ended")
+        if publisher.failure is not None:
+            raise publisher.failure
+        last = location.batch if publisher.last_batch is None else publisher.last_batch
+        return _result(publisher, location.position(last) if last >= 0 else None)
+
+    def _on_batch(
+        self,
+        job: Job,
+        publisher: Publisher,
+        location: SparkLocation,
+        names: list[str],
+        batch: DataFrame,
+        batch_id: int,
+    ) -> None:
+        number = publisher.begin(batch_id)
+        positions = named_positions(names, location.offsets(batch_id - 1), location.offsets(batch_id))
+        staged = stage_batch(self._request, job, batch, batch_id, number, positions)
+        log.info("%s", staged.line())
+        publisher.staged(staged.segment, positions)
+
+    def _run_static(self, store: Store, job: Job, frame: DataFrame) -> StageResult:
+        """A plain batch job: one checkpoint a run, and none when this run has published it before."""
+        request = self._request
+        for checkpoint in store.run_checkpoints(request.pipeline, request.run):
+            if checkpoint.segment is not None and checkpoint.after_abort is not AfterAbort.REWOUND:
+                log.info("checkpoint %d holds this run's rows already: nothing is computed", checkpoint.number)
+                return StageResult((), {}, None, already_staged=True)
+        publisher = Publisher(
+            store,
+            request,
+            committed=lambda _: True,
+            durable=lambda: None,
+            position=lambda _: None,
+            stop=_Stopper(self),
+        )
+        try:
+            number = publisher.begin(0)
+            staged = stage_batch(request, job, frame, 0, number, {})
+            log.info("%s", staged.line())
+            publisher.staged(staged.segment, {})
+            publisher.settle()
+        finally:
+            publisher.close("the attempt ended")
+        return _result(publisher, None)
+
+
+class _Durable:
+    """What has to be on disk before a publication: the starting positions (once) and Spark's location."""
+
+    def __init__(self, location: SparkLocation, request: StageRequest, kafka: list[int]) -> None:
+        self._location, self._request, self._kafka = location, request, kafka
+        self._frozen = request.base is not None
+        self._synced: set[tuple[str, int, int]] = set()
+
+    def __call__(self) -> None:
+        if not self._frozen:
+            freeze_origin(self._location, self._request.sources, self._kafka)
+            self._frozen = True
+        self._location.sync(self._synced)
+
+
+class _Stopper:
+    """Stops the query when a publication failed; ends the process when the query does not stop."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self.query: Any = None
+
+    def __call__(self, error: BaseException) -> None:
+        self._attempt.failed(error)
+        threading.Thread(target=self._stop, name="stopper", daemon=True).start()
+
+    def _stop(self) -> None:
+        deadline = time.monotonic() + STOP_SECONDS
+        try:
+            if self.query is not None:
+                self.query.stop()
+        except Exception as error:
+            log.warning("the query did not stop: %s", error)
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        # Still here: the job hangs in its own code. Nothing can be published any more, so nothing is lost.
+        self._attempt.report(TimeoutError("the job did not stop"))
+        os._exit(1)
+
+
+def _result(publisher: Publisher, position: Any) -> StageResult:
+    rows: dict[str, int] = {}
+    for segment in publisher.published:
+        for sink, count in segment.rows.items():
+            rows[sink] = rows.get(sink, 0) + count
+    return StageResult(tuple(s.number for s in publisher.published), rows, position)
+
+
+def _write(path: Path, report: dict[str, Any]) -> None:
+    temporary = path.with_suffix(".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(report, file)
+    temporary.replace(path)

@@ -1,0 +1,163 @@
+"""How a driver is submitted: command, settings, environment and its private folder. Secrets only in 0600 files."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, StageRequest
+
+REQUEST, RESULT, PROPERTIES, MAIN, LOCK = "request.json", "result.json", "spark.properties", "main.py", "lock"
+_PREFIX = "airflow-ft-stage-"
+
+# Airflow's own settings, connections and variables are not for a user's job (DESIGN 10, Secrets); the others would
+# make the driver think that it was started from inside another one.
+_WITHHELD_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "__AIRFLOW_")
+_WITHHELD = {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "PYTHONSTARTUP", "PYTHONHOME"}
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder that only this user can read, removed in the end; also those that killed processes left behind."""
+    _sweep(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    # Whoever can lock the file knows that its owner has died; a lock goes with the process, whatever kills it.
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError), (folder / LOCK).open("r+") as lock:
+            if folder.stat().st_uid != os.getuid():
+                continue
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def prepare(folder: Path, request: StageRequest) -> list[str]:
+    """Writes what the driver needs into its folder; returns the command, which contains no secret."""
+    home = spark_home()
+    try:
+        _write(folder / REQUEST, json.dumps(request.to_json()))
+    except TypeError as error:
+        raise ConfigurationError(
+            f"the job's arguments, a source or a connection hold what JSON cannot say: {error}",
+            pipeline=request.pipeline,
+            remedy="give plain text, numbers, lists and dictionaries.",
+        ) from error
+    _write(folder / PROPERTIES, properties(settings(request, folder)))
+    _write(
+        folder / MAIN,
+        f"from airflow_ft.spark.runner import main\n\nraise SystemExit(main({json.dumps(str(folder))}))\n",
+    )
+    return [
+        str(home / "bin" / "spark-submit"),
+        "--properties-file",
+        str(folder / PROPERTIES),
+        "--load-spark-defaults",
+        str(folder / MAIN),
+    ]
+
+
+def spark_home() -> Path:
+    """$SPARK_HOME, else the folder of the installed pyspark; ConfigurationError when there is neither."""
+    if os.environ.get("SPARK_HOME"):
+        return Path(os.environ["SPARK_HOME"])
+    found = find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        raise ConfigurationError("pyspark is not installed here.", remedy="pip install pyspark, or set SPARK_HOME.")
+    return Path(found.submodule_search_locations[0])
+
+
+def settings(request: StageRequest, folder: Path) -> dict[str, str]:
+    """All Spark settings: the user's over the defaults, and what the protocol rests on over all."""
+    conf = {
+        **DEFAULT_CONF,
+        "spark.app.name": f"airflow-ft {request.pipeline}",
+        "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
+        "spark.local.dir": str(folder / "spark-local"),
+        "spark.master": request.master or "local[*]",
+    }
+    if conf["spark.master"].startswith("local"):
+        conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = "127.0.0.1"
+    conf |= request.conf
+    if request.master:
+        conf["spark.master"] = request.master
+    retained = int(conf.get("spark.sql.streaming.minBatchesToRetain", "0"))
+    conf["spark.sql.streaming.minBatchesToRetain"] = str(max(retained, request.retained_batches))
+    jars = [*_listed(conf.get("spark.jars", "")), *_jar_files(request.jars)]
+    packages = [*_listed(conf.get("spark.jars.packages", "")), *request.packages]
+    needs_kafka = any(source.get("kind") == "kafka" for source in request.sources.values())
+    if needs_kafka and not any("spark-sql-kafka" in name for name in (*jars, *packages)):
+        packages.append(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{metadata.version('pyspark')}")
+    if jars:
+        conf["spark.jars"] = ",".join(jars)
+    if packages:
+        conf["spark.jars.packages"] = ",".join(packages)
+    return {**conf, **FIXED_CONF}
+
+
+def environment(request: StageRequest) -> dict[str, str]:
+    """This process's environment without Airflow's, and with the running interpreter for driver and workers."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _WITHHELD and not name.startswith(_WITHHELD_PREFIXES)
+    }
+    package_root = str(Path(__file__).resolve().parents[2])
+    path = [*request.python_path, *kept.get("PYTHONPATH", "").split(os.pathsep), package_root]
+    kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(entry for entry in path if entry))
+    kept["PYSPARK_PYTHON"] = kept["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    kept["PYTHONUNBUFFERED"] = "1"
+    return kept
+
+
+def properties(conf: Mapping[str, str]) -> str:
+    """Settings in the format of java.util.Properties."""
+    return "".join(f"{_escaped(name, key=True)}={_escaped(value)}\n" for name, value in conf.items())
+
+
+def _escaped(text: str, *, key: bool = False) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    if key:
+        for character in " :=#!":
+            text = text.replace(character, f"\\{character}")
+    return f"\\{text}" if text.startswith(" ") else text
+
+
+def _jar_files(given: tuple[str, ...]) -> list[str]:
+    files: list[str] = []
+    for entry in given:
+        path = Path(entry)
+        if path.is_dir():
+            files += sorted(str(file) for file in path.glob("*.jar"))
+        elif "://" in entry or path.is_file():
+            files.append(entry)
+        else:
+            raise ConfigurationError(f"there is no jar {entry}.", remedy="mend the setting `jars`.")
+    return files
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _write(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
