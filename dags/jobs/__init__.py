@@ -1,0 +1,1 @@
+"""What the example DAGs run inside Spark; nothing here is imported when a DAG is parsed."""

@@ -1,0 +1,199 @@
+"""Airflow standalone in a folder of its own: configuration, start, REST API, end."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tools.servers.processes import free_port
+
+LOGIN = "admin"
+START_SECONDS = 180.0
+END_STATES = frozenset({"success", "failed"})
+
+
+class AirflowError(RuntimeError):
+    """Airflow did not do what was asked of it."""
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """A task instance: its id, state and the number of its newest try."""
+
+    task_id: str
+    state: str
+    try_number: int
+
+
+class Airflow:
+    """`airflow standalone` on a free loopback port, with SQLite and LocalExecutor, in `home`.
+
+    It knows the DAG files in `home/dags`, and the connections (id -> fields) by its environment alone. Retries follow
+    within seconds and a silent task counts as dead after 20 s: both take 300 s by default.
+    """
+
+    def __init__(self, home: Path, connections: Mapping[str, Mapping[str, Any]], settings: Mapping[str, str]) -> None:
+        self.home = home
+        self.dags = home / "dags"
+        self.port = free_port()
+        self.password = secrets.token_hex(8)
+        self._connections = connections
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+        self._token_until = 0.0
+
+    @property
+    def url(self) -> str:
+        """Where browser and API find it."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """What all components of Airflow print."""
+        return self.home / "standalone.log"
+
+    def task_logs(self, dag_id: str) -> Path:
+        """The folder with the logs of a DAG's tasks."""
+        return self.home / "logs" / f"dag_id={dag_id}"
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Starts it and returns at once; `wait_until_ready` waits."""
+        self.dags.mkdir(parents=True, exist_ok=True)
+        passwords = self.home / "passwords.json"
+        passwords.touch(mode=0o600)
+        passwords.write_text(json.dumps({LOGIN: self.password}))
+        # Without the guard, tasks and Spark drivers of a killed Airflow would live on.
+        command = [sys.executable, "-m", "tools.demo.guard", str(Path(sys.executable).parent / "airflow"), "standalone"]
+        with self.log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self.home,
+                env=self._environment(passwords),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def stop(self) -> None:
+        """Kills Airflow, its tasks and whatever they started."""
+        self._client.close()
+        if self._process is None:
+            return
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def _environment(self, passwords: Path) -> dict[str, str]:
+        inherited = ("HOME", "LANG", "LC_ALL", "JAVA_HOME", "TMPDIR")
+        settings = {
+            "core__load_examples": "False",
+            "core__dags_folder": str(self.dags),
+            "core__executor": "LocalExecutor",
+            "core__parallelism": "3",
+            "core__fernet_key": "",
+            "core__simple_auth_manager_users": f"{LOGIN}:admin",
+            "core__simple_auth_manager_passwords_file": str(passwords),
+            "core__execution_api_server_url": f"{self.url}/execution/",
+            "core__default_task_retry_delay": "2",
+            "database__sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}",
+            "api__host": "127.0.0.1",
+            "api__port": str(self.port),
+            "api__base_url": self.url,
+            "api__workers": "1",
+            "api__secret_key": secrets.token_hex(32),
+            "api_auth__jwt_secret": secrets.token_hex(32),
+            "dag_processor__refresh_interval": "5",
+            "logging__worker_log_server_port": str(free_port()),
+            "logging__trigger_log_server_port": str(free_port()),
+            "scheduler__scheduler_idle_sleep_time": "0.1",
+            "scheduler__job_heartbeat_sec": "2",
+            "scheduler__task_instance_heartbeat_timeout": "20",
+            "scheduler__task_instance_heartbeat_timeout_detection_interval": "2",
+            "workers__min_heartbeat_interval": "2",
+            "usage_data_collection__enabled": "False",
+        }
+        return {
+            **{name: os.environ[name] for name in inherited if name in os.environ},
+            "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            "PYTHONUNBUFFERED": "1",
+            "NO_PROXY": "*",
+            "AIRFLOW_HOME": str(self.home),
+            **{f"AIRFLOW__{name.upper()}": value for name, value in {**settings, **self._settings}.items()},
+            **{f"AIRFLOW_CONN_{name.upper()}": json.dumps(fields) for name, fields in self._connections.items()},
+        }
+
+    # --- REST ---
+
+    def wait_until_ready(self, dag_id: str) -> None:
+        """Returns when the API answers, the scheduler works and the DAG was parsed; AirflowError after 180 s."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._knows(dag_id):
+            if self._process is None or self._process.poll() is not None:
+                raise AirflowError(f"Airflow ended while it started; see {self.log}")
+            if time.monotonic() > deadline:
+                raise AirflowError(
+                    f"Airflow or its DAG {dag_id} was not ready after {START_SECONDS:.0f} s; see {self.log}"
+                )
+            time.sleep(0.1)
+
+    def _knows(self, dag_id: str) -> bool:
+        try:
+            health = self._client.get("/api/v2/monitor/health").raise_for_status().json()
+            if health["scheduler"]["status"] != "healthy":
+                return False
+            if self._get("/api/v2/importErrors")["import_errors"]:
+                raise AirflowError(f"a DAG cannot be imported: {self._get('/api/v2/importErrors')['import_errors']}")
+            return self._request("GET", f"/api/v2/dags/{dag_id}").is_success
+        except httpx.HTTPError:
+            return False
+
+    def trigger(self, dag_id: str) -> str:
+        """Unpauses the DAG and starts a run; returns its id."""
+        self._request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False}).raise_for_status()
+        body = {"logical_date": datetime.now(UTC).isoformat()}
+        answer = self._request("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body)
+        if not answer.is_success:
+            raise AirflowError(f"Airflow refused to run {dag_id}: {answer.text}")
+        return str(answer.json()["dag_run_id"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """The state of a run: queued, running, success or failed."""
+        return str(self._get(f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    def tasks(self, dag_id: str, run_id: str) -> Iterator[TaskState]:
+        """The newest try of each task of a run."""
+        for task in self._get(f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]:
+            yield TaskState(task["task_id"], task["state"] or "none", task["try_number"])
+
+    def _get(self, path: str) -> Any:
+        return self._request("GET", path).raise_for_status().json()
+
+    def _request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        if time.monotonic() > self._token_until:
+            body = {"username": LOGIN, "password": self.password}
+            token = self._client.post("/auth/token", json=body).raise_for_status().json()["access_token"]
+            self._client.headers["Authorization"] = f"Bearer {token}"
+            self._token_until = time.monotonic() + 600
+        return self._client.request(method, path, **kwargs)

@@ -1,0 +1,132 @@
+"""Kills the Spark driver, and later a commit task, with SIGKILL while they work - and checks that it hit them there.
+
+It only reads the decision log: states, votes and leases. A lease's holder is "host:pid:random", its task
+"dag/run/task id", so a lease leads to the process at work. A kill counts when, after the process is gone, the
+checkpoint that it worked on is still unfinished; else the next checkpoint is tried.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_ft.core.model import Checkpoint, CheckpointState, Lease
+from airflow_ft.core.ports import Store
+from tools.servers import processes
+
+S = CheckpointState
+DRIVER = b"org.apache.spark.deploy.SparkSubmit"
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A process that was killed: which one, in which step, and the state of its checkpoint right before and after."""
+
+    process: str
+    pid: int
+    step: str
+    checkpoint: int
+    before: str
+    after: str
+    counts: bool
+
+    def __str__(self) -> str:
+        text = f"kill -9 of the {self.process} (pid {self.pid}) in {self.step}: checkpoint {self.checkpoint} was"
+        text += f" {self.before}, and is {self.after}"
+        return text if self.counts else f"{text}: not counted, it hit nothing unfinished"
+
+
+class DriverKiller:
+    """Kills the Spark driver in the middle of a checkpoint, once at least one was published before."""
+
+    def __init__(self, store: Store, pipeline: str, pauses: random.Random) -> None:
+        self._store, self._pipeline, self._pauses = store, pipeline, pauses
+
+    def look(self, checkpoints: list[Checkpoint]) -> Kill | None:
+        """Kills if now is the time; `checkpoints` are the open ones."""
+        triggered = [c for c in checkpoints if c.state is S.TRIGGERED]
+        if not triggered or not any(c.segment is not None for c in checkpoints):
+            return None
+        number = triggered[-1].number
+        for lease, pid in _workers(self._store, self._pipeline, "stage"):
+            for child in processes.tree(pid):
+                if DRIVER not in _command_line(child):
+                    continue
+                time.sleep(self._pauses.uniform(0.05, 0.6))  # somewhere in the batch
+                before = self._store.checkpoint(self._pipeline, number).state
+                if before is not S.TRIGGERED:
+                    return None
+                _kill(child)
+                after = self._store.checkpoint(self._pipeline, number)
+                # ABORTED(ATTEMPT_ENDED) when the next attempt was quick: it was not published.
+                return Kill(
+                    "Spark driver", child, _step(lease), number, before, after.state, counts=after.segment is None
+                )
+        return None
+
+
+class CommitKiller:
+    """Kills a commit task between the begin of its attempt at a sink and the proof of the outcome."""
+
+    def __init__(self, store: Store, pipeline: str, pauses: random.Random) -> None:
+        self._store, self._pipeline, self._pauses = store, pipeline, pauses
+
+    def look(self, checkpoints: list[Checkpoint]) -> Kill | None:
+        """Kills if now is the time; `checkpoints` are the open ones."""
+        for checkpoint in checkpoints:
+            for participant in _being_committed(checkpoint):
+                for lease, pid in _workers(self._store, self._pipeline, f"commit.{participant}"):
+                    time.sleep(self._pauses.uniform(0.0, 0.3))  # somewhere in the transaction
+                    before = self._store.checkpoint(self._pipeline, checkpoint.number)
+                    if participant not in _being_committed(before):
+                        return None
+                    _kill(pid)
+                    after = self._store.checkpoint(self._pipeline, checkpoint.number)
+                    return Kill(
+                        "commit task",
+                        pid,
+                        _step(lease),
+                        checkpoint.number,
+                        before.state,
+                        after.state,
+                        counts=participant in _being_committed(after),
+                    )
+        return None
+
+
+def _being_committed(checkpoint: Checkpoint) -> list[str]:
+    """Participants with an attempt that is newer than their vote, and no proof yet."""
+    if checkpoint.state not in (S.PREPARED, S.COMMITTING):
+        return []
+    return [name for name, v in checkpoint.votes.items() if v.attempt > v.prepared > 0 and v.proof is None]
+
+
+def _workers(store: Store, pipeline: str, step: str) -> Iterator[tuple[Lease, int]]:
+    """Leases of a step's tasks on this machine, with the process id of each."""
+    for lease in store.leases(pipeline):
+        task_id = lease.task.rpartition("/")[2]
+        pid = int(lease.holder.split(":")[1])
+        if task_id.removeprefix(f"{pipeline}.") == step and processes.tree(pid):
+            yield lease, pid
+
+
+def _step(lease: Lease) -> str:
+    return f"{lease.task.rpartition('/')[2]}, try {lease.try_number}"
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def _kill(pid: int) -> None:
+    """SIGKILL, and wait until the process is gone: what is read afterwards is not its work any more."""
+    os.kill(pid, signal.SIGKILL)
+    processes.await_end([pid], 10)

@@ -1,0 +1,57 @@
+"""Loads the flights into Kafka: one JSON object a flight, keyed by tail number; missing values are null."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import Producer
+
+from tools.demo.data import flights, values_of
+
+
+class LoadError(RuntimeError):
+    """Not every flight was acknowledged by the broker."""
+
+
+def load(bootstrap: str, topic: str, limit: int | None = None) -> int:
+    """Produces the first `limit` flights (None: all) into an existing topic; returns how many were acknowledged.
+
+    The producer is idempotent, so its own retries double nothing. A flight without tail number has no key.
+
+    Raises:
+        LoadError: the broker did not acknowledge every record.
+    """
+    frame = flights(limit)
+    values = frame.to_json(orient="records", lines=True).splitlines()
+    keys = values_of(frame, "tailnum")
+    acknowledged = 0
+    failures: list[str] = []
+
+    def delivered(error: Any, _: Any) -> None:
+        nonlocal acknowledged
+        if error is None:
+            acknowledged += 1
+        else:
+            failures.append(str(error))
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 50,
+            "compression.type": "lz4",
+            "partitioner": "murmur2_random",  # as the Java client: equal keys go where other producers send them
+            "queue.buffering.max.messages": len(values) + 1,
+        }
+    )
+    for number, (key, value) in enumerate(zip(keys, values, strict=True)):
+        producer.produce(topic, value=value, key=key, on_delivery=delivered)
+        if number % 1000 == 0:
+            producer.poll(0)
+    producer.flush(120)
+    if acknowledged != len(values):
+        raise LoadError(
+            f"{acknowledged:,} of {len(values):,} flights reached the topic {topic!r}"
+            + (f"; the first error: {failures[0]}" if failures else "; the broker did not answer within 120 s")
+        )
+    return acknowledged

@@ -1,0 +1,99 @@
+"""What the demonstration found, as a page for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tools.demo.killer import Kill
+
+KILLS_EXPECTED = 2
+
+
+@dataclass(frozen=True)
+class Report:
+    """Numbers of one demonstration. `verdict` is the judge's (`tools.demo.judge.Verdict.to_json`)."""
+
+    run_state: str
+    rows_read: int
+    checkpoints: int
+    deliveries: int
+    verdict: Mapping[str, Any]
+    kills: tuple[Kill, ...]
+    seconds: Mapping[str, float]
+    airflow: Mapping[str, str] | None = None
+
+    @property
+    def kills_survived(self) -> int:
+        """Kills that hit an unfinished checkpoint."""
+        return sum(kill.counts for kill in self.kills)
+
+    @property
+    def failures(self) -> list[str]:
+        """Why this is no success; empty when all is exact."""
+        found = [] if self.run_state == "success" else [f"the DAG run ended as {self.run_state}"]
+        for where in ("mysql", "kafka"):
+            result = self.verdict[where]
+            if result["duplicates"] or result["missing"] or result["foreign"]:
+                found.append(f"{where}: {'; '.join(result['examples'])}")
+        found += self.verdict["problems"]
+        if self.rows_read != self.verdict["mysql"]["expected"]:
+            found.append(f"{self.rows_read:,} rows were read, {self.verdict['mysql']['expected']:,} were loaded")
+        if self.kills_survived < KILLS_EXPECTED:
+            found.append(f"only {self.kills_survived} of {KILLS_EXPECTED} kills hit an unfinished checkpoint")
+        return found
+
+    @property
+    def exact(self) -> bool:
+        """Whether everything is exact, and was put to the test by all kills."""
+        return not self.failures
+
+    def to_json(self) -> str:
+        """The same as JSON."""
+        data = {
+            "exact": self.exact,
+            "failures": self.failures,
+            "run_state": self.run_state,
+            "rows_read": self.rows_read,
+            "checkpoints_confirmed": self.checkpoints,
+            "deliveries": self.deliveries,
+            "mysql": dict(self.verdict["mysql"]),
+            "kafka_read_committed": dict(self.verdict["kafka"]),
+            "duplicates": self._total("duplicates"),
+            "missing": self._total("missing"),
+            "kills_survived": self.kills_survived,
+            "kills": [asdict(kill) for kill in self.kills],
+            "seconds": dict(self.seconds),
+            "airflow": self.airflow,
+        }
+        return json.dumps(data, indent=2) + "\n"
+
+    def _total(self, what: str) -> int:
+        return int(self.verdict["mysql"][what] + self.verdict["kafka"][what])
+
+    def __str__(self) -> str:
+        mysql, kafka = self.verdict["mysql"], self.verdict["kafka"]
+        lines = [
+            ("rows read", f"{self.rows_read:,}"),
+            ("checkpoints confirmed", f"{self.checkpoints} in {self.deliveries} deliveries"),
+            ("rows in MySQL", f"{mysql['found']:,}  expected {mysql['expected']:,}"),
+            ("records in Kafka", f"{kafka['found']:,}  expected {kafka['expected']:,} (read_committed)"),
+            ("duplicates", f"{self._total('duplicates'):,}"),
+            ("missing", f"{self._total('missing'):,}"),
+            ("kills survived", f"{self.kills_survived}"),
+            *(("", str(kill)) for kill in self.kills),
+            ("seconds", ", ".join(f"{name} {seconds:.0f}" for name, seconds in self.seconds.items())),
+        ]
+        if self.airflow is not None:
+            lines.append(
+                ("Airflow", f"{self.airflow['url']}  login {self.airflow['login']} / {self.airflow['password']}")
+            )
+            lines.append(("stop it", self.airflow["stop"]))
+        text = "\n".join(f"  {name:<22} {value}" for name, value in lines)
+        rule = "-" * 100
+        result = "EXACT: every flight once, every late flight once, the same values in both."
+        if not self.exact:
+            result = "NOT EXACT:\n" + "\n".join(f"  - {failure}" for failure in self.failures)
+        return f"{rule}\n{text}\n{rule}\n{result}"

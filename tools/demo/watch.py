@@ -1,0 +1,77 @@
+"""Follows a run: tells each event of the decision log, lets the killers look, and returns when the run has ended."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+from airflow_ft.core.model import Event
+from airflow_ft.core.ports import Store
+from tools.demo.airflow import END_STATES, Airflow
+from tools.demo.console import Console
+from tools.demo.killer import CommitKiller, DriverKiller, Kill
+
+RUN_SECONDS = 900.0
+LOOK_SECONDS = 0.01
+ASK_SECONDS = 0.5
+
+
+class Story:
+    """The events of a pipeline that were not told yet, oldest first."""
+
+    def __init__(self, store: Store, pipeline: str) -> None:
+        self._store, self._pipeline = store, pipeline
+        self._told: set[tuple[object, ...]] = set()
+
+    def news(self) -> Iterator[Event]:
+        """New events."""
+        try:
+            events = self._store.events(self._pipeline, limit=200)
+        except KeyError:
+            return
+        for event in reversed(events):
+            key = (event.at, event.number, event.epoch, event.kind, event.message)
+            if key not in self._told:
+                self._told.add(key)
+                yield event
+
+
+def watch(
+    airflow: Airflow, dag_id: str, run_id: str, store: Store, pipeline: str, console: Console, seed: int | None = None
+) -> tuple[str, list[Kill]]:
+    """Returns the run's final state and all kills; TimeoutError when it does not end in 900 s.
+
+    `seed` makes the moments of the kills repeatable in so far as the processes are.
+    """
+    story = Story(store, pipeline)
+    pauses = random.Random(seed)
+    killers: list[DriverKiller | CommitKiller] = [
+        DriverKiller(store, pipeline, pauses),
+        CommitKiller(store, pipeline, pauses),
+    ]
+    kills: list[Kill] = []
+    deadline, next_question, next_story = time.monotonic() + RUN_SECONDS, 0.0, 0.0
+    while True:
+        if killers and any(p.name == pipeline for p in store.pipelines()):
+            kill = killers[0].look(list(store.open_checkpoints(pipeline)))
+            if kill is not None:
+                console.say(f"*** {kill}")
+                kills.append(kill)
+                if kill.counts:
+                    killers.pop(0)
+        now = time.monotonic()
+        if now >= next_story:
+            next_story = now + 0.2
+            for event in story.news():
+                console.say(event.message)
+        if now >= next_question:
+            next_question = now + ASK_SECONDS
+            state = airflow.run_state(dag_id, run_id)
+            if state in END_STATES:
+                for event in story.news():
+                    console.say(event.message)
+                return state, kills
+        if now > deadline:
+            raise TimeoutError(f"the run {run_id} did not end in {RUN_SECONDS:.0f} s")
+        time.sleep(LOOK_SECONDS)
