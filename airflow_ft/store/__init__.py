@@ -1,0 +1,40 @@
+"""The decision log: one implementation in SQL over SQLite (the embedded default) and PostgreSQL.
+
+`open_store(url)` is the way in; `airflow_ft.store.sqlite.SqliteStore` and `airflow_ft.store.postgres.PostgresStore`
+are its two classes. Importing this package imports no database driver.
+
+While a pipeline is HALTED, `take_epoch`, `begin_stage`, `trigger`, `publish`, `plan`, `begin_attempt`, `vote` and
+`decide` raise PipelineHaltedError: nothing is staged, no sink is touched anew, nothing is decided. An epoch is refused
+too, because a store that was restored from a backup must not count its epochs up past those in the sinks' heads by
+mere retries (hole 11); `resume` is a person's act. What only records what has happened goes on: `record_proof`,
+`abort`, `end_stage`, `finalise`, `prune`, `rewind`, leases, turns and all reads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_ft.core.ports import Store
+
+
+def open_store(url: str) -> Store:
+    """Opens the decision log at `url` and brings its schema up to date; `close` it after use.
+
+    - ``sqlite:////absolute/path/ft.db``
+    - ``postgresql://user:password@host:port/database?schema=airflow_ft&connect_timeout=10`` with any other parameter
+      of libpq; special characters percent-encoded.
+
+    ConfigurationError for a URL that cannot work or a schema newer than this package, StoreUnavailableError when the
+    database cannot be reached. Neither ever contains the password.
+    """
+    from airflow_ft.store.url import parse_url
+
+    parsed = parse_url(url)
+    if parsed.path is not None:
+        from airflow_ft.store.sqlite import SqliteStore
+
+        return SqliteStore(parsed.path)
+    from airflow_ft.store.postgres import PostgresStore
+
+    return PostgresStore(parsed.dsn)

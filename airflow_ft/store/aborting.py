@@ -1,0 +1,143 @@
+"""Aborting loses no row: what was published is carried by a later number, or rewound and computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, RunKey, SparkPosition
+from airflow_ft.core.transitions import IN_DOUBT
+from airflow_ft.store.database import Database
+from airflow_ft.store.events import EventKind
+from airflow_ft.store.rows import clean_text
+from airflow_ft.store.writing import PipelineWrite, pipeline_write
+
+S = CheckpointState
+
+
+class AbortingOperations:
+    """The part of the store that aborts and rewinds. It works on a HALTED pipeline too: it delivers nothing."""
+
+    _database: Database
+
+    def abort(
+        self,
+        pipeline: str,
+        epoch: int,
+        number: int,
+        reason: AbortReason,
+        message: str,
+        after: AfterAbort,
+        rewind_from: int | None = None,
+        rewind_to: SparkPosition | None = None,
+    ) -> Checkpoint:
+        """See `Store.abort`.
+
+        `after` is kept for published checkpoints only: of one that was TRIGGERED there are no rows to carry or to
+        rewind. REWOUND needs `rewind_from`, at most `number`; CARRIED takes none (ConfigurationError).
+        """
+        _check_rewind(pipeline, number, after, rewind_from, rewind_to)
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            checkpoint = write.checkpoint(number)
+            if checkpoint.state is S.ABORTED:
+                return checkpoint
+            _move_to_aborted(write, checkpoint, reason, message, after)
+            if rewind_from is not None:
+                _rewind(write, rewind_from, rewind_to, reason, f"rewound with checkpoint {number}", also=checkpoint)
+            return write.checkpoint(number)
+
+    def rewind(
+        self, pipeline: str, epoch: int, rewind_from: int, rewind_to: SparkPosition | None, message: str
+    ) -> None:
+        """See `Store.rewind`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            _rewind(write, rewind_from, rewind_to, AbortReason.USER, message)
+
+
+def _check_rewind(
+    pipeline: str, number: int, after: AfterAbort, rewind_from: int | None, rewind_to: SparkPosition | None
+) -> None:
+    if after is AfterAbort.REWOUND and (rewind_from is None or rewind_from > number):
+        what = f"REWOUND needs the first number to compute again, at most {number}; given was {rewind_from}."
+    elif after is AfterAbort.CARRIED and (rewind_from is not None or rewind_to is not None):
+        what = "a CARRIED checkpoint rewinds nothing, but a number or position to rewind to was given."
+    else:
+        return
+    raise ConfigurationError(
+        what, remedy="give rewind_from exactly when the rows are rewound.", pipeline=pipeline, checkpoint=number
+    )
+
+
+def _move_to_aborted(
+    write: PipelineWrite, checkpoint: Checkpoint, reason: AbortReason, message: str, after: AfterAbort
+) -> None:
+    published = checkpoint.state is not S.TRIGGERED
+    fate = f", {after.value}" if published else ""
+    write.move(
+        checkpoint,
+        S.ABORTED,
+        f"{reason.value}{fate}, by epoch {write.row['epoch']}: {message}",
+        detail={"reason": reason.value, "after": after.value if published else None},
+        reason=reason.value,
+        message=clean_text(message),
+        after_abort=after.value if published else None,
+    )
+
+
+def _rewind(
+    write: PipelineWrite,
+    rewind_from: int,
+    rewind_to: SparkPosition | None,
+    reason: AbortReason,
+    message: str,
+    also: Checkpoint | None = None,
+) -> None:
+    """Everything undelivered from `rewind_from` on will be computed again, from `rewind_to`.
+
+    What is TRIGGERED is aborted too, and nothing is published before the next `begin_stage`: an attempt that is at
+    work has a state that contains the rewound rows (I1), and its publications would leave them out (I10).
+    """
+    concerned = [c for c in write.open_checkpoints() if c.number >= rewind_from]
+    for checkpoint in concerned:
+        if checkpoint.state in IN_DOUBT:
+            raise write.conflict(
+                checkpoint.number,
+                f"it is {checkpoint.state.value}, so checkpoint {rewind_from} and later cannot be rewound yet.",
+            )
+    runs = {also.run} if also is not None else set()
+    for checkpoint in concerned:
+        if checkpoint.state is S.TRIGGERED:
+            _move_to_aborted(write, checkpoint, AbortReason.ATTEMPT_ENDED, message, AfterAbort.REWOUND)
+        elif checkpoint.state is S.STAGED:
+            _move_to_aborted(write, checkpoint, reason, message, AfterAbort.REWOUND)
+            runs.add(checkpoint.run)
+        elif checkpoint.is_undelivered:  # SUBSUMED or carried by a number that was aborted
+            write.update_checkpoint(checkpoint, after_abort=AfterAbort.REWOUND.value)
+            write.event(EventKind.REWOUND, f"{message}; its rows are computed again", number=checkpoint.number)
+            runs.add(checkpoint.run)
+    _unstage(write, runs)
+    write.set_pipeline(
+        base_location=None if rewind_to is None else rewind_to.location,
+        base_batch=None if rewind_to is None else rewind_to.batch,
+        base_clean=0,
+        needs_stage=1,
+    )
+    start = "the beginning" if rewind_to is None else f"Spark's batch {rewind_to.batch} at {rewind_to.location}"
+    write.event(
+        EventKind.REWOUND,
+        f"checkpoint {rewind_from} and later are computed again from {start}, by epoch {write.row['epoch']}: {message}",
+        detail={"rewind_from": rewind_from, "reason": reason.value},
+    )
+
+
+def _unstage(write: PipelineWrite, runs: Collection[RunKey | None]) -> None:
+    for run in runs:
+        if run is not None:
+            write.tx.change(
+                "UPDATE run SET staged = 0 WHERE pipeline = ? AND dag_id = ? AND run_id = ?",
+                write.name,
+                run.dag_id,
+                run.run_id,
+            )

@@ -1,0 +1,345 @@
+"""Delivery: the plan, the votes, the decision, the proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, Outcome, Plan, Promise, Proof, Segment
+from airflow_ft.store.database import Database
+from airflow_ft.store.events import EventKind, numbers_text, plan_text
+from airflow_ft.store.rows import json_text, proof_text
+from airflow_ft.store.writing import PipelineWrite, pipeline_write
+
+S = CheckpointState
+
+
+class DeliveryOperations:
+    """The part of the store that delivers."""
+
+    _database: Database
+    _installation: str
+
+    def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
+        """See `Store.plan`; ConfigurationError for a plan that no state of the store could accept."""
+        self._check_shape(pipeline, plan)
+        text = json_text(plan.to_json())
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            write.require_active()
+            checkpoint = write.checkpoint(plan.number)
+            if checkpoint.plan is not None and checkpoint.state in (S.STAGED, S.PREPARED, S.COMMITTING, S.COMPLETED):
+                return checkpoint.plan
+            if checkpoint.state is not S.STAGED:
+                raise write.conflict(plan.number, f"it is {checkpoint.state.value}; only a STAGED one is planned.")
+            _require_own_segment(write, checkpoint, plan)
+            parts = [_require_deliverable(write, plan.number, segment) for segment in plan.segments]
+            write.update_checkpoint(checkpoint, plan=text)
+            write.event(EventKind.PLANNED, plan_text(plan), number=plan.number, detail={"digest": plan.digest})
+            for part in parts:
+                if part.number == plan.number:
+                    write.update_checkpoint(checkpoint, planned_by=plan.number)
+                elif part.state is S.STAGED:
+                    write.move(
+                        part,
+                        S.SUBSUMED,
+                        f"delivered together with checkpoint {plan.number}",
+                        planned_by=plan.number,
+                        subsumed_by=plan.number,
+                    )
+                elif part.state is S.SUBSUMED:  # by a number that was aborted: now by this one
+                    write.update_checkpoint(part, planned_by=plan.number, subsumed_by=plan.number)
+                else:
+                    write.update_checkpoint(part, planned_by=plan.number)
+            stored = write.checkpoint(plan.number).plan
+            assert stored is not None
+            return stored
+
+    def begin_attempt(self, pipeline: str, epoch: int, number: int, participant: str) -> int:
+        """See `Store.begin_attempt`; also PipelineHaltedError.
+
+        Before the decision it takes back the vote of a TWO_PHASE participant: the new attempt may roll back what the
+        older one prepared, so a decision that counts the older vote must not arrive any more (hole 7).
+        """
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            write.require_active()
+            checkpoint = write.checkpoint(number)
+            if checkpoint.state not in (S.STAGED, S.PREPARED, S.COMMITTING):
+                raise write.conflict(number, f"it is {checkpoint.state.value}: there is nothing to attempt.")
+            plan = _require_participant(write, checkpoint, participant)
+            attempt = write.draw("next_attempt")
+            vote = checkpoint.votes.get(participant)
+            taken_back = (
+                vote is not None
+                and vote.prepared > 0
+                and checkpoint.state is not S.COMMITTING
+                and plan.participant(participant).promise is Promise.TWO_PHASE
+            )
+            prepared = 0 if vote is None or taken_back else vote.prepared
+            write.tx.change(
+                "INSERT INTO vote (pipeline, number, participant, attempt, prepared) VALUES (?, ?, ?, ?, 0)"
+                " ON CONFLICT (pipeline, number, participant) DO UPDATE SET attempt = excluded.attempt, prepared = ?",
+                pipeline,
+                number,
+                participant,
+                attempt,
+                prepared,
+            )
+            write.event(
+                EventKind.ATTEMPT,
+                f"attempt {attempt} at {participant}, by epoch {epoch}"
+                + ("; its earlier vote no longer counts" if taken_back else ""),
+                number=number,
+                detail={"participant": participant, "attempt": attempt},
+            )
+            return attempt
+
+    def vote(self, pipeline: str, epoch: int, number: int, participant: str, attempt: int) -> Checkpoint:
+        """See `Store.vote`; repeated: no effect. In PREPARED it renews a vote that `begin_attempt` took back."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            write.require_active()
+            checkpoint = write.checkpoint(number)
+            plan = _require_participant(write, checkpoint, participant)
+            vote = checkpoint.votes.get(participant)
+            if vote is None or vote.attempt != attempt:
+                newest = "none" if vote is None else str(vote.attempt)
+                raise write.conflict(
+                    number, f"attempt {attempt} at {participant} is not the newest one ({newest}) and cannot vote."
+                )
+            if vote.prepared == attempt:
+                return checkpoint
+            if checkpoint.state not in (S.STAGED, S.PREPARED):
+                raise write.conflict(number, f"it is {checkpoint.state.value}: the votes are counted.")
+            write.tx.change(
+                "UPDATE vote SET prepared = ? WHERE pipeline = ? AND number = ? AND participant = ? AND attempt = ?",
+                attempt,
+                pipeline,
+                number,
+                participant,
+                attempt,
+            )
+            write.event(
+                EventKind.VOTED,
+                f"{participant} is prepared (attempt {attempt}), by epoch {epoch}",
+                number=number,
+                detail={"participant": participant, "attempt": attempt},
+            )
+            checkpoint = write.checkpoint(number)
+            if checkpoint.state is S.STAGED and set(_prepared(checkpoint)) == {p.name for p in plan.participants}:
+                write.move(
+                    checkpoint,
+                    S.PREPARED,
+                    f"every participant is prepared ({_attempts_text(_prepared(checkpoint))}), by epoch {epoch}",
+                    prepared_at=write.now,
+                )
+            return write.checkpoint(number)
+
+    def decide(self, pipeline: str, epoch: int, number: int, prepared: Mapping[str, int]) -> Checkpoint:
+        """See `Store.decide`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            checkpoint = write.checkpoint(number)
+            if checkpoint.state in (S.COMMITTING, S.COMPLETED):
+                return checkpoint
+            write.require_active()
+            plan = checkpoint.plan
+            if checkpoint.state is not S.PREPARED or plan is None:
+                raise write.conflict(number, f"it is {checkpoint.state.value}; only a PREPARED one is decided.")
+            votes = _prepared(checkpoint)
+            if set(votes) != {p.name for p in plan.participants} or dict(prepared) != votes:
+                # Hole 7: a decision may only land on the very attempts that it counts.
+                raise write.conflict(
+                    number,
+                    f"the decision counts the votes {_attempts_text(prepared)}, the stored ones are"
+                    f" {_attempts_text(votes)}.",
+                )
+            write.move(
+                checkpoint,
+                S.COMMITTING,
+                f"will be committed everywhere, counting {_attempts_text(votes)}, by epoch {epoch}",
+                detail={"prepared": votes, "digest": plan.digest},
+                decided_at=write.now,
+            )
+            for participant in plan.participants:
+                write.tx.change(
+                    "INSERT INTO delivery (pipeline, participant, number) VALUES (?, ?, ?)"
+                    " ON CONFLICT (pipeline, participant) DO UPDATE SET number = excluded.number"
+                    " WHERE delivery.number < excluded.number",
+                    pipeline,
+                    participant.name,
+                    number,
+                )
+            return write.checkpoint(number)
+
+    def record_proof(self, pipeline: str, epoch: int, number: int, proof: Proof) -> Checkpoint:
+        """See `Store.record_proof`."""
+        text = proof_text(proof)
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            checkpoint = write.checkpoint(number)
+            plan = _require_participant(write, checkpoint, proof.participant)
+            _require_committed(write, number, plan, proof)
+            if checkpoint.state not in (S.COMMITTING, S.COMPLETED):
+                raise write.conflict(number, f"it is {checkpoint.state.value}: a proof follows the decision.")
+            if checkpoint.votes[proof.participant].proof is not None:
+                return checkpoint
+            write.tx.change(
+                "UPDATE vote SET proof = ? WHERE pipeline = ? AND number = ? AND participant = ? AND proof IS NULL",
+                text,
+                pipeline,
+                number,
+                proof.participant,
+            )
+            counts = "; ".join(f"{sink} {rows:,}" for sink, rows in proof.counts.items())
+            write.event(
+                EventKind.PROVEN,
+                f"{proof.participant} has committed it ({counts}), under the marker of epoch {proof.epoch}",
+                number=number,
+                detail={"participant": proof.participant, "counts": dict(proof.counts)},
+            )
+            checkpoint = write.checkpoint(number)
+            if all(checkpoint.votes[p.name].proof is not None for p in plan.participants):
+                _complete(write, checkpoint, plan)
+            return write.checkpoint(number)
+
+    def finalise(self, pipeline: str, number: int) -> None:
+        """See `Store.finalise`; COMPLETED only, with the numbers that it delivered. Repeated: no effect."""
+        with pipeline_write(self._database, pipeline) as write:
+            checkpoint = write.checkpoint(number)
+            if checkpoint.state is not S.COMPLETED or checkpoint.plan is None:
+                raise write.conflict(number, f"it is {checkpoint.state.value}; only a COMPLETED one is finalised.")
+            if checkpoint.finalised:
+                return
+            for segment in checkpoint.plan.segments:
+                write.update_checkpoint(write.checkpoint(segment.number), finalised=1)
+            write.update_checkpoint(checkpoint, finalised=1)
+            write.event(EventKind.FINALISED, "what follows confirmation is done", number=number)
+
+    def prune(self, pipeline: str, number: int) -> None:
+        """See `Store.prune`; StateConflictError for what no COMPLETED number has delivered. Repeated: no effect."""
+        with pipeline_write(self._database, pipeline) as write:
+            checkpoint = write.checkpoint(number)
+            if checkpoint.segment is None or checkpoint.delivered_by is None:
+                # I10: a segment is deleted only after the number that delivered it is confirmed.
+                raise write.conflict(number, "it has no segment that was delivered, so there is nothing to delete.")
+            pruned = write.tx.change(
+                "UPDATE checkpoint SET pruned_at = ? WHERE pipeline = ? AND number = ? AND pruned_at IS NULL",
+                write.now,
+                pipeline,
+                number,
+            )
+            if pruned:
+                write.event(
+                    EventKind.PRUNING,
+                    f"its files at {checkpoint.segment.location} are being deleted; checkpoint"
+                    f" {checkpoint.delivered_by} has delivered them",
+                    number=number,
+                )
+
+    def _check_shape(self, pipeline: str, plan: Plan) -> None:
+        """What can be known of a plan without reading anything."""
+        numbers = [segment.number for segment in plan.segments]
+        names = [participant.name for participant in plan.participants]
+        wrong = ""
+        if plan.pipeline != pipeline:
+            wrong = f"it is for pipeline {plan.pipeline!r}"
+        elif plan.installation != self._installation:
+            wrong = "it is for another installation"  # I8
+        elif not names or len(set(names)) != len(names):
+            wrong = "it needs at least one participant, and each once"
+        elif plan.commit_point is not None and plan.commit_point not in names:
+            wrong = f"its commit point {plan.commit_point!r} is none of its participants"
+        elif not numbers:
+            wrong = "it delivers nothing"
+        elif numbers != sorted(set(numbers)) or numbers[-1] > plan.number:
+            wrong = f"its segments {numbers} are not in ascending order up to its number"  # I4
+        if wrong:
+            raise ConfigurationError(
+                f"this plan cannot be stored: {wrong}.",
+                remedy="make the plan anew from the state of the store.",
+                pipeline=pipeline,
+                checkpoint=plan.number,
+            )
+
+
+def _require_own_segment(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
+    own = checkpoint.segment is not None
+    if own != (plan.segments[-1].number == plan.number):
+        raise write.conflict(
+            plan.number, "its own segment must be the last of its plan." if own else "it has no segment of its own."
+        )
+
+
+def _require_deliverable(write: PipelineWrite, number: int, segment: Segment) -> Checkpoint:
+    """The checkpoint of a segment that `number` may deliver: no other number does, did, or will compute it again."""
+    part = write.checkpoint(segment.number)
+    if part.segment != segment:
+        raise write.conflict(number, f"the plan's segment {segment.number} is not the one that was published.")  # I1
+    if part.delivered_by is not None:
+        raise write.conflict(number, f"segment {segment.number} was delivered by {part.delivered_by}.")  # I2
+    if part.after_abort is AfterAbort.REWOUND:
+        raise write.conflict(number, f"segment {segment.number} was rewound: its rows are computed again.")  # I2
+    rows = write.tx.rows(
+        "SELECT p.number, p.state FROM checkpoint c"
+        " JOIN checkpoint p ON p.pipeline = c.pipeline AND p.number = c.planned_by"
+        " WHERE c.pipeline = ? AND c.number = ?",
+        write.name,
+        segment.number,
+    )
+    if rows and rows[0]["number"] != number and rows[0]["state"] != S.ABORTED.value:
+        raise write.conflict(number, f"segment {segment.number} is in the plan of checkpoint {rows[0]['number']}.")
+    if part.state not in (S.STAGED, S.SUBSUMED, S.ABORTED):
+        # Hole 9: only what no sink can have seen travels with another number.
+        raise write.conflict(number, f"segment {segment.number} is {part.state.value}: it is settled by itself.")
+    return part
+
+
+def _require_participant(write: PipelineWrite, checkpoint: Checkpoint, participant: str) -> Plan:
+    if checkpoint.plan is None:
+        raise write.conflict(checkpoint.number, "it has no plan yet.")
+    if participant not in {p.name for p in checkpoint.plan.participants}:
+        raise write.conflict(checkpoint.number, f"its plan has no participant {participant!r}.")
+    return checkpoint.plan
+
+
+def _require_committed(write: PipelineWrite, number: int, plan: Plan, proof: Proof) -> None:
+    """I6: only a marker of this very plan, saying 'committed', proves anything."""
+    if proof.outcome is not Outcome.COMMITTED or proof.number != number or proof.digest != plan.digest:
+        raise StateConflictError(
+            f"the marker says {proof.outcome.value} of number {proof.number} under digest {proof.digest[:12]}; the plan"
+            f" is number {number}, digest {plan.digest[:12]}.",
+            remedy="do not go on; compare the sink's ledger with the store.",
+            pipeline=write.name,
+            checkpoint=number,
+            participant=proof.participant,
+        )
+
+
+def _complete(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
+    numbers = [segment.number for segment in plan.segments]
+    rows = sum(segment.total_rows for segment in plan.segments)
+    write.move(
+        checkpoint,
+        S.COMPLETED,
+        f"{rows:,} rows of {numbers_text(numbers)} are proven in every sink, by epoch {write.row['epoch']}",
+        completed_at=write.now,
+    )
+    for number in numbers:
+        part = write.checkpoint(number)
+        if part.delivered_by is not None:
+            # I2: `plan` has excluded it; if it happens all the same, nobody may go on.
+            raise write.conflict(checkpoint.number, f"segment {number} was delivered by {part.delivered_by} already.")
+        write.update_checkpoint(part, delivered_by=checkpoint.number)
+        if number != checkpoint.number:
+            write.event(EventKind.DELIVERED, f"with checkpoint {checkpoint.number}", number=number)
+
+
+def _prepared(checkpoint: Checkpoint) -> dict[str, int]:
+    """The attempt that voted yes, of each participant that has."""
+    return {name: vote.prepared for name, vote in sorted(checkpoint.votes.items()) if vote.prepared > 0}
+
+
+def _attempts_text(attempts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {attempt}" for name, attempt in sorted(attempts.items())) or "none"

@@ -1,0 +1,212 @@
+"""Pipelines, epochs, leases, turns and halts: who may act on a pipeline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+from airflow_ft.core.errors import ConfigurationError, FencedError, LeaseHeldError
+from airflow_ft.core.model import (
+    AbortReason,
+    CheckpointState,
+    HaltReason,
+    Lease,
+    Pipeline,
+    PipelineStatus,
+    RunKey,
+)
+from airflow_ft.store.database import Database
+from airflow_ft.store.events import EventKind, lease_text
+from airflow_ft.store.rows import clean_text, from_time, to_lease, to_pipeline
+from airflow_ft.store.writing import PipelineWrite, pipeline_write
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+
+_INSERT_PIPELINE = (
+    "INSERT INTO pipeline (name, epoch, next_number, next_attempt, next_event, published, status, halt_message,"
+    " base_clean, needs_stage, created_at) VALUES (?, 0, 1, 1, 1, 0, 'ACTIVE', '', 0, 0, ?)"
+    " ON CONFLICT (name) DO NOTHING"
+)
+_PUT_LEASE = (
+    "INSERT INTO lease (pipeline, holder, epoch, task, try_number, counter) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (pipeline, holder) DO UPDATE SET epoch = excluded.epoch, task = excluded.task,"
+    " try_number = excluded.try_number, counter = excluded.counter"
+)
+
+
+class EpochOperations:
+    """The part of the store that says who may act."""
+
+    _database: Database
+
+    def register(self, pipeline: str) -> Pipeline:
+        """See `Store.register`; ConfigurationError for a name that sinks and paths could not bear."""
+        if not _NAME.fullmatch(pipeline):
+            raise ConfigurationError(
+                f"{pipeline!r} cannot be the name of a pipeline.",
+                remedy="use 1 to 63 of a-z, 0-9, '_' and '-', beginning with a letter or digit.",
+            )
+        rows = self._database.read("SELECT * FROM pipeline WHERE name = ?", pipeline)
+        if rows:
+            return to_pipeline(rows[0])
+        with self._database.write() as tx:
+            created = tx.change(_INSERT_PIPELINE, pipeline, tx.now()) == 1
+            row = tx.rows(f"SELECT * FROM pipeline WHERE name = ?{self._database.row_lock}", pipeline)[0]
+            write = PipelineWrite(tx, row)
+            if created:
+                write.event(EventKind.REGISTERED, "known to the decision log from now on")
+            write.flush()
+            return to_pipeline(write.row)
+
+    def take_epoch(self, pipeline: str, expected: int, seen: Mapping[str, int], lease: Lease, why: str) -> int:
+        """See `Store.take_epoch`; also PipelineHaltedError."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_active()
+            current: int = write.row["epoch"]
+            if current != expected:
+                raise LeaseHeldError(
+                    f"epoch {current} is in force, not {expected}: another process has taken over meanwhile.",
+                    remedy="read the pipeline again; it may need nothing any more.",
+                    pipeline=pipeline,
+                )
+            held = [to_lease(row) for row in write.tx.rows("SELECT * FROM lease WHERE pipeline = ?", pipeline)]
+            for other in held:
+                if seen.get(other.holder) != other.counter:
+                    raise LeaseHeldError(
+                        f"{lease_text(other)} is at work on it (epoch {other.epoch}).",
+                        remedy="wait until it ends, or until its lease stays unrenewed for its whole time.",
+                        pipeline=pipeline,
+                    )
+            write.tx.change("DELETE FROM lease WHERE pipeline = ?", pipeline)
+            write.set_pipeline(epoch=current + 1)
+            counters = [other.counter + 1 for other in held if other.holder == lease.holder]
+            _put_lease(write, lease, max(lease.counter, *counters) if counters else lease.counter)
+            dropped = [lease_text(other) for other in held if other.holder != lease.holder]
+            taken_from = f"; dropped the lease of {'; '.join(dropped)}" if dropped else ""
+            write.event(
+                EventKind.EPOCH,
+                f"epoch {current + 1} taken by {lease_text(lease)}: {why}{taken_from}",
+                detail={"epoch": current + 1, "holder": lease.holder, "dropped": [other.holder for other in held]},
+            )
+            unpublished = [c for c in write.open_checkpoints() if c.state is CheckpointState.TRIGGERED]
+            for checkpoint in unpublished:
+                # I5: whoever computed it holds an older epoch and cannot publish it any more.
+                message = f"not published before epoch {current + 1} began"
+                write.move(
+                    checkpoint,
+                    CheckpointState.ABORTED,
+                    f"{AbortReason.ATTEMPT_ENDED.value}, {message}",
+                    reason=AbortReason.ATTEMPT_ENDED.value,
+                    message=message,
+                )
+            return current + 1
+
+    def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
+        """See `Store.hold_lease`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            rows = write.tx.rows("SELECT counter FROM lease WHERE pipeline = ? AND holder = ?", pipeline, lease.holder)
+            _put_lease(
+                write, lease, max(lease.counter, *(row["counter"] + 1 for row in rows)) if rows else lease.counter
+            )
+
+    def renew_lease(self, pipeline: str, epoch: int, holder: str) -> None:
+        """See `Store.renew_lease`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            renewed = write.tx.change(
+                "UPDATE lease SET counter = counter + 1 WHERE pipeline = ? AND holder = ? AND epoch = ?",
+                pipeline,
+                holder,
+                epoch,
+            )
+            if renewed != 1:
+                raise FencedError(
+                    f"the lease of {holder} is gone.",
+                    remedy="nothing: this process must end; another owner finishes or repeats its work.",
+                    pipeline=pipeline,
+                )
+
+    def release_lease(self, pipeline: str, holder: str) -> None:
+        """See `Store.release_lease`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.tx.change("DELETE FROM lease WHERE pipeline = ? AND holder = ?", pipeline, holder)
+
+    def enter_turn(
+        self, pipeline: str, run: RunKey, interval_end: datetime | None, ended: Collection[RunKey] = ()
+    ) -> RunKey:
+        """See `Store.enter_turn`; an event only when something changed, since waiting runs ask again and again."""
+        end = None if interval_end is None else from_time(interval_end)
+        with pipeline_write(self._database, pipeline) as write:
+            registered = write.tx.change(
+                "INSERT INTO run (pipeline, dag_id, run_id, epoch, staged, interval_end) VALUES (?, ?, ?, 0, 0, ?)"
+                " ON CONFLICT (pipeline, dag_id, run_id) DO UPDATE SET interval_end = excluded.interval_end"
+                " WHERE run.interval_end IS NULL AND excluded.interval_end IS NOT NULL",
+                pipeline,
+                run.dag_id,
+                run.run_id,
+                end,
+            )
+            holder = to_pipeline(write.row).turn
+            told = [f"run {run} registered"] if registered else []
+            if holder != run and (holder is None or holder in ended):
+                write.set_pipeline(turn_dag_id=run.dag_id, turn_run_id=run.run_id)
+                told.append(f"run {run} is at work" + (f", after {holder}, which has ended" if holder else ""))
+                holder = run
+            if told:
+                write.event(EventKind.TURN, "; ".join(told), detail={"dag_id": run.dag_id, "run_id": run.run_id})
+            return holder
+
+    def leave_turn(self, pipeline: str, run: RunKey) -> None:
+        """See `Store.leave_turn`."""
+        with pipeline_write(self._database, pipeline) as write:
+            if to_pipeline(write.row).turn == run:
+                write.set_pipeline(turn_dag_id=None, turn_run_id=None)
+                write.event(
+                    EventKind.TURN,
+                    f"run {run} has left; the next one may come",
+                    detail={"dag_id": run.dag_id, "run_id": run.run_id},
+                )
+
+    def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:
+        """See `Store.adopt_run`; registers the run when there is none."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            write.tx.change(
+                "INSERT INTO run (pipeline, dag_id, run_id, epoch, staged) VALUES (?, ?, ?, ?, 0)"
+                " ON CONFLICT (pipeline, dag_id, run_id) DO UPDATE SET epoch = excluded.epoch",
+                pipeline,
+                run.dag_id,
+                run.run_id,
+                epoch,
+            )
+            write.event(
+                EventKind.RUN_ADOPTED,
+                f"the tasks of run {run} share epoch {epoch}",
+                detail={"dag_id": run.dag_id, "run_id": run.run_id, "epoch": epoch},
+            )
+
+    def halt(self, pipeline: str, reason: HaltReason, message: str) -> None:
+        """See `Store.halt`. The first reason stays until `resume`; a different one is only logged."""
+        message = clean_text(message)
+        with pipeline_write(self._database, pipeline) as write:
+            halted = write.row["status"] == PipelineStatus.HALTED.value
+            if halted and (write.row["halt_reason"], write.row["halt_message"]) == (reason.value, message):
+                return
+            if not halted:
+                write.set_pipeline(status=PipelineStatus.HALTED.value, halt_reason=reason.value, halt_message=message)
+            write.event(EventKind.HALTED, f"{reason.value}: {message}", detail={"reason": reason.value})
+
+    def resume(self, pipeline: str, who: str) -> None:
+        """See `Store.resume`; no effect on an ACTIVE pipeline."""
+        with pipeline_write(self._database, pipeline) as write:
+            if write.row["status"] == PipelineStatus.HALTED.value:
+                reason = write.row["halt_reason"]
+                write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_reason=None, halt_message="")
+                write.event(EventKind.RESUMED, f"by {who}, after {reason}", detail={"who": who, "reason": reason})
+
+
+def _put_lease(write: PipelineWrite, lease: Lease, counter: int) -> None:
+    # A holder that comes again counts on: a challenger must see that it lives.
+    write.tx.change(_PUT_LEASE, write.name, lease.holder, write.row["epoch"], lease.task, lease.try_number, counter)

@@ -1,0 +1,77 @@
+"""The kinds of the event log, and the pieces of its sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from airflow_ft.core.model import Lease, Plan, Segment
+
+
+class EventKind(StrEnum):
+    """What an event tells. Those of a transition bear the name of the new state."""
+
+    REGISTERED = "REGISTERED"
+    EPOCH = "EPOCH"
+    TURN = "TURN"
+    RUN_ADOPTED = "RUN_ADOPTED"
+    STAGE_BEGUN = "STAGE_BEGUN"
+    STAGE_ENDED = "STAGE_ENDED"
+    TRIGGERED = "TRIGGERED"
+    STAGED = "STAGED"
+    PLANNED = "PLANNED"
+    SUBSUMED = "SUBSUMED"
+    ATTEMPT = "ATTEMPT"
+    VOTED = "VOTED"
+    PREPARED = "PREPARED"
+    COMMITTING = "COMMITTING"
+    PROVEN = "PROVEN"
+    COMPLETED = "COMPLETED"
+    DELIVERED = "DELIVERED"
+    FINALISED = "FINALISED"
+    ABORTED = "ABORTED"
+    REWOUND = "REWOUND"
+    HALTED = "HALTED"
+    RESUMED = "RESUMED"
+    PRUNING = "PRUNING"
+
+
+def bytes_text(count: int) -> str:
+    """A size for people: `4.1 MB` (decimal units)."""
+    if count < 1000:
+        return f"{count} bytes"
+    size = float(count)
+    for unit in ("kB", "MB", "GB", "TB"):
+        size /= 1000
+        if size < 999.95 or unit == "TB":
+            break
+    return f"{size:,.1f} {unit}"
+
+
+def segment_text(segment: Segment | None) -> str:
+    """What a checkpoint published: `30,000 rows (orders 29,500; alerts 500), 4.1 MB`."""
+    if segment is None:
+        return "no rows of its own, it only carries earlier ones"
+    by_sink = "; ".join(f"{sink} {rows:,}" for sink, rows in segment.rows.items())
+    return f"{segment.total_rows:,} rows ({by_sink}), {bytes_text(segment.bytes)}"
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """`5, 6, 7`."""
+    return ", ".join(str(number) for number in numbers)
+
+
+def plan_text(plan: Plan) -> str:
+    """How a checkpoint will be delivered."""
+    rows = sum(segment.total_rows for segment in plan.segments)
+    systems = "; ".join(f"{p.name} ({p.promise.value}, {p.strategy}, after {p.predecessor})" for p in plan.participants)
+    decided = "the store decides" if plan.commit_point is None else f"the transaction of {plan.commit_point} decides"
+    several = len(plan.segments) != 1
+    return f"{rows:,} rows of {'numbers' if several else 'number'} {numbers_text(s.number for s in plan.segments)}" + (
+        f" to {systems}; {decided}"
+    )
+
+
+def lease_text(lease: Lease) -> str:
+    """Who is at work."""
+    return f"{lease.holder} ({lease.task}, try {lease.try_number})" if lease.task else lease.holder

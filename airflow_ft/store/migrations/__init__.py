@@ -1,0 +1,88 @@
+"""The versions of the decision log's schema: numbered .sql files, each applied once, in order, in one transaction."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from airflow_ft.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_ft.store.database import Database, Transaction
+
+_NAME = re.compile(r"(\d{4})_\w+\.sql")
+_COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step of the schema: `version` counts from 1, `statements` are run in order."""
+
+    version: int
+    statements: tuple[str, ...]
+
+
+def migrations() -> tuple[Migration, ...]:
+    """All steps that this version of the package knows, ascending."""
+    found = []
+    for entry in resources.files(__name__).iterdir():
+        match = _NAME.fullmatch(entry.name)
+        if match:
+            text = _COMMENT.sub("", entry.read_text(encoding="utf-8"))
+            statements = tuple(part.strip() for part in text.split(";") if part.strip())
+            found.append(Migration(int(match[1]), statements))
+    return tuple(sorted(found, key=lambda migration: migration.version))
+
+
+def migrate(database: Database, known: tuple[Migration, ...] | None = None) -> str:
+    """Brings the schema to the newest version that this package knows; returns the installation's UUID.
+
+    Safe for several processes at once: the steps run in one transaction under the database's schema lock, and who
+    comes second finds them done. ConfigurationError when the schema is newer than this package.
+    """
+    steps = migrations() if known is None else known
+    newest = steps[-1].version
+    if database.has_schema():
+        _refuse_newer(database, _version(database.read("SELECT max(version) AS version FROM schema_version")), newest)
+        if _version(database.read("SELECT max(version) AS version FROM schema_version")) == newest:
+            return _installation(database.read("SELECT value FROM meta WHERE name = 'installation'"))
+    with database.write() as tx:
+        database.lock_schema(tx)
+        tx.change("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY, applied_at BIGINT NOT NULL)")
+        current = _version(tx.rows("SELECT max(version) AS version FROM schema_version"))
+        _refuse_newer(database, current, newest)
+        for step in steps:
+            if step.version > current:
+                _apply(tx, step)
+        found = tx.rows("SELECT value FROM meta WHERE name = 'installation'")
+        if not found:
+            tx.change("INSERT INTO meta (name, value) VALUES ('installation', ?)", str(uuid4()))
+            found = tx.rows("SELECT value FROM meta WHERE name = 'installation'")
+        return _installation(found)
+
+
+def _apply(tx: Transaction, step: Migration) -> None:
+    for statement in step.statements:
+        tx.change(statement)
+    tx.change("INSERT INTO schema_version (version, applied_at) VALUES (?, ?)", step.version, tx.now())
+
+
+def _version(rows: list[dict[str, object]]) -> int:
+    version = rows[0]["version"]
+    return version if isinstance(version, int) else 0
+
+
+def _installation(rows: list[dict[str, object]]) -> str:
+    return str(rows[0]["value"])
+
+
+def _refuse_newer(database: Database, current: int, newest: int) -> None:
+    if current > newest:
+        raise ConfigurationError(
+            f"the decision log at {database.url} has schema version {current}, this airflow-ft knows versions up to"
+            f" {newest}.",
+            remedy="install the version of airflow-ft that wrote it, or a newer one; nothing was changed.",
+        )

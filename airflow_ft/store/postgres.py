@@ -1,0 +1,322 @@
+"""The decision log in a schema of a PostgreSQL database (12 or newer), by psycopg2.
+
+Connections are used asynchronously, because that is the only way to give *each answer* a deadline in psycopg2 without
+its process-wide wait callback: a reply that is lost on the way must end as 'unanswered', not hang.
+
+Behind a pooler use session pooling: the session's settings (schema, durability, time-outs) are part of the promise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import select
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import psycopg2
+from psycopg2 import errors, extensions
+
+from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
+from airflow_ft.store.database import Pool, Row, Transaction
+from airflow_ft.store.sql import SqlStore
+
+logger = logging.getLogger(__name__)
+
+STATEMENT_TIMEOUT = 30.0
+"""Seconds after which the server gives up a statement or the wait for a lock."""
+
+ANSWER_MARGIN = 5.0
+"""Seconds that an answer may take beyond the server's own time-out before it counts as lost."""
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds to connect, unless the URL says `connect_timeout`."""
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now"
+_SCHEMA_LOCK = 0x41465F5354_4F5245  # an arbitrary constant: the key of the advisory lock of migrations
+# Classes of SQLSTATE that the environment causes: connection, authorisation, invalid database, rollback, resources,
+# lock not available, operator, system, read-only standby.
+_ENVIRONMENT = re.compile(r"08...|28...|3D...|40...|53...|55P03|57...|58...|25006|XX...")
+
+
+class PostgresStore(SqlStore):
+    """The decision log in the database that `dsn` names: libpq's parameters, plus `schema` (default airflow_ft).
+
+    The schema and its tables are created when the user may do that. `statement_timeout` are seconds.
+    """
+
+    def __init__(self, dsn: Mapping[str, str], *, statement_timeout: float = STATEMENT_TIMEOUT) -> None:
+        super().__init__(PostgresDatabase(dsn, statement_timeout=statement_timeout))
+
+
+class _NoAnswerError(psycopg2.OperationalError):
+    """The deadline of an answer passed."""
+
+
+class _PostgresTransaction:
+    def __init__(self, database: PostgresDatabase, connection: extensions.connection) -> None:
+        self._database = database
+        self._connection = connection
+
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        return _rows(self._database.execute(self._connection, sql, values))
+
+    def change(self, sql: str, *values: object) -> int:
+        return self._database.execute(self._connection, sql, values).rowcount
+
+    def now(self) -> int:
+        return int(self.rows(_CLOCK)[0]["now"])
+
+
+class PostgresDatabase:
+    """Connections to one schema of one database; synchronous_commit is demanded in every session."""
+
+    row_lock = " FOR UPDATE"
+
+    def __init__(self, dsn: Mapping[str, str], *, statement_timeout: float = STATEMENT_TIMEOUT) -> None:
+        given = dict(dsn)
+        self._schema = given.pop("schema", "airflow_ft")
+        if not _SCHEMA.fullmatch(self._schema):
+            raise ConfigurationError(
+                f"the store's schema {self._schema!r} is not a plain name.",
+                remedy="use lower-case letters, digits and underscores, not beginning with a digit.",
+            )
+        try:
+            self._connect_timeout = float(given.pop("connect_timeout", CONNECT_TIMEOUT))
+        except ValueError:
+            raise ConfigurationError(
+                "the store's connect_timeout is not a number of seconds.", remedy="write, for example, 10."
+            ) from None
+        self._secrets = [value for name, value in given.items() if "password" in name and value]
+        self._dsn: dict[str, Any] = {"application_name": "airflow_ft", **given}
+        self._statement_timeout = statement_timeout
+        self._warned = False
+        where = f"{given.get('host', given.get('hostaddr', ''))}:{given.get('port', '5432')}"
+        user = f"{given['user']}@" if "user" in given else ""
+        self.url = f"postgresql://{user}{where}/{given.get('dbname', '')}?schema={self._schema}"
+        self._pool: Pool[extensions.connection] = Pool(self._connect, extensions.connection.close)
+
+    def read(self, sql: str, *values: object) -> list[Row]:
+        """One query in its own snapshot; repeated once when an idle connection turns out to be dead."""
+        connection, reused = self._pool.take()
+        try:
+            rows = _rows(self.execute(connection, sql, values))
+        except psycopg2.Error as error:
+            died = connection.closed != 0 and not isinstance(error, _NoAnswerError)
+            self._pool.drop(connection)
+            if reused and died:
+                self._pool.drop_idle()
+                return self.read(sql, *values)
+            self._raise(error)
+        except BaseException:
+            self._pool.drop(connection)
+            raise
+        self._pool.give(connection)
+        return rows
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        """BEGIN ... COMMIT at READ COMMITTED; flushed by the server when it returns."""
+        connection = self._begin()
+        try:
+            try:
+                yield _PostgresTransaction(self, connection)
+            except psycopg2.Error as error:
+                # COMMIT was not sent, so this can never arrive.
+                self._raise(error)
+            try:
+                status = self.execute(connection, "COMMIT").statusmessage
+            except psycopg2.Error as error:
+                self._raise(error, unanswered=True)
+            if status != "COMMIT":
+                raise StoreUnavailableError(
+                    f"The decision log {self.url} answered COMMIT with {status}: nothing was written.",
+                    remedy="try again; look into the server's log if it happens again.",
+                )
+        except BaseException as error:
+            self._roll_back(connection, error)
+            raise
+        self._pool.give(connection)
+
+    def now(self) -> int:
+        """The server's clock."""
+        return int(self.read(_CLOCK)[0]["now"])
+
+    def has_schema(self) -> bool:
+        """Whether the version table exists."""
+        return bool(
+            self.read("SELECT to_regclass(?) IS NOT NULL AS found", f"{self._schema}.schema_version")[0]["found"]
+        )
+
+    def lock_schema(self, tx: Transaction) -> None:
+        """Takes the advisory lock of migrations and creates the schema when it is not there."""
+        tx.rows("SELECT pg_advisory_xact_lock(?)", _SCHEMA_LOCK)
+        if tx.rows("SELECT 1 AS found FROM pg_namespace WHERE nspname = ?", self._schema):
+            return
+        try:
+            tx.change(f"CREATE SCHEMA {self._schema}")
+        except errors.InsufficientPrivilege as error:
+            raise ConfigurationError(
+                f"the decision log {self.url} has no schema {self._schema!r}, and its user may not create one.",
+                remedy=f"let the owner of the database run: CREATE SCHEMA {self._schema} AUTHORIZATION"
+                f" {self._dsn.get('user', 'CURRENT_USER')}",
+            ) from error
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._pool.close()
+
+    def execute(
+        self, connection: extensions.connection, sql: str, values: tuple[object, ...] = ()
+    ) -> extensions.cursor:
+        """Runs one statement and waits for its answer, at most the statement time-out and a margin."""
+        cursor = connection.cursor()
+        cursor.execute(_translated(sql), values)
+        _wait(connection, self._statement_timeout + ANSWER_MARGIN)
+        return cursor
+
+    def _begin(self) -> extensions.connection:
+        connection, reused = self._pool.take()
+        try:
+            self.execute(connection, "BEGIN")
+        except psycopg2.Error as error:
+            self._pool.drop(connection)
+            if not reused:
+                self._raise(error)
+            # An idle connection died (the server was restarted). BEGIN wrote nothing, so a fresh one may repeat it.
+            self._pool.drop_idle()
+            return self._begin()
+        except BaseException:
+            self._pool.drop(connection)
+            raise
+        return connection
+
+    def _connect(self) -> extensions.connection:
+        connection: extensions.connection | None = None
+        try:
+            connection = psycopg2.connect(async_=True, **self._dsn)
+            _wait(connection, self._connect_timeout)
+            self._set_up(connection)
+            return connection
+        except psycopg2.Error as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, psycopg2.ProgrammingError):
+                raise ConfigurationError(
+                    f"the store's connection {self.url} is not usable: {self._scrubbed(error)}.",
+                    remedy="correct the parameters of its URL.",
+                ) from None
+            self._raise(error)
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+
+    def _set_up(self, connection: extensions.connection) -> None:
+        """Sets what the session promises: schema, durable commits, short time-outs."""
+        milliseconds = int(self._statement_timeout * 1000)
+        self.execute(
+            connection,
+            f"SET search_path TO {self._schema};"
+            f" SET statement_timeout = {milliseconds}; SET lock_timeout = {milliseconds * 9 // 10};"
+            # A stopped process must not hold the pipeline's row for longer than others wait for it.
+            f" SET idle_in_transaction_session_timeout = {milliseconds};"
+            " SET default_transaction_isolation = 'read committed'",
+        )
+        settings = _rows(
+            self.execute(
+                connection,
+                "SELECT current_setting('synchronous_commit') AS synchronous, current_setting('fsync') AS fsync",
+            )
+        )[0]
+        # remote_apply is stronger than on and stays.
+        if settings["synchronous"] not in ("on", "remote_apply"):
+            self.execute(connection, "SET synchronous_commit = on")
+        if settings["fsync"] != "on" and not self._warned:
+            self._warned = True
+            logger.warning(
+                "The decision log %s is on a server with fsync=off: a power failure can lose decisions that were"
+                " acknowledged. Set fsync=on for anything but tests.",
+                self.url,
+            )
+
+    def _roll_back(self, connection: extensions.connection, error: BaseException) -> None:
+        """Ends the transaction of a failed write; a connection in an unknown state is closed (which rolls back)."""
+        if isinstance(error, Exception) and not isinstance(error, StoreUnavailableError) and not connection.closed:
+            with contextlib.suppress(psycopg2.Error):
+                self.execute(connection, "ROLLBACK")
+                self._pool.give(connection)
+                return
+        self._pool.drop(connection)
+
+    def _raise(self, error: psycopg2.Error, *, unanswered: bool = False) -> NoReturn:
+        """Raises the store's error for one of the driver's; what no environment can cause is raised as it is."""
+        code = error.pgcode
+        cause = None if any(secret in str(error) for secret in self._secrets) else error
+        lost = isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError)
+        if unanswered or lost or (code is not None and _ENVIRONMENT.fullmatch(code)):
+            raise StoreUnavailableError(
+                f"The decision log {self.url} {_what(code, unanswered)}: {self._scrubbed(error)}.",
+                unanswered=unanswered,
+                remedy=_remedy(code),
+            ) from cause
+        if isinstance(error, errors.InsufficientPrivilege):
+            raise ConfigurationError(
+                f"the user of the decision log {self.url} lacks a privilege: {self._scrubbed(error)}.",
+                remedy=f"grant it all privileges on schema {self._schema} and its tables.",
+            ) from cause
+        raise error
+
+    def _scrubbed(self, error: BaseException) -> str:
+        text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def _what(code: str | None, unanswered: bool) -> str:
+    if unanswered:
+        return "did not answer COMMIT, so the write may or may not be there"
+    if code in ("57014", "55P03"):
+        return "did not answer in time"
+    if code == "25006":
+        return "is read-only (a standby?)"
+    return "cannot be reached" if code is None else "did not do its work"
+
+
+def _remedy(code: str | None) -> str:
+    if code in ("57014", "55P03"):
+        return "find out who holds its locks (pg_stat_activity); the next try continues."
+    if code == "25006":
+        return "point the URL at the primary server."
+    if code is not None and code.startswith("53"):
+        return "give the server disk space, memory or connections; the next try continues."
+    return "check that the server runs, its address, user and password; the next try continues."
+
+
+def _wait(connection: extensions.connection, seconds: float) -> None:
+    """Waits until the connection is done with what it does; _NoAnswerError after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while (state := connection.poll()) != extensions.POLL_OK:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise _NoAnswerError(f"no answer within {seconds:g} s")
+        poll = select.poll()  # unlike select(), for any number of open files
+        poll.register(connection.fileno(), select.POLLIN if state == extensions.POLL_READ else select.POLLOUT)
+        poll.poll(remaining * 1000)
+
+
+@lru_cache(maxsize=256)
+def _translated(sql: str) -> str:
+    """`?` becomes psycopg2's placeholder. No statement of the store contains a literal ? or %."""
+    return sql.replace("?", "%s")
+
+
+def _rows(cursor: extensions.cursor) -> list[Row]:
+    names: list[Any] = [column[0] for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

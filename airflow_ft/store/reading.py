@@ -1,0 +1,159 @@
+"""Reading the decision log. Every query is a look-up in an index, whatever the length of the history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_ft.core.model import Checkpoint, Event, Lease, Pipeline, Run, RunKey, SparkPosition
+from airflow_ft.store.database import Database
+from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
+from airflow_ft.store.rows import (
+    select_checkpoints,
+    to_checkpoints,
+    to_event,
+    to_lease,
+    to_pipeline,
+    to_position,
+    to_run,
+)
+
+_LATEST_CONFIRMED = select_checkpoints(
+    "pipeline = ? AND number = (SELECT number FROM checkpoint WHERE pipeline = ? AND state = 'COMPLETED'"
+    " ORDER BY number DESC LIMIT 1)"
+)
+_CUTOFF = (
+    "SELECT number FROM checkpoint WHERE pipeline = ? AND delivered_by IS NOT NULL"
+    " ORDER BY number DESC LIMIT 1 OFFSET ?"
+)
+_PRUNABLE = select_checkpoints("pipeline = ? AND is_prunable = 1 AND delivered_by < ? ORDER BY number LIMIT ?")
+_POSITION_BEFORE = (
+    "SELECT spark_location, spark_batch FROM checkpoint WHERE pipeline = ? AND number < ? AND is_base = 1"
+    " ORDER BY number DESC LIMIT 1"
+)
+_REFERENCED = (
+    "SELECT base_location AS one, NULL AS other FROM pipeline WHERE name = ?"
+    " UNION SELECT segment_location, spark_location FROM checkpoint WHERE pipeline = ? AND is_referenced = 1"
+)
+_NO_CUTOFF = 2**62
+
+
+class ReadingOperations:
+    """The part of the store that reads. UnknownPipelineError (a KeyError) for a pipeline that is not there."""
+
+    _database: Database
+
+    def pipeline(self, pipeline: str) -> Pipeline:
+        """The pipeline's row."""
+        rows = self._database.read("SELECT * FROM pipeline WHERE name = ?", pipeline)
+        if not rows:
+            raise UnknownPipelineError(pipeline)
+        return to_pipeline(rows[0])
+
+    def pipelines(self) -> Sequence[Pipeline]:
+        """All pipelines by name."""
+        return [to_pipeline(row) for row in self._database.read("SELECT * FROM pipeline ORDER BY name")]
+
+    def leases(self, pipeline: str) -> Sequence[Lease]:
+        """All leases on the pipeline, by holder."""
+        rows = self._database.read("SELECT * FROM lease WHERE pipeline = ? ORDER BY holder", pipeline)
+        return [to_lease(row) for row in rows] or self._nothing(pipeline)
+
+    def run(self, pipeline: str, run: RunKey) -> Run | None:
+        """The run's row, or None."""
+        rows = self._database.read(
+            "SELECT * FROM run WHERE pipeline = ? AND dag_id = ? AND run_id = ?", pipeline, run.dag_id, run.run_id
+        )
+        if rows:
+            return to_run(rows[0])
+        self._nothing(pipeline)
+        return None
+
+    def checkpoint(self, pipeline: str, number: int) -> Checkpoint:
+        """One checkpoint with its votes; UnknownCheckpointError (a KeyError) when there is none."""
+        found = self._checkpoints("pipeline = ? AND number = ?", pipeline, number)
+        if not found:
+            self._nothing(pipeline)
+            raise UnknownCheckpointError(pipeline, number)
+        return found[0]
+
+    def checkpoints(self, pipeline: str, limit: int = 100) -> Sequence[Checkpoint]:
+        """See `Store.checkpoints`."""
+        found = self._checkpoints("pipeline = ? ORDER BY number DESC LIMIT ?", pipeline, limit, newest_first=True)
+        return found or self._nothing(pipeline)
+
+    def open_checkpoints(self, pipeline: str) -> Sequence[Checkpoint]:
+        """See `Store.open_checkpoints`."""
+        return self._checkpoints("pipeline = ? AND is_open = 1", pipeline) or self._nothing(pipeline)
+
+    def run_checkpoints(self, pipeline: str, run: RunKey) -> Sequence[Checkpoint]:
+        """See `Store.run_checkpoints`."""
+        found = self._checkpoints("pipeline = ? AND dag_id = ? AND run_id = ?", pipeline, run.dag_id, run.run_id)
+        return found or self._nothing(pipeline)
+
+    def prunable(self, pipeline: str, retain: int, limit: int) -> Sequence[Checkpoint]:
+        """See `Store.prunable`. What was delivered together with a retained number is retained with it."""
+        cutoff = _NO_CUTOFF
+        if retain > 0:
+            rows = self._database.read(_CUTOFF, pipeline, retain - 1)
+            if not rows:
+                return self._nothing(pipeline)
+            cutoff = rows[0]["number"]
+        # A number is at most the one that delivered it: `delivered_by` below the cutoff implies `number` below it.
+        return to_checkpoints(self._database.read(_PRUNABLE, pipeline, cutoff, limit)) or self._nothing(pipeline)
+
+    def position_before(self, pipeline: str, number: int) -> SparkPosition | None:
+        """See `Store.position_before`. Numbers without a position (they only carry) are passed over."""
+        rows = self._database.read(_POSITION_BEFORE, pipeline, number)
+        if rows:
+            return to_position(rows[0]["spark_location"], rows[0]["spark_batch"])
+        self._nothing(pipeline)
+        return None
+
+    def referenced_locations(self, pipeline: str) -> frozenset[str]:
+        """See `Store.referenced_locations`; the base is of the same moment as the numbers."""
+        rows = self._database.read(_REFERENCED, pipeline, pipeline)
+        if not rows:
+            raise UnknownPipelineError(pipeline)
+        return frozenset(location for row in rows for location in row.values() if location is not None)
+
+    def latest_confirmed(self, pipeline: str) -> Checkpoint | None:
+        """See `Store.latest_confirmed`."""
+        found = to_checkpoints(self._database.read(_LATEST_CONFIRMED, pipeline, pipeline))
+        if found:
+            return found[0]
+        self._nothing(pipeline)
+        return None
+
+    def last_delivered(self, pipeline: str, participant: str) -> int:
+        """See `Store.last_delivered`."""
+        rows = self._database.read(
+            "SELECT number FROM delivery WHERE pipeline = ? AND participant = ?", pipeline, participant
+        )
+        if rows:
+            return int(rows[0]["number"])
+        self._nothing(pipeline)
+        return 0
+
+    def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
+        """See `Store.events`."""
+        if number is None:
+            rows = self._database.read(
+                "SELECT * FROM event WHERE pipeline = ? ORDER BY id DESC LIMIT ?", pipeline, limit
+            )
+        else:
+            rows = self._database.read(
+                "SELECT * FROM event WHERE pipeline = ? AND number = ? ORDER BY id DESC LIMIT ?",
+                pipeline,
+                number,
+                limit,
+            )
+        return [to_event(row) for row in rows] or self._nothing(pipeline)
+
+    def _checkpoints(self, where: str, *values: object, newest_first: bool = False) -> list[Checkpoint]:
+        return to_checkpoints(self._database.read(select_checkpoints(where, newest_first=newest_first), *values))
+
+    def _nothing(self, pipeline: str) -> list[Any]:
+        """An empty answer, once it is known that the pipeline exists."""
+        self.pipeline(pipeline)
+        return []

@@ -1,0 +1,206 @@
+"""Rows of the store to the values of the protocol and back. Nothing else knows the columns' names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow_ft.core.model import (
+    AbortReason,
+    AfterAbort,
+    Checkpoint,
+    CheckpointState,
+    Event,
+    HaltReason,
+    Lease,
+    Outcome,
+    Pipeline,
+    PipelineStatus,
+    Plan,
+    Proof,
+    Run,
+    RunKey,
+    Segment,
+    SparkPosition,
+    Vote,
+    canonical_json,
+)
+from airflow_ft.store.database import Row
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def clean_text(text: str) -> str:
+    """The text without what a database cannot hold: NUL, and half characters as in undecodable file names."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\0")
+
+
+def json_text(value: Any) -> str:
+    """Canonical JSON that every database can hold."""
+    return clean_text(canonical_json(value))
+
+
+def to_time(microseconds: int) -> datetime:
+    """A stored time; exact, unlike a float of seconds."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def from_time(time: datetime) -> int:
+    """The inverse; a time without a zone is refused by the subtraction (TypeError)."""
+    # Not `time - _EPOCH`: Airflow hands over times of pendulum, whose differences cannot be divided by a timedelta.
+    difference: timedelta = datetime.__sub__(time, _EPOCH)
+    return difference // _MICROSECOND
+
+
+def _time(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else to_time(microseconds)
+
+
+def to_position(location: str | None, batch: int | None) -> SparkPosition | None:
+    """The two columns of a position of Spark's."""
+    return None if location is None or batch is None else SparkPosition(location, batch)
+
+
+def _run_key(dag_id: str | None, run_id: str | None) -> RunKey | None:
+    return None if dag_id is None or run_id is None else RunKey(dag_id, run_id)
+
+
+def to_pipeline(row: Row) -> Pipeline:
+    """A row of `pipeline`."""
+    return Pipeline(
+        name=row["name"],
+        epoch=row["epoch"],
+        next_number=row["next_number"],
+        status=PipelineStatus(row["status"]),
+        halt_reason=None if row["halt_reason"] is None else HaltReason(row["halt_reason"]),
+        halt_message=row["halt_message"],
+        base=to_position(row["base_location"], row["base_batch"]),
+        base_is_clean=bool(row["base_clean"]),
+        turn=_run_key(row["turn_dag_id"], row["turn_run_id"]),
+        last_published=row["published"],
+    )
+
+
+def to_lease(row: Row) -> Lease:
+    """A row of `lease`."""
+    return Lease(row["holder"], row["epoch"], row["task"], row["try_number"], row["counter"])
+
+
+def to_run(row: Row) -> Run:
+    """A row of `run`."""
+    return Run(
+        pipeline=row["pipeline"],
+        key=RunKey(row["dag_id"], row["run_id"]),
+        epoch=row["epoch"],
+        staged=bool(row["staged"]),
+        interval_end=_time(row["interval_end"]),
+    )
+
+
+def to_event(row: Row) -> Event:
+    """A row of `event`."""
+    return Event(
+        pipeline=row["pipeline"],
+        number=row["number"],
+        at=to_time(row["at"]),
+        epoch=row["epoch"],
+        kind=row["kind"],
+        message=row["message"],
+        detail=json.loads(row["detail"]),
+    )
+
+
+def proof_text(proof: Proof) -> str:
+    """A proof as the `vote` table holds it."""
+    return json_text(
+        {
+            "participant": proof.participant,
+            "number": proof.number,
+            "outcome": proof.outcome.value,
+            "digest": proof.digest,
+            "epoch": proof.epoch,
+            "counts": dict(proof.counts),
+            "detail": dict(proof.detail),
+        }
+    )
+
+
+def _proof(text: str | None) -> Proof | None:
+    if text is None:
+        return None
+    data = json.loads(text)
+    return Proof(**{**data, "outcome": Outcome(data["outcome"])})
+
+
+def plan_of(text: str | None) -> Plan | None:
+    """The plan as the `checkpoint` table holds it."""
+    return None if text is None else Plan.from_json(json.loads(text))
+
+
+# A checkpoint with its votes is read by one statement, so that both are of one moment; `{where}` is on `checkpoint`.
+SELECT_CHECKPOINTS = (
+    "SELECT c.*, v.participant AS vote_participant, v.attempt AS vote_attempt, v.prepared AS vote_prepared,"
+    " v.proof AS vote_proof"
+    " FROM (SELECT * FROM checkpoint WHERE {where}) c"
+    " LEFT JOIN vote v ON v.pipeline = c.pipeline AND v.number = c.number"
+    " ORDER BY c.number {direction}"
+)
+
+
+def select_checkpoints(where: str, *, newest_first: bool = False) -> str:
+    """The query for the checkpoints of `where` (text of this package, values as `?`)."""
+    return SELECT_CHECKPOINTS.format(where=where, direction="DESC" if newest_first else "ASC")
+
+
+def to_checkpoints(rows: Sequence[Row]) -> list[Checkpoint]:
+    """The rows of `SELECT_CHECKPOINTS`, one for each vote, in their order."""
+    grouped: dict[int, tuple[Row, dict[str, Vote]]] = {}
+    for row in rows:
+        _, votes = grouped.setdefault(row["number"], (row, {}))
+        if row["vote_participant"] is not None:
+            votes[row["vote_participant"]] = Vote(
+                row["vote_participant"], row["vote_attempt"], row["vote_prepared"], _proof(row["vote_proof"])
+            )
+    return [_checkpoint(row, votes) for row, votes in grouped.values()]
+
+
+def _segment(row: Row) -> Segment | None:
+    if row["segment_digest"] is None:
+        return None
+    return Segment(
+        number=row["number"],
+        digest=row["segment_digest"],
+        location=row["segment_location"],
+        rows=json.loads(row["segment_rows"]),
+        bytes=row["segment_bytes"],
+    )
+
+
+def _checkpoint(row: Row, votes: Mapping[str, Vote]) -> Checkpoint:
+    return Checkpoint(
+        pipeline=row["pipeline"],
+        number=row["number"],
+        state=CheckpointState(row["state"]),
+        epoch=row["epoch"],
+        run=_run_key(row["dag_id"], row["run_id"]),
+        predecessor=row["predecessor"],
+        segment=_segment(row),
+        position=to_position(row["spark_location"], row["spark_batch"]),
+        plan=plan_of(row["plan"]),
+        votes=votes,
+        reason=None if row["reason"] is None else AbortReason(row["reason"]),
+        message=row["message"],
+        after_abort=None if row["after_abort"] is None else AfterAbort(row["after_abort"]),
+        subsumed_by=row["subsumed_by"],
+        delivered_by=row["delivered_by"],
+        finalised=bool(row["finalised"]),
+        positions=json.loads(row["positions"]),
+        triggered_at=to_time(row["triggered_at"]),
+        staged_at=_time(row["staged_at"]),
+        prepared_at=_time(row["prepared_at"]),
+        decided_at=_time(row["decided_at"]),
+        completed_at=_time(row["completed_at"]),
+    )

@@ -1,0 +1,59 @@
+"""The `Store` protocol over a database: all operations, whatever the database."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from airflow_ft.store.aborting import AbortingOperations
+from airflow_ft.store.database import Database
+from airflow_ft.store.delivery import DeliveryOperations
+from airflow_ft.store.epochs import EpochOperations
+from airflow_ft.store.migrations import migrate
+from airflow_ft.store.reading import ReadingOperations
+from airflow_ft.store.rows import to_time
+from airflow_ft.store.staging import StagingOperations
+
+
+class SqlStore(EpochOperations, StagingOperations, DeliveryOperations, AbortingOperations, ReadingOperations):
+    """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.
+
+    What each operation promises is said at `airflow_ft.core.ports.Store`. Each write is one transaction that locks
+    the pipeline's row first; nothing is ever retried silently. Writes to a pipeline or number that does not exist
+    raise UnknownPipelineError or UnknownCheckpointError. Usable as a context manager, which closes it.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        try:
+            self._installation = migrate(database)
+        except BaseException:
+            database.close()
+            raise
+
+    @property
+    def installation(self) -> str:
+        """UUID (text, 36 characters) born with the store."""
+        return self._installation
+
+    @property
+    def url(self) -> str:
+        """Where it is, without secrets, for people."""
+        return self._database.url
+
+    def now(self) -> datetime:
+        """The store's clock, UTC with microseconds."""
+        return to_time(self._database.now())
+
+    def close(self) -> None:
+        """Closes all connections of this process; every later call raises StoreUnavailableError."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

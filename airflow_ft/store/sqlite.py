@@ -1,0 +1,274 @@
+"""The decision log in one SQLite file: the embedded default, for all processes of one machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
+from airflow_ft.store.database import Pool, Row, Transaction
+from airflow_ft.store.sql import SqlStore
+
+BUSY_TIMEOUT = 30.0
+"""Seconds to wait for another writer."""
+
+_NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|afs|9p|ceph|glusterfs|lustre|beegfs|gpfs|ocfs2|gfs2|fuse\..+")
+_LOCAL_FUSE = {"fuse.fuse-overlayfs"}  # the layers of a rootless container: a local disk
+
+_REMEDIES = {
+    sqlite3.SQLITE_BUSY: "another process holds its write lock: find the one that is stopped or hangs, and end it.",
+    sqlite3.SQLITE_LOCKED: "another process holds its write lock: find the one that is stopped or hangs, and end it.",
+    sqlite3.SQLITE_FULL: "free space on the disk; nothing else is needed.",
+    sqlite3.SQLITE_IOERR: "look at the disk (kernel log) and at its free space.",
+    sqlite3.SQLITE_CANTOPEN: "check that the file and its folder exist and belong to the user of the workers.",
+    sqlite3.SQLITE_READONLY: "check that the file and its folder are writable by the user of the workers.",
+    sqlite3.SQLITE_PERM: "check that the file and its folder belong to the user of the workers.",
+    sqlite3.SQLITE_CORRUPT: "keep the file, and restore a backup together with no -wal and -shm files beside it.",
+    sqlite3.SQLITE_NOTADB: "the path names a file of another kind; correct it, or restore a backup.",
+    sqlite3.SQLITE_PROTOCOL: "too many processes opened it at once; try again.",
+}
+
+
+class SqliteStore(SqlStore):
+    """The decision log in the file `path`, created with its folder when it is not there.
+
+    Safe for several processes and threads of one machine. ConfigurationError on a relative path or a network file
+    system, StoreUnavailableError when it cannot be opened.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(SqliteDatabase(Path(path)))
+
+
+def network_file_system(folder: Path, mounts: str) -> str | None:
+    """The type of the network file system that `folder` (resolved) lies on, by the text of /proc/mounts, or None."""
+    best, kind = -1, ""
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        # /proc/mounts writes blanks as octal (proc(5), getmntent(3)).
+        point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[1]))
+        depth = len(point.parts)
+        if (folder == point or point in folder.parents) and depth >= best:  # of equal ones the last mounted is seen
+            best, kind = depth, fields[2]
+    return kind if _NETWORK.fullmatch(kind) and kind not in _LOCAL_FUSE else None
+
+
+class _SqliteTransaction:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        return _rows(self._connection, sql, values)
+
+    def change(self, sql: str, *values: object) -> int:
+        return self._connection.execute(sql, values).rowcount
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
+
+
+class SqliteDatabase:
+    """Connections to one file: write-ahead journal, synchronous FULL, BEGIN IMMEDIATE for every write."""
+
+    row_lock = ""  # BEGIN IMMEDIATE locks out every other writer
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_absolute():
+            raise ConfigurationError(
+                f"the store's path {str(path)!r} is relative: each process would see another file.",
+                remedy="give an absolute path (sqlite:////abs/path/ft.db).",
+            )
+        self._path = path
+        self.url = f"sqlite:///{path}"
+        self._pool: Pool[sqlite3.Connection] = Pool(self._connect, sqlite3.Connection.close)
+        self._inode: tuple[int, int] | None = None
+        self._create()
+
+    def read(self, sql: str, *values: object) -> list[Row]:
+        """One query, in SQLite's snapshot of that statement."""
+        connection = self._take()
+        try:
+            rows = _rows(connection, sql, values)
+        except sqlite3.Error as error:
+            self._pool.drop(connection)
+            if (unavailable := self._unavailable(error)) is None:
+                raise
+            raise unavailable from error
+        except BaseException:
+            self._pool.drop(connection)
+            raise
+        self._pool.give(connection)
+        return rows
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        """BEGIN IMMEDIATE ... COMMIT; synced to the disk when it returns."""
+        connection = self._take()
+        try:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield _SqliteTransaction(connection)
+            except sqlite3.Error as error:
+                if (unavailable := self._unavailable(error)) is None:
+                    raise
+                raise unavailable from error
+            try:
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                # A commit frame may be in the journal although its sync failed: a recovery could still find it.
+                raise self._unanswered(error) from error
+        except BaseException as error:
+            self._roll_back(connection, error)
+            raise
+        self._pool.give(connection)
+
+    def now(self) -> int:
+        """The clock of this process."""
+        return time.time_ns() // 1000
+
+    def has_schema(self) -> bool:
+        """Whether the version table exists."""
+        return bool(self.read("SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = 'schema_version'"))
+
+    def lock_schema(self, tx: Transaction) -> None:
+        """BEGIN IMMEDIATE has done it."""
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._pool.close()
+
+    def _create(self) -> None:
+        folder = self._path.parent
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mounts = Path("/proc/mounts")
+            kind = (
+                network_file_system(folder.resolve(), mounts.read_text(errors="replace")) if mounts.exists() else None
+            )
+            if kind is not None:
+                raise ConfigurationError(
+                    f"the store's file {self._path} lies on a network file system ({kind}), where SQLite's locks do not"
+                    " hold.",
+                    remedy="put it on a local disk, or use a PostgreSQL store when several machines run the tasks.",
+                )
+            # O_EXCL: never open and close the file of a running store here, that would drop this process's locks on
+            # it (POSIX locks belong to the process). SQLite gives its -wal and -shm files the same mode.
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"The decision log {self.url} cannot be created: {error.strerror}.",
+                remedy="check that its folder exists and belongs to the user of the workers.",
+            ) from error
+
+    def _take(self) -> sqlite3.Connection:
+        connection, reused = self._pool.take()
+        if reused and self._identity() != self._inode:
+            # Somebody moved another file here (a restored backup): what is written to the old one would be lost.
+            self._pool.drop(connection)
+            self._pool.drop_idle()
+            connection, _ = self._pool.take(fresh=True)
+        return connection
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return (status.st_dev, status.st_ino)
+
+    def _connect(self) -> sqlite3.Connection:
+        identity = self._identity()
+        try:
+            # mode=rw: a store that vanished is an error, never a new empty one.
+            connection = sqlite3.connect(
+                f"{self._path.as_uri()}?mode=rw",
+                uri=True,
+                timeout=BUSY_TIMEOUT,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            try:
+                connection.execute("PRAGMA foreign_keys = ON")
+                connection.execute("PRAGMA synchronous = FULL")
+                _set_write_ahead_journal(connection)
+                synchronous = connection.execute("PRAGMA synchronous").fetchone()[0]
+                journal = connection.execute("PRAGMA journal_mode").fetchone()[0]
+            except BaseException:
+                connection.close()
+                raise
+        except sqlite3.Error as error:
+            if (unavailable := self._unavailable(error)) is None:
+                raise
+            raise unavailable from error
+        if (synchronous, journal) != (2, "wal"):
+            connection.close()
+            raise ConfigurationError(
+                f"SQLite gives the store {self.url} journal mode {journal!r} and synchronous {synchronous}; it needs"
+                " 'wal' and 2 (FULL), so that an acknowledged decision survives a crash.",
+                remedy="put it on a local disk with shared memory maps.",
+            )
+        self._inode = identity
+        return connection
+
+    def _roll_back(self, connection: sqlite3.Connection, error: BaseException) -> None:
+        """Ends the transaction of a failed write; a connection in an unknown state is closed."""
+        if isinstance(error, StoreUnavailableError):
+            self._pool.drop(connection)
+            return
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._pool.drop(connection)  # closing rolls back
+        else:
+            self._pool.give(connection)
+
+    def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError | None:
+        """The store's error for one of SQLite's; None for what no environment can cause (a mistake in a statement)."""
+        remedy = _remedy(error)
+        if remedy is None:
+            return None
+        return StoreUnavailableError(f"The decision log {self.url} did not do its work: {error}.", remedy=remedy)
+
+    def _unanswered(self, error: sqlite3.Error) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"The decision log {self.url} failed while it committed, so the write may or may not be there: {error}.",
+            unanswered=True,
+            remedy=_remedy(error) or "look at the disk (kernel log) and at its free space.",
+        )
+
+
+def _remedy(error: sqlite3.Error) -> str | None:
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else _REMEDIES.get(code & 0xFF)  # the low byte is the primary code
+
+
+def _set_write_ahead_journal(connection: sqlite3.Connection) -> None:
+    """Switches the file to its write-ahead journal, once in its life.
+
+    SQLite does not wait for other openers at this statement (it returns BUSY at once), so this waits here.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _rows(connection: sqlite3.Connection, sql: str, values: tuple[object, ...]) -> list[Row]:
+    cursor = connection.execute(sql, values)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -1,0 +1,161 @@
+"""Staging: numbers are drawn, and what was computed is published into the decision log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.model import CheckpointState, RunKey, Segment, SparkPosition
+from airflow_ft.store.database import Database
+from airflow_ft.store.events import EventKind, segment_text
+from airflow_ft.store.rows import json_text
+from airflow_ft.store.writing import PipelineWrite, pipeline_write
+
+
+class StagingOperations:
+    """The part of the store that stages."""
+
+    _database: Database
+
+    def begin_stage(self, pipeline: str, epoch: int, run: RunKey) -> int:
+        """See `Store.begin_stage`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            write.require_active()
+            attempt = write.draw("next_attempt")
+            write.tx.change(
+                "INSERT INTO run (pipeline, dag_id, run_id, epoch, staged) VALUES (?, ?, ?, ?, 0)"
+                " ON CONFLICT (pipeline, dag_id, run_id) DO UPDATE SET epoch = excluded.epoch, staged = 0",
+                pipeline,
+                run.dag_id,
+                run.run_id,
+                epoch,
+            )
+            write.set_pipeline(base_clean=0, needs_stage=0)
+            write.event(
+                EventKind.STAGE_BEGUN,
+                f"run {run} stages in attempt {attempt}, by epoch {epoch}",
+                detail={"dag_id": run.dag_id, "run_id": run.run_id, "attempt": attempt},
+            )
+            return attempt
+
+    def trigger(self, pipeline: str, epoch: int, run: RunKey | None) -> int:
+        """See `Store.trigger`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            write.require_active()
+            number = write.draw("next_number")  # only ever grows: a number is never used twice
+            write.tx.change(
+                "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, predecessor, positions,"
+                " message, finalised, triggered_at) VALUES (?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?)",
+                pipeline,
+                number,
+                CheckpointState.TRIGGERED.value,
+                epoch,
+                None if run is None else run.dag_id,
+                None if run is None else run.run_id,
+                write.now,
+            )
+            whose = "outside a run" if run is None else f"in run {run}"
+            write.event(EventKind.TRIGGERED, f"{whose}, by epoch {epoch}", number=number)
+            return number
+
+    def publish(
+        self,
+        pipeline: str,
+        epoch: int,
+        number: int,
+        predecessor: int,
+        segment: Segment | None,
+        position: SparkPosition | None,
+        positions: Mapping[str, Any],
+    ) -> None:
+        """See `Store.publish`.
+
+        Also StateConflictError for rows or a position that were computed before a rewind and come after it: no
+        `begin_stage` in between means that their state contains the rewound rows.
+        """
+        if segment is not None and segment.number != number:
+            raise ConfigurationError(
+                f"the segment of number {segment.number} was given for this checkpoint.",
+                remedy="publish a segment under its own number.",
+                pipeline=pipeline,
+                checkpoint=number,
+            )
+        positions_text = json_text(dict(positions))
+        rows_text = None if segment is None else json_text(dict(segment.rows))
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            write.require_active()
+            checkpoint = write.checkpoint(number)
+            _require_order(write, number, predecessor)
+            if checkpoint.epoch != epoch:
+                raise write.conflict(number, f"it was triggered by epoch {checkpoint.epoch}, not by {epoch}.")
+            if write.row["needs_stage"] and (segment is not None or position is not None):
+                raise StateConflictError(
+                    "the pipeline was rewound after these rows were computed.",
+                    remedy="end this attempt; the next one begins from the base that the rewind set.",
+                    pipeline=pipeline,
+                    checkpoint=number,
+                )
+            write.move(
+                checkpoint,
+                CheckpointState.STAGED,
+                f"{segment_text(segment)}, by epoch {epoch}",
+                detail={
+                    "predecessor": predecessor,
+                    "digest": None if segment is None else segment.digest,
+                    "location": None if segment is None else segment.location,
+                },
+                predecessor=predecessor,
+                segment_digest=None if segment is None else segment.digest,
+                segment_location=None if segment is None else segment.location,
+                segment_rows=rows_text,
+                segment_bytes=None if segment is None else segment.bytes,
+                spark_location=None if position is None else position.location,
+                spark_batch=None if position is None else position.batch,
+                positions=positions_text,
+                staged_at=write.now,
+            )
+            write.set_pipeline(published=number)
+            if position is not None:
+                write.set_pipeline(base_location=position.location, base_batch=position.batch, base_clean=0)
+
+    def end_stage(self, pipeline: str, epoch: int, run: RunKey, position: SparkPosition | None) -> None:
+        """See `Store.end_stage`; StateConflictError when this epoch did not begin the run's stage."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            ended = write.tx.change(
+                "UPDATE run SET staged = 1 WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND epoch = ?",
+                pipeline,
+                run.dag_id,
+                run.run_id,
+                epoch,
+            )
+            if ended != 1 or write.row["needs_stage"]:
+                raise StateConflictError(
+                    f"the stage of run {run} was not begun by epoch {epoch}"
+                    + (", or the pipeline was rewound since." if write.row["needs_stage"] else "."),
+                    remedy="begin the stage again.",
+                    pipeline=pipeline,
+                )
+            if position is not None:
+                write.set_pipeline(base_location=position.location, base_batch=position.batch, base_clean=1)
+            write.event(
+                EventKind.STAGE_ENDED,
+                f"run {run} is staged, by epoch {epoch}"
+                + ("" if position is None else f"; the next attempt continues after Spark's batch {position.batch}"),
+                detail={"dag_id": run.dag_id, "run_id": run.run_id},
+            )
+
+
+def _require_order(write: PipelineWrite, number: int, predecessor: int) -> None:
+    """I1, I4: publications form one chain. Nothing published is overlooked, and nothing comes before it any more."""
+    published: int = write.row["published"]
+    if predecessor != published:
+        raise write.conflict(
+            number, f"it follows number {predecessor}, but the last one ever published is {published}."
+        )
+    if number <= published:
+        raise write.conflict(number, f"the later number {published} is published already.")

@@ -1,0 +1,62 @@
+"""The store's URL: taken apart without ever putting a part of it that may be the password into a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from airflow_ft.core.errors import ConfigurationError
+
+_REMEDY = (
+    "write sqlite:////absolute/path/ft.db or postgresql://user:password@host:port/database, with special characters"
+    " in user and password percent-encoded (@ as %40, / as %2F, : as %3A, # as %23, ? as %3F)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrl:
+    """Either the path of a SQLite file, or the parameters of a PostgreSQL connection (its repr shows none)."""
+
+    path: Path | None = None
+    dsn: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def parse_url(url: str) -> StoreUrl:
+    """Takes the URL apart; ConfigurationError, which quotes nothing of it, when that cannot be done for certain."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        raise _refuse("it has no '://'")
+    if scheme == "sqlite":
+        if not rest.startswith("//") or len(rest) < 3 or "?" in rest:
+            raise _refuse("a SQLite store needs an absolute path and takes no parameters")
+        return StoreUrl(path=Path(unquote(rest[1:])))
+    if scheme not in ("postgresql", "postgres", "postgresql+psycopg2"):
+        raise _refuse("its scheme is neither sqlite nor postgresql")
+    return StoreUrl(dsn=_parse_postgresql(url))
+
+
+def _parse_postgresql(url: str) -> Mapping[str, str]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        host, user, password = parts.hostname, parts.username, parts.password
+        parameters = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError:
+        # `from None`: urllib quotes what it could not read, which may be a piece of the password.
+        raise _refuse("it cannot be taken apart") from None
+    if "@" in parts.path or "@" in parts.query or parts.fragment:
+        raise _refuse("it has an unencoded special character in its user or password")
+    given = {
+        "host": unquote(host or ""),
+        "port": "" if port is None else str(port),
+        "user": unquote(user or ""),
+        "password": unquote(password or ""),
+        "dbname": unquote(parts.path.lstrip("/")),
+    }
+    return {**parameters, **{name: value for name, value in given.items() if value}}
+
+
+def _refuse(why: str) -> ConfigurationError:
+    return ConfigurationError(f"the store's URL is not usable: {why}.", remedy=_REMEDY)
