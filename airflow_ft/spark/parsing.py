@@ -1,0 +1,113 @@
+"""Helpers for jobs: reading JSON so that no malformed row is lost or turned into nulls without a word.
+
+    def transform(spark, sources):
+        return parse_json(sources["orders"], "id bigint, amount decimal(12,2)", on_malformed="keep")
+
+    def split(batch):
+        return {"orders": parsed_rows(batch), "dead_letters": malformed_rows(batch)}
+
+Without `on_malformed` the job fails at the first malformed row, and names where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, cast
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from airflow_ft.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MALFORMED = "_malformed"
+_KAFKA = {"topic": "string", "partition": "int", "offset": "bigint"}
+_ROW, _END, _CORRUPT = "row", "airflow_ft_end", "airflow_ft_corrupt"
+
+
+def parse_json(
+    frame: DataFrame,
+    schema: str | T.StructType,
+    column: str = "value",
+    *,
+    keep: Sequence[str] = (),
+    on_malformed: Literal["fail", "keep"] = "fail",
+) -> DataFrame:
+    """The fields of one JSON object a row as columns, after the columns named in `keep`.
+
+    `column` is text or binary (UTF-8); `schema` a DDL string or StructType. Malformed is: null, no UTF-8, no JSON
+    object, anything behind the object, or a value that the declared type cannot hold. A field that is absent is
+    null, one that is not declared is ignored, the last of two of the same name counts.
+
+    on_malformed: "fail" ends the job with a JobError which names topic, partition and offset (of other sources: the
+    beginning of the text); "keep" adds the column `_malformed`, null for good rows, else a struct of reason, topic,
+    partition, offset and raw; see `parsed_rows` and `malformed_rows`.
+    """
+    fields = cast("T.StructType", T.StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    if clash := sorted({*keep} & {*fields.names}) or sorted({*keep, *fields.names} & {MALFORMED}):
+        raise ConfigurationError(f"parse_json would make two columns named {', '.join(clash)}.", remedy="rename one.")
+    raw = F.col(column)
+    text = raw.cast("string")
+    # The parser stops behind the first value and does not look at the rest of the text. So the text becomes a field,
+    # and another field behind it shows that the parser has come through all of it.
+    wrapper = T.StructType(
+        [T.StructField(_ROW, fields), T.StructField(_END, T.IntegerType()), T.StructField(_CORRUPT, T.StringType())]
+    )
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    wrapped = F.concat(F.lit(f'{{"{_ROW}":'), text, F.lit(f',"{_END}":1}}'))
+    read = frame.withColumn("airflow_ft_read", F.from_json(wrapped, wrapper, options))
+    parsed = F.col("airflow_ft_read")
+    broken = parsed.isNull() | parsed[_CORRUPT].isNotNull() | parsed[_ROW].isNull() | parsed[_END].isNull()
+    reason = (
+        F.when(raw.isNull(), F.lit("no value"))
+        .when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
+        .when(broken, F.lit("not one JSON object of the declared schema"))
+    )
+    row = [parsed[_ROW].getField(name).alias(name) for name in fields.names]
+    kept = [F.col(name) for name in keep]
+    if on_malformed == "fail":
+        # A filter, since a column that nobody uses would be optimised away, and the check with it.
+        checked = F.when(reason.isNull(), F.lit(True)).otherwise(F.raise_error(_message(frame, reason, text)))
+        return read.where(checked.cast("boolean")).select(*kept, *row)
+    marker = F.struct(
+        reason.alias("reason"),
+        *(
+            (F.col(name) if name in frame.columns else F.lit(None)).cast(kind).alias(name)
+            for name, kind in _KAFKA.items()
+        ),
+        raw.cast("binary").alias("raw"),
+    )
+    return read.select(*kept, *row, F.when(reason.isNotNull(), marker).alias(MALFORMED))
+
+
+def parsed_rows(batch: DataFrame) -> DataFrame:
+    """The good rows of a batch that `parse_json(on_malformed="keep")` made, without the marker."""
+    return batch.where(F.col(MALFORMED).isNull()).drop(MALFORMED)
+
+
+def malformed_rows(batch: DataFrame) -> DataFrame:
+    """The malformed rows of such a batch: reason, topic, partition, offset, raw (binary, as it was read)."""
+    return batch.where(F.col(MALFORMED).isNotNull()).select(f"{MALFORMED}.*")
+
+
+def _message(frame: DataFrame, reason: Column, text: Column) -> Column:
+    if set(_KAFKA) <= set(frame.columns):
+        where = F.concat(
+            F.lit("topic "),
+            F.col("topic"),
+            F.lit(", partition "),
+            F.col("partition").cast("string"),
+            F.lit(", offset "),
+            F.col("offset").cast("string"),
+        )
+    else:
+        where = F.concat(F.lit("the row that begins with "), F.substring(F.coalesce(text, F.lit("NULL")), 1, 80))
+    return F.concat(
+        F.lit("malformed JSON ("),
+        reason,
+        F.lit(") at "),
+        where,
+        F.lit('; to keep such rows apart: parse_json(..., on_malformed="keep") and malformed_rows in split'),
+    )

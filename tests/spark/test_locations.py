@@ -1,0 +1,152 @@
+"""Spark's checkpoint location: continued after a clean end, else copied and cut back to what was published."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.locations import SparkLocation, check_sources, freeze_origin, open_location, restore_origin
+from airflow_ft.wal.filesystem import local_path
+
+
+def _location(root: Path, batches: int, committed: int | None = None) -> Path:
+    """What Spark leaves after `batches` batches, of which it has committed some."""
+    path = root / "p" / "spark" / "1-1"
+    names = ["metadata", "sources/0/0", "sources/0/1", "state/0/_metadata/metadata", "state/0/0/_metadata/schema"]
+    names += ["state/0/0/SSTs/0001-abc.sst", "commits/.9.uuid.tmp"]
+    for batch in range(batches):
+        names += [f"offsets/{batch}", f"offsets/.{batch}.crc"]
+        names += [f"state/0/0/{batch + 1}.delta", f"state/0/0/.{batch + 1}.delta.crc"]
+        names += [f"state/0/1/{batch + 1}.zip", f"state/0/1/{batch + 1}.changelog", f"state/0/2/{batch + 1}.snapshot"]
+        names += [f"state/0/3/left/{batch + 1}_0a-1b.zip", f"state/0/3/left/{batch + 1}_0a_1b.changelog"]
+        if committed is None or batch < committed:
+            names += [f"commits/{batch}", f"commits/.{batch}.crc"]
+    for name in names:
+        file = path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+    return path
+
+
+def _files(uri: str) -> set[str]:
+    base = local_path(uri)
+    return {str(path.relative_to(base)) for path in base.rglob("*") if path.is_file()}
+
+
+def _open(root: Path, base: SparkPosition | None, clean: bool) -> SparkLocation:
+    return open_location(str(root), "p", 2, 5, base, clean)
+
+
+def test_without_a_base_the_folder_is_new(tmp_path: Path) -> None:
+    location = _open(tmp_path, None, False)
+    assert location.uri == (tmp_path / "p/spark/2-5").as_uri() and location.batch == -1
+    assert location.offsets(-1) == []
+
+
+def test_after_a_clean_end_the_folder_is_continued_in_place(tmp_path: Path) -> None:
+    old = _location(tmp_path, 3)
+    location = _open(tmp_path, SparkPosition(old.as_uri(), 2), True)
+    assert location.uri == old.as_uri() and location.batch == 2
+
+
+def test_after_an_unclean_end_the_copy_is_cut_back_to_the_published_batch(tmp_path: Path) -> None:
+    old = _location(tmp_path, 4, committed=3)
+    before = _files(old.as_uri())
+    location = _open(tmp_path, SparkPosition(old.as_uri(), 1), False)
+    found = _files(location.uri)
+    assert location.uri == (tmp_path / "p/spark/2-5").as_uri() and location.batch == 1
+    assert {name for name in found if name.startswith(("offsets", "commits"))} == {
+        f"{log}/{name}" for log in ("offsets", "commits") for name in ("0", "1", ".0.crc", ".1.crc")
+    }
+    assert {"metadata", "sources/0/0", "sources/0/1", "state/0/0/_metadata/schema"} <= found
+    assert _files(old.as_uri()) == before
+
+
+def test_state_of_unpublished_batches_is_not_copied(tmp_path: Path) -> None:
+    """A snapshot that they left would be loaded in preference to the replay's own change log of that version."""
+    old = _location(tmp_path, 4)
+    found = _files(_open(tmp_path, SparkPosition(old.as_uri(), 1), False).uri)
+    versions = {name for name in found if name.startswith("state") and name.rsplit("/", 1)[1].lstrip(".")[0].isdigit()}
+    versions.discard("state/0/0/SSTs/0001-abc.sst")
+    assert versions == {
+        f"state/0/{rest}"
+        for v in (1, 2)
+        for rest in (
+            f"0/{v}.delta",
+            f"0/.{v}.delta.crc",
+            f"1/{v}.zip",
+            f"1/{v}.changelog",
+            f"2/{v}.snapshot",
+            f"3/left/{v}_0a-1b.zip",
+            f"3/left/{v}_0a_1b.changelog",
+        )
+    }
+    assert "state/0/0/SSTs/0001-abc.sst" in found
+
+
+def test_a_zombie_that_replaces_its_files_does_not_change_the_copy(tmp_path: Path) -> None:
+    old = _location(tmp_path, 2)
+    location = _open(tmp_path, SparkPosition(old.as_uri(), 1), False)
+    replaced = old / "state/0/0/2.delta"
+    (old / "new").write_text("the zombie's")
+    (old / "new").rename(replaced)
+    assert (local_path(location.uri) / "state/0/0/2.delta").read_text() == "state/0/0/2.delta"
+
+
+def test_a_copy_shares_the_disk_space(tmp_path: Path) -> None:
+    old = _location(tmp_path, 2)
+    location = _open(tmp_path, SparkPosition(old.as_uri(), 1), False)
+    assert os.path.samefile(old / "metadata", local_path(location.uri) / "metadata")
+
+
+def test_a_clean_base_with_later_batches_is_copied_all_the_same(tmp_path: Path) -> None:
+    old = _location(tmp_path, 3)
+    assert _open(tmp_path, SparkPosition(old.as_uri(), 1), True).uri != old.as_uri()
+
+
+@pytest.mark.parametrize("batch", [3, 9])
+def test_a_base_that_is_not_there_is_an_error_and_leaves_nothing(tmp_path: Path, batch: int) -> None:
+    old = _location(tmp_path, 4, committed=3)
+    with pytest.raises(WalCorruptError, match=f"batch {batch}"):
+        _open(tmp_path, SparkPosition(old.as_uri(), batch), False)
+    assert not (tmp_path / "p/spark/2-5").exists()
+    with pytest.raises(WalCorruptError, match="missing"):
+        _open(tmp_path, SparkPosition((tmp_path / "nowhere").as_uri(), 0), True)
+
+
+def test_another_order_of_sources_is_refused(tmp_path: Path) -> None:
+    first = _open(tmp_path, None, False)
+    check_sources(first, ["orders", "refunds"])
+    again = SparkLocation(str(tmp_path), "p", first.uri, 3, "")
+    check_sources(again, ["orders", "refunds"])
+    with pytest.raises(ConfigurationError, match="order"):
+        check_sources(again, ["refunds", "orders"])
+
+
+def _begun(root: Path, attempt: int, offset: int) -> SparkLocation:
+    location = open_location(str(root), "p", 1, attempt, None, False)
+    file = local_path(location.uri) / "sources/0/0"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"orders": {"0": offset}}))
+    return location
+
+
+def test_starting_positions_are_frozen_once_and_given_to_the_next_attempt(tmp_path: Path) -> None:
+    sources = {"orders": {"kind": "kafka", "starting_offsets": "latest"}}
+    first = _begun(tmp_path, 1, 100)
+    freeze_origin(first, sources, [0])
+    freeze_origin(first, sources, [0])
+    later = open_location(str(tmp_path), "p", 1, 2, None, False)
+    restore_origin(later, sources)
+    assert json.loads((local_path(later.uri) / "sources/0/0").read_text()) == {"orders": {"0": 100}}
+    # A zombie that began elsewhere must not publish.
+    zombie = _begun(tmp_path, 3, 170)
+    with pytest.raises(StageError, match="other positions"):
+        freeze_origin(zombie, sources, [0])
+    # Other sources begin anew.
+    changed = open_location(str(tmp_path), "p", 1, 4, None, False)
+    restore_origin(changed, {"refunds": {"kind": "kafka"}})
+    assert not local_path(changed.uri).exists()

@@ -1,0 +1,72 @@
+"""What is deleted, and above all what is not (I10)."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import Segment
+from airflow_ft.wal import open_archive, open_wal
+from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.retention import sweep
+from airflow_ft.wal.writer import SegmentFolder, write_segment
+
+ROWS = {"s": pa.table({"id": [1]})}
+
+
+def _segment(root: Path, epoch: int, attempt: int, batch: int) -> Segment:
+    return write_segment(SegmentFolder(str(root), "orders", epoch, attempt, batch), 1, ROWS)
+
+
+def _spark(root: Path, name: str) -> str:
+    path = root / "orders" / "spark" / name
+    (path / "commits").mkdir(parents=True)
+    return path.as_uri()
+
+
+def test_a_segment_is_deleted_whole_and_again(tmp_path: Path) -> None:
+    first, second = _segment(tmp_path, 1, 1, 0), _segment(tmp_path, 1, 1, 1)
+    archive = open_archive(str(tmp_path))
+    archive.delete(first)
+    archive.delete(first)
+    assert not local_path(first.location).exists()
+    assert open_wal().open(second).sinks() == ["s"]
+
+
+def test_nothing_but_a_segment_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / "orders").mkdir()
+    for wrong in (tmp_path / "orders", tmp_path, tmp_path / "7"):
+        with pytest.raises(ConfigurationError, match="not the folder of a segment"):
+            open_archive(str(tmp_path)).delete(Segment(1, "", wrong.as_uri(), {}, 0))
+    assert (tmp_path / "orders").exists()
+
+
+def test_a_sweep_deletes_only_what_older_epochs_left_and_nobody_needs(tmp_path: Path) -> None:
+    kept, waste, lost = _segment(tmp_path, 2, 3, 0), _segment(tmp_path, 2, 3, 1), _segment(tmp_path, 1, 1, 0)
+    mine, newer = _segment(tmp_path, 5, 9, 0), _segment(tmp_path, 6, 10, 0)
+    base, old, working = _spark(tmp_path, "2-3"), _spark(tmp_path, "1-1"), _spark(tmp_path, "5-9")
+    origin = tmp_path / "orders" / "spark" / "origin-x.json"
+    origin.touch()
+    other = write_segment(SegmentFolder(str(tmp_path), "refunds", 1, 1, 0), 1, ROWS)
+
+    sweep(str(tmp_path), "orders", {kept.location, base}, below_epoch=5)
+
+    gone = [waste.location, lost.location, old]
+    there = [kept.location, mine.location, newer.location, base, working, other.location]
+    assert [local_path(uri).exists() for uri in gone] == [False] * len(gone)
+    assert [local_path(uri).exists() for uri in there] == [True] * len(there)
+    assert origin.exists()
+    assert not (tmp_path / "orders" / "1-1").exists()
+    assert sweep(str(tmp_path), "orders", {kept.location, base}, below_epoch=5) == []
+
+
+def test_an_interrupted_removal_is_finished_by_the_next_sweep(tmp_path: Path) -> None:
+    half = tmp_path / "orders" / "spark" / ".1-1.removed"
+    half.mkdir(parents=True)
+    sweep(str(tmp_path), "orders", set(), below_epoch=2)
+    assert not half.exists()
+
+
+def test_a_pipeline_without_files_is_swept(tmp_path: Path) -> None:
+    assert sweep(str(tmp_path), "orders", set(), below_epoch=9) == []

@@ -1,0 +1,176 @@
+"""Segments are sealed under checksums, and read only when everything matches."""
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+from airflow_ft.core.model import Segment
+from airflow_ft.core.ports import ColumnStatistics
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.filesystem import filesystem, local_path
+from airflow_ft.wal.manifest import MANIFEST, Manifest, digest
+from airflow_ft.wal.writer import SegmentFolder, write_segment
+
+ORDERS = pa.table(
+    {
+        "id": pa.array([1, 2, None], pa.int64()),
+        "price": pa.array([Decimal("1.50"), Decimal("-99.99"), None], pa.decimal128(38, 10)),
+        "ratio": pa.array([float("nan"), float("-inf"), 0.5]),
+        "note": pa.array(["héé", "", "𝄞"]),
+        "raw": pa.array([bytes(range(256)), b"", None]),
+        "at": pa.array([dt.datetime(1000, 1, 1, tzinfo=dt.UTC), None, None], pa.timestamp("us", "UTC")),
+        "local": pa.array([dt.datetime(9999, 12, 31, 23, 59, 59, 999999), None, None], pa.timestamp("us")),
+        "day": pa.array([dt.date(1000, 1, 1), dt.date(9999, 12, 31), None]),
+        "yes": pa.array([True, False, None]),
+    }
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SegmentFolder:
+    return SegmentFolder(str(tmp_path / "a b%20"), "orders", 3, 7, 0)
+
+
+@pytest.fixture
+def segment(folder: SegmentFolder) -> Segment:
+    return write_segment(folder, 5, {"orders": ORDERS, "alerts": ORDERS.slice(0, 0).select(["id"])}, {"k": {"end": 1}})
+
+
+def _rows(segment: Segment, sink: str) -> Iterator[pa.RecordBatch]:
+    reader = open_wal().open(segment)
+    for file in reader.files(sink):
+        yield from reader.batches(sink, file)
+
+
+def test_what_was_written_is_read_in_order(segment: Segment) -> None:
+    reader = open_wal().open(segment)
+    assert list(reader.sinks()) == ["alerts", "orders"]
+    assert segment.rows == {"alerts": 0, "orders": 3} and segment.total_rows == 3
+    assert reader.schema("orders") == ORDERS.schema
+    found = pa.Table.from_batches(_rows(segment, "orders"), ORDERS.schema)
+    assert str(found.to_pylist()) == str(ORDERS.to_pylist())  # as text, since nan is not nan
+    assert list(_rows(segment, "alerts")) == [] and reader.schema("alerts").names == ["id"]
+    assert segment.bytes == sum(f.bytes for s in reader.sinks() for f in reader.files(s))
+
+
+def test_the_location_is_the_attempts_own_and_a_valid_uri(segment: Segment, folder: SegmentFolder) -> None:
+    assert segment.location.startswith("file:///") and segment.location.endswith("/a%20b%2520/orders/3-7/0")
+    assert local_path(segment.location).is_dir()
+
+
+def test_statistics_have_the_text_of_python_values(segment: Segment) -> None:
+    found = open_wal().open(segment).statistics("orders")
+    assert found["id"] == ColumnStatistics(1, "1", "2")
+    assert found["price"] == ColumnStatistics(1, "-99.9900000000", "1.5000000000")
+    assert found["ratio"] == ColumnStatistics(0, "-inf", "0.5", nans=1, infinities=1)
+    assert found["note"] == ColumnStatistics(0, max_characters=3, max_bytes=5)
+    assert found["raw"] == ColumnStatistics(1, max_bytes=256)
+    assert found["at"] == ColumnStatistics(2, *["1000-01-01 00:00:00+00:00"] * 2)
+    assert found["local"] == ColumnStatistics(2, *["9999-12-31 23:59:59.999999"] * 2)
+    assert found["day"] == ColumnStatistics(1, "1000-01-01", "9999-12-31")
+    assert found["yes"] == ColumnStatistics(1, "False", "True")
+
+
+def test_the_digest_is_that_of_the_manifests_text(segment: Segment, folder: SegmentFolder) -> None:
+    data = (local_path(segment.location) / MANIFEST).read_bytes()
+    assert digest(data) == segment.digest
+    manifest = Manifest.parse(data, "here")
+    assert manifest.text().encode() == data
+    assert (manifest.number, manifest.epoch, manifest.attempt, manifest.batch) == (5, 3, 7, 0)
+    assert manifest.positions == {"k": {"end": 1}}
+
+
+def test_a_changed_manifest_is_refused(segment: Segment) -> None:
+    path = local_path(segment.location) / MANIFEST
+    path.write_text(path.read_text().replace('"number":5', '"number":6'))
+    with pytest.raises(WalCorruptError, match="digest"):
+        open_wal().open(segment)
+
+
+def test_a_missing_manifest_is_refused(segment: Segment) -> None:
+    (local_path(segment.location) / MANIFEST).unlink()
+    with pytest.raises(WalCorruptError, match="missing"):
+        open_wal().open(segment)
+
+
+def test_a_manifest_of_a_newer_format_is_refused(segment: Segment) -> None:
+    path = local_path(segment.location) / MANIFEST
+    data = json.dumps({**json.loads(path.read_text()), "format": 99})
+    path.write_text(data)
+    newer = Segment(5, digest(data), segment.location, segment.rows, segment.bytes)
+    with pytest.raises(WalCorruptError, match="format 99"):
+        open_wal().open(newer)
+
+
+@pytest.mark.parametrize("position", [0.0, 0.3, 0.6, 1.0])
+def test_a_flipped_bit_is_found_before_any_row_is_handed_out(segment: Segment, position: float) -> None:
+    reader = open_wal().open(segment)
+    (file,) = reader.files("orders")
+    path = local_path(segment.location) / file.path
+    data = bytearray(path.read_bytes())
+    data[int(position * (len(data) - 1))] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(WalCorruptError, match="checksum"):
+        next(iter(reader.batches("orders", file)))
+
+
+def test_a_shortened_or_missing_file_is_found(segment: Segment) -> None:
+    reader = open_wal().open(segment)
+    (file,) = reader.files("orders")
+    path = local_path(segment.location) / file.path
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(WalCorruptError, match="checksum"):
+        list(reader.batches("orders", file))
+    path.unlink()
+    with pytest.raises(WalCorruptError, match="missing"):
+        list(reader.batches("orders", file))
+
+
+def test_a_sink_that_was_not_declared_then_is_named(segment: Segment) -> None:
+    with pytest.raises(WalCorruptError, match="only for alerts, orders") as caught:
+        open_wal().open(segment).files("refunds")
+    assert caught.value.sink == "refunds" and caught.value.checkpoint == 5
+
+
+def test_a_segment_is_sealed_once(folder: SegmentFolder, segment: Segment) -> None:
+    with pytest.raises(FileExistsError):
+        folder.seal(5, {}, {})
+
+
+def test_an_optional_sink_without_rows_is_there_without_columns(folder: SegmentFolder) -> None:
+    segment = folder.seal(5, {"dead_letters": None}, {})
+    reader = open_wal().open(segment)
+    assert segment.rows == {"dead_letters": 0}
+    assert list(reader.files("dead_letters")) == [] and reader.schema("dead_letters").names == []
+
+
+def test_files_are_in_the_order_of_partitions(folder: SegmentFolder) -> None:
+    import pyarrow.parquet as pq
+
+    path = local_path(folder.sink("s"))
+    path.mkdir(parents=True)
+    for part in (100_000, 2, 10):
+        pq.write_table(pa.table({"part": [part]}), path / f"part-{part:05}-x.parquet")
+    (path / "_SUCCESS").touch()
+    segment = folder.seal(1, {"s": {"part": ColumnStatistics(0)}}, {})
+    assert [b.to_pydict()["part"] for b in _rows(segment, "s")] == [[2], [10], [100_000]]
+
+
+def test_wide_rows_come_in_small_batches(folder: SegmentFolder) -> None:
+    text = "x" * 10_000_000  # repeated, so that the file is small and only the statistics tell
+    segment = write_segment(folder, 1, {"s": pa.table({"wide": [text] * 40})})
+    assert segment.bytes < 10_000_000
+    sizes = [batch.nbytes for batch in _rows(segment, "s")]
+    assert len(sizes) >= 2 and max(sizes) < 300_000_000
+
+
+def test_places_that_cannot_be_used_are_refused() -> None:
+    for uri in ("s3://bucket/wal", "relative/path", "file://host/path", ""):
+        with pytest.raises(ConfigurationError, match="absolute path"):
+            filesystem(uri)
