@@ -17,7 +17,7 @@ from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import RunKey
 from airflow_ft.hooks.store import open_configured_store, participant_factory
 from airflow_ft.links import PipelineLink
-from airflow_ft.runs import run_is_over
+from airflow_ft.runs import plain_utc, run_is_over
 from airflow_ft.templates import is_template
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class CheckpointOperator(BaseOperator):
                 run=RunKey(ti.dag_id, ti.run_id),
                 participants=participant_factory(),
                 worker=Worker(task=task, try_number=ti.try_number),
-                interval_end=context.get("data_interval_end"),
+                interval_end=plain_utc(context.get("data_interval_end")),
                 lease_seconds=settings.lease_seconds(),
                 run_is_over=run_is_over,
             )

@@ -46,12 +46,13 @@ class CheckpointedPipeline(TaskGroup):
         sinks: what its rows go into, by the names it uses (`MySqlSink`, `KafkaSink`). Sinks of one connection are
             one participant, and become visible together.
         checkpointing: time-out, retention and size of deliveries.
+        optional_sinks: names of sinks that `split` may leave out, such as a dead-letter topic.
         commit_point: the connection whose own transaction decides; None: the first ATOMIC one declared, else the
             decision log.
         store: decision log: a URL or the id of a PostgreSQL connection; None: `[airflow_ft] store`.
         wal_root: folder (path or URI) of the write-ahead log; None: `[airflow_ft] wal_root`.
         spark_master, spark_conf, jars: for spark-submit; they go before `[airflow_ft] spark_master`, `spark_conf`
-            (setting by setting) and `spark_jars`.
+            (setting by setting) and `spark_jars`. packages: Maven coordinates that Spark fetches besides.
         job_args: plain data for the job, templated.
         emit_asset: update the asset `airflow-ft://<pipeline>` when checkpoints are confirmed.
         group_id: of the task group; None: the pipeline's name.
@@ -66,7 +67,13 @@ class CheckpointedPipeline(TaskGroup):
 
     pipeline: str
     commit_order: tuple[str, ...]
+    """Connection ids in the order in which they commit."""
+    confirmed: ConfirmOperator
+    """The last task."""
+    output: Any
+    """Its result, for tasks that want to know: {"numbers": [...], "latest": number, "rows": count}."""
     asset: Asset
+    """What other DAGs can be scheduled by."""
 
     def __init__(
         self,
@@ -76,12 +83,14 @@ class CheckpointedPipeline(TaskGroup):
         sources: Mapping[str, Source],
         sinks: Mapping[str, SinkSpec],
         checkpointing: CheckpointConfig | None = None,
+        optional_sinks: Sequence[str] = (),
         commit_point: str | None = None,
         store: str | None = None,
         wal_root: str | None = None,
         spark_master: str | None = None,
         spark_conf: Mapping[str, str] | None = None,
         jars: str | Sequence[str] | None = None,
+        packages: Sequence[str] = (),
         job_args: Mapping[str, Any] | None = None,
         emit_asset: bool = True,
         group_id: str | None = None,
@@ -92,6 +101,8 @@ class CheckpointedPipeline(TaskGroup):
         for kind, names in (("source", sources), ("sink", sinks)):
             for name in names:
                 check_name(kind, name)
+        if unknown := sorted(set(optional_sinks) - set(sinks)):
+            raise ConfigurationError(f"optional_sinks names no sink: {', '.join(unknown)}.", pipeline=pipeline)
         for name, sink in sinks.items():
             _check_participant(name, sink.conn_id)
         delivery = plan_delivery(declared(sinks), commit_point)
@@ -108,12 +119,14 @@ class CheckpointedPipeline(TaskGroup):
                 task_id="stage",
                 job=job,
                 sources=sources,
-                sinks=list(sinks),
+                sinks=[name for name in sinks if name not in optional_sinks],
+                optional_sinks=optional_sinks,
                 checkpointing=config,
                 wal_root=wal_root,
                 spark_master=spark_master,
                 spark_conf=spark_conf,
                 jars=jars,
+                packages=packages,
                 job_args=job_args,
                 **common,
             )
@@ -151,6 +164,8 @@ class CheckpointedPipeline(TaskGroup):
             commits[-1] >> confirmed
         self.pipeline = pipeline
         self.commit_order = delivery.names
+        self.confirmed = confirmed
+        self.output = confirmed.output
         self.asset = pipeline_asset(pipeline)
 
 

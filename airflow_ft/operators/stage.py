@@ -43,6 +43,8 @@ class StageOperator(CheckpointOperator):
         spark_master: None: `[airflow_ft] spark_master`.
         spark_conf: settings that go before `[airflow_ft] spark_conf`, one by one.
         jars: jar files or folders of them (a list, or text with commas); None: `[airflow_ft] spark_jars`.
+        packages: Maven coordinates that Spark fetches besides.
+        optional_sinks: names of further sinks, that the job may leave out.
         job_args: plain data for the job.
 
     The other arguments are those of `CheckpointOperator`.
@@ -59,6 +61,8 @@ class StageOperator(CheckpointOperator):
         "spark_master",
         "spark_conf",
         "jars",
+        "packages",
+        "optional_sinks",
         "job_args",
     )
     template_fields_renderers = {  # noqa: RUF012 - as Airflow declares it
@@ -79,6 +83,8 @@ class StageOperator(CheckpointOperator):
         spark_master: str | None = None,
         spark_conf: Mapping[str, str] | None = None,
         jars: str | Sequence[str] | None = None,
+        packages: Sequence[str] = (),
+        optional_sinks: Sequence[str] = (),
         job_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -92,6 +98,8 @@ class StageOperator(CheckpointOperator):
         self.spark_master = spark_master
         self.spark_conf = dict(spark_conf or {})
         self.jars = jars if jars is None or isinstance(jars, str) else list(jars)
+        self.packages = list(packages)
+        self.optional_sinks = list(optional_sinks)
         self.job_args = dict(job_args or {})
         self._driver: Driver | None = None
 
@@ -130,12 +138,13 @@ class StageOperator(CheckpointOperator):
             sources={name: source.to_json() for name, source in sources.items()},
             connections={conn_id: task_connections(conn_id) for conn_id in sorted(conn_ids)},
             sinks=tuple(self.sinks),
+            optional_sinks=tuple(self.optional_sinks),
+            packages=tuple(self.packages),
             checkpoint_timeout=config.timeout.total_seconds(),
             master=self.spark_master or settings.spark_master(),
             conf={**settings.spark_conf(), **self.spark_conf},
             jars=_jars(self.jars if self.jars is not None else settings.spark_jars()),
-            # The job usually lies beside the DAG, in a folder that Airflow has put on this process's path.
-            python_path=tuple(path for path in sys.path if path),
+            python_path=_python_path(),
         )
 
     def _remember(self, driver: Driver) -> None:
@@ -145,6 +154,15 @@ class StageOperator(CheckpointOperator):
         """Ends Spark when the task is ended; what was not published is computed again."""
         if self._driver is not None:
             self._driver.kill()
+
+
+def _python_path() -> tuple[str, ...]:
+    """What is on this process's path besides the interpreter's own folders.
+
+    The job usually lies beside the DAG, in a folder that Airflow has put there.
+    """
+    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    return tuple(path for path in sys.path if path and not path.startswith(own))
 
 
 def _jars(given: str | Sequence[str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from airflow_ft.core.errors import ConfigurationError, TerminalError, TransientE
 from airflow_ft.core.model import RunKey
 from airflow_ft.hooks.store import open_configured_store
 from airflow_ft.links import PipelineLink
+from airflow_ft.runs import plain_utc
 from airflow_ft.templates import is_template
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
 
@@ -96,7 +97,9 @@ class CheckpointSensor(BaseSensorOperator):
                 after = datetime.fromisoformat(after)
             except ValueError:
                 raise ConfigurationError(f"after is {after!r}.", remedy="give a time in ISO 8601.") from None
-        return Gate(after=after)
+        if after.tzinfo is None:
+            raise ConfigurationError(f"after is {after!r}, without a zone.", remedy="give a time with a zone.")
+        return Gate(after=plain_utc(after))
 
     def poke(self, context: Context) -> PokeReturnValue:
         """One look at the decision log."""

@@ -1,0 +1,68 @@
+"""`airflow ft ...`: the commands as Airflow's parser wants them; every start of `airflow` imports this module.
+
+What they do is in `airflow_ft.commands`, which is imported when one of them runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.cli.cli_config import (
+    ARG_OUTPUT,
+    ARG_YES,
+    ActionCommand,
+    Arg,
+    CLICommand,
+    GroupCommand,
+    lazy_load_command,
+)
+
+
+def _arg(*flags: str, **options: Any) -> Arg:
+    return Arg(flags, **options)  # type: ignore[no-untyped-call]
+
+
+_PIPELINE = _arg("pipeline", metavar="PIPELINE", help="name of the pipeline")
+_NUMBER = _arg("number", metavar="NUMBER", type=int, help="number of the checkpoint")
+_ANY_NUMBER = _arg("number", metavar="NUMBER", type=int, nargs="?", default=None, help="of one checkpoint only")
+_STORE = _arg("--store", default=None, help="decision log: URL or connection id (default: [airflow_ft] store)")
+_LIMIT = _arg("--limit", type=int, default=20, help="how many, newest first (default: 20)")
+_REWIND = _arg(
+    "--rewind",
+    action="store_true",
+    help="compute its rows again (default: the next checkpoint delivers them as they are)",
+)
+_REASON = _arg("--reason", default="", help="why, for the event log")
+_MIN_AGE = _arg(
+    "--min-age",
+    type=float,
+    default=0.0,
+    help="leave alone what is in doubt for fewer seconds than this: a run may be between two of its tasks (default: 0)",
+)
+
+
+def _command(name: str, about: str, *args: Arg) -> ActionCommand:
+    func = lazy_load_command(f"airflow_ft.commands.{name}")
+    return ActionCommand(name=name, help=about, func=func, args=(*args, _STORE))
+
+
+def get_ft_cli_commands() -> list[CLICommand]:
+    """The group `ft`, named in `provider_info`."""
+    return [
+        GroupCommand(
+            name="ft",
+            help="Exactly-once pipelines: look at their checkpoints, settle what is in doubt",
+            subcommands=(
+                _command("pipelines", "List the pipelines", ARG_OUTPUT),
+                _command("checkpoints", "List a pipeline's newest checkpoints", _PIPELINE, _LIMIT, ARG_OUTPUT),
+                _command("events", "Print the event log, newest first", _PIPELINE, _ANY_NUMBER, _LIMIT, ARG_OUTPUT),
+                _command("show", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),
+                _command("recover", "Settle what is in doubt, from the stored plans", _PIPELINE, _MIN_AGE),
+                _command(
+                    "abort", "Abort a checkpoint that is not decided", _PIPELINE, _NUMBER, _REWIND, _REASON, ARG_YES
+                ),
+                _command("rewind", "Compute all rows that are not delivered yet again", _PIPELINE, _REASON, ARG_YES),
+                _command("resume", "Let a HALTED pipeline go on", _PIPELINE, ARG_YES),
+            ),
+        )
+    ]
