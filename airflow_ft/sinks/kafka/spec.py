@@ -23,7 +23,7 @@ class KafkaSink:
     """A topic that receives one record a row, exactly once.
 
     Args:
-        topic: an existing topic.
+        topic: an existing topic. May contain Jinja, which must be rendered before the plan is made.
         conn_id: Airflow connection of type `kafka`, whose extra holds librdkafka settings. All sinks of one
             connection are delivered in the same transaction, and share the largest `slots` among them.
         strategy: "transaction": rows and token in one Kafka transaction.
@@ -58,7 +58,7 @@ class KafkaSink:
     slots: int = 1
 
     def __post_init__(self) -> None:
-        if not _TOPIC.fullmatch(self.topic) or self.topic in (".", ".."):
+        if not _is_template(self.topic) and (not _TOPIC.fullmatch(self.topic) or self.topic in (".", "..")):
             raise ConfigurationError(
                 f"{self.topic!r} is no name of a Kafka topic.",
                 remedy="Use 1 to 249 letters, digits, '.', '_' and '-'.",
@@ -106,7 +106,9 @@ class KafkaSink:
         return {role: column for role, column in named.items() if column is not None}
 
     def settings(self) -> Mapping[str, Any]:
-        """Plain JSON for the plan; `from_settings` reads it back."""
+        """Plain JSON for the plan; `from_settings` reads it back. ConfigurationError while Jinja is left in it."""
+        if _is_template(self.topic):
+            raise self._error("the topic still contains Jinja.", "Render it before the plan is made (template fields).")
         return {"topic": self.topic, **self.roles, "format": self.format, "slots": self.slots}
 
     @classmethod
@@ -125,3 +127,7 @@ class KafkaSink:
 
     def _error(self, what: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(f"KafkaSink(topic={self.topic!r}): {what}", remedy=remedy)
+
+
+def _is_template(text: str) -> bool:
+    return "{{" in text or "{%" in text

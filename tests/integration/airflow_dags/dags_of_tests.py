@@ -1,0 +1,86 @@
+"""DAGs for tests/integration/test_airflow_*.py; the folders and topics come from Airflow's variables."""
+
+import json
+import os
+from pathlib import Path
+
+from airflow.sdk import DAG, Asset, task
+
+from airflow_ft import CheckpointConfig, CheckpointedPipeline, CheckpointSensor, FileSource, KafkaSink, MySqlSink
+
+HERE = Path(os.environ["AIRFLOW_HOME"])
+WORLD = json.loads((HERE / "world.json").read_text())
+SCHEMA = "id bigint, amount decimal(12,2), note string"
+QUICK = {"retries": 2, "retry_delay": 1}
+
+
+def folder(name):
+    return FileSource(path=str(HERE / name), schema=SCHEMA, max_files_per_trigger=1)
+
+
+with DAG("orders", schedule=None, catchup=False, max_active_runs=2, default_args={"retry_delay": 1}):
+    orders = CheckpointedPipeline(
+        pipeline="orders",
+        job="job_of_tests",
+        sources={"orders": folder("orders")},
+        sinks={
+            "alerts": KafkaSink(topic=WORLD["topic"], key="key", conn_id="bus"),
+            "orders": MySqlSink(table="orders", conn_id="shop"),
+        },
+        checkpointing=CheckpointConfig(max_delivery_rows=25),
+    )
+
+    @task
+    def report(confirmed):
+        return confirmed["numbers"]
+
+    report(orders.output)
+
+with DAG("on_orders", schedule=[Asset("airflow-ft://orders")], catchup=False):
+
+    @task
+    def seen(triggering_asset_events=None):
+        return [event.extra["number"] for events in triggering_asset_events.values() for event in events]
+
+    seen()
+
+with DAG("waiting", schedule=None, catchup=False, params={"number": 1}):
+    CheckpointSensor(
+        task_id="number", pipeline="orders", number="{{ params.number }}", poke_interval=0.5, deferrable=True
+    )
+    CheckpointSensor(
+        task_id="too_late",
+        pipeline="orders",
+        number=1_000_000,
+        poke_interval=0.5,
+        timeout=3,
+        deferrable=True,
+        retries=0,
+    )
+    CheckpointSensor(task_id="poking", pipeline="orders", number=1, poke_interval=0.5, timeout=60)
+
+with DAG("templated", schedule=None, catchup=False, params={"table": "templated", "factor": 3}):
+    CheckpointedPipeline(
+        pipeline="templated",
+        job="{{ 'job_of_tests' }}:ToOneTable",
+        job_args={"factor": "{{ params.factor }}"},
+        sources={"orders": FileSource(path=str(HERE) + "/{{ 'few' }}", schema=SCHEMA)},
+        sinks={"orders": MySqlSink(table="{{ params.table }}", conn_id="shop")},
+        default_args=QUICK,
+    )
+
+for name, job, conn_id in (
+    ("broken_job", "job_of_tests:Broken", "shop"),
+    ("failing_rows", "job_of_tests:Failing", "shop"),
+    ("wrong_password", "job_of_tests:ToOneTable", "shop_wrong_password"),
+    ("server_down", "job_of_tests:ToOneTable", "shop_down"),
+    ("no_connection", "job_of_tests:ToOneTable", "shop_undefined"),
+):
+    with DAG(name, schedule=None, catchup=False):
+        CheckpointedPipeline(
+            pipeline=name.replace("_", "-"),
+            job=job,
+            sources={"orders": FileSource(path=str(HERE / "few"), schema=SCHEMA)},
+            sinks={"orders": MySqlSink(table=name, conn_id=conn_id)},
+            default_args={"retries": 1, "retry_delay": 1},
+        )

@@ -1,0 +1,100 @@
+"""A real Airflow with DAGs of its own, for the tests of one module, and what they ask it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from airflow_ft.core.model import Checkpoint
+from airflow_ft.core.ports import Store
+from airflow_ft.store import open_store
+from tools.demo.airflow import END_STATES, Airflow
+
+RUN_SECONDS = 240.0
+
+
+def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """The first true value of `condition`; AssertionError naming `what` after the deadline."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {seconds:.0f} s")
+        time.sleep(0.1)
+    return value
+
+
+class AirflowWorld(Airflow):
+    """Airflow with the decision log and the write-ahead log in its home."""
+
+    def __init__(
+        self, home: Path, connections: Mapping[str, Mapping[str, Any]], settings: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(
+            home,
+            connections,
+            {
+                "airflow_ft__spark_conf": '{"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "1",'
+                ' "spark.master": "local[2]"}',
+                "airflow_ft__lease_seconds": "10",
+                **(settings or {}),
+            },
+        )
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        """The decision log that this Airflow uses by default."""
+        with closing(open_store(f"sqlite:///{self.home / 'airflow_ft' / 'ft.db'}")) as store:
+            yield store
+
+    def checkpoints(self, pipeline: str) -> list[Checkpoint]:
+        """A pipeline's checkpoints, ascending."""
+        with self.store() as store:
+            return list(reversed(store.checkpoints(pipeline)))
+
+    def finish(self, dag_id: str, run_id: str, seconds: float = RUN_SECONDS) -> dict[str, str]:
+        """Waits until a run is over; returns the tasks' states by task id."""
+        wait_for(lambda: self.run_state(dag_id, run_id) in END_STATES, seconds, f"run {run_id} of {dag_id} is over")
+        return self.states(dag_id, run_id)
+
+    def run(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> tuple[str, dict[str, str]]:
+        """Runs a DAG to its end; returns the run's id and its tasks' states."""
+        run_id = self.trigger(dag_id)
+        return run_id, self.finish(dag_id, run_id)
+
+    def states(self, dag_id: str, run_id: str) -> dict[str, str]:
+        """The tasks' states by task id."""
+        return {task.task_id: task.state for task in self.tasks(dag_id, run_id)}
+
+    def clear(self, dag_id: str, run_id: str, task_ids: Sequence[str] | None = None) -> None:
+        """Clears tasks of a run (None: all of them), as a person does in the UI; they run again."""
+        body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "reset_dag_runs": True}
+        if task_ids is not None:
+            body["task_ids"] = list(task_ids)
+        self._request("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", json=body).raise_for_status()
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+        """What a task returned."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
+        return self._get(f"{path}?deserialize=true")["value"]
+
+    def rendered(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """A task's template fields after rendering, as the UI shows them."""
+        found: dict[str, Any] = self._get(f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
+        return dict(found["rendered_fields"])
+
+    def asset_events(self, uri: str) -> list[dict[str, Any]]:
+        """The extra of each event of an asset, oldest first."""
+        events = self._get("/api/v2/assets/events?limit=100&order_by=timestamp")["asset_events"]
+        return [event["extra"] for event in events if event["uri"] == uri]
+
+    def log_text(self, dag_id: str, run_id: str, task_id: str) -> str:
+        """The log of all tries of a task."""
+        folder = self.task_logs(dag_id) / f"run_id={run_id}" / f"task_id={task_id}"
+        return "\n".join(path.read_text() for path in sorted(folder.rglob("*.log")))
+
+    def get(self, path: str) -> Any:
+        """The answer of the REST API."""
+        return self._get(path)

@@ -1,0 +1,259 @@
+"""The task group in a real Airflow, with real Spark, MariaDB and Kafka: exactly once, whatever is cleared or doubled.
+
+One Airflow serves the module; the tests use it one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from airflow_ft.core.model import CheckpointState
+from tests.integration.airflow_world import AirflowWorld, wait_for
+from tools.servers import Database, Kafka, MariaDb
+
+pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+DAGS = Path(__file__).parent / "airflow_dags"
+PASSWORD = f"pw-{uuid.uuid4().hex}"
+
+
+class Shop:
+    """The Airflow, the table and topic that its DAGs deliver into, and what was put into their source."""
+
+    def __init__(self, airflow: AirflowWorld, database: Database, kafka: Kafka, topic: str) -> None:
+        self.airflow, self.database, self.kafka, self.topic = airflow, database, kafka, topic
+        self.expected: Counter[tuple[int, str]] = Counter()
+        self._next = 0
+
+    def put(self, folder: str, rows: int) -> None:
+        """One more file in a source's folder, all at once."""
+        target = self.airflow.home / folder
+        lines = []
+        for _ in range(rows):
+            self._next += 1
+            lines.append(json.dumps({"id": self._next, "amount": f"{self._next * 7 % 200}.50", "note": "ä'\\\t"}))
+            if folder == "orders":
+                self.expected[(self._next, f"{self._next * 7 % 200}.50")] += 1
+        hidden = target.parent / f"{uuid.uuid4().hex}.tmp"
+        hidden.write_text("\n".join(lines) + "\n")
+        hidden.rename(target / f"{uuid.uuid4().hex}.json")
+
+    def check_exactly_once(self) -> None:
+        """Every row that was put is in the table once; those of 100 and more are in the topic once, with its values."""
+        rows = self.database.sql("SELECT id, amount, random FROM orders")
+        assert Counter((row[0], str(row[1])) for row in rows) == self.expected
+        randoms = {row[0]: row[2] for row in rows if row[1] >= 100}
+        records = [json.loads(value) for value in self.records()]
+        assert Counter(record["id"] for record in records) == Counter(randoms.keys())
+        assert {record["id"]: record["random"] for record in records} == randoms  # computed once (I1)
+
+    def records(self) -> list[bytes]:
+        """What a read_committed reader of the topic sees."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap,
+                "group.id": uuid.uuid4().hex,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        partitions = consumer.list_topics(self.topic, 30).topics[self.topic].partitions
+        consumer.assign([TopicPartition(self.topic, number, 0) for number in partitions])
+        values: list[bytes] = []
+        ended = 0
+        while ended < len(partitions):
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error():
+                ended += 1
+            else:
+                values.append(message.value() or b"")
+        consumer.close()
+        return values
+
+
+@pytest.fixture(scope="module")
+def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    home = tmp_path_factory.mktemp("airflow")
+    topic = f"t-{uuid.uuid4().hex[:12]}"
+    kafka.create_topic(topic, 2)
+    (home / "world.json").write_text(json.dumps({"topic": topic}))
+    for name in ("orders", "few"):
+        (home / name).mkdir()
+    shutil.copytree(DAGS, home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    with Database.fresh(mariadb) as database:
+        database.sql("CREATE TABLE orders (id BIGINT, amount DECIMAL(12,2), note VARCHAR(20), random DOUBLE)")
+        for table in ("templated", "broken_job", "failing_rows", "wrong_password", "server_down", "no_connection"):
+            database.sql(f"CREATE TABLE {table} (id BIGINT, amount DECIMAL(20,2))")
+        mysql = {
+            "conn_type": "mysql",
+            "host": mariadb.host,
+            "port": mariadb.port,
+            "login": mariadb.user,
+            "password": mariadb.password,
+            "schema": database.name,
+        }
+        airflow = AirflowWorld(
+            home,
+            {
+                "shop": mysql,
+                "shop_wrong_password": {**mysql, "password": PASSWORD},
+                "shop_down": {**mysql, "port": 1, "password": PASSWORD},
+                "bus": {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.bootstrap})},
+            },
+        )
+        shop = Shop(airflow, database, kafka, topic)
+        shop.put("few", 4)
+        airflow.start()
+        try:
+            airflow.wait_until_ready("orders")
+            yield shop
+        finally:
+            airflow.stop()
+            kafka.delete_topic(topic)
+
+
+def test_a_run_delivers_its_checkpoints_into_every_sink_and_says_so(shop: Shop) -> None:
+    airflow = shop.airflow
+    for rows in (20, 10, 5):
+        shop.put("orders", rows)
+    airflow.trigger("on_orders")  # unpauses it; this first run has no event to see
+    waiting = airflow.trigger("waiting")
+    run_id, states = airflow.run("orders")
+    assert set(states.values()) == {"success"}, states
+    shop.check_exactly_once()
+    checkpoints = airflow.checkpoints("orders")
+    assert all(c.is_confirmed for c in checkpoints)
+    # 25 rows a delivery: the first checkpoint goes alone, the other two together.
+    assert [c.state for c in checkpoints] == [
+        CheckpointState.COMPLETED,
+        CheckpointState.SUBSUMED,
+        CheckpointState.COMPLETED,
+    ]
+    assert airflow.xcom("orders", run_id, "report") == [1, 2, 3]
+    [event] = airflow.asset_events("airflow-ft://orders/")
+    assert event["pipeline"] == "orders" and event["number"] == 3 and event["numbers"] == [1, 2, 3]
+
+    states = airflow.finish("waiting", waiting)
+    assert states == {"number": "success", "poking": "success", "too_late": "failed"}
+    assert airflow.xcom("waiting", waiting, "number")["number"] >= 1
+    runs = wait_for(
+        lambda: [
+            run
+            for run in airflow.get("/api/v2/dags/on_orders/dagRuns")["dag_runs"]
+            if run["run_type"] == "asset_triggered" and run["state"] == "success"
+        ],
+        60,
+        "the asset starts a run",
+    )
+    assert airflow.xcom("on_orders", runs[0]["dag_run_id"], "seen") == [3]
+
+
+def test_a_run_without_news_confirms_nothing_and_updates_no_asset(shop: Shop) -> None:
+    airflow = shop.airflow
+    before = len(airflow.asset_events("airflow-ft://orders/"))
+    run_id, states = airflow.run("orders")
+    assert states.pop("orders.commit.shop") == states.pop("orders.commit.bus") == "skipped"
+    assert set(states.values()) == {"success"}, states
+    assert airflow.xcom("orders", run_id, "orders.confirmed")["numbers"] == []
+    assert len(airflow.asset_events("airflow-ft://orders/")) == before
+    shop.check_exactly_once()
+
+
+@pytest.mark.parametrize(
+    "tasks", [None, ["orders.stage"], ["orders.commit.shop", "orders.commit.bus"]], ids=["all", "stage", "commit"]
+)
+def test_a_cleared_run_that_is_finished_changes_nothing(shop: Shop, tasks: list[str] | None) -> None:
+    airflow = shop.airflow
+    shop.put("orders", 3)
+    run_id, states = airflow.run("orders")
+    assert set(states.values()) == {"success"}, states
+    shop.put("orders", 2)  # not for the cleared run: it has staged
+    with airflow.store() as store:
+        epoch, numbers = store.pipeline("orders").epoch, [c.number for c in store.checkpoints("orders")]
+    airflow.clear("orders", run_id, tasks)
+    states = airflow.finish("orders", run_id)
+    assert {state for task, state in states.items() if "commit" not in task} == {"success"}, states
+    with airflow.store() as store:
+        assert store.pipeline("orders").epoch == epoch, "nobody was fenced"
+        assert [c.number for c in store.checkpoints("orders")] == numbers
+    _, states = airflow.run("orders")
+    assert set(states.values()) == {"success"}, states
+    shop.check_exactly_once()
+
+
+def test_two_runs_at_once_take_turns(shop: Shop) -> None:
+    airflow = shop.airflow
+    for rows in (5, 5, 5):
+        shop.put("orders", rows)
+    first = airflow.trigger("orders")
+    second = airflow.trigger("orders")
+    for run_id in (first, second):
+        states = airflow.finish("orders", run_id)
+        assert {state for task, state in states.items() if "commit" not in task} == {"success"}, states
+    shop.check_exactly_once()
+    logs = [airflow.log_text("orders", run_id, "orders.recover") for run_id in (first, second)]
+    assert any("DEFERRED" in text for text in logs), "one of them waited without a worker"
+    with airflow.store() as store:
+        assert store.pipeline("orders").turn is None
+
+
+def test_specifications_are_rendered_for_each_run(shop: Shop) -> None:
+    airflow = shop.airflow
+    run_id, states = airflow.run("templated")
+    assert set(states.values()) == {"success"}, states
+    assert Counter(shop.database.sql("SELECT id, amount FROM templated")).total() == 4
+    fields = airflow.rendered("templated", run_id, "templated.prepare.shop")
+    assert fields["sinks"]["orders"]["table"] == "templated"
+
+
+def test_failures_say_what_happened_and_show_no_secret(shop: Shop) -> None:
+    airflow = shop.airflow
+    names = ("broken_job", "failing_rows", "wrong_password", "server_down", "no_connection")
+    runs = {name: airflow.trigger(name) for name in names}
+    states = {name: airflow.finish(name, run_id) for name, run_id in runs.items()}
+
+    def log(name: str, task: str) -> str:
+        return airflow.log_text(name, runs[name], f"{name.replace('_', '-')}.{task}")
+
+    for name, task, tries, words in (
+        ("broken_job", "stage", 1, ["JobError", "this job is broken on purpose", "job_of_tests.py"]),
+        ("failing_rows", "stage", 1, ["no such order"]),
+        ("wrong_password", "prepare.shop_wrong_password", 2, ["shop_wrong_password", "Access denied"]),
+        ("server_down", "prepare.shop_down", 2, ["shop_down"]),
+        ("no_connection", "prepare.shop_undefined", 2, ["shop_undefined", "airflow connections add"]),
+    ):
+        pipeline = name.replace("_", "-")
+        assert states[name][f"{pipeline}.{task}"] == "failed", (name, states[name])
+        assert states[name][f"{pipeline}.confirmed"] == "failed", (name, states[name])
+        text = log(name, task)
+        for word in words:
+            assert word in text, (name, word, text[-3000:])
+        attempts = list(
+            (airflow.task_logs(name) / f"run_id={runs[name]}" / f"task_id={pipeline}.{task}").rglob("*.log")
+        )
+        assert len(attempts) == tries, (name, "only what trying again can mend is tried again")
+        assert shop.database.sql(f"SELECT * FROM {name}") == []
+    for name in ("wrong_password", "server_down", "no_connection"):
+        [checkpoint] = airflow.checkpoints(name.replace("_", "-"))
+        assert checkpoint.state is CheckpointState.STAGED, "its rows stay valid until the environment is mended"
+        confirmed = log(name, "confirmed")
+        assert "checkpoint 1 is STAGED" in confirmed
+
+
+def test_no_password_is_in_any_file_of_airflow(shop: Shop) -> None:
+    secrets = [PASSWORD.encode(), shop.database.server.password.encode()]
+    files = [path for path in shop.airflow.home.rglob("*") if path.is_file() and path.name != "passwords.json"]
+    assert any(path.suffix == ".log" for path in files)
+    for path in files:
+        content = path.read_bytes()
+        assert not any(secret in content for secret in secrets), path

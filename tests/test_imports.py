@@ -1,0 +1,89 @@
+"""Imports stay light: what a DAG or the `airflow` command imports loads neither Spark, nor Arrow, nor a driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {"pyspark", "pyarrow", "pandas", "numpy", "pymysql", "confluent_kafka", "kafka", "psycopg2"}
+
+_HIDE = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "pyarrow"):
+            raise ModuleNotFoundError(f"No module named {name!r} (hidden)", name=name)
+sys.meta_path.insert(0, Hidden())
+"""
+
+_REPORT = """
+import json, sys
+print(json.dumps({"seconds": time.perf_counter() - began, "modules": sorted(sys.modules)}))
+"""
+
+
+def modules_after(code: str, home: Path, *, hidden: bool = False) -> tuple[set[str], float]:
+    """The modules that a fresh interpreter has imported after `code`, and the seconds that took."""
+    program = f"{_HIDE if hidden else ''}\nimport time\nbegan = time.perf_counter()\n{code}\n{_REPORT}"
+    environment = {**os.environ, "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    return set(found["modules"]), found["seconds"]
+
+
+def heavy(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.partition(".")[0] in HEAVY}
+
+
+def test_the_package_imports_nothing(tmp_path: Path) -> None:
+    modules, _ = modules_after("import airflow_ft", tmp_path)
+    assert not heavy(modules)
+    assert "airflow" not in modules
+    ours = {name for name in modules if name.startswith("airflow_ft") and "editable" not in name}
+    assert ours == {"airflow_ft"}
+
+
+def test_every_public_name_is_there(tmp_path: Path) -> None:
+    modules, _ = modules_after("from airflow_ft import *", tmp_path)
+    assert not heavy(modules)
+
+
+def test_the_provider_describes_itself_without_airflow(tmp_path: Path) -> None:
+    modules, _ = modules_after("from airflow_ft.provider_info import get_provider_info; get_provider_info()", tmp_path)
+    assert "airflow" not in modules
+
+
+@pytest.mark.airflow
+def test_starting_the_airflow_command_loads_nothing_heavy(tmp_path: Path) -> None:
+    code = "from airflow.cli.cli_parser import get_parser; get_parser()"
+    modules, seconds = modules_after(code, tmp_path)
+    print(f"airflow's parser: {seconds:.2f} s")
+    assert "airflow_ft.cli" in modules
+    assert not {name for name in heavy(modules) if not name.startswith("numpy")} & _loaded_by_us(tmp_path, code)
+
+
+def _loaded_by_us(home: Path, code: str) -> set[str]:
+    """Heavy modules that are there only because of this package."""
+    without = (
+        "import importlib.metadata as m\nreal = m.distributions\n"
+        "m.distributions = lambda **kw: (d for d in real(**kw) if d.metadata['Name'] != 'airflow-ft')\n"
+    )
+    return heavy(modules_after(code, home)[0]) - heavy(modules_after(without + code, home)[0])
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize("dag", sorted(path.stem for path in (ROOT / "dags").glob("[a-z]*.py")))
+def test_an_example_dag_is_parsed_without_spark(dag: str, tmp_path: Path) -> None:
+    modules, seconds = modules_after(f"import airflow_ft.example_dags.{dag}", tmp_path, hidden=True)
+    _, airflow_alone = modules_after("from airflow.sdk import DAG, task, Param, Asset", tmp_path)
+    print(f"{dag}: {seconds:.2f} s, of which Airflow alone {airflow_alone:.2f} s")
+    assert not heavy(modules)

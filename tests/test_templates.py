@@ -1,0 +1,75 @@
+"""Specifications with Jinja, taken apart and put together again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sources import FileSource, KafkaSource, Source
+from airflow_ft.templates import declared, is_template, rebuild, spec_fields
+
+
+def render(value: Any) -> Any:
+    """What Airflow does, for the one variable {{ x }}."""
+    if isinstance(value, str):
+        return value.replace("{{ x }}", "rendered")
+    if isinstance(value, dict):
+        return {key: render(item) for key, item in value.items()}
+    return [render(item) for item in value] if isinstance(value, list) else value
+
+
+def test_jinja_is_recognised() -> None:
+    assert is_template("a{{ b }}") and is_template("{% if a %}b{% endif %}")
+    assert not is_template("a{b}") and not is_template(3)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        MySqlSink(table="shop.{{ x }}", columns={"a": "b"}),
+        MySqlSink(table="orders", ledger_schema="{{ x }}"),
+        KafkaSink(topic="{{ x }}", key="key"),
+        KafkaSink(topic="alerts", value="body"),
+        KafkaSource(topics=["{{ x }}", "other"], max_offsets_per_trigger=3),
+        KafkaSource(topics=["t"], starting_offsets={"t": {0: -2}}),
+        FileSource(path="/data/{{ x }}", schema="id bigint", options={"mode": "{{ x }}"}),
+    ],
+)
+def test_a_rendered_specification_is_validated_and_equal_but_for_its_templates(spec: Any) -> None:
+    fields = spec_fields(spec)
+    [again] = rebuild({"name": type(spec)}, {"name": render(fields)}).values()
+    assert spec_fields(again) == render(fields)
+    again.settings() if hasattr(again, "settings") else again.to_json()
+
+
+def test_what_rendering_made_invalid_is_refused_by_name() -> None:
+    fields = spec_fields(MySqlSink(table="{{ x }}"))
+    with pytest.raises(ConfigurationError, match="sink 'orders'"):
+        rebuild({"orders": MySqlSink}, {"orders": {**fields, "table": "a.b.c"}})
+    with pytest.raises(ConfigurationError, match="still contains Jinja"):
+        rebuild({"orders": MySqlSink}, {"orders": fields})
+
+
+def test_a_nested_template_that_was_not_rendered_is_found() -> None:
+    @dataclass(frozen=True)
+    class Spec:
+        options: dict[str, Any] = field(default_factory=dict)
+
+    with pytest.raises(ConfigurationError, match="still contains Jinja"):
+        rebuild({"s": Spec}, {"s": {"options": {"a": ["b", "{{ c }}"]}}})
+
+
+def test_sinks_are_planned_before_their_settings_are_known() -> None:
+    [sink] = declared({"orders": MySqlSink(table="{{ x }}", conn_id="shop")}).values()
+    assert (sink.conn_id, sink.kind, sink.strategy, dict(sink.settings())) == ("shop", "mysql", "local", {})
+
+
+def test_sources_are_rebuilt_as_what_they_were() -> None:
+    sources: dict[str, Source] = {"a": KafkaSource(topics=["t"]), "b": FileSource(path="/p", schema="id bigint")}
+    classes: dict[str, type[Source]] = {name: type(source) for name, source in sources.items()}
+    assert rebuild(classes, {name: spec_fields(source) for name, source in sources.items()}) == sources
