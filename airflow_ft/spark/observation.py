@@ -54,7 +54,7 @@ def _metrics(column: Column, kind: T.DataType) -> dict[str, Column]:
         metrics["bytes"] = F.max(F.octet_length(column))
     elif isinstance(kind, _FLOATS):
         is_nan = F.isnan(column)
-        number = F.when(~is_nan, column)
+        number = F.when(~is_nan, column.cast("double"))  # else a 32-bit value is written with its own, fewer digits
         metrics["nans"] = F.sum(is_nan.cast("long"))
         metrics["infinities"] = F.sum(column.isin(float("inf"), float("-inf")).cast("long"))
         metrics["min"], metrics["max"] = F.min(number), F.max(number)

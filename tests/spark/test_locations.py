@@ -1,7 +1,6 @@
 """Spark's checkpoint location: continued after a clean end, else copied and cut back to what was published."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -99,7 +98,7 @@ def test_a_zombie_that_replaces_its_files_does_not_change_the_copy(tmp_path: Pat
 def test_a_copy_shares_the_disk_space(tmp_path: Path) -> None:
     old = _location(tmp_path, 2)
     location = _open(tmp_path, SparkPosition(old.as_uri(), 1), False)
-    assert os.path.samefile(old / "metadata", local_path(location.uri) / "metadata")
+    assert (old / "metadata").samefile(local_path(location.uri) / "metadata")
 
 
 def test_a_clean_base_with_later_batches_is_copied_all_the_same(tmp_path: Path) -> None:

@@ -1,0 +1,136 @@
+"""Jobs that the staging tests run inside Spark drivers; some crash at a point that their arguments name."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from airflow_ft.spark import publisher
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Plain:
+    """All rows to `orders`."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return sources["numbers"]
+
+
+class Faulty:
+    """Does something wrong."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        frame: DataFrame = sources["numbers"]
+        if self.fault == "cast":
+            return frame.select(F.expr("cast('abc' || n as int)").alias("n"))
+        return frame
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if self.fault == "split":
+            raise KeyError("colour")
+        if self.fault == "hang":
+            while True:
+                time.sleep(0.1)
+        return {"orders": batch}
+
+
+class Crashing:
+    """Keeps a running total a key, adds a random number to each step, and dies at a point of batch `batch`.
+
+    Each row says what was added and the total after it: over all published rows of a key, total = total before +
+    added, or else state and rows are not of the same attempt (I1).
+    """
+
+    output_mode = "update"
+
+    def __init__(self, point: str = "", batch: int = -1, once: str = "") -> None:
+        self.point, self.batch, self.marker = point, batch, Path(once) if once else None
+        self.seen = -1
+        if point in ("after commit", "after publish"):
+            original = publisher.Publisher._publish
+
+            def publish(this: Any, now: Any, segment: Any) -> None:
+                if now.batch == batch and point == "after commit":
+                    self._crash()
+                original(this, now, segment)
+                if now.batch == batch:
+                    self._crash()
+
+            publisher.Publisher._publish = publish  # type: ignore[method-assign]
+
+    def _crash(self) -> None:
+        assert self.marker is not None
+        if not self.marker.exists():
+            self.marker.touch()
+            _die()
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return (
+            sources["numbers"]
+            .groupBy("k")
+            .transformWithStateInPandas(
+                Totals(), "k string, n bigint, added double, total double, steps bigint", "update", "none"
+            )
+        )
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        self.seen += 1
+        if self.point == "before commit" and self.seen == self.batch:
+            batch.count()
+            self._crash()
+        return {"orders": batch}
+
+
+class Totals(StatefulProcessor):
+    """The running total of a key."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("total", "total double, steps bigint")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        total, steps = self._state.get() if self._state.exists() else (0.0, 0)
+        found = []
+        for frame in rows:
+            for n in sorted(frame["n"]):
+                added = float(n) + int.from_bytes(os.urandom(2), "big") / 65536.0
+                total, steps = total + added, steps + 1
+                found.append((key[0], n, added, total, steps))
+        self._state.update((total, steps))
+        yield pd.DataFrame(found, columns=["k", "n", "added", "total", "steps"])
+
+    def close(self) -> None:
+        pass
+
+
+class Sums:
+    """A built-in aggregation, without user code in its state."""
+
+    output_mode = "update"
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return sources["numbers"].groupBy("k").agg(F.sum("n").alias("total"), F.count(F.lit(1)).alias("rows"))
+
+
+class CrashingSums(Crashing, Sums):
+    """The same with a crash."""
+
+    transform = Sums.transform
+
+
+class Static:
+    """A plain batch job."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return spark.range(10).withColumn("r", F.rand())

@@ -1,0 +1,113 @@
+"""A pipeline for staging tests: a real SQLite store, a log in a temporary folder, Spark drivers of their own."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_ft.core.lease import Worker, take_epoch
+from airflow_ft.core.model import Checkpoint, RunKey
+from airflow_ft.core.ports import ConnectionInfo, Store
+from airflow_ft.sources import Source
+from airflow_ft.spark.launcher import Driver, run_stage
+from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.store import open_store
+from airflow_ft.wal import open_wal
+
+PIPELINE = "orders"
+RUN = RunKey("orders", "scheduled__1")
+JARS = Path(__file__).parents[2] / ".local" / "jars" / "spark"
+
+
+class StageWorld:
+    """Everything that an Airflow task would have; `lines` is the log of all drivers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.input = folder / "input"
+        self.input.mkdir()
+        self.root = folder / "wal"
+        self.url = f"sqlite:///{folder / 'ft.db'}"
+        self.store: Store = open_store(self.url)
+        self.store.register(PIPELINE)
+        self.lines: list[str] = []
+
+    def request(self, job: str, sources: Mapping[str, Source] | None = None, **more: Any) -> StageRequest:
+        """A new attempt under a new epoch, as the task `stage` begins it."""
+        epoch = take_epoch(self.store, PIPELINE, Worker(task="t", try_number=1).lease(), "test", lease_seconds=0.0)
+        before = self.store.pipeline(PIPELINE)
+        run = more.pop("run", RUN)
+        attempt = self.store.begin_stage(PIPELINE, epoch, run)
+        settings: dict[str, Any] = {
+            "pipeline": PIPELINE,
+            "run": run,
+            "epoch": epoch,
+            "attempt": attempt,
+            "store_url": self.url,
+            "wal_root": str(self.root),
+            "job": job,
+            "sinks": ("orders",),
+            "sources": {name: source.to_json() for name, source in (sources or {}).items()},
+            "base": before.base,
+            "base_is_clean": before.base_is_clean,
+            "master": "local[2]",
+            "conf": {"spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2"},
+            "python_path": (str(Path(__file__).parent),),
+        }
+        settings["conf"] = {**settings["conf"], **more.pop("conf", {})}
+        return StageRequest(**{**settings, **more})
+
+    def stage(self, request: StageRequest, on_start: Callable[[Driver], None] = lambda _: None) -> StageResult:
+        """Runs it, without ending the stage."""
+        return run_stage(request, self.store, log=self.lines.append, on_start=on_start)
+
+    def complete(self, request: StageRequest) -> StageResult:
+        """Runs it and ends the stage, as the task does."""
+        result = self.stage(request)
+        self.store.end_stage(PIPELINE, request.epoch, request.run, result.position)
+        return result
+
+    def add_file(self, name: str, rows: list[dict[str, Any]]) -> None:
+        """A file of JSON lines that appears at once."""
+        hidden = self.folder / name
+        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        hidden.rename(self.input / f"{name}.json")
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """All, ascending."""
+        return list(reversed(self.store.checkpoints(PIPELINE)))
+
+    def published(self) -> list[Checkpoint]:
+        """Those with a segment, ascending."""
+        return [checkpoint for checkpoint in self.checkpoints() if checkpoint.segment is not None]
+
+    def rows(self, checkpoint: Checkpoint, sink: str = "orders") -> pa.Table:
+        """The rows of a sink in one checkpoint's segment."""
+        assert checkpoint.segment is not None
+        reader = open_wal().open(checkpoint.segment)
+        schema = reader.schema(sink)
+        return pa.Table.from_batches((b for file in reader.files(sink) for b in reader.batches(sink, file)), schema)
+
+    def all_rows(self, sink: str = "orders") -> list[dict[str, Any]]:
+        """The rows of a sink over all published checkpoints, in order."""
+        return [row for checkpoint in self.published() for row in self.rows(checkpoint, sink).to_pylist()]
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def with_connection(request: StageRequest, connection: ConnectionInfo) -> StageRequest:
+    """The same request, with a connection for its sources."""
+    return replace(request, connections={connection.conn_id: connection})
+
+
+def world(folder: Path) -> Iterator[StageWorld]:
+    """For a fixture."""
+    made = StageWorld(folder)
+    yield made
+    made.close()
+    sys.stdout.write("\n".join(made.lines[-300:]))

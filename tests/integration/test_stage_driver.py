@@ -1,0 +1,251 @@
+"""Staging in a Spark driver: values, checkpoints, mistakes in jobs, and what must not leak."""
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.errors import CheckpointExpiredError, FencedError, JobError, StageError
+from airflow_ft.core.lease import Worker, take_epoch
+from airflow_ft.core.model import AbortReason, CheckpointState, RunKey
+from airflow_ft.sources import FileSource
+from airflow_ft.spark.launcher import Driver
+from tests.integration.stage_world import PIPELINE, StageWorld, world
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+JOBS = "stage_jobs"
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path)
+
+
+def _numbers(pipeline: StageWorld, **more: Any) -> dict[str, FileSource]:
+    return {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint", **more)}
+
+
+def _eventually(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+    return found
+
+
+def test_a_batch_job_is_one_checkpoint_a_run(pipeline: StageWorld) -> None:
+    result = pipeline.complete(pipeline.request(f"{JOBS}:Static"))
+    assert result.numbers == (1,) and result.rows == {"orders": 10} and result.position is None
+    again = pipeline.complete(pipeline.request(f"{JOBS}:Static"))
+    assert again.already_staged and again.numbers == () and len(pipeline.published()) == 1
+    other = RunKey("orders", "scheduled__2")
+    assert pipeline.complete(pipeline.request(f"{JOBS}:Static", run=other)).numbers == (2,)
+    assert pipeline.store.pipeline(PIPELINE).base is None
+
+
+def test_each_micro_batch_is_a_checkpoint_and_the_next_run_goes_on(pipeline: StageWorld) -> None:
+    for n in range(3):
+        pipeline.add_file(f"f{n}", [{"k": "a", "n": n}])
+    sources = _numbers(pipeline, max_files_per_trigger=1)
+    first = pipeline.request(f"{JOBS}:Plain", sources)
+    result = pipeline.complete(first)
+    assert result.numbers == (1, 2, 3) and result.rows == {"orders": 3}
+    assert [row["n"] for row in pipeline.all_rows()] == [0, 1, 2]
+    assert pipeline.published()[1].positions == {"numbers": {"start": {"logOffset": 0}, "end": {"logOffset": 1}}}
+    assert any(line.startswith("checkpoint 2: 1 rows staged in") for line in pipeline.lines)
+    row = pipeline.store.pipeline(PIPELINE)
+    assert row.base == result.position and row.base_is_clean
+    # The next run continues in the same folder; without new data there is no checkpoint, and the base stays clean.
+    nothing = pipeline.complete(pipeline.request(f"{JOBS}:Plain", sources))
+    assert nothing.numbers == () and nothing.position == result.position
+    pipeline.add_file("f3", [{"k": "a", "n": 3}])
+    last = pipeline.complete(pipeline.request(f"{JOBS}:Plain", sources))
+    assert last.numbers == (4,)
+    assert last.position is not None and result.position is not None
+    assert (last.position.location, last.position.batch) == (result.position.location, 3)
+    assert [row["n"] for row in pipeline.all_rows()] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("cast", "CAST_INVALID_INPUT"),
+        ("split", r"raised KeyError: 'colour' \(.*stage_jobs.py, line \d+, in split\)"),
+    ],
+)
+def test_a_mistake_in_the_job_is_named(pipeline: StageWorld, fault: str, message: str) -> None:
+    pipeline.add_file("f", [{"k": "a", "n": 1}])
+    request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": fault})
+    with pytest.raises(JobError, match=f"(?s){message}") as caught:
+        pipeline.stage(request)
+    assert caught.value.pipeline == PIPELINE
+    assert pipeline.published() == []
+    assert all(c.reason is AbortReason.ATTEMPT_ENDED for c in pipeline.checkpoints())
+
+
+def test_a_job_that_is_not_there_is_named(pipeline: StageWorld) -> None:
+    with pytest.raises(JobError, match="No module named 'no_such_job'"):
+        pipeline.stage(pipeline.request("no_such_job"))
+
+
+def test_malformed_input_fails_the_job_instead_of_becoming_null(pipeline: StageWorld) -> None:
+    (pipeline.input / "x.json").write_text('{"k": "a", "n": "not a number"}\n')
+    with pytest.raises(JobError, match="MALFORMED"):
+        pipeline.stage(pipeline.request(f"{JOBS}:Plain", _numbers(pipeline)))
+
+
+def test_a_hanging_batch_expires_and_the_driver_ends(pipeline: StageWorld) -> None:
+    pipeline.add_file("f", [{"k": "a", "n": 1}])
+    request = pipeline.request(
+        f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": "hang"}, checkpoint_timeout=5.0
+    )
+    with pytest.raises(CheckpointExpiredError, match=r"checkpoint 1: .*timeout \(5 s\)"):
+        pipeline.stage(request)
+    (checkpoint,) = pipeline.checkpoints()
+    assert checkpoint.state is CheckpointState.ABORTED and checkpoint.reason is AbortReason.EXPIRED
+
+
+def test_a_new_owner_stops_the_attempt_before_it_publishes(pipeline: StageWorld) -> None:
+    for n in range(40):
+        pipeline.add_file(f"f{n}", [{"k": "a", "n": n}])
+    request = pipeline.request(f"{JOBS}:Plain", _numbers(pipeline, max_files_per_trigger=1))
+
+    class Fencing(list[str]):
+        def append(self, line: str) -> None:
+            super().append(line)
+            if line.startswith("checkpoint 1: "):
+                take_epoch(pipeline.store, PIPELINE, Worker("t", 2).lease(), "a newer try", lease_seconds=0.0)
+
+    pipeline.lines = Fencing()
+    with pytest.raises(FencedError):
+        pipeline.stage(request)
+    states = {c.number: c.state for c in pipeline.checkpoints()}
+    assert len(states) < 40 and CheckpointState.TRIGGERED not in states.values()
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def _drivers_of(pid: int) -> tuple[psutil.Process, psutil.Process] | None:
+    """The JVM and the Python driver below a process, once both are there."""
+    found = _children(pid)
+    java = [p for p in found if p.name() == "java" and any("SparkSubmit" in a for a in p.cmdline())]
+    python = [p for p in found if any(a.endswith("main.py") for a in p.cmdline()) and "python" in p.name()]
+    return (java[0], python[0]) if java and python else None
+
+
+def test_a_killed_task_takes_jvm_and_driver_with_it(pipeline: StageWorld, tmp_path: Path) -> None:
+    pipeline.add_file("f", [{"k": "a", "n": 1}])
+    script = tmp_path / "task.py"
+    script.write_text(
+        "import sys; from pathlib import Path\n"
+        "from tests.integration.stage_world import StageWorld\n"
+        "from airflow_ft.sources import FileSource\n"
+        f"w = StageWorld(Path({str(tmp_path / 'other')!r}))\n"
+        "w.add_file('f', [{'k': 'a', 'n': 1}])\n"
+        "s = {'numbers': FileSource(path=str(w.input), schema='k string, n bigint')}\n"
+        f"w.stage(w.request('{JOBS}:Faulty', s, job_arguments={{'fault': 'hang'}}))\n"
+    )
+    (tmp_path / "other").mkdir()
+    task = subprocess.Popen([sys.executable, str(script)], cwd=Path(__file__).parents[2], start_new_session=True)
+    try:
+        java, python = _eventually(lambda: _drivers_of(task.pid))
+        began = time.monotonic()
+        task.send_signal(signal.SIGKILL)
+        task.wait()
+        _eventually(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE, 5)
+        _eventually(lambda: not python.is_running() or python.status() == psutil.STATUS_ZOMBIE, 5)
+        sys.stdout.write(f"JVM and driver were gone {time.monotonic() - began:.2f} s after the task\n")
+    finally:
+        task.kill()
+
+
+def test_a_killed_driver_is_reported_with_its_signal(pipeline: StageWorld) -> None:
+    pipeline.add_file("f", [{"k": "a", "n": 1}])
+    request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": "hang"})
+
+    def kill_when_busy(driver: Driver) -> None:
+        def wait_and_kill() -> None:
+            _eventually(lambda: any(c.state is CheckpointState.TRIGGERED for c in pipeline.checkpoints()))
+            os.kill(driver.pid, signal.SIGKILL)
+
+        threading.Thread(target=wait_and_kill).start()
+
+    with pytest.raises(StageError, match="killed by SIGKILL"):
+        pipeline.stage(request, kill_when_busy)
+
+
+def test_a_driver_ends_on_request(pipeline: StageWorld) -> None:
+    pipeline.add_file("f", [{"k": "a", "n": 1}])
+    request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": "hang"})
+    taken: list[float] = []
+
+    def end_when_busy(driver: Driver) -> None:
+        def wait_and_end() -> None:
+            _eventually(lambda: any(c.state is CheckpointState.TRIGGERED for c in pipeline.checkpoints()))
+            began = time.monotonic()
+            driver.kill()
+            taken.append(time.monotonic() - began)
+
+        threading.Thread(target=wait_and_end).start()
+
+    with pytest.raises(StageError, match="ended on request"):
+        pipeline.stage(request, end_when_busy)
+    _eventually(lambda: taken)
+    assert taken[0] < 5  # Airflow sends SIGKILL to the task after that
+
+
+def test_no_secret_is_in_arguments_environment_files_or_log(
+    pipeline: StageWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "s3cr3t-Passw0rd"
+    monkeypatch.setenv("AIRFLOW_CONN_MYSQL_DEFAULT", f"mysql://u:{secret}@h/d")
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"postgresql://u:{secret}@h/d")
+    pipeline.add_file("f", [{"k": "a", "n": 1}])
+    request = pipeline.request(
+        f"{JOBS}:Faulty",
+        _numbers(pipeline),
+        job_arguments={"fault": "hang"},
+        conf={"spark.hadoop.fs.s3a.secret.key": secret},
+    )
+    seen: list[str] = []
+
+    def look(driver: Driver) -> None:
+        def wait_and_look() -> None:
+            try:
+                _eventually(lambda: any(c.state is CheckpointState.TRIGGERED for c in pipeline.checkpoints()))
+                for process in [psutil.Process(driver.pid), *_children(driver.pid)]:
+                    seen.append(" ".join(process.cmdline()))
+                    seen.append(str(process.environ()))
+                folder = Path(next(m[1] for m in map(re.compile(r"(/\S+)/main\.py").search, seen) if m))
+                assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+                seen.extend(p.read_text() for p in folder.iterdir() if p.is_file())
+                seen.append(str([p.name for p in folder.iterdir()]))
+            finally:
+                driver.kill()
+
+        threading.Thread(target=wait_and_look).start()
+
+    with pytest.raises(StageError):
+        pipeline.stage(request, look)
+    assert len(seen) > 6 and "request.json" not in seen[-1] and "spark.properties" not in seen[-1]
+    assert all(secret not in text for text in [*seen, *pipeline.lines])
+
+
+def test_rows_are_typed_tables(pipeline: StageWorld) -> None:
+    pipeline.add_file("f", [])
+    result = pipeline.complete(pipeline.request(f"{JOBS}:Plain", _numbers(pipeline)))
+    assert result.rows == {"orders": 0}  # a file without rows is a batch, and every batch is a checkpoint
+    assert pipeline.rows(pipeline.published()[0]).schema == pa.schema({"k": pa.string(), "n": pa.int64()})

@@ -1,0 +1,56 @@
+"""Jobs with one mistake each, and good ones."""
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+
+class Job:
+    """`transform` and `split` as given by the name of a fault."""
+
+    def __init__(self, fault: str = "") -> None:
+        self.fault = fault
+
+    def transform(self, spark: SparkSession, sources: Any) -> Any:
+        frame = spark.range(3).withColumnRenamed("id", "n")
+        made: dict[str, Callable[[], Any]] = {
+            "list": lambda: [frame],
+            "dictionary": lambda: {"orders": frame},
+            "no columns": lambda: frame.select(),
+            "two columns": lambda: frame.select("n", F.col("n").alias("N")),
+            "unknown column": lambda: frame.select("missing"),
+            "unknown source": lambda: sources["unknown"],
+            "cast": lambda: frame.select(F.expr("cast('abc' || n as int)").alias("n")),
+            "udf": lambda: frame.select(F.udf(lambda n: 1 // 0, "int")("n").alias("n")),
+            "code": lambda: {}["no such customer: 4711"],
+        }
+        return made.get(self.fault, lambda: frame)()
+
+    def split(self, batch: DataFrame) -> Any:
+        if self.fault == "split":
+            raise ValueError("colour")
+        frames: dict[str, Any] = {
+            "missing sink": {},
+            "unknown sink": {"orders": batch, "order": batch},
+            "no dictionary": batch,
+            "no frame": {"orders": 1},
+        }
+        return frames.get(self.fault, {"orders": batch})
+
+
+class Unsplit:
+    """Has only `transform`, and takes arguments by it."""
+
+    @staticmethod
+    def transform(spark: SparkSession, sources: Any, rows: int = 1) -> DataFrame:
+        return spark.range(rows)
+
+
+class WrongMode(Job):
+    output_mode = "upsert"
+
+
+unsplit = Unsplit()
+not_a_job = object()

@@ -1,0 +1,166 @@
+"""What a job may return, and what is said when it returns something else or fails."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_ft.core.errors import JobError, StageError
+from airflow_ft.core.model import RunKey
+from airflow_ft.sources import FileSource
+from airflow_ft.spark.failures import as_error
+from airflow_ft.spark.inputs import Sources, named_positions, source_order
+from airflow_ft.spark.job import Job
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.staging import Staged, stage_batch
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.statistics import table_statistics
+
+pytestmark = pytest.mark.spark
+HERE = "tests.spark.sample_jobs"
+
+
+def _request(folder: Path, **more: object) -> StageRequest:
+    settings: dict[str, object] = {
+        "pipeline": "orders",
+        "run": RunKey("d", "r"),
+        "epoch": 1,
+        "attempt": 1,
+        "store_url": "sqlite:////nowhere",
+        "wal_root": str(folder),
+        "job": f"{HERE}:Job",
+        "sinks": ("orders",),
+    }
+    return StageRequest(**{**settings, **more})  # type: ignore[arg-type]
+
+
+def _run(spark: SparkSession, folder: Path, fault: str) -> Staged:
+    """What the runner does with a static job."""
+    try:
+        job = Job(f"{HERE}:Job", {"fault": fault})
+        frame = job.transform(spark, Sources(spark, {}, {}))
+        return stage_batch(_request(folder), job, frame, 0, 1, {})
+    except Exception as error:
+        raise as_error(error, "orders", f"{HERE}:Job") from error
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("list", "transform returned list, not a DataFrame"),
+        ("dictionary", "dictionary of DataFrames, which is not supported yet"),
+        ("no columns", "without columns"),
+        ("two columns", "two columns named n"),
+        ("unknown source", "'unknown'; declared are: none"),
+        ("unknown column", "UNRESOLVED_COLUMN.*`missing`"),
+        ("cast", "CAST_INVALID_INPUT"),
+        ("udf", "ZeroDivisionError"),
+        ("code", r"raised KeyError: 'no such customer: 4711' \(.*sample_jobs.py, line \d+, in"),
+        ("split", r"raised ValueError: colour \(.*sample_jobs.py, line \d+, in split\)"),
+        ("missing sink", "no rows for orders.*expected are orders"),
+        ("unknown sink", "rows for order, which is no sink.*expected are orders"),
+        ("no dictionary", "split returned DataFrame, not a dictionary"),
+        ("no frame", "split, for orders, returned int, not a DataFrame"),
+    ],
+)
+def test_a_mistake_is_named(spark: SparkSession, tmp_path: Path, fault: str, message: str) -> None:
+    with pytest.raises(JobError, match=f"(?s){message}") as caught:
+        _run(spark, tmp_path, fault)
+    assert caught.value.pipeline == "orders"
+
+
+def test_what_is_not_the_jobs_fault_may_be_tried_again(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "orders").write_text("a file where the folder should be")
+    with pytest.raises(StageError, match="query failed"):
+        _run(spark, tmp_path, "")
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        (f"{HERE}:Missing", "no Missing"),
+        (f"{HERE}:not_a_job", "no function transform"),
+        (f"{HERE}:WrongMode", "'upsert', possible are append"),
+    ],
+)
+def test_a_reference_that_is_no_job_is_refused(reference: str, message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        Job(reference, {})
+
+
+def test_arguments_go_to_the_class_or_to_transform(spark: SparkSession) -> None:
+    assert Job(f"{HERE}:unsplit", {"rows": 5}).transform(spark, Sources(spark, {}, {})).count() == 5
+    assert Job(f"{HERE}:unsplit", {}).transform(spark, Sources(spark, {}, {})).count() == 1
+
+
+def test_several_sinks_need_a_split(spark: SparkSession) -> None:
+    job = Job(f"{HERE}:unsplit", {})
+    with pytest.raises(JobError, match="several sinks: a, b"):
+        job.split(spark.range(1), ("a", "b"), ())
+    assert list(job.split(spark.range(1), ("a",), ())) == ["a"]
+
+
+def test_an_optional_sink_may_be_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(f"{HERE}:Job", {})
+    staged = stage_batch(_request(tmp_path, optional_sinks=("dead_letters",)), job, spark.range(3), 0, 1, {})
+    assert staged.segment.rows == {"orders": 3, "dead_letters": 0}
+    assert staged.line().endswith("(orders 3; dead_letters 0)") and "checkpoint 1: 3 rows staged in" in staged.line()
+
+
+def test_values_are_exact_and_statistics_are_those_of_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.sql(
+        """
+        select * from values
+          (1, 9223372036854775807L, 127Y, 32767S, 1.5D, float('nan'),
+           cast(9999999999999999999999999999.0123456789 as decimal(38,10)), true, date '1000-01-01',
+           timestamp '1000-01-01 00:00:00.000001 UTC', timestamp_ntz '1000-01-01 00:00:00.000001',
+           unhex('00FF0A0D5C'), '', 'a', array(1, null), map('a', 1), named_struct('x', 1, 'y', 'z')),
+          (2, -9223372036854775808L, -128Y, -32768S, double('-infinity'), float('1e-45'),
+           cast(-0.0000000001 as decimal(38,10)), false, date '9999-12-31',
+           timestamp '9999-12-31 23:59:59.999999 UTC', timestamp_ntz '9999-12-31 23:59:59.999999',
+           unhex(''), '\\\\N\\t\\n𝄞', null, array(), map(), null),
+          (3, null, null, null, double('nan'), null, null, null, null, null, null, null, null, null, null, null, null)
+        as t(id, big, tiny, small, dbl, flt, dec, yes, day, at, local, raw, note, weird, arr, mp, st)
+        """
+    ).withColumnRenamed("weird", "we`ird na.me é")
+    staged = stage_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), frame, 0, 1, {})
+    reader = open_wal().open(staged.segment)
+    table = pa.Table.from_batches(
+        (b for file in reader.files("orders") for b in reader.batches("orders", file)), reader.schema("orders")
+    )
+    types = {field.name: str(field.type) for field in table.schema}
+    assert types["at"] == "timestamp[us, tz=UTC]" and types["local"] == "timestamp[us]"
+    assert types["dec"] == "decimal128(38, 10)" and types["tiny"] == "int8" and types["day"] == "date32[day]"
+    first, second, third = sorted(table.to_pylist(), key=lambda row: row["id"])
+    assert str(first["at"]) == "1000-01-01 00:00:00.000001+00:00"
+    assert str(first["local"]) == "1000-01-01 00:00:00.000001" and str(first["day"]) == "1000-01-01"
+    assert str(second["at"]) == "9999-12-31 23:59:59.999999+00:00" and str(second["day"]) == "9999-12-31"
+    assert (first["big"], second["big"]) == (2**63 - 1, -(2**63))
+    assert str(first["dec"]) == "9999999999999999999999999999.0123456789"
+    assert first["raw"] == b"\x00\xff\n\r\\" and second["raw"] == b""
+    assert first["note"] == "" and second["note"] == "\\N\t\n𝄞" and third["note"] is None
+    assert first["we`ird na.me é"] == "a"
+    assert first["arr"] == [1, None] and first["mp"] == [("a", 1)] and first["st"] == {"x": 1, "y": "z"}
+    assert reader.statistics("orders") == table_statistics(table)
+
+
+def test_sources_are_known_by_name_in_sparks_order(spark: SparkSession, tmp_path: Path) -> None:
+    specs = {}
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        specs[name] = FileSource(path=str(tmp_path / name), schema="n int").to_json()
+    sources = Sources(spark, specs, {})
+    assert sources["one"] is sources["one"] and list(sources) == ["one", "two"]
+    own = spark.readStream.schema("n int").json(str(tmp_path / "one"))
+    assert source_order(sources["two"].union(sources["one"]).union(own)) == ["two", "one", "source-2"]
+    assert source_order(sources["one"].join(spark.range(3), sources["one"].n == 1)) == ["one"]
+    assert sources.static("one").isStreaming is False
+
+
+def test_positions_have_the_names_of_the_sources() -> None:
+    assert named_positions(["a", "b"], [], [{"logOffset": 0}, None]) == {
+        "a": {"start": None, "end": {"logOffset": 0}},
+        "b": {"start": None, "end": None},
+    }
+    assert named_positions(["a"], [1], [2]) == {"a": {"start": 1, "end": 2}}

@@ -1,0 +1,77 @@
+"""Malformed rows fail the job by name, or are kept apart; none becomes a row of nulls."""
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_ft.core.errors import ConfigurationError, JobError
+from airflow_ft.spark.failures import as_error
+from airflow_ft.spark.parsing import malformed_rows, parse_json, parsed_rows
+
+pytestmark = pytest.mark.spark
+SCHEMA = "id bigint, amount decimal(12,2), name string"
+
+GOOD = [b'{"id": 1, "amount": 2.50, "name": "\xc3\xa9"}', b' {"id": 2} ', b"{}", b'{"id": 3, "more": [1]}']
+BAD = [
+    b'{"id": 1',
+    b'{"id": "x"}',
+    b'{"id": 1.5}',
+    b'{"id": 99999999999999999999}',
+    b'{"id": 1} rest',
+    b'{"id": 1}{"id": 2}',
+    b'{"id": 1},{"id": 2}',
+    b'[{"id": 1}]',
+    b'[{"id": 1},{"id": 2}]',
+    b"null",
+    b"7",
+    b"",
+    b"  ",
+    b'{"name": "\xff"}',
+    None,
+]
+
+
+def _kafka(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
+    rows = [("orders", 3, 100 + index, value) for index, value in enumerate(values)]
+    return spark.createDataFrame(rows, "topic string, partition int, offset bigint, value binary")
+
+
+def test_every_malformed_row_is_kept_apart_as_it_was(spark: SparkSession) -> None:
+    batch = parse_json(_kafka(spark, [*GOOD, *BAD]), SCHEMA, keep=("offset",), on_malformed="keep")
+    good = [tuple(row) for row in parsed_rows(batch).collect()]
+    assert [(row[0], row[1], str(row[2]), row[3]) for row in good] == [
+        (100, 1, "2.50", "é"),
+        (101, 2, "None", None),
+        (102, None, "None", None),
+        (103, 3, "None", None),
+    ]
+    bad = malformed_rows(batch).collect()
+    assert [None if row.raw is None else bytes(row.raw) for row in bad] == BAD
+    assert [(row.topic, row.partition, row.offset) for row in bad] == [("orders", 3, 104 + n) for n in range(len(BAD))]
+    assert bad[-1].reason == "no value" and bad[-2].reason == "not UTF-8"
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_by_default_a_malformed_row_fails_the_job_and_is_located(spark: SparkSession, value: bytes | None) -> None:
+    frame = parse_json(_kafka(spark, [*GOOD, value]), SCHEMA)
+    with pytest.raises(Exception, match="malformed JSON") as caught:
+        frame.groupBy().count().collect()  # uses none of the columns
+    error = as_error(caught.value, "orders", "jobs.orders")
+    assert isinstance(error, JobError)
+    assert "at topic orders, partition 3, offset 104;" in str(error) and "malformed_rows" in str(error)
+
+
+def test_good_rows_pass(spark: SparkSession) -> None:
+    frame = parse_json(_kafka(spark, [*GOOD]), SCHEMA, keep=["offset"])
+    assert frame.columns == ["offset", "id", "amount", "name"]
+    assert [row.offset for row in frame.collect()] == [100, 101, 102, 103]
+
+
+def test_text_of_other_sources_is_located_by_its_beginning(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("oops" + "x" * 200,)], "line string")
+    with pytest.raises(Exception, match=r"begins with oopsx{76};"):
+        parse_json(frame, SCHEMA, "line").collect()
+
+
+def test_two_columns_of_one_name_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match="offset"):
+        parse_json(_kafka(spark, []), "offset int", keep=["offset"])
