@@ -64,9 +64,24 @@ class Airflow:
         """What all components of Airflow print."""
         return self.home / "standalone.log"
 
-    def task_logs(self, dag_id: str) -> Path:
-        """The folder with the logs of a DAG's tasks."""
-        return self.home / "logs" / f"dag_id={dag_id}"
+    def task_log(self, dag_id: str, run_id: str, task: TaskState) -> Path:
+        """The log of a task's newest try."""
+        folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task.task_id}"
+        return folder / f"attempt={task.try_number}.log"
+
+    @staticmethod
+    def last_error(log: Path) -> str | None:
+        """The last error in a task's log, shortened; None when there is none."""
+        found = None
+        for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, dict) and entry.get("level") in ("error", "critical"):
+                details = [f"{e['exc_type']}: {e['exc_value']}" for e in entry.get("error_detail") or ()]
+                found = ": ".join([str(entry.get("event")), *details[:1]])[:500]
+        return found
 
     # --- life ---
 
@@ -95,8 +110,7 @@ class Airflow:
         if self._process is None:
             return
         if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.terminate()
+            self._process.stdin.close()  # what the guard waits for
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:

@@ -17,6 +17,7 @@ from types import FrameType
 
 from tools.servers import processes
 
+ENDING = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -32,12 +33,18 @@ def kill_descendants() -> None:
         processes.await_end(children, 5)
 
 
+def _ignore_signals() -> None:
+    for number in ENDING:  # a second one must not interrupt the killing
+        signal.signal(number, signal.SIG_IGN)
+
+
 def main() -> int:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # that was for the guard
     command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, env=environment)
 
     def end(number: int, _: FrameType | None) -> None:
+        _ignore_signals()
         raise SystemExit(128 + number)
 
     def watch_starter() -> None:
@@ -45,12 +52,13 @@ def main() -> int:
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    for number in ENDING:
+        signal.signal(number, end)
     threading.Thread(target=watch_starter, daemon=True).start()
     try:
         return command.wait()
     finally:
+        _ignore_signals()
         kill_descendants()
 
 

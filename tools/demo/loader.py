@@ -41,6 +41,7 @@ def load(bootstrap: str, topic: str, limit: int | None = None) -> int:
             "linger.ms": 50,
             "compression.type": "lz4",
             "partitioner": "murmur2_random",  # as the Java client: equal keys go where other producers send them
+            "log_level": 3,  # a broker that is still loading its coordinator is no news
             "queue.buffering.max.messages": len(values) + 1,
         }
     )

@@ -10,6 +10,7 @@ from typing import Any
 from tools.demo.killer import Kill
 
 KILLS_EXPECTED = 2
+SHOWN = 8  # failures on the page; the JSON has all
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Report:
         for where in ("mysql", "kafka"):
             result = self.verdict[where]
             if result["duplicates"] or result["missing"] or result["foreign"]:
-                found.append(f"{where}: {'; '.join(result['examples'])}")
+                counts = ", ".join(f"{what} {result[what]:,}" for what in ("duplicates", "missing", "foreign"))
+                found.append(f"{where}: {counts}; {result['examples'][0]}")
         found += self.verdict["problems"]
         if self.rows_read != self.verdict["mysql"]["expected"]:
             found.append(f"{self.rows_read:,} rows were read, {self.verdict['mysql']['expected']:,} were loaded")
@@ -95,5 +97,8 @@ class Report:
         rule = "-" * 100
         result = "EXACT: every flight once, every late flight once, the same values in both."
         if not self.exact:
-            result = "NOT EXACT:\n" + "\n".join(f"  - {failure}" for failure in self.failures)
+            shown = self.failures[:SHOWN]
+            if more := len(self.failures) - len(shown):
+                shown.append(f"and {more} more")
+            result = "NOT EXACT:\n" + "\n".join(f"  - {failure}" for failure in shown)
         return f"{rule}\n{text}\n{rule}\n{result}"

@@ -193,6 +193,7 @@ class Demo:
 
     def _show_failed_tasks(self, run_id: str) -> None:
         for task in self.airflow.tasks(DAG, run_id):
-            if task.state in ("failed", "upstream_failed"):
-                folder = self.airflow.task_logs(DAG) / f"run_id={run_id}" / f"task_id={task.task_id}"
-                self.console.say(f"task {task.task_id} is {task.state} after try {task.try_number}: {folder}")
+            if task.state == "failed":
+                log = self.airflow.task_log(DAG, run_id, task)
+                error = self.airflow.last_error(log) or "no error in its log"
+                self.console.say(f"task {task.task_id} has failed, try {task.try_number}: {error}\nlog: {log}")

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from airflow_ft.core.model import Event
+from airflow_ft.core.model import RunKey
 from airflow_ft.core.ports import Store
 from tools.demo.airflow import END_STATES, Airflow
 from tools.demo.console import Console
@@ -18,23 +18,23 @@ ASK_SECONDS = 0.5
 
 
 class Story:
-    """The events of a pipeline that were not told yet, oldest first."""
+    """The decision log's events of a pipeline, oldest first and each once, as text; `run` is called 'this run'."""
 
-    def __init__(self, store: Store, pipeline: str) -> None:
-        self._store, self._pipeline = store, pipeline
+    def __init__(self, store: Store, pipeline: str, run: RunKey) -> None:
+        self._store, self._pipeline, self._run = store, pipeline, str(run)
         self._told: set[tuple[object, ...]] = set()
 
-    def news(self) -> Iterator[Event]:
-        """New events."""
+    def news(self) -> Iterator[str]:
+        """What has happened since the last call."""
         try:
             events = self._store.events(self._pipeline, limit=200)
-        except KeyError:
+        except KeyError:  # not registered yet
             return
         for event in reversed(events):
             key = (event.at, event.number, event.epoch, event.kind, event.message)
             if key not in self._told:
                 self._told.add(key)
-                yield event
+                yield event.message.replace(f"run {self._run}", "this run").replace(f"{self._run}/", "")
 
 
 def watch(
@@ -44,7 +44,7 @@ def watch(
 
     `seed` makes the moments of the kills repeatable in so far as the processes are.
     """
-    story = Story(store, pipeline)
+    story = Story(store, pipeline, RunKey(dag_id, run_id))
     pauses = random.Random(seed)
     killers: list[DriverKiller | CommitKiller] = [
         DriverKiller(store, pipeline, pauses),
@@ -56,6 +56,8 @@ def watch(
         if killers and any(p.name == pipeline for p in store.pipelines()):
             kill = killers[0].look(list(store.open_checkpoints(pipeline)))
             if kill is not None:
+                for line in story.news():
+                    console.say(line)
                 console.say(f"*** {kill}")
                 kills.append(kill)
                 if kill.counts:
@@ -63,14 +65,14 @@ def watch(
         now = time.monotonic()
         if now >= next_story:
             next_story = now + 0.2
-            for event in story.news():
-                console.say(event.message)
+            for line in story.news():
+                console.say(line)
         if now >= next_question:
             next_question = now + ASK_SECONDS
             state = airflow.run_state(dag_id, run_id)
             if state in END_STATES:
-                for event in story.news():
-                    console.say(event.message)
+                for line in story.news():
+                    console.say(line)
                 return state, kills
         if now > deadline:
             raise TimeoutError(f"the run {run_id} did not end in {RUN_SECONDS:.0f} s")
