@@ -1,6 +1,7 @@
 """Tells setuptools which packages there are; everything else stands in setup.cfg.
 
-setup.cfg can either search for packages or list them, not both, and `dags/` and `plugins/` have to be added to the search.
+setup.cfg can either search for packages or list them, not both, and `dags/` and `plugins/` have to be added to those
+that a search finds.
 """
 
 from setuptools import find_packages, setup

@@ -74,6 +74,10 @@ class Server(ABC):
     def _answers(self) -> bool:
         """Whether the server does work for a client; False while it starts."""
 
+    def _before_start(self, data: Path) -> None:
+        """What has to happen between the death of one process and the start of the next."""
+        return
+
     def _environment(self) -> dict[str, str]:
         return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(self.folder), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
@@ -116,6 +120,7 @@ class Server(ABC):
             self._make(fresh)
             self._initialise(fresh)
             fresh.rename(data)
+        self._before_start(data)
         self._process = self._spawn(self._command(data))
         deadline = time.monotonic() + self.start_seconds
         try:
@@ -199,9 +204,9 @@ class Server(ABC):
             os.chown(path, *ids)
         return path
 
-    def _spawn(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+    def _spawn(self, command: Sequence[str], log: Path | None = None) -> "subprocess.Popen[bytes]":
         line = processes.wrapped(command, self._environment(), self._programs(), self.folder / "data")
-        return processes.spawn(line, self.log, self.folder)
+        return processes.spawn(line, log or self.log, self.folder)
 
     def _run(self, command: Sequence[str], seconds: float = 120) -> None:
         """Run a program of the server to its end, as the server's user."""

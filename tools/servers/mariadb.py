@@ -18,10 +18,14 @@ _SCRIPTS = (
 
 
 class MariaDb(MySqlFamily):
-    """A MariaDB server. Like the server of a plain installation it writes no binary log; `options={"log_bin": ...}` does."""
+    """A MariaDB server. As in a plain installation it writes no binary log, unless `options={"log_bin": "binlog"}`."""
 
     name = "mariadb"
-    defaults: ClassVar[Options] = {**MySqlFamily.defaults, "innodb-log-file-size": "64M", "aria-pagecache-buffer-size": "8M"}
+    defaults: ClassVar[Options] = {
+        **MySqlFamily.defaults,
+        "innodb-log-file-size": "64M",
+        "aria-pagecache-buffer-size": "8M",
+    }
 
     def _programs(self) -> Path:
         return installed("mariadb", Path("servers/mariadb"))

@@ -21,7 +21,9 @@ class MySql(MySqlFamily):
         root = self._programs()
         # The packages of a newer release bring their own C library, so they also need their own loader.
         loader = next(path for path in sorted(root.rglob("ld-linux*.so.*")) if path.exists())
-        private = [str(folder) for folder in root.glob("usr/lib/*/mysql/private")] + [str(root / "usr/lib/mysql/private")]
+        private = [str(folder) for folder in root.glob("usr/lib/*/mysql/private")] + [
+            str(root / "usr/lib/mysql/private")
+        ]
         return [
             str(loader),
             "--library-path",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pymysql
+import pymysql.constants.ER
 from pymysql.connections import Connection
 
 from tools.servers.base import Options, Server
@@ -64,6 +65,14 @@ class MySqlFamily(Server):
         with self.connect(database) as connection, connection.cursor() as cursor:
             cursor.execute(statement, args or None)
             return list(cursor.fetchall())
+
+    def end_connection(self, connection_id: int) -> None:
+        """KILL a connection; one that ended by itself in the meantime is no error."""
+        try:
+            self.sql("KILL %s", args=[connection_id])
+        except pymysql.err.OperationalError as error:
+            if error.args[0] != pymysql.constants.ER.NO_SUCH_THREAD:
+                raise
 
     def _administrator(self) -> str:
         return (

@@ -73,13 +73,23 @@ class Postgres(Server):
         return max(found, key=version)
 
     def _environment(self) -> dict[str, str]:
-        root = installed("postgres", Path("servers/postgres")) if self._programs().parts[1:3] != ("usr", "lib") else None
+        root = (
+            installed("postgres", Path("servers/postgres")) if self._programs().parts[1:3] != ("usr", "lib") else None
+        )
         return super()._environment() | ({"LD_LIBRARY_PATH": library_path(root)} if root else {})
 
     def _initialise(self, data: Path) -> None:
         initdb = [str(self._programs() / "initdb"), f"--pgdata={data}", f"--username={self.user}", "--no-sync"]
         _ = self.password
-        self._run([*initdb, f"--pwfile={self.folder / 'password'}", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"])
+        self._run(
+            [
+                *initdb,
+                f"--pwfile={self.folder / 'password'}",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--locale=C.UTF-8",
+            ]
+        )
 
     def _command(self, data: Path) -> Sequence[str]:
         settings: dict[str, str | int] = {**self.defaults, **self.options}

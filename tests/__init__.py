@@ -1,0 +1,1 @@
+"""Tests of airflow-ft; their folders mirror the package."""

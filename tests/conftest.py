@@ -1,0 +1,162 @@
+"""Fixtures for all tests: real servers, started when the first test asks for them and stopped at the end.
+
+A server that cannot be started fails the test; nothing is skipped.
+
+| fixture | scope | gives |
+| --- | --- | --- |
+| `mariadb`, `mysql`, `postgres`, `kafka` | session | the shared server (see `tools.servers`) |
+| `any_mysql` | session | MariaDB, then MySQL: the test runs twice |
+| `mariadb_database`, `mysql_database`, `any_mysql_database`, `postgres_database` | function | a fresh `Database` |
+| `topic_factory`, `topic` | function | creates Kafka topics under random names; one such name |
+| `own_server` | function | `own_server(MariaDb, log_bin="on")`: a server of this test alone, to be killed |
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+from tools.servers import Database, Kafka, MariaDb, MySql, Postgres, Server
+
+_SERVER_FIXTURES = frozenset({"mariadb", "mysql", "postgres", "kafka", "any_mysql", "own_server"})
+_airflow_home: Path | None = None
+
+S = TypeVar("S", bound=Server)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Python workers of Spark would else take the first python3 of the PATH, which has none of the packages.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Airflow creates its home when it is imported: never that of whoever runs the tests.
+    global _airflow_home
+    _airflow_home = Path(tempfile.mkdtemp(prefix="airflow-ft-home-"))
+    os.environ["AIRFLOW_HOME"] = str(_airflow_home)
+    os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _airflow_home is not None:
+        shutil.rmtree(_airflow_home, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever uses a server is marked so."""
+    for item in items:
+        if _SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.server)
+
+
+@pytest.fixture(scope="session")
+def servers_folder() -> Iterator[Path]:
+    """The folder that all servers of this run have their data in."""
+    folder = Path(tempfile.mkdtemp(prefix="airflow-ft-"))
+    folder.chmod(0o711)  # servers run as another user
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def mariadb(servers_folder: Path) -> Iterator[MariaDb]:
+    with MariaDb(servers_folder / "mariadb") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql(servers_folder: Path) -> Iterator[MySql]:
+    with MySql(servers_folder / "mysql") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres(servers_folder: Path) -> Iterator[Postgres]:
+    with Postgres(servers_folder / "postgres") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka(servers_folder: Path) -> Iterator[Kafka]:
+    with Kafka(servers_folder / "kafka") as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=["mariadb", "mysql"])
+def any_mysql(request: pytest.FixtureRequest) -> MariaDb | MySql:
+    server: MariaDb | MySql = request.getfixturevalue(request.param)
+    return server
+
+
+@pytest.fixture
+def mariadb_database(mariadb: MariaDb) -> Iterator[Database]:
+    with Database.fresh(mariadb) as database:
+        yield database
+
+
+@pytest.fixture
+def mysql_database(mysql: MySql) -> Iterator[Database]:
+    with Database.fresh(mysql) as database:
+        yield database
+
+
+@pytest.fixture
+def any_mysql_database(any_mysql: MariaDb | MySql) -> Iterator[Database]:
+    with Database.fresh(any_mysql) as database:
+        yield database
+
+
+@pytest.fixture
+def postgres_database(postgres: Postgres) -> Iterator[Database]:
+    with Database.fresh(postgres) as database:
+        yield database
+
+
+class TopicFactory(Protocol):
+    """Creates a topic under a random name, which it returns."""
+
+    def __call__(self, partitions: int = 4, config: Mapping[str, str] | None = None) -> str: ...
+
+
+@pytest.fixture
+def topic_factory(kafka: Kafka) -> Iterator[TopicFactory]:
+    if not kafka.running:  # a test killed it
+        kafka.start()
+    created: list[str] = []
+
+    def create(partitions: int = 4, config: Mapping[str, str] | None = None) -> str:
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        kafka.create_topic(name, partitions, config)
+        created.append(name)
+        return name
+
+    yield create
+    if not kafka.running:
+        kafka.start()
+    for name in created:
+        kafka.delete_topic(name)
+
+
+@pytest.fixture
+def topic(topic_factory: TopicFactory) -> str:
+    return topic_factory()
+
+
+@pytest.fixture
+def own_server(servers_folder: Path) -> Iterator[Callable[..., Any]]:
+    """Start a server for this test alone; its options are keyword arguments (dots as in Kafka: `**{"a.b": 1}`)."""
+    started: list[Server] = []
+
+    def start(kind: type[S], **options: str | int) -> S:
+        server = kind(servers_folder / f"{kind.name}-{uuid.uuid4().hex[:8]}", options=options)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.kill()
+        shutil.rmtree(server.folder, ignore_errors=True)

@@ -1,0 +1,54 @@
+"""A database of one test: created under a random name, dropped at the end."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tools.servers.mysql_family import MySqlFamily
+from tools.servers.postgres import Postgres
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Database:
+    """A fresh database on `server`; `name` may be used in SQL without quotes."""
+
+    server: MySqlFamily | Postgres
+    name: str
+
+    def sql(self, statement: str, args: Sequence[Any] = ()) -> list[Row]:
+        """Execute one statement in this database, in autocommit mode, and return its rows."""
+        return self.server.sql(statement, self.name, args)
+
+    def connect(self, **settings: Any) -> Any:
+        """A new connection to this database (PyMySQL or psycopg2), in autocommit mode unless `settings` differ."""
+        return self.server.connect(self.name, **settings)
+
+    @classmethod
+    @contextmanager
+    def fresh(cls, server: MySqlFamily | Postgres) -> Iterator[Self]:
+        """Create a database and drop it with all that is in it; starts the server again if a test killed it."""
+        if not server.running:
+            server.start()
+        name = f"t_{uuid.uuid4().hex[:12]}"
+        server.sql(f"CREATE DATABASE {name}")
+        try:
+            yield cls(server, name)
+        finally:
+            if not server.running:
+                server.start()
+            _settle(server, name)
+            server.sql(f"DROP DATABASE {name}" + (" WITH (FORCE)" if isinstance(server, Postgres) else ""))
+
+
+def _settle(server: MySqlFamily | Postgres, name: str) -> None:
+    """End whatever would block DROP DATABASE: connections, and on PostgreSQL prepared transactions."""
+    if isinstance(server, Postgres):
+        for (gid,) in server.sql("SELECT gid FROM pg_prepared_xacts WHERE database = %s", args=[name]):
+            server.sql("ROLLBACK PREPARED %s", name, [gid])
+        return
+    for (connection,) in server.sql("SELECT id FROM information_schema.processlist WHERE db = %s", args=[name]):
+        server.end_connection(connection)
