@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -125,7 +126,7 @@ def test_an_older_attempt_changes_nothing(world: MySqlWorld, method: str, older:
     plan = world.plan(orders=orders(1, 3))
     world.participant(plan).prepare(plan, world.fence(2, 4))
     participant = world.participant(plan)
-    arguments = ({},) if method == "abort" else ()
+    arguments: tuple[Any, ...] = ({},) if method == "abort" else ()
     with pytest.raises(FencedError) as fenced:
         getattr(participant, method)(plan, world.fence(*older), *arguments)
     assert fenced.value.head_epoch == 2
@@ -140,7 +141,11 @@ def test_another_installation_is_refused(world: MySqlWorld, method: str) -> None
     world.installation = "99999999-2222-4333-8444-555555555555"
     foreign = replace(plan, installation=world.installation)
     participant = world.participant(foreign)
-    arguments = {"prepare": (world.fence(9, 9),), "commit": (world.fence(9, 9),), "abort": (world.fence(9, 9), {})}
+    arguments: dict[str, tuple[Any, ...]] = {
+        "prepare": (world.fence(9, 9),),
+        "commit": (world.fence(9, 9),),
+        "abort": (world.fence(9, 9), {}),
+    }
     with pytest.raises(ForeignOwnerError, match="11111111"):
         getattr(participant, method)(foreign, *arguments.get(method, ()))
     assert world.count() == 3

@@ -90,7 +90,9 @@ def meaning(error: BaseException) -> Meaning:
         return Meaning.LOST
     if code in (LOCK_WAIT_TIMEOUT, DEADLOCK):
         return Meaning.BUSY
-    if code in _REFUSED_ROWS:
+    # A trigger may SIGNAL any number; SQLSTATE 22 is data, 23 constraints, 45 raised by a user (PyMySQL 1.2 tells it).
+    state = str(getattr(error, "sqlstate", None) or "")
+    if code in _REFUSED_ROWS or state[:2] in ("22", "23", "45"):
         return Meaning.ROWS
     if code in _REFUSED_ACCESS:
         return Meaning.ACCESS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import pymysql
 
@@ -51,13 +52,13 @@ def check_server(session: Session, *, allow_unsafe_durability: bool) -> list[str
     return [text]
 
 
-def ensure_ledger(session: Session, ledger: Ledger) -> list[str]:
-    """Creates ledger and head where they are lacking, and checks the privileges on both; returns notes.
+def ensure_ledger(session: Session, ledger: Ledger) -> str:
+    """Creates ledger and head where they are lacking, and checks the privileges on both; says what it created.
 
     Raises:
         SinkAccessError: with the statements that a privileged person has to run.
     """
-    notes = []
+    created = ""
     if len(_engines(session, ledger)) < 2:
         try:
             for statement in ledger.ddl():
@@ -71,7 +72,7 @@ def ensure_ledger(session: Session, ledger: Ledger) -> list[str]:
                 remedy="have these statements run, and GRANT SELECT, INSERT, UPDATE, DELETE on both tables:\n"
                 + ";\n".join(ledger.ddl()),
             ) from error
-        notes.append(f"created {LEDGER} and {HEAD} in schema {ledger.schema}")
+        created = f"{LEDGER} and {HEAD} in schema {ledger.schema}"
     for name, engine in _engines(session, ledger).items():
         if engine.upper() != "INNODB":
             raise SinkAccessError(
@@ -80,11 +81,13 @@ def ensure_ledger(session: Session, ledger: Ledger) -> list[str]:
             )
     for probe in ledger.probes():
         _probe(session, probe, f"GRANT SELECT, INSERT, UPDATE, DELETE on {ledger.table} and {ledger.head_table}")
-    return notes
+    return created
 
 
-def check_privileges(session: Session, target: Target, columns: list[TargetColumn]) -> None:
+def check_privileges(session: Session, target: Target, columns: Sequence[TargetColumn]) -> None:
     """INSERT on every column that is written."""
+    if not columns:
+        return
     names = ", ".join(quote(column.name) for column in columns)
     nulls = ", ".join("NULL" for _ in columns)
     _probe(

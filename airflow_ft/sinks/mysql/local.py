@@ -28,6 +28,7 @@ from airflow_ft.core.errors import (
     DeclinedError,
     FencedError,
     ForeignOwnerError,
+    HaltError,
     SinkAccessError,
     SinkUnavailableError,
     StoreBehindSinkError,
@@ -52,7 +53,7 @@ from airflow_ft.sinks.mysql.load import Loader, place
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.validation import Target, check_segment
+from airflow_ft.sinks.mysql.validation import Target, check_rows, check_segment
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class LocalParticipant:
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
             warnings = check_server(session, allow_unsafe_durability=unsafe_allowed)
-            warnings += ensure_ledger(session, ledger)
+            created = ensure_ledger(session, ledger)
             killed = self._announce(session, ledger, fence, create=self._plan.predecessor == 0)
             head = ledger.head(session)
             check_owner(head, fence)
@@ -128,6 +129,8 @@ class LocalParticipant:
                 "path": "load" if session.can_load_local else "insert",
                 "head": {"last_delivered": head.last_delivered, "floor": head.floor},
             }
+            if created:
+                notes["created"] = created
             if killed:
                 notes["killed"] = list(killed)
             marker = self._settled(session, ledger, plan, fence, head, exactly=False)
@@ -138,18 +141,19 @@ class LocalParticipant:
                 log.warning("%s: %s (local_infile)", self._plan.name, warnings[-1])
             readers = [self._wal.open(segment) for segment in plan.segments]
             targets = self._targets(session)
+            verdicts = []
             for target in targets.values():
                 for reader in readers:
-                    if target.sink in reader.sinks() and reader.schema(target.sink).names:
-                        columns = target.written(reader.schema(target.sink))
-                        check_privileges(session, target, columns)
+                    if target.sink in reader.sinks():
+                        verdict = check_segment(target, reader)
+                        check_privileges(session, target, verdict.columns)
+                        verdicts.append((target, reader, verdict))
         # From here on no connection is held: looking at rows may take longer than the server waits.
+        for target, reader, verdict in verdicts:
+            check_rows(target, reader, verdict)
         tables: dict[str, Any] = {}
         for name, target in targets.items():
-            found: list[str] = []
-            for reader in readers:
-                if name in reader.sinks():
-                    found += check_segment(target, reader)
+            found = [note for other, _, verdict in verdicts if other is target for note in verdict.notes]
             if target.table.triggers:
                 found.append(f"triggers fire for each row: {', '.join(target.table.triggers)}")
             tables[name] = {
@@ -362,11 +366,7 @@ class LocalParticipant:
             except pymysql.err.MySQLError as error:
                 text, cause = failure(error, doing), error
                 last = last or meaning(error) not in (Meaning.LOST, Meaning.BUSY)
-            except SinkUnavailableError as error:
-                # Nobody answers at all: worth another try only while something is in doubt or was interrupted.
-                text, cause = error, error
-                last = last or tries == 1
-            except (DeclinedError, FencedError, SinkAccessError) as error:
+            except (DeclinedError, FencedError, HaltError, SinkAccessError, SinkUnavailableError) as error:
                 raise error.located(**self._where(plan)) from error.__cause__
             if last:
                 raise text.located(**self._where(plan)) from cause

@@ -16,7 +16,6 @@ from pymysql.cursors import Cursor
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sinks.mysql.failures import failure
 
 Row = tuple[Any, ...]
 
@@ -109,7 +108,11 @@ class Session:
     """One connection, used for one purpose and closed. Not thread-safe.
 
     It begins in autocommit mode with READ COMMITTED, strict SQL, UTC, utf8mb4 and short time-outs; `begin` turns
-    autocommit off for good.
+    autocommit off for good. Every method may raise `pymysql.err.MySQLError`.
+
+    Raises:
+        SinkAccessError: the connection's TLS settings cannot be used.
+        pymysql.err.MySQLError: the server cannot be reached, or refuses user, schema or settings.
     """
 
     def __init__(self, info: ConnectionInfo, limits: Limits) -> None:
@@ -118,22 +121,20 @@ class Session:
         arguments = _arguments(info, limits, self.local_infile_allowed)
         try:
             self._connection = _Connection(**arguments)
-        except (pymysql.err.MySQLError, OSError) as error:
-            raise failure(error, "connecting").located(participant=info.conn_id) from error
         except RuntimeError as error:  # PyMySQL's way to say that `cryptography` is lacking
             raise SinkAccessError(f"connecting: {error}", participant=info.conn_id) from error
         try:
             self._set_up()
-        except pymysql.err.MySQLError as error:
+        except BaseException:
             self.close()
-            raise failure(error, "setting up the session").located(participant=info.conn_id) from error
+            raise
 
     def _set_up(self) -> None:
         limits = self._limits
         self.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         self.run(
             f"SET SESSION sql_mode='{SQL_MODE}', time_zone='+00:00', lc_messages='en_US', sql_notes=1,"
-            f" max_error_count=64, completion_type=0, foreign_key_checks=1, unique_checks=1, sql_safe_updates=0,"
+            f" completion_type=0, foreign_key_checks=1, unique_checks=1, sql_safe_updates=0,"
             f" innodb_lock_wait_timeout={limits.lock_wait}, lock_wait_timeout={limits.metadata_wait},"
             f" wait_timeout={limits.idle}, net_read_timeout={limits.idle}, net_write_timeout={limits.idle}"
         )

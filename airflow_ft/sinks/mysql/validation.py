@@ -66,8 +66,17 @@ class Target:
         return DeclinedError(f"{what}.", remedy=remedy, sink=self.sink, column=column, row=row)
 
 
-def check_segment(target: Target, reader: SegmentReader) -> list[str]:
-    """Judges one segment's rows of one sink; returns notes for people.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """No objection so far: notes for people, and the checks that only the rows can decide (`check_rows`)."""
+
+    columns: Sequence[TargetColumn]
+    notes: Sequence[str]
+    undecided: Sequence[tuple[str, Column, Check]]
+
+
+def check_segment(target: Target, reader: SegmentReader) -> Verdict:
+    """Judges one segment's rows of one sink by schema and statistics.
 
     Raises:
         DeclinedError: rows or schema cannot be accepted; names column, what was found and allowed, and one row.
@@ -75,7 +84,7 @@ def check_segment(target: Target, reader: SegmentReader) -> list[str]:
     """
     schema = reader.schema(target.sink)
     if not schema.names:  # the job returned nothing for this sink
-        return []
+        return Verdict((), (), ())
     columns = target.written(schema)
     statistics = reader.statistics(target.sink)
     _check_unwritten(target, columns)
@@ -105,8 +114,7 @@ def check_segment(target: Target, reader: SegmentReader) -> list[str]:
             notes.append(f"{target.table.name}.{column.name} ({column.type}): only the server can check the values")
         if pa.types.is_timestamp(kind) and kind.tz is None and column.type == "timestamp":
             notes.append(f"{target.table.name}.{column.name}: timestamps without a zone are taken as UTC")
-    _scan(target, reader, undecided)
-    return notes
+    return Verdict(columns, notes, undecided)
 
 
 def _check_unwritten(target: Target, columns: Sequence[TargetColumn]) -> None:
@@ -145,12 +153,12 @@ def _rows(reader: SegmentReader, sink: str) -> Iterator[tuple[int, pa.RecordBatc
             first += batch.num_rows
 
 
-def _scan(target: Target, reader: SegmentReader, checks: Sequence[tuple[str, Column, Check]]) -> None:
-    """One pass over the rows for the checks that statistics cannot decide."""
-    if not checks:
+def check_rows(target: Target, reader: SegmentReader, verdict: Verdict) -> None:
+    """One pass over the rows for the checks that statistics cannot decide; DeclinedError names the first offender."""
+    if not verdict.undecided:
         return
     for first, batch in _rows(reader, target.sink):
-        for source, column, check in checks:
+        for source, column, check in verdict.undecided:
             index = _first_offender(batch, source, check)
             if index is not None:
                 raise _refusal(target, source, column, check, _describe(target, batch, source, index, first))

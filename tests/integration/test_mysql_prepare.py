@@ -1,0 +1,242 @@
+"""The vote: what prepare refuses, as what, and what it accepts. And what only the server can refuse, in commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.errors import DeclinedError, SinkAccessError
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from tests.sinks.mysql.world import MySqlWorld, make_world, orders
+from tools.servers import Database, MariaDb, MySql
+
+I64, STRING, STAMP = pa.int64(), pa.string(), pa.timestamp("us")
+D = Decimal
+AT = datetime.fromisoformat
+INT_1 = pa.array([1], pa.int32())
+
+REFUSED: dict[str, tuple[str, pa.DataType, list[Any], str, str]] = {
+    # name: column, type, values (of rows 1, 2, 3), message, offending row
+    "null": ("INT NOT NULL", pa.int32(), [1, None, 3], "found NULL", "2"),
+    "null for auto_increment": ("INT AUTO_INCREMENT, KEY (v)", pa.int32(), [1, None, 3], "AUTO_INCREMENT", "2"),
+    "too large": ("INT", I64, [1, 2, 2**31], "number out of range; .*2147483647", "3"),
+    "too small": ("TINYINT", I64, [1, -129, 3], "number out of range", "2"),
+    "negative unsigned": ("BIGINT UNSIGNED", I64, [1, -1, 3], "number out of range; .*0 to 18446744073709551615", "2"),
+    "uint64 into bigint": ("BIGINT", pa.uint64(), [1, 2, 2**63], "number out of range", "3"),
+    "bit": ("BIT(3)", I64, [1, 8, 3], "number out of range", "2"),
+    "year": ("YEAR", I64, [1901, 1900, 2000], "number out of range", "2"),
+    "int as double": ("DOUBLE", I64, [1, 2**53 + 1, 0], "number out of range", "2"),
+    "decimal digits": ("DECIMAL(5,2)", pa.decimal128(10, 2), [D("999.99"), D("1000.00"), D(0)], "too many digits", "2"),
+    "decimal of int": ("DECIMAL(3,1)", I64, [1, 2, 100], "too many digits", "3"),
+    "decimal scale": ("DECIMAL(10,1)", pa.decimal128(10, 2), [D("1.10"), D("2.20"), D("3.33")], "cut off", "3"),
+    "decimal sign": ("DECIMAL(10,2) UNSIGNED", pa.decimal128(10, 2), [D(1), D("-0.01"), D(2)], "negative", "2"),
+    "double into decimal": ("DECIMAL(10,2)", pa.float64(), [1.0, 2.0, 3.0], "do not go into decimal", ""),
+    "double into float": ("FLOAT", pa.float64(), [1.0, 2.0, 3.0], "lose digits", ""),
+    "rounding double": ("DOUBLE(10,2)", pa.float64(), [1.0, 2.0, 3.0], "rounds", ""),
+    "nan": ("DOUBLE", pa.float64(), [1.0, float("nan"), 3.0], "NaN or infinity", "2"),
+    "infinity": ("DOUBLE", pa.float64(), [1.0, 2.0, float("-inf")], "NaN or infinity", "3"),
+    "negative double": ("DOUBLE UNSIGNED", pa.float64(), [1.0, -0.5, 3.0], "negative", "2"),
+    "text length": ("VARCHAR(3)", STRING, ["abc", "ab", "üüüü"], "longer than 3 characters", "3"),
+    "text bytes": ("TINYTEXT", STRING, ["a", "ü" * 128, "b"], "longer than 255 bytes", "2"),
+    "blanks in char": ("CHAR(5)", STRING, ["ab", "ab ", "c"], "ends in blanks", "2"),
+    "four bytes": ("VARCHAR(9) CHARACTER SET utf8mb3", STRING, ["ü", "日", "😀"], "character of 4 bytes", "3"),
+    "latin1": ("VARCHAR(9) CHARACTER SET latin1", STRING, ["a", "日", "c"], "not ASCII", "2"),
+    "blob length": ("VARBINARY(2)", pa.binary(), [b"ab", b"abc", b""], "longer than 2 bytes", "2"),
+    "short binary": ("BINARY(3)", pa.binary(), [b"abc", b"ab", b"abc"], "shorter than 3 bytes", "2"),
+    "bytes into text": ("VARCHAR(9)", pa.binary(), [b"a", b"b", b"c"], "do not go into varchar", ""),
+    "text into int": ("INT", STRING, ["1", "2", "3"], "do not go into int", ""),
+    "int into text": ("VARCHAR(9)", I64, [1, 2, 3], "do not go into varchar", ""),
+    "text into datetime": ("DATETIME", STRING, ["a", "b", "c"], "do not go into datetime", ""),
+    "early date": ("DATE", pa.date32(), [date(1000, 1, 1), date(999, 12, 31), None], "date out of range", "2"),
+    "early timestamp": ("TIMESTAMP NULL", STAMP, [AT("1970-01-01"), None, None], "date out of range", "1"),
+    "day of the epoch": ("TIMESTAMP NULL", pa.date32(), [date(1970, 1, 1), None, None], "date out of range", "1"),
+    "late timestamp": ("TIMESTAMP NULL", STAMP, [None, AT("2107-01-01"), None], "date out of range", "2"),
+    "fraction": ("DATETIME(3)", STAMP, [AT("2024-01-01 01:01:01.001000"), AT("2024-01-01 01:01:01.000001"), None],
+                 "fractions of a second", "2"),
+    "fraction of time": ("TIME", pa.time64("us"), [time(1), time(1, 1, 1, 1), None], "fractions of a second", "2"),
+    "timestamp into date": ("DATE", STAMP, [None, None, AT("2024-01-01")], "do not go into date", ""),
+    "struct into varchar": ("VARCHAR(99)", pa.struct([("a", I64)]), [{"a": 1}, None, None], "nested values", ""),
+    "bytes in struct": ("JSON", pa.struct([("a", pa.binary())]), [{"a": b""}, None, None], "binary inside", ""),
+    "generated": ("INT AS (id + 1)", pa.int32(), [1, 2, 3], "generated column", ""),
+    "stored": ("INT GENERATED ALWAYS AS (id + 1) STORED", pa.int32(), [1, 2, 3], "generated column", ""),
+    "point": ("POINT", pa.binary(), [b"", b"", b""], "do not go into point", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_value_or_type_that_does_not_fit_is_declined(any_mysql_database: Database, tmp_path: Path, name: str) -> None:
+    column, kind, values, message, row = REFUSED[name]
+    world = make_world(any_mysql_database, tmp_path, orders=f"id BIGINT PRIMARY KEY, v {column}")
+    plan = world.plan(orders=pa.table({"id": [71, 72, 73], "v": pa.array(values, kind)}))
+    with pytest.raises(DeclinedError, match=message) as declined:
+        world.participant(plan).prepare(plan, world.fence())
+    error = declined.value
+    assert (error.sink, error.column, error.checkpoint, error.participant) == ("orders", "v", 1, "shop")
+    assert error.row == (f"{row} (id={70 + int(row)})" if row else "")
+    assert error.remedy and f"{world.database}.orders" in str(error)
+
+
+SCHEMAS: dict[str, tuple[str, pa.Table, str]] = {
+    "unknown column": ("id INT", pa.table({"id": INT_1, "more": [1]}), "has no column 'more'"),
+    "missing value": ("id INT, must INT NOT NULL", pa.table({"id": INT_1}), "without a default"),
+    "same column": ("id INT", pa.table({"id": INT_1, "ID": INT_1}), "ignores case"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_schema_that_does_not_fit_is_declined(any_mysql_database: Database, tmp_path: Path, name: str) -> None:
+    columns, table, message = SCHEMAS[name]
+    world = make_world(any_mysql_database, tmp_path, orders=columns)
+    plan = world.plan(orders=table)
+    with pytest.raises(DeclinedError, match=message):
+        world.participant(plan).prepare(plan, world.fence())
+
+
+def test_what_a_row_may_leave_out_is_no_objection(any_mysql_database: Database, tmp_path: Path) -> None:
+    columns = (
+        "id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, name VARCHAR(9), a INT, b INT NOT NULL DEFAULT 3,"
+        " c TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, d INT AS (b + 1), e VARCHAR(9) NOT NULL DEFAULT ''"
+    )
+    world = make_world(any_mysql_database, tmp_path, orders=columns)
+    world.deliver(world.plan(orders=pa.table({"name": ["x"]})))
+    assert world.sql("SELECT id, name, a, b, d, e FROM orders") == [(1, "x", None, 3, 4, "")]
+
+
+SERVER_REFUSES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
+    "enum": ("ENUM('a','b')", STRING, ["a", "c"]),
+    "set": ("SET('a','b')", STRING, ["a", "a,c"]),
+    "json": ("JSON", STRING, ["{}", "{"]),
+    "check": ("INT, CHECK (v < 5)", pa.int32(), [1, 5]),
+    "unique": ("INT, UNIQUE (v)", pa.int32(), [1, 1]),
+    "foreign key": ("INT, FOREIGN KEY (v) REFERENCES parents (id)", pa.int32(), [1, 2]),
+    "unique text ignores case": ("VARCHAR(9), UNIQUE (v)", STRING, ["a", "A"]),
+    "generated column overflows": ("INT, w TINYINT AS (v * 2) STORED", pa.int32(), [1, 100]),
+}
+
+
+@pytest.mark.parametrize("way", ["load", "insert"])
+@pytest.mark.parametrize("name", SERVER_REFUSES)
+def test_what_only_the_server_can_refuse_leaves_nothing(
+    any_mysql_database: Database, tmp_path: Path, name: str, way: str
+) -> None:
+    column, kind, values = SERVER_REFUSES[name]
+    any_mysql_database.sql("CREATE TABLE parents (id INT PRIMARY KEY) ENGINE=InnoDB")
+    any_mysql_database.sql("INSERT INTO parents VALUES (1)")
+    world = make_world(any_mysql_database, tmp_path, orders=f"id BIGINT, v {column}")
+    world.extra = {"local_infile": way == "load"}
+    plan = world.plan(orders=pa.table({"id": [1, 2], "v": pa.array(values, kind)}))
+    participant = world.participant(plan)
+    participant.prepare(plan, world.fence())
+    with pytest.raises(DeclinedError) as declined:
+        participant.commit(plan, world.fence())
+    assert declined.value.sink == "orders"
+    assert world.count() == 0 and world.markers() == []
+
+
+@pytest.mark.parametrize("way", ["load", "insert"])
+def test_a_trigger_may_refuse_a_row_in_its_own_words(any_mysql_database: Database, tmp_path: Path, way: str) -> None:
+    world = make_world(any_mysql_database, tmp_path)
+    world.extra = {"local_infile": way == "load"}
+    world.sql(
+        "CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW BEGIN IF NEW.id = 2 THEN"
+        " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no twos please', MYSQL_ERRNO = 31001; END IF; END"
+    )
+    plan = world.plan(orders=orders(1, 3))
+    participant = world.participant(plan)
+    notes = participant.prepare(plan, world.fence())
+    assert notes["tables"]["orders"]["notes"] == ["triggers fire for each row: refuse"]
+    with pytest.raises(DeclinedError, match="no twos please"):
+        participant.commit(plan, world.fence())
+    assert world.count() == 0 and world.markers() == []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda w: w.sql("DROP TABLE orders"), "there is no table"),
+        (lambda w: w.sql("ALTER TABLE orders ENGINE=MyISAM"), "engine MyISAM"),
+        (lambda w: (w.sql("RENAME TABLE orders TO o"), w.sql("CREATE VIEW orders AS SELECT * FROM o")), "is a view"),
+    ],
+)
+def test_a_target_that_is_no_innodb_table_is_an_access_problem(
+    any_mysql_database: Database, tmp_path: Path, make: Callable[[MySqlWorld], object], message: str
+) -> None:
+    world = make_world(any_mysql_database, tmp_path)
+    make(world)
+    plan = world.plan(orders=orders(1, 3))
+    with pytest.raises(SinkAccessError, match=message) as refused:
+        world.participant(plan).prepare(plan, world.fence())
+    assert refused.value.sink == "orders"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (MariaDb, {"innodb_flush_log_at_trx_commit": 2}, "innodb_flush_log_at_trx_commit=2"),
+        (MySql, {"sync_binlog": 0}, "sync_binlog=0"),
+    ],
+)
+def test_a_server_that_may_forget_commits_is_refused_unless_allowed(
+    own_server: Callable[..., Any], tmp_path: Path, kind: type[Any], options: dict[str, int], message: str
+) -> None:
+    with Database.fresh(own_server(kind, **options)) as database:
+        world = make_world(database, tmp_path)
+        plan = world.plan(orders=orders(1, 3))
+        with pytest.raises(SinkAccessError, match=message) as refused:
+            world.participant(plan).prepare(plan, world.fence())
+        assert "allow_unsafe_durability=True" in refused.value.remedy
+
+        world.sinks = {"orders": MySqlSink(table="orders", conn_id="shop", allow_unsafe_durability=True)}
+        allowed = world.plan_of(1, *plan.segments)
+        assert message in world.participant(allowed).prepare(allowed, world.fence())["warnings"][0]
+
+        world.server.sql("SET GLOBAL read_only = 1")
+        with pytest.raises(SinkAccessError, match="read_only"):
+            world.participant(allowed).prepare(allowed, world.fence())
+        world.server.sql("SET GLOBAL read_only = 0")
+
+
+def test_where_the_server_forbids_load_local_rows_go_by_insert(
+    own_server: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Database.fresh(own_server(MariaDb, local_infile=0)) as database:
+        world = make_world(database, tmp_path)
+        plan = world.plan(orders=orders(1, 3))
+        participant = world.participant(plan)
+        notes = participant.prepare(plan, world.fence())
+        assert notes["path"] == "insert" and "LOAD DATA LOCAL is switched off" in notes["warnings"][0]
+        assert "LOAD DATA LOCAL is switched off" in caplog.text
+        assert participant.commit(plan, world.fence()).detail["path"] == "insert"
+        assert world.count() == 3
+
+
+def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[..., Any], tmp_path: Path) -> None:
+    with Database.fresh(own_server(MariaDb, max_allowed_packet=1 << 20)) as database:
+        world = make_world(database, tmp_path, orders="v LONGBLOB")
+        plan = world.plan(orders=pa.table({"v": [b"x" * (1 << 20)]}))
+        with pytest.raises(SinkAccessError, match="max_allowed_packet"):
+            world.participant(plan).prepare(plan, world.fence())
+        for local_infile in (True, False):
+            world.extra = {"local_infile": local_infile}
+            fits = world.plan_of(1 + local_infile, world.segment(1, {"orders": pa.table({"v": [b"y" * 500_000] * 9})}))
+            world.deliver(fits) if not local_infile else world.participant(fits).prepare(fits, world.fence())
+        assert world.sql("SELECT COUNT(*), MIN(LENGTH(v)) FROM orders") == [(9, 500_000)]
+
+
+def test_the_fingerprint_follows_the_tables_shape(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path)
+    plan = world.plan(orders=orders(1, 3))
+
+    def fingerprint() -> str:
+        return str(world.participant(plan).prepare(plan, world.fence())["tables"]["orders"]["fingerprint"])
+
+    first = fingerprint()
+    assert fingerprint() == first
+    world.sql("ALTER TABLE orders MODIFY name VARCHAR(200)")
+    assert fingerprint() != first

@@ -1,0 +1,168 @@
+"""A process that delivers (or aborts) one plan, to be killed, or stopped at a named place and woken up later.
+
+Reads one JSON object from its standard input; prints "ready", then one line of JSON with what became of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.model import Fence, Plan, Segment
+from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
+from airflow_ft.sinks.mysql.participant import open_participant
+from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.wal import open_wal
+
+STOPS = ("announced", "loading", "before commit", "after commit")
+
+
+class StoppingSegment:
+    """A segment that stops the process after its first batch: in the middle of LOAD DATA."""
+
+    def __init__(self, reader: SegmentReader, stop: Callable[[], None]) -> None:
+        self._reader = reader
+        self._stop = stop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        for index, batch in enumerate(self._reader.batches(sink, file)):
+            if index == 1:
+                self._stop()
+            yield batch
+
+
+class StoppingWal:
+    def __init__(self, wal: WalReader, stop: Callable[[], None]) -> None:
+        self._wal = wal
+        self._stop = stop
+
+    def open(self, segment: Segment) -> Any:
+        return StoppingSegment(self._wal.open(segment), self._stop)
+
+
+def main() -> None:
+    order = json.load(sys.stdin)
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        if not stopped:  # once: the next try goes through
+            stopped = True
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    wal: Any = open_wal()
+    commit, begin = Session.commit, Session.begin
+
+    def stopping(before: bool, method: Callable[[Session], None]) -> Callable[[Session], None]:
+        def call(session: Session) -> None:
+            if before:
+                stop()
+            method(session)
+            if not before:
+                stop()
+
+        return call
+
+    match order["stop"]:
+        case "announced":
+            setattr(Session, "begin", stopping(True, begin))  # noqa: B010
+        case "before commit":
+            setattr(Session, "commit", stopping(True, commit))  # noqa: B010
+        case "after commit":
+            setattr(Session, "commit", stopping(False, commit))  # noqa: B010
+        case "loading":
+            wal = StoppingWal(wal, stop)
+
+    plan = Plan.from_json(order["plan"])
+    participant = open_participant(
+        plan.participants[0], ConnectionInfo(**order["connection"]), wal, Limits(**order["limits"])
+    )
+    fence = Fence(**order["fence"])
+    print("ready", flush=True)
+    try:
+        commits = order["action"] == "commit"
+        proof = participant.commit(plan, fence) if commits else participant.abort(plan, fence, {})
+        answer = {"outcome": proof.outcome.value, "detail": dict(proof.detail)}
+    except AirflowFtError as error:
+        answer = {"error": type(error).__name__, "message": str(error)}
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    print(json.dumps(answer | {"peak_mib": int(peak.split()[1]) >> 10}), flush=True)
+
+
+class Committer:
+    """The parent's side. Ends the process when it leaves the `with`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        connection: ConnectionInfo,
+        fence: Fence,
+        limits: Limits,
+        *,
+        stop: str = "",
+        action: str = "commit",
+    ) -> None:
+        self._order = {
+            "plan": plan.to_json(),
+            "connection": asdict(connection),
+            "fence": asdict(fence),
+            "limits": asdict(limits),
+            "stop": stop,
+            "action": action,
+        }
+
+    def __enter__(self) -> Committer:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.sinks.mysql.committer"],
+            cwd=Path(__file__).parents[3],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(self._order))
+        self._process.stdin.close()
+        assert self._process.stdout.readline() == "ready\n"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        assert self._process.stdout
+        self._process.stdout.close()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def wait_until_stopped(self, seconds: float = 30) -> None:
+        deadline = time.monotonic() + seconds
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline and self._process.poll() is None, "it did not reach its stop"
+            time.sleep(0.01)
+
+    def wake(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def answer(self, seconds: float = 60) -> dict[str, Any]:
+        output, _ = self._process.communicate(timeout=seconds)
+        answer: dict[str, Any] = json.loads(output)
+        return answer
+
+
+if __name__ == "__main__":
+    main()
