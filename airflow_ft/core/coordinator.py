@@ -87,6 +87,9 @@ class Coordinator:
                 continue
             try:
                 for wanted in group(checkpoints, max_rows):
+                    if not wanted.segments:  # a number that was to carry what another carries now
+                        self.abort(wanted.number, AbortReason.SUPERSEDED, "nothing is left to it.", AfterAbort.CARRIED)
+                        continue
                     check_sinks_of_segments(self._pipeline, delivery, wanted.segments)
                     plan = self._make_plan(delivery, wanted.number, wanted.segments)
                     self._store.plan(self._pipeline, self._epoch, plan)

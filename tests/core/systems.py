@@ -1,0 +1,119 @@
+"""Model systems for the protocol's tests: one that decides (like MySQL `local`), one that follows (like Kafka).
+
+They keep what a real server would keep (head or token, markers, visible rows) and refuse what the real sinks refuse.
+The real sinks are tested against real servers in tests/integration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_ft.core.errors import DeclinedError, FencedError, StoreBehindSinkError, TokenLostError
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof
+
+
+@dataclass
+class System:
+    """What a server remembers: `rows` are the numbers of the segments that became visible, in order."""
+
+    promise: Promise
+    rank: tuple[int, int] = (0, 0)
+    last: int = 0
+    floor: int = 0
+    markers: dict[int, Proof] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)
+    declines_in_prepare: bool = False
+    declines_in_commit: bool = False
+
+    def raise_head(self, fence: Fence) -> None:
+        if fence.rank < self.rank:
+            raise FencedError(f"the head is at {self.rank}, this is {fence.rank}.", head_epoch=self.rank[0])
+        self.rank = fence.rank
+
+
+@dataclass
+class ModelParticipant:
+    """A participant over a `System`."""
+
+    name: str
+    system: System
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        self.system.raise_head(fence)
+        if self.system.declines_in_prepare:
+            raise DeclinedError("NULL in a NOT NULL column.", remedy="mend the job.", sink="rows", column="id")
+        return {}
+
+    def commit(self, plan: Plan, fence: Fence) -> Proof:
+        self.system.raise_head(fence)
+        marker = self.system.markers.get(plan.number)
+        if marker is not None:
+            if marker.digest != plan.digest:
+                raise StoreBehindSinkError("another digest stands under this number.")
+            return marker
+        if self.system.last != plan.participant(self.name).predecessor:
+            raise TokenLostError(f"expected {plan.participant(self.name).predecessor}, found {self.system.last}.")
+        if self.system.declines_in_commit:
+            raise DeclinedError("duplicate key 7.", remedy="remove it.", sink="rows")
+        self.system.rows += [segment.number for segment in plan.segments]
+        self.system.last = plan.number
+        return self._mark(plan, fence, Outcome.COMMITTED, {})
+
+    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        self.system.raise_head(fence)
+        return self.system.markers.get(plan.number) or self._mark(plan, fence, Outcome.ABORTED, detail)
+
+    def _mark(self, plan: Plan, fence: Fence, outcome: Outcome, detail: Mapping[str, Any]) -> Proof:
+        counts = {
+            sink: sum(segment.rows.get(sink, 0) for segment in plan.segments)
+            for sink in plan.participant(self.name).sinks
+        }
+        proof = Proof(self.name, plan.number, outcome, plan.digest, fence.epoch, counts, detail)
+        self.system.markers[plan.number] = proof
+        return proof
+
+    def proof(self, plan: Plan) -> Proof | None:
+        return self.system.markers.get(plan.number)
+
+    def forget(self, fence: Fence, floor: int) -> None:
+        self.system.floor = max(self.system.floor, floor)
+        self.system.markers = {n: proof for n, proof in self.system.markers.items() if n > self.system.floor}
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Systems:
+    """The participant factory of the tests."""
+
+    systems: dict[str, System]
+
+    def __call__(self, plan: ParticipantPlan) -> ModelParticipant:
+        return ModelParticipant(plan.name, self.systems[plan.name])
+
+
+@dataclass(frozen=True)
+class ModelSink:
+    """A sink specification for `plan_delivery`."""
+
+    conn_id: str
+    promise: Promise
+    kind: str = "model"
+    strategy: str = "model"
+    table: str = "t"
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"table": self.table}
+
+
+class NoArchive:
+    """An archive without files."""
+
+    def delete(self, segment: object) -> None:
+        pass
+
+    def sweep(self, pipeline: str, keep: object, below_epoch: int) -> None:
+        pass

@@ -1,0 +1,227 @@
+"""Refusals, aborts and contradictions, step by step; the quiet path and every crash are in test_every_crash_point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core.coordinator import Coordinator
+from airflow_ft.core.errors import (
+    DeclinedError,
+    NotDeliveredError,
+    PipelineHaltedError,
+    SinkUnavailableError,
+    StateConflictError,
+    StoreBehindSinkError,
+    TurnHeldError,
+)
+from airflow_ft.core.lease import Worker, new_epoch
+from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, Outcome, PipelineStatus, RunKey
+from airflow_ft.core.steps import commit_step, confirm_step, prepare_step, recover_step
+from tests.core.systems import NoArchive, Systems
+from tests.core.world import PIPELINE, RUN, World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def coordinator(world: World, try_number: int = 5) -> Coordinator:
+    with new_epoch(world.store, PIPELINE, Worker(f"{RUN}/step", try_number), "test") as (epoch, _):
+        return Coordinator(world.store, PIPELINE, epoch, Systems(world.systems))
+
+
+def state(world: World, number: int) -> CheckpointState:
+    return world.store.checkpoint(PIPELINE, number).state
+
+
+def test_a_quiet_run_delivers_everything_once(world: World) -> None:
+    numbers = world.stage(3)
+    world.steps(world.context())
+    world.check_exactly_once(numbers)
+
+
+def test_a_finished_run_that_is_cleared_takes_no_epoch_and_no_turn(world: World) -> None:
+    numbers = world.stage(2)
+    world.steps(world.context())
+    before = world.store.pipeline(PIPELINE)
+    world.steps(world.context())
+    after = world.store.pipeline(PIPELINE)
+    assert (after.epoch, after.turn) == (before.epoch, None)
+    world.check_exactly_once(numbers)
+
+
+def test_a_refusal_in_prepare_shows_nothing_and_rewinds_to_the_last_delivered(world: World) -> None:
+    delivered = world.stage(1)
+    world.steps(world.context())
+    base = world.store.pipeline(PIPELINE).base
+    run = RunKey("dag", "run-2")
+    refused = world.stage(2, run=run)
+    world.systems["db"].declines_in_prepare = True
+    with pytest.raises(DeclinedError, match=r"checkpoint 2, connection 'db', sink 'rows', column 'id'"):
+        prepare_step(world.context(run=run), world.delivery, world.config, "db")
+    assert [state(world, n) for n in refused] == [CheckpointState.ABORTED] * 2
+    assert world.store.checkpoint(PIPELINE, 2).reason is AbortReason.DECLINED
+    row = world.store.pipeline(PIPELINE)
+    assert (row.base, row.base_is_clean) == (base, False)
+    with pytest.raises(NotDeliveredError, match="its stage has not finished"):
+        confirm_step(world.context(run=run), world.config, NoArchive())  # type: ignore[arg-type]
+    world.systems["db"].declines_in_prepare = False
+    again = world.stage(2, run=run, try_number=2)
+    world.steps(world.context(2, run=run))
+    world.check_exactly_once([*delivered, *again])
+
+
+def test_a_refusal_in_the_commit_leaves_a_tombstone_and_nothing_visible(world: World) -> None:
+    (number,) = world.stage(1)
+    world.systems["db"].declines_in_commit = True
+    with pytest.raises(DeclinedError, match="duplicate key 7"):
+        world.steps(world.context())
+    assert world.systems["db"].markers[number].outcome is Outcome.ABORTED
+    assert world.systems["db"].rows == world.systems["log"].rows == []
+    checkpoint = world.store.checkpoint(PIPELINE, number)
+    assert (checkpoint.state, checkpoint.after_abort) == (CheckpointState.ABORTED, AfterAbort.REWOUND)
+
+
+def test_a_refusal_after_the_decision_is_tried_again_and_never_aborted(world: World) -> None:
+    (number,) = world.stage(1)
+    world.systems["log"].declines_in_commit = True
+    with pytest.raises(SinkUnavailableError, match="it is decided, but refused"):
+        world.steps(world.context())
+    assert state(world, number) is CheckpointState.COMMITTING
+    world.systems["log"].declines_in_commit = False
+    world.steps(world.context(2))
+    world.check_exactly_once([number])
+
+
+def test_what_was_staged_by_a_failed_run_is_delivered_by_the_next(world: World) -> None:
+    left = world.stage(2)
+    run = RunKey("dag", "run-2")
+    recover_step(world.context(run=run))
+    mine = world.stage(1, run=run)
+    world.steps(world.context(run=run))
+    world.check_exactly_once([*left, *mine])
+
+
+def test_an_aborted_checkpoint_is_carried_by_the_next_number(world: World) -> None:
+    one, two = world.stage(2)
+    prepare_step(world.context(), world.delivery, world.config, "db")
+    prepare_step(world.context(), world.delivery, world.config, "log")
+    assert state(world, two) is CheckpointState.PREPARED
+    coordinator(world).abort(one, AbortReason.USER, "asked for.", AfterAbort.CARRIED)
+    assert world.systems["db"].markers[one].outcome is Outcome.ABORTED
+    assert world.store.checkpoint(PIPELINE, two).reason is AbortReason.PREDECESSOR_ABORTED
+    recovery = recover_step(world.context(6))
+    assert recovery.carried_by == 3
+    world.steps(world.context(7))
+    assert world.systems["db"].rows == world.systems["log"].rows == [one, two]
+    assert world.store.checkpoint(PIPELINE, one).delivered_by == 3
+
+
+def test_a_late_commit_meets_the_tombstone(world: World) -> None:
+    (number,) = world.stage(1)
+    for name in world.delivery.names:
+        prepare_step(world.context(), world.delivery, world.config, name)
+    checkpoint = world.store.checkpoint(PIPELINE, number)
+    assert checkpoint.plan
+    acting = coordinator(world)
+    fence = acting._fence(99)
+    Systems(world.systems)(checkpoint.plan.participants[0]).abort(
+        checkpoint.plan,
+        fence,
+        {"reason": "DECLINED", "message": "written by one that died after it.", "after": "carried"},
+    )
+    recover_step(world.context(6))
+    found = world.store.checkpoint(PIPELINE, number)
+    assert (found.state, found.reason, found.after_abort) == (
+        CheckpointState.ABORTED,
+        AbortReason.DECLINED,
+        AfterAbort.CARRIED,
+    )
+    assert world.systems["db"].rows == []
+
+
+def test_an_abort_of_what_the_carrier_committed_delivers_it_instead(world: World) -> None:
+    (number,) = world.stage(1)
+    for name in world.delivery.names:
+        prepare_step(world.context(), world.delivery, world.config, name)
+    checkpoint = world.store.checkpoint(PIPELINE, number)
+    assert checkpoint.plan
+    acting = coordinator(world)
+    Systems(world.systems)(checkpoint.plan.participants[0]).commit(checkpoint.plan, acting._fence(50))
+    with pytest.raises(StateConflictError, match="db has committed it"):
+        coordinator(world, 6).abort(number, AbortReason.USER, "asked for.", AfterAbort.CARRIED)
+    assert state(world, number) is CheckpointState.COMMITTING
+    world.steps(world.context(7))
+    world.check_exactly_once([number])
+
+
+def test_changed_sinks_supersede_a_plan_that_is_not_prepared(world: World) -> None:
+    numbers = world.stage(1)
+    prepare_step(world.context(), world.delivery, world.config, "db")
+    changed = world.deliver_into({"rows": "db", "copies": "log"}, table="other")
+    world.steps(world.context(2), changed)
+    assert world.store.checkpoint(PIPELINE, numbers[0]).reason is AbortReason.SUPERSEDED
+    assert world.systems["db"].rows == world.systems["log"].rows == numbers
+
+
+def test_a_store_older_than_the_sink_halts_the_pipeline(world: World) -> None:
+    world.stage(1)
+    world.systems["db"].rank = (99, 1)
+    with pytest.raises(StoreBehindSinkError, match="restored from a backup"):
+        world.steps(world.context())
+    assert world.store.pipeline(PIPELINE).status is PipelineStatus.HALTED
+    with pytest.raises(PipelineHaltedError, match="airflow ft resume orders"):
+        recover_step(world.context(2))
+
+
+def test_another_digest_under_the_same_number_halts_the_pipeline(world: World) -> None:
+    (number,) = world.stage(1)
+    for name in world.delivery.names:
+        prepare_step(world.context(), world.delivery, world.config, name)
+    checkpoint = world.store.checkpoint(PIPELINE, number)
+    assert checkpoint.plan
+    sink = Systems(world.systems)(checkpoint.plan.participants[0])
+    proof = sink._mark(checkpoint.plan, coordinator(world)._fence(9), Outcome.COMMITTED, {})
+    world.systems["db"].markers[number] = type(proof)("db", number, Outcome.COMMITTED, "f" * 64, 1, {}, {})
+    with pytest.raises(StoreBehindSinkError):
+        recover_step(world.context(6))
+    assert world.systems["log"].rows == []
+
+
+def test_a_second_run_waits_for_its_turn(world: World) -> None:
+    world.stage(1)
+    import dataclasses
+
+    second = dataclasses.replace(world.context(run=RunKey("dag", "run-2")), run_is_over=lambda _: False)
+    with pytest.raises(TurnHeldError) as caught:
+        recover_step(second)
+    assert caught.value.holder == RUN
+    world.steps(world.context())
+    recover_step(second)
+    assert world.store.pipeline(PIPELINE).turn == second.run
+
+
+def test_a_run_without_new_data_confirms_nothing_and_is_no_failure(world: World) -> None:
+    world.stage(0)
+    world.steps(world.context())
+    confirmation = confirm_step(world.context(), world.config, NoArchive())  # type: ignore[arg-type]
+    assert (confirmation.numbers, confirmation.latest) == ((), 0)
+
+
+def test_commit_before_prepare_does_nothing(world: World) -> None:
+    (number,) = world.stage(1)
+    assert commit_step(world.context(), "db") == []
+    assert state(world, number) is CheckpointState.STAGED
+
+
+def test_old_markers_are_forgotten_below_the_floor_only(world: World) -> None:
+    for index in range(5):
+        run = RunKey("dag", f"run-{index}")
+        recover_step(world.context(run=run))
+        world.stage(1, run=run)
+        world.steps(world.context(run=run))
+    assert sorted(world.systems["db"].markers) == [3, 4, 5]
+    assert world.systems["db"].floor == 2

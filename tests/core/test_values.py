@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from airflow_ft.core.config import CheckpointConfig, check_name
+from airflow_ft.core.errors import ConfigurationError, DeclinedError
+from airflow_ft.core.model import AbortReason, CheckpointState
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.core.transitions import TRANSITIONS, is_allowed
+
+
+@pytest.mark.parametrize("name", ["orders", "a", "0-x_y", "x" * 63])
+def test_good_names(name: str) -> None:
+    assert check_name("pipeline", name) == name
+
+
+@pytest.mark.parametrize("name", ["", "Orders", "-a", "a b", "x" * 64, "a'b", "é", None])
+def test_bad_names_are_refused_with_what_is_allowed(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="1 to 63"):
+        check_name("pipeline", name)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"timeout": timedelta(0)}, {"timeout": 5}, {"num_retained": 0}, {"max_delivery_rows": -1}]
+)
+def test_bad_checkpoint_settings_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError):
+        CheckpointConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_checkpoint_settings_survive_json_and_unknown_ones_are_named() -> None:
+    config = CheckpointConfig(timeout=timedelta(seconds=90), num_retained=7, max_delivery_rows=5)
+    assert CheckpointConfig.from_json(config.to_json()) == config
+    with pytest.raises(ConfigurationError, match="minimum_pause"):
+        CheckpointConfig.from_json({"minimum_pause": 3})
+
+
+def test_final_states_are_final() -> None:
+    final = {CheckpointState.COMPLETED, CheckpointState.ABORTED, CheckpointState.SUBSUMED, CheckpointState.QUARANTINED}
+    assert not {old for old, _ in TRANSITIONS} & final
+    assert not is_allowed(CheckpointState.PREPARED, CheckpointState.SUBSUMED)  # hole 9: rows twice
+    assert not is_allowed(CheckpointState.COMMITTING, CheckpointState.ABORTED)  # I3
+
+
+def test_every_reason_explains_itself() -> None:
+    assert all(reason.explanation.endswith(".") for reason in AbortReason)
+
+
+def test_an_error_names_the_place_the_reason_and_the_remedy() -> None:
+    error = DeclinedError("NULL in a NOT NULL column.", remedy="mend the job.", sink="orders", column="id")
+    error.located(pipeline="shop", checkpoint=7, participant="mysql_default", sink="not me")
+    assert str(error) == (
+        "pipeline 'shop', checkpoint 7, connection 'mysql_default', sink 'orders', column 'id':"
+        " NULL in a NOT NULL column. Remedy: mend the job."
+    )
+
+
+def test_a_connection_does_not_show_its_secrets() -> None:
+    connection = ConnectionInfo("c", "mysql", password="hunter2", extra={"sasl.password": "hunter3"})
+    assert "hunter" not in repr(connection)
