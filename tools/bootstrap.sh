@@ -84,9 +84,10 @@ install_venv() {
   if ! "$venv/bin/python" -c 'import sys; assert sys.version_info >= (3, 11)' 2>/dev/null; then
     uv venv --quiet --clear --python "$(python_path)" "$venv"
   fi
-  VIRTUAL_ENV=$venv uv pip sync --quiet "$root/requirements.lock"
-  # The finder of an editable install maps dags/ and plugins/ to airflow_ft.example_dags and airflow_ft.plugins.
-  VIRTUAL_ENV=$venv uv pip install --quiet --no-deps --editable "$root"
+  # One step for both, so that the project never disappears from an environment that others are using. The finder of an
+  # editable install maps dags/ and plugins/ to airflow_ft.example_dags and airflow_ft.plugins.
+  printf -- '-e %s\n' "$root" >"$local_/project.txt"
+  VIRTUAL_ENV=$venv uv pip sync --quiet "$root/requirements.lock" "$local_/project.txt"
 }
 
 # --- jars ------------------------------------------------------------------------------------------------------------
@@ -173,7 +174,7 @@ install_postgres() {
 # What a component is made from: changed contents make it install again.
 recipe() {
   case $1 in
-    venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py" "$root/pyproject.toml"; echo "$root" ;;
+    venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
     kafka | spark-jars) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
     mariadb | mysql) declare -f unpack "install_$1" ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;

@@ -1,0 +1,62 @@
+# `make` lists the targets. Everything is installed into the ignored folder .local/.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+venv := .local/venv
+bin := $(venv)/bin
+uv := .local/uv/bin/uv
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
+		| while IFS=$$'\t' read -r target text; do printf '  %-14s %s\n' "make $$target" "$$text"; done
+
+.PHONY: install
+install: ## install what is lacking: virtual environment, Kafka, MariaDB, MySQL, PostgreSQL; ONLY="venv kafka" just these
+	@tools/bootstrap.sh $(ONLY)
+
+.PHONY: venv
+venv: ## install the virtual environment alone
+	@tools/bootstrap.sh venv
+
+.PHONY: test
+test: install ## run the tests; ARGS="-k kafka -x" goes to pytest
+	@$(bin)/python -m pytest $(ARGS)
+
+.PHONY: lint
+lint: venv ## check style, format and the direction of imports
+	@$(bin)/ruff check .
+	@$(bin)/ruff format --check .
+	@$(bin)/lint-imports --config pyproject.toml
+
+.PHONY: types
+types: venv ## check the types of the package
+	@$(bin)/mypy airflow_ft
+
+.PHONY: demo
+demo: install ## deliver real data while processes are killed; KEEP=1 keeps the servers, REPORT=file writes a report
+	@KEEP="$(KEEP)" REPORT="$(REPORT)" $(bin)/python -m tools.demo $(ARGS)
+
+.PHONY: chaos
+chaos: install ## kill processes at random moments and count rows; KILLS=number, SEED=number, REPORT=file
+	@KILLS="$(KILLS)" SEED="$(SEED)" REPORT="$(REPORT)" $(bin)/python -m tests.chaos $(ARGS)
+
+.PHONY: lock
+lock: venv ## renew requirements.lock from setup.cfg
+	@$(uv) pip compile setup.cfg --extra dev --constraint tools/lock-constraints.txt --upgrade --quiet \
+		--universal --python-version 3.11 --no-annotate --no-header --output-file requirements.lock
+	@git --no-pager diff --stat -- requirements.lock
+
+.PHONY: wheel
+wheel: venv ## build wheel and source archive into dist/
+	@rm -rf build dist
+	@$(bin)/python -m build --installer uv --outdir dist . >/dev/null
+	@ls -l dist
+
+.PHONY: clean
+clean: ## remove what builds and tests left; ALL=1 removes .local too
+	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache spark-warehouse metastore_db derby.log
+	@find . -name __pycache__ -type d -not -path './.local/*' -prune -exec rm -rf {} +
+	@$(if $(ALL),rm -rf .local)
