@@ -1,0 +1,94 @@
+"""The page's API: read-only, for users who may see plugins, and only pipelines of DAGs that they may see."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
+from fastapi import Depends, FastAPI, HTTPException, Query
+from fastapi.responses import FileResponse
+
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.model import Checkpoint, PipelineStatus
+from airflow_ft.core.ports import Store
+from airflow_ft.hooks.connections import server_connections
+from airflow_ft.hooks.store import open_configured_store
+
+
+def create_app() -> FastAPI:
+    """The application. FastAPI applications of plugins have no authorisation of their own: every route gets it here."""
+    app = FastAPI(
+        title="Checkpoints",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(requires_access_view(AccessView.PLUGINS))],
+    )
+
+    @app.get("/page.js")
+    def page() -> FileResponse:
+        return FileResponse(Path(__file__).with_name("page.js"), media_type="text/javascript")
+
+    @app.get("/pipelines")
+    def pipelines(user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = 15) -> dict[str, Any]:
+        visible = get_auth_manager().get_authorized_dag_ids(user=user)
+        try:
+            with closing(open_configured_store(connections=server_connections)) as store:
+                found = [_pipeline(store, row.name, limit) for row in store.pipelines()]
+                now = store.now().isoformat()
+        except AirflowFtError as error:
+            raise HTTPException(503, str(error)) from error
+        return {"now": now, "pipelines": [each for each in found if _is_visible(each, visible)]}
+
+    return app
+
+
+def _is_visible(pipeline: dict[str, Any], dag_ids: Collection[str]) -> bool:
+    """Whether the user may see every DAG that has staged one of these checkpoints."""
+    return all(c["dag_id"] in dag_ids for c in pipeline["checkpoints"] if c["dag_id"])
+
+
+def _pipeline(store: Store, name: str, limit: int) -> dict[str, Any]:
+    row = store.pipeline(name)
+    latest = store.latest_confirmed(name)
+    return {
+        "name": name,
+        "halted": f"{row.halt_reason}: {row.halt_message}" if row.status is PipelineStatus.HALTED else "",
+        "confirmed": latest.number if latest else 0,
+        "at_work": str(row.turn) if row.turn else "",
+        "checkpoints": [_checkpoint(c) for c in store.checkpoints(name, limit)],
+    }
+
+
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    plan = checkpoint.plan
+    at = checkpoint.completed_at or checkpoint.decided_at or checkpoint.prepared_at or checkpoint.staged_at
+    return {
+        "number": checkpoint.number,
+        "state": checkpoint.state.value,
+        "confirmed": checkpoint.is_confirmed,
+        "dag_id": checkpoint.run.dag_id if checkpoint.run else "",
+        "run_id": checkpoint.run.run_id if checkpoint.run else "",
+        "rows": dict(checkpoint.segment.rows) if checkpoint.segment else {},
+        "at": (at or checkpoint.triggered_at).isoformat(),
+        "message": " ".join(
+            text for text in (checkpoint.message, checkpoint.reason.explanation if checkpoint.reason else "") if text
+        ),
+        "delivers": [segment.number for segment in plan.segments] if plan else [],
+        "reasons": list(plan.reasons) if plan else [],
+        "participants": [
+            {
+                "name": participant.name,
+                "kind": participant.kind,
+                "strategy": participant.strategy,
+                "sinks": sorted(participant.sinks),
+                "proof": (vote := checkpoint.votes.get(participant.name)) is not None and vote.proof is not None,
+            }
+            for participant in (plan.participants if plan else ())
+        ],
+    }

@@ -1,0 +1,158 @@
+"""Errors and results of steps, as Airflow understands them; the steps themselves are the core's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+
+from airflow_ft.core import steps
+from airflow_ft.core.errors import JobError, SinkUnavailableError
+from airflow_ft.core.model import RunKey
+from airflow_ft.core.steps import Context
+from airflow_ft.operators.base import CheckpointOperator
+from airflow_ft.operators.commit import CommitOperator
+from airflow_ft.operators.confirm import ConfirmOperator
+from airflow_ft.operators.recover import RecoverOperator
+from airflow_ft.triggers.turn import TurnTrigger
+from tests.core.systems import NoArchive
+from tests.core.world import PIPELINE, World
+
+pytestmark = pytest.mark.airflow
+
+
+class Events(dict[Any, Any]):
+    """Stands for Airflow's accessor: one object an asset, made when it is asked for."""
+
+    def __missing__(self, asset: Any) -> Any:
+        self[asset] = SimpleNamespace(extra={})
+        return self[asset]
+
+
+def airflow_context() -> Any:
+    ti = SimpleNamespace(dag_id="dag", run_id="run-1", task_id="orders.step", map_index=2, try_number=3)
+    return {"ti": ti, "data_interval_end": None, "outlet_events": Events()}
+
+
+def bound(operator: CheckpointOperator, run: Context) -> CheckpointOperator:
+    """The operator, working on a run of the model world."""
+
+    @contextmanager
+    def run_context(_: Any) -> Iterator[Context]:
+        yield run
+
+    operator.run_context = run_context  # type: ignore[method-assign]
+    return operator
+
+
+def do(operator: CheckpointOperator, run: Context, context: Any = None) -> Any:
+    return type(operator).execute.__wrapped__(bound(operator, run), context or airflow_context())  # type: ignore[attr-defined]
+
+
+class Raising(CheckpointOperator):
+    error: Exception = RuntimeError()
+
+    def step(self, run: Context, context: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (JobError("the job raised.", remedy="mend it.", pipeline="orders"), AirflowFailException),
+        (SinkUnavailableError("it is down.", remedy="wait.", participant="shop"), AirflowException),
+    ],
+)
+def test_only_what_trying_again_can_mend_is_tried_again(
+    error: Exception, expected: type[Exception], tmp_path: Path
+) -> None:
+    operator = Raising(task_id="t", pipeline="orders")
+    operator.error = error
+    with pytest.raises(AirflowException) as caught:
+        do(operator, World(tmp_path).context())
+    assert type(caught.value) is expected
+    assert str(caught.value) == str(error)
+
+
+def test_the_worker_is_named_without_its_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    operator = CheckpointOperator(task_id="t", pipeline="orders")
+    with operator.run_context(airflow_context()) as run:
+        assert run.worker.task == "dag/run-1/orders.step[2]"
+        assert run.worker.try_number == 3
+        assert run.run == RunKey("dag", "run-1")
+        assert (tmp_path / "airflow_ft" / "ft.db").exists()
+
+
+def test_recover_waits_in_the_triggerer_while_another_run_is_at_work(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, RunKey("dag", "another"), None)
+    run = steps.Context(**{**_fields(world.context()), "run_is_over": lambda _: False})
+    with pytest.raises(TaskDeferred) as caught:
+        do(RecoverOperator(task_id="t", pipeline=PIPELINE, poll_interval=1.5), run)
+    trigger = caught.value.trigger
+    assert isinstance(trigger, TurnTrigger)
+    assert (trigger.pipeline, trigger.dag_id, trigger.run_id, trigger.poll_interval) == (PIPELINE, "dag", "run-1", 1.5)
+
+
+def _fields(run: Context) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in Context.__slots__}
+
+
+def test_a_commit_with_nothing_to_commit_is_skipped(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(0)
+    with pytest.raises(AirflowSkipException):
+        do(CommitOperator(task_id="t", pipeline=PIPELINE, participant="db"), world.context())
+
+
+def test_a_commit_before_the_decision_is_skipped(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    run = world.context()
+    steps.prepare_step(run, world.delivery, world.config, "db")
+    steps.prepare_step(run, world.delivery, world.config, "log")
+    with pytest.raises(AirflowSkipException):
+        do(CommitOperator(task_id="t", pipeline=PIPELINE, participant="log"), run)
+    assert do(CommitOperator(task_id="t", pipeline=PIPELINE, participant="db"), run) == {"numbers": [1]}
+
+
+def test_the_asset_tells_what_was_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_ft.wal.retention.WalArchive", lambda _: NoArchive())
+    world = World(tmp_path)
+    world.stage(2)
+    run = world.context()
+    for name in world.delivery.names:
+        steps.prepare_step(run, world.delivery, world.config, name)
+    for name in world.delivery.names:
+        steps.commit_step(run, name)
+    operator = ConfirmOperator(task_id="t", pipeline=PIPELINE)
+    context = airflow_context()
+    assert do(operator, run, context) == {"numbers": [1, 2], "latest": 2, "rows": 40}
+    [extra] = [event.extra for event in context["outlet_events"].values()]
+    assert extra == {"pipeline": PIPELINE, "number": 2, "numbers": [1, 2], "rows": 40}
+    assert operator.outlets
+
+
+def test_a_confirmation_of_nothing_updates_no_asset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_ft.wal.retention.WalArchive", lambda _: NoArchive())
+    world = World(tmp_path)
+    world.stage(0)
+    operator = ConfirmOperator(task_id="t", pipeline=PIPELINE)
+    context = airflow_context()
+    assert do(operator, world.context(), context)["numbers"] == []
+    assert not context["outlet_events"] and not operator.outlets
+
+
+def test_a_confirmation_without_proof_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_ft.wal.retention.WalArchive", lambda _: NoArchive())
+    world = World(tmp_path)
+    world.stage(1)
+    with pytest.raises(AirflowFailException, match="checkpoint 1 is STAGED"):
+        do(ConfirmOperator(task_id="t", pipeline=PIPELINE), world.context())

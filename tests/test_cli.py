@@ -1,0 +1,155 @@
+"""`airflow ft ...` by way of Airflow's own parser, over a real decision log and model sinks."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core import steps
+from airflow_ft.core.lease import Worker, new_epoch
+from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason
+from tests.core.systems import Systems
+from tests.core.world import PIPELINE, World
+
+pytestmark = pytest.mark.airflow
+
+
+@pytest.fixture(scope="module")
+def parser() -> ArgumentParser:
+    from airflow.cli.cli_parser import get_parser
+
+    return get_parser()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path)
+    monkeypatch.setattr("airflow_ft.commands.participant_factory", lambda _: Systems(world.systems))
+    return world
+
+
+@pytest.fixture
+def ft(world: World, parser: ArgumentParser, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command; returns what it printed."""
+
+    def run(*arguments: str) -> str:
+        args = parser.parse_args(["ft", *arguments, "--store", f"sqlite:///{world.folder}/ft.db"])
+        args.func(args)
+        return capsys.readouterr().out
+
+    return run
+
+
+def prepared(world: World, count: int = 1) -> list[int]:
+    """Checkpoints that every sink has voted for, and a process that died then."""
+    numbers = world.stage(count)
+    for name in world.delivery.names:
+        steps.prepare_step(world.context(), world.delivery, world.config, name)
+    return numbers
+
+
+def test_looking_changes_nothing(world: World, ft: Any) -> None:
+    assert "No data found" in ft("pipelines")
+    prepared(world)
+    before = len(world.store.events(PIPELINE))
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert (row["pipeline"], row["status"], row["confirmed"], row["unsettled"]) == (PIPELINE, "ACTIVE", "0", "1")
+    [row] = json.loads(ft("checkpoints", PIPELINE, "-o", "json"))
+    assert (row["number"], row["state"], row["rows"]) == ("1", "PREPARED", "20")
+    events = json.loads(ft("events", PIPELINE, "1", "-o", "json"))
+    assert events and {event["checkpoint"] for event in events} == {"1"}
+    text = ft("show", PIPELINE, "1")
+    for words in ("PREPARED", "db carries the commit point", "voted yes", "copies 10, rows 10"):
+        assert words in text, text
+    assert len(world.store.events(PIPELINE)) == before
+
+
+def test_show_tells_the_proofs(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    assert "proof of epoch" in ft("show", PIPELINE, "1")
+
+
+def test_recover_settles_what_is_in_doubt(world: World, ft: Any) -> None:
+    numbers = prepared(world)
+    assert "left alone" in ft("recover", PIPELINE, "--min-age", "3600")
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
+    assert "checkpoint 1 was in doubt: it is COMPLETED now" in ft("recover", PIPELINE)
+    world.check_exactly_once(numbers)
+    assert "nothing is in doubt" in ft("recover", PIPELINE)
+
+
+@pytest.mark.parametrize(("option", "after"), [((), AfterAbort.CARRIED), (("--rewind",), AfterAbort.REWOUND)])
+def test_abort_asks_first_and_leaves_a_tombstone(
+    world: World, ft: Any, option: Any, after: AfterAbort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(world)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with pytest.raises(SystemExit, match="Nothing was changed"):
+        ft("abort", PIPELINE, "1", *option)
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
+    ft("abort", PIPELINE, "1", *option, "--yes", "--reason", "a test")
+    found = world.store.checkpoint(PIPELINE, 1)
+    assert (found.state, found.after_abort) == (CheckpointState.ABORTED, after)
+    assert "a test" in found.message
+    assert world.systems["db"].markers[1].outcome == "aborted"
+
+
+def test_what_is_delivered_cannot_be_aborted_and_nothing_later_is_touched(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    prepared(world)
+    with pytest.raises(SystemExit, match="it is COMPLETED"):
+        ft("abort", PIPELINE, "1", "--yes")
+    assert world.store.checkpoint(PIPELINE, 2).state is CheckpointState.PREPARED
+
+
+def test_rewind_gives_up_what_is_not_delivered(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    delivered = world.store.pipeline(PIPELINE).base
+    prepared(world, 2)
+    world.stage(1)
+    ft("rewind", PIPELINE, "--yes")
+    assert [world.store.checkpoint(PIPELINE, n).after_abort for n in (2, 3, 4)] == [AfterAbort.REWOUND] * 3
+    assert world.store.pipeline(PIPELINE).base == delivered
+    assert world.systems["db"].rows == [1]
+
+
+def test_rewind_refuses_what_is_decided(world: World, ft: Any) -> None:
+    prepared(world)
+    steps.commit_step(world.context(), "db")
+    with pytest.raises(SystemExit, match="airflow ft recover"):
+        ft("rewind", PIPELINE, "--yes")
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.COMMITTING
+
+
+def test_resume_lets_a_halted_pipeline_go_on(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    assert "not halted" in ft("resume", PIPELINE)
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
+    assert "HALTED (TOKEN_LOST)" in ft("pipelines")
+    text = ft("resume", PIPELINE, "--yes")
+    assert "the token is gone" in text and "is ACTIVE" in text
+
+
+def test_unknown_names_are_told_with_the_known_ones(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    with pytest.raises(SystemExit, match="known are: orders"):
+        ft("checkpoints", "no-such")
+    with pytest.raises(SystemExit, match="no such checkpoint"):
+        ft("show", PIPELINE, "9")
+
+
+def test_a_living_process_is_not_fenced_by_a_command(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__LEASE_SECONDS", "6")
+    prepared(world)
+    with (
+        new_epoch(world.store, PIPELINE, Worker("dag/run/step"), "at work", 0.3),
+        pytest.raises(SystemExit, match="at work"),
+    ):
+        ft("recover", PIPELINE)

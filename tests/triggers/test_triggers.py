@@ -1,0 +1,152 @@
+"""Triggers look again and again, change nothing, and can be made anew from what they say of themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.triggers.base import BaseTrigger
+
+from airflow_ft.checkpoints import Gate
+from airflow_ft.core.errors import StoreUnavailableError
+from airflow_ft.core.lease import Worker
+from airflow_ft.core.model import RunKey
+from airflow_ft.triggers.checkpoint import CheckpointTrigger
+from airflow_ft.triggers.polling import poll
+from airflow_ft.triggers.turn import TurnTrigger
+from tests.core.world import PIPELINE, World
+
+pytestmark = pytest.mark.airflow
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def warning(self, msg: str, /, *args: Any) -> None:
+        self.lines.append(msg % args)
+
+
+def url(folder: Path) -> str:
+    return f"sqlite:///{folder}/ft.db"
+
+
+async def first_event(trigger: BaseTrigger) -> Any:
+    async for event in trigger.run():
+        return event.payload
+    raise AssertionError("no event")
+
+
+def again(trigger: BaseTrigger) -> BaseTrigger:
+    path, arguments = trigger.serialize()
+    module, _, name = path.rpartition(".")
+    made: BaseTrigger = getattr(import_module(module), name)(**arguments)
+    return made
+
+
+def test_polling_outlives_an_outage_and_mentions_it_once() -> None:
+    answers: list[Any] = [None, StoreUnavailableError("down."), StoreUnavailableError("down."), None, 7]
+    log = Log()
+
+    def question() -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert asyncio.run(poll(question, 0.0, log)) == 7
+    assert len(log.lines) == 1
+
+
+def test_polling_does_not_hide_what_waiting_cannot_mend() -> None:
+    def question() -> Any:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        asyncio.run(poll(question, 0.0, Log()))
+
+
+def test_the_gate_is_watched_until_it_opens(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    trigger = again(
+        CheckpointTrigger(pipeline=PIPELINE, gate=Gate(number=1).to_json(), store=url(tmp_path), poll_interval=0.01)
+    )
+    before = len(world.store.events(PIPELINE))
+    assert isinstance(trigger, CheckpointTrigger)
+    looks: list[Any] = []
+    look = trigger.look
+
+    def counted() -> Any:
+        looks.append(look())
+        if len(looks) == 3:
+            assert len(world.store.events(PIPELINE)) == before, "it changes nothing"
+            world.steps(world.context())
+        return looks[-1]
+
+    trigger.look = counted  # type: ignore[method-assign]
+    assert asyncio.run(first_event(trigger)) == {"pipeline": PIPELINE, "number": 1}
+    assert looks[:3] == [None] * 3
+
+
+def turn_trigger(folder: Path, run_id: str = "waiting", lease_seconds: float = 0.2) -> TurnTrigger:
+    trigger = again(
+        TurnTrigger(
+            pipeline=PIPELINE,
+            dag_id="dag",
+            run_id=run_id,
+            store=url(folder),
+            lease_seconds=lease_seconds,
+            poll_interval=0.01,
+        )
+    )
+    assert isinstance(trigger, TurnTrigger)
+    return trigger
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> set[RunKey]:
+    """The DAG runs that can go on, as Airflow would say."""
+    alive: set[RunKey] = set()
+    monkeypatch.setattr("airflow_ft.runs.run_is_over", lambda run: run not in alive)
+    return alive
+
+
+def test_a_turn_is_free_when_nobody_has_it_or_its_run_is_over(tmp_path: Path, runs: set[RunKey]) -> None:
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    assert turn_trigger(tmp_path).is_free()
+    holder = RunKey("dag", "holder")
+    world.store.enter_turn(PIPELINE, holder, None)
+    runs.add(holder)
+    assert not turn_trigger(tmp_path).is_free()
+    assert turn_trigger(tmp_path, "holder").is_free(), "it is its own"
+    runs.clear()
+    assert turn_trigger(tmp_path).is_free()
+
+
+def test_a_turn_is_not_free_while_a_lease_is_alive(
+    tmp_path: Path, runs: set[RunKey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr("airflow_ft.triggers.turn.time", SimpleNamespace(monotonic=lambda: clock.now))
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    lease = Worker("dag/holder/step").lease()
+    epoch = world.store.take_epoch(PIPELINE, 0, {}, lease, "test")
+    trigger = turn_trigger(tmp_path, lease_seconds=30)
+    for _ in range(5):  # a living holder renews, for longer than a lease
+        assert not trigger.is_free()
+        clock.now += 10
+        world.store.renew_lease(PIPELINE, epoch, lease.holder)
+    assert not trigger.is_free()
+    clock.now += 14.9
+    assert not trigger.is_free()
+    clock.now += 0.2
+    assert trigger.is_free(), "it has stood still for half a lease"
+    world.store.release_lease(PIPELINE, lease.holder)
+    assert turn_trigger(tmp_path).is_free()
