@@ -95,6 +95,7 @@ class PostgresDatabase:
         self._secrets = [value for name, value in given.items() if "password" in name and value]
         self._dsn: dict[str, Any] = {"application_name": "airflow_ft", **given}
         self._statement_timeout = statement_timeout
+        self._answer_margin = ANSWER_MARGIN
         self._warned = False
         where = f"{given.get('host', given.get('hostaddr', ''))}:{given.get('port', '5432')}"
         user = f"{given['user']}@" if "user" in given else ""
@@ -177,7 +178,7 @@ class PostgresDatabase:
         """Runs one statement and waits for its answer, at most the statement time-out and a margin."""
         cursor = connection.cursor()
         cursor.execute(_translated(sql), values)
-        _wait(connection, self._statement_timeout + ANSWER_MARGIN)
+        _wait(connection, self._statement_timeout + self._answer_margin)
         return cursor
 
     def _begin(self) -> extensions.connection:

@@ -23,7 +23,7 @@ _LATEST_CONFIRMED = select_checkpoints(
     " ORDER BY number DESC LIMIT 1)"
 )
 _CUTOFF = (
-    "SELECT number FROM checkpoint WHERE pipeline = ? AND delivered_by IS NOT NULL"
+    "SELECT number FROM checkpoint WHERE pipeline = ? AND is_delivered = 1"
     " ORDER BY number DESC LIMIT 1 OFFSET ?"
 )
 _PRUNABLE = select_checkpoints("pipeline = ? AND is_prunable = 1 AND delivered_by < ? ORDER BY number LIMIT ?")

@@ -51,7 +51,7 @@ CREATE TABLE run (
 -- `epoch` is the one that last changed the state. `planned_by` is the newest number whose plan contains this segment.
 -- `is_open` says what Checkpoint.is_undelivered and open_checkpoints say, `is_prunable` what prunable says, `is_base`
 -- that position_before may return it, `is_referenced` that its files are needed: generated, so that no write can forget
--- them.
+-- them; each is the condition of a partial index, so that no look-up depends on the length of the history.
 CREATE TABLE checkpoint (
     pipeline TEXT NOT NULL REFERENCES pipeline (name),
     number BIGINT NOT NULL,
@@ -96,6 +96,7 @@ CREATE TABLE checkpoint (
             ELSE 0
         END
     ) STORED,
+    is_delivered SMALLINT GENERATED ALWAYS AS (CASE WHEN delivered_by IS NOT NULL THEN 1 ELSE 0 END) STORED,
     is_base SMALLINT GENERATED ALWAYS AS (
         CASE WHEN spark_location IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound') THEN 1 ELSE 0 END
     ) STORED,
@@ -113,7 +114,7 @@ CREATE INDEX checkpoint_open ON checkpoint (pipeline, number) WHERE is_open = 1;
 CREATE INDEX checkpoint_prunable ON checkpoint (pipeline, number) WHERE is_prunable = 1;
 CREATE INDEX checkpoint_base ON checkpoint (pipeline, number) WHERE is_base = 1;
 CREATE INDEX checkpoint_referenced ON checkpoint (pipeline, number) WHERE is_referenced = 1;
-CREATE INDEX checkpoint_delivered ON checkpoint (pipeline, number) WHERE delivered_by IS NOT NULL;
+CREATE INDEX checkpoint_delivered ON checkpoint (pipeline, number) WHERE is_delivered = 1;
 CREATE INDEX checkpoint_completed ON checkpoint (pipeline, number) WHERE state = 'COMPLETED';
 CREATE INDEX checkpoint_run ON checkpoint (pipeline, dag_id, run_id, number);
 

@@ -1,0 +1,349 @@
+"""The decision log in PostgreSQL: the same behaviour as in SQLite, and what only a server can do to it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
+from airflow_ft.core.ports import Store
+from airflow_ft.store import open_store
+from airflow_ft.store.postgres import PostgresStore
+from tests.integration.proxy import Proxy
+from tests.store.scene import PIPELINE, Scene, a_position, a_segment
+from tests.store.test_aborting import TestAborts, TestRewinds
+from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, TestReading, TestVotes
+from tests.store.test_epochs import TestEpochs, TestHalts, TestLeases, TestPipelines, TestTurns
+from tests.store.test_staging import TestStaging
+from tools.servers import Postgres
+
+__all__ = [
+    "TestAborts",
+    "TestDecisions",
+    "TestEpochs",
+    "TestHalts",
+    "TestLeases",
+    "TestPipelines",
+    "TestPlans",
+    "TestProofs",
+    "TestReading",
+    "TestRewinds",
+    "TestStaging",
+    "TestTurns",
+    "TestVotes",
+]
+
+
+def url_of(server: Postgres, schema: str, *, port: int | None = None, user: str = "", password: str = "") -> str:
+    who = f"{quote(user or server.user)}:{quote(password or server.password)}"
+    return f"postgresql://{who}@{server.host}:{port or server.port}/postgres?schema={schema}&connect_timeout=5"
+
+
+def dsn_of(server: Postgres, schema: str, **changes: str | int) -> dict[str, str]:
+    fields: dict[str, str | int] = {
+        "host": server.host,
+        "port": server.port,
+        "user": server.user,
+        "password": server.password,
+        "dbname": "postgres",
+        "schema": schema,
+        **changes,
+    }
+    return {name: str(value) for name, value in fields.items()}
+
+
+@pytest.fixture
+def schema(postgres: Postgres) -> Iterator[str]:
+    name = f"ft_{uuid.uuid4().hex[:12]}"
+    yield name
+    postgres.sql(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+
+
+@pytest.fixture
+def store_url(postgres: Postgres, schema: str) -> str:
+    return url_of(postgres, schema)
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    store = open_store(store_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def scene(store: Store) -> Scene:
+    return Scene(store)
+
+
+class TestConnections:
+    def test_the_url_for_people_has_no_password(self, postgres: Postgres, store: Store, schema: str) -> None:
+        assert store.url == f"postgresql://admin@127.0.0.1:{postgres.port}/postgres?schema={schema}"
+
+    def test_a_wrong_password_is_said_without_quoting_it(self, postgres: Postgres, schema: str) -> None:
+        with pytest.raises(StoreUnavailableError, match=r"admin.*check that the server runs") as caught:
+            open_store(url_of(postgres, schema, password="open sesame"))
+        assert "sesame" not in str(caught.value)
+
+    def test_a_password_in_a_message_of_the_driver_is_masked(self, postgres: Postgres, schema: str) -> None:
+        with pytest.raises(StoreUnavailableError, match=r'for user "\*\*\*"') as caught:
+            open_store(url_of(postgres, schema, user="sesame", password="sesame"))
+        assert caught.value.__cause__ is None
+
+    def test_a_server_that_is_not_there_is_said_in_time(self, schema: str) -> None:
+        from tools.servers.processes import free_port
+
+        with pytest.raises(StoreUnavailableError, match="cannot be reached") as caught:
+            open_store(f"postgresql://ada:sesame@127.0.0.1:{free_port()}/db?connect_timeout=2")
+        assert not caught.value.unanswered
+        assert "sesame" not in str(caught.value)
+
+    def test_a_server_that_does_not_answer_is_said_in_time(self, postgres: Postgres, schema: str) -> None:
+        with Proxy(postgres.port) as proxy:
+            proxy.swallow_answers(after=b"")
+            with pytest.raises(StoreUnavailableError, match="no answer within 1 s"):
+                PostgresStore(dsn_of(postgres, schema, port=proxy.port, connect_timeout=1))
+
+    @pytest.mark.parametrize(
+        "changes", [{"schema": "a b"}, {"schema": 'x"'}, {"connect_timeout": "soon"}, {"no_such_option": "1"}]
+    )
+    def test_parameters_that_cannot_work_are_refused(self, postgres: Postgres, changes: dict[str, str]) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            PostgresStore({**dsn_of(postgres, "ft"), **changes})
+        assert postgres.password not in str(caught.value)
+
+    def test_commits_are_durable_whatever_the_server_says(self, postgres: Postgres, schema: str) -> None:
+        options = "-c synchronous_commit=off"
+        with PostgresStore(dsn_of(postgres, schema, options=options)) as store:
+            for setting, value in (("synchronous_commit", "on"), ("lock_timeout", "27s"), ("statement_timeout", "30s")):
+                assert store._database.read(f"SHOW {setting}")[0][setting] == value
+
+    def test_a_user_who_may_not_create_the_schema_is_told_the_statement(self, postgres: Postgres, schema: str) -> None:
+        postgres.sql(f"CREATE ROLE {schema} LOGIN PASSWORD 'sesame'")
+        postgres.sql("REVOKE CREATE ON DATABASE postgres FROM PUBLIC")
+        try:
+            url = url_of(postgres, schema, user=schema, password="sesame")
+            with pytest.raises(ConfigurationError, match=f"CREATE SCHEMA {schema} AUTHORIZATION {schema}"):
+                open_store(url)
+            postgres.sql(f"CREATE SCHEMA {schema} AUTHORIZATION {schema}")
+            with open_store(url) as store:  # type: ignore[attr-defined]
+                assert Scene(store).stage(1) == [1]
+            postgres.sql(f"REVOKE ALL ON {schema}.checkpoint FROM {schema}")
+            with open_store(url) as store, pytest.raises(ConfigurationError, match="lacks a privilege"):  # type: ignore[attr-defined]
+                store.checkpoints(PIPELINE)
+        finally:
+            postgres.sql(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+            postgres.sql(f"DROP ROLE {schema}")
+
+    def test_processes_that_open_a_new_store_at_once_agree(self, store_url: str) -> None:
+        answers: list[str] = []
+
+        def work() -> None:
+            store = open_store(store_url)
+            answers.append(store.installation)
+            store.close()
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(answers) == 8
+        assert len(set(answers)) == 1
+
+    def test_a_forked_child_uses_connections_of_its_own(self, scene: Scene) -> None:
+        scene.take()
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if scene.trigger() == 1 else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert scene.trigger() == 2
+
+
+class TestFaults:
+    def test_a_pipeline_locked_by_another_is_unavailable_and_nothing_arrives(
+        self, postgres: Postgres, schema: str
+    ) -> None:
+        with PostgresStore(dsn_of(postgres, schema), statement_timeout=0.3) as store:
+            scene = Scene(store)
+            scene.take()
+            other = postgres.connect()
+            other.autocommit = False
+            with other.cursor() as cursor:
+                cursor.execute(f"SELECT 1 FROM {schema}.pipeline FOR UPDATE")
+            with pytest.raises(StoreUnavailableError, match=r"did not answer in time.*pg_stat_activity") as caught:
+                scene.trigger()
+            assert not caught.value.unanswered
+            assert scene.open_numbers() == []  # reads go on
+            other.close()
+            assert scene.trigger() == 1
+
+    def test_a_stopped_writer_does_not_hold_the_pipeline_for_ever(self, postgres: Postgres, schema: str) -> None:
+        with (
+            PostgresStore(dsn_of(postgres, schema), statement_timeout=0.3) as stopped,
+            PostgresStore(dsn_of(postgres, schema), statement_timeout=20) as store,
+        ):
+            scene = Scene(store)
+            scene.take()
+            database = stopped._database
+            with pytest.raises(StoreUnavailableError) as caught, database.write() as tx:
+                tx.rows(f"SELECT * FROM pipeline WHERE name = ?{database.row_lock}", PIPELINE)
+                tx.change("UPDATE pipeline SET next_number = 77 WHERE name = ?", PIPELINE)
+                assert scene.trigger() == 1  # waits until the server has ended the session of the stopped one
+            assert caught.value.unanswered  # it sent COMMIT, and cannot know
+            assert scene.trigger() == 2
+
+    def test_a_session_that_was_ended_while_idle_is_replaced(self, postgres: Postgres, scene: Scene) -> None:
+        scene.take()
+        for write in (True, False):
+            _end_sessions(postgres)
+            if write:
+                assert scene.trigger() == 1
+            else:
+                assert scene.open_numbers() == [1]
+
+    def test_a_connection_lost_before_commit_leaves_nothing(self, postgres: Postgres, schema: str) -> None:
+        with PostgresStore(dsn_of(postgres, schema)) as store:
+            scene = Scene(store)
+            scene.take()
+            database = store._database
+            with pytest.raises(StoreUnavailableError) as caught, database.write() as tx:
+                tx.change("UPDATE pipeline SET next_number = 77 WHERE name = ?", PIPELINE)
+                _end_sessions(postgres)
+                tx.rows("SELECT 1 AS one")
+            assert not caught.value.unanswered
+            assert scene.trigger() == 1
+
+    @pytest.mark.parametrize("how", ["silence", "cut"])
+    @pytest.mark.parametrize("arrives", [True, False])
+    def test_a_lost_answer_to_commit_is_unanswered_and_a_new_epoch_settles_it(
+        self, postgres: Postgres, schema: str, how: str, arrives: bool
+    ) -> None:
+        """DESIGN 4: a write without an answer may still arrive; only a later write ends the doubt."""
+        direct = PostgresStore(dsn_of(postgres, schema))
+        with Proxy(postgres.port) as proxy, direct:
+            dsn = dsn_of(postgres, schema, port=proxy.port)
+            with PostgresStore(dsn, statement_timeout=20) as store:
+                store._database._answer_margin = -19.0  # type: ignore[attr-defined]
+                scene = Scene(store)
+                scene.take()
+                number = scene.trigger()
+                if arrives:
+                    proxy.swallow_answers(after=b"COMMIT", cut=how == "cut")
+                else:
+                    proxy.swallow_requests(after=b"COMMIT", cut=how == "cut")
+                with pytest.raises(StoreUnavailableError, match="may or may not be there") as caught:
+                    scene.publish(number)
+                assert caught.value.unanswered
+                proxy.pass_on()
+                successor = Scene(direct, epoch=1)
+                late = proxy.release if not arrives and how == "silence" else None
+                if late is None:
+                    _wait_for_no_open_transaction(postgres, schema)
+                    assert successor.take("other") == 2
+                else:
+                    # The request is still on its way and holds the row; it lands before the epoch, or never.
+                    taking = threading.Thread(target=successor.take, args=("other",))
+                    taking.start()
+                    late()
+                    taking.join()
+                state = successor.checkpoint(number).state.value
+                assert state == ("STAGED" if arrives or late else "ABORTED")
+                assert successor.kinds(number) == ["TRIGGERED", state]
+                with pytest.raises(Exception, match="epoch 1 is over"):
+                    store.publish(PIPELINE, 1, number, 0, a_segment(number), a_position(1), {})
+
+    def test_what_was_acknowledged_outlives_a_killed_server(self, own_server: Callable[..., Any]) -> None:
+        server: Postgres = own_server(Postgres)
+        store = open_store(url_of(server, "airflow_ft"))
+        scene = Scene(store)
+        scene.take()
+        acknowledged: list[int] = []
+        failures: list[StoreUnavailableError] = []
+        enough = threading.Event()
+
+        def write() -> None:
+            try:
+                while True:
+                    number = scene.trigger()
+                    acknowledged.append(number)
+                    if len(acknowledged) >= 20:
+                        enough.set()
+            except StoreUnavailableError as error:
+                failures.append(error)
+
+        for _ in range(2):
+            enough.clear()
+            known = len(acknowledged)
+            writer = threading.Thread(target=write)
+            writer.start()
+            assert enough.wait(30)
+            server.kill()
+            writer.join(30)
+            assert not writer.is_alive()
+            with pytest.raises(StoreUnavailableError):
+                scene.open_numbers()
+            server.start()
+            present = {c.number for c in store.checkpoints(PIPELINE, limit=100_000)}
+            assert set(acknowledged) <= present
+            assert len(acknowledged) > known
+            # At most the one write without an answer is there beyond what was acknowledged.
+            assert len(present - set(acknowledged)) <= len(failures)
+            acknowledged = sorted(present)
+            assert scene.kinds().count("TRIGGERED") == len(present)
+        store.close()
+
+
+class TestFlatness:
+    def test_no_operation_reads_a_whole_table(self, postgres: Postgres, store: Store, schema: str) -> None:
+        from tests.store.flatness import every_operation, recorded
+
+        statements = recorded(store, every_operation)
+        Scene(store, "crowd").stage(1)
+        for table, key in (("checkpoint", "number"), ("event", "id")):
+            columns = [
+                row[0]
+                for row in postgres.sql(
+                    "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
+                    " AND is_generated = 'NEVER' AND column_name NOT IN (%s, 'state', 'finalised', 'delivered_by')"
+                    " ORDER BY ordinal_position",
+                    args=[schema, table, key],
+                )
+            ]
+            settled = ", state, finalised, delivered_by" if table == "checkpoint" else ""
+            values = ", 'COMPLETED', 1, g" if table == "checkpoint" else ""
+            postgres.sql(
+                f"INSERT INTO {schema}.{table} ({', '.join(columns)}, {key}{settled})"
+                f" SELECT {', '.join('t.' + c for c in columns)}, g{values}"
+                f" FROM {schema}.{table} t, generate_series(1000, 5000) g"
+                f" WHERE t.pipeline = 'crowd' AND t.{key} = 1"
+            )
+        connection = postgres.connect()
+        with connection.cursor() as cursor:
+            cursor.execute(f"ANALYZE; SET search_path TO {schema}")
+            for sql, arguments in statements:
+                cursor.execute("EXPLAIN " + sql.replace("?", "%s"), arguments)
+                plan = "\n".join(row[0] for row in cursor.fetchall())
+                for table in ("checkpoint", "event"):
+                    assert f"Seq Scan on {table}" not in plan, f"{sql}\n{plan}"
+        connection.close()
+
+
+def _end_sessions(server: Postgres) -> None:
+    server.sql("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'airflow_ft'")
+
+
+def _wait_for_no_open_transaction(server: Postgres, schema: str) -> None:
+    connection = server.connect()
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET lock_timeout = '20s'; SELECT 1 FROM {schema}.pipeline FOR UPDATE")
+    connection.close()

@@ -1,0 +1,105 @@
+"""Records every statement that the store sends, so that the databases can be asked how they would run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_ft.core.model import AfterAbort, HaltReason
+from airflow_ft.core.ports import Store
+from airflow_ft.store.database import Row
+from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease
+
+Statement = tuple[str, tuple[object, ...]]
+
+
+class _RecordingTransaction:
+    def __init__(self, tx: Any, statements: list[Statement]) -> None:
+        self._tx, self._statements = tx, statements
+
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        self._statements.append((sql, values))
+        found: list[Row] = self._tx.rows(sql, *values)
+        return found
+
+    def change(self, sql: str, *values: object) -> int:
+        self._statements.append((sql, values))
+        changed: int = self._tx.change(sql, *values)
+        return changed
+
+    def now(self) -> int:
+        now: int = self._tx.now()
+        return now
+
+
+class _RecordingDatabase:
+    def __init__(self, database: Any) -> None:
+        self._database = database
+        self.statements: list[Statement] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def read(self, sql: str, *values: object) -> list[Row]:
+        self.statements.append((sql, values))
+        found: list[Row] = self._database.read(sql, *values)
+        return found
+
+    @contextmanager
+    def write(self) -> Iterator[_RecordingTransaction]:
+        with self._database.write() as tx:
+            yield _RecordingTransaction(tx, self.statements)
+
+
+def recorded(store: Any, work: Callable[[Store], None]) -> list[Statement]:
+    """The distinct statements that `work` makes the store send."""
+    plain = store._database
+    recording = _RecordingDatabase(plain)
+    store._database = recording
+    try:
+        work(store)
+    finally:
+        store._database = plain
+    return list({sql: (sql, values) for sql, values in recording.statements}.values())
+
+
+def every_operation(store: Store) -> None:
+    """Calls each operation of the protocol in each of its ways."""
+    scene = Scene(store)
+    scene.stage(4)
+    scene.complete(2, [1, 2])
+    scene.abort(3)
+    scene.prepare(4, [3, 4])
+    scene.abort(4)
+    store.hold_lease(PIPELINE, 1, a_lease("task"))
+    store.renew_lease(PIPELINE, 1, "task")
+    store.release_lease(PIPELINE, "task")
+    scene.trigger()
+    scene.take("other")
+    store.adopt_run(PIPELINE, 2, RUN)
+    scene.complete(scene.carry(), [3, 4])
+    scene.stage(3)
+    scene.plan(8, [7, 8])
+    scene.abort(8)
+    scene.trigger()
+    scene.abort(9, AfterAbort.REWOUND, 7)
+    store.rewind(PIPELINE, 2, 1, None, "a test")
+    store.prune(PIPELINE, 1)
+    store.enter_turn(PIPELINE, RUN, store.now())
+    store.enter_turn(PIPELINE, LATER_RUN, None, ended=[RUN])
+    store.leave_turn(PIPELINE, LATER_RUN)
+    store.halt(PIPELINE, HaltReason.TOKEN_LOST, "a test")
+    store.resume(PIPELINE, "a test")
+    store.pipelines()
+    store.run(PIPELINE, RUN)
+    store.checkpoints(PIPELINE)
+    store.open_checkpoints(PIPELINE)
+    store.run_checkpoints(PIPELINE, RUN)
+    store.prunable(PIPELINE, 1, 10)
+    store.position_before(PIPELINE, 3)
+    store.referenced_locations(PIPELINE)
+    store.latest_confirmed(PIPELINE)
+    store.last_delivered(PIPELINE, "db")
+    store.events(PIPELINE)
+    store.events(PIPELINE, 2)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, SparkPosition
+from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
+
+S = CheckpointState
+
+
+class TestAborts:
+    @pytest.mark.parametrize("state", [S.TRIGGERED, S.STAGED, S.PREPARED])
+    def test_what_is_not_decided_can_be_aborted(self, scene: Scene, state: S) -> None:
+        scene.take()
+        number = scene.trigger()
+        if state is not S.TRIGGERED:
+            scene.publish(number)
+        if state is S.PREPARED:
+            scene.prepare(number)
+        assert scene.checkpoint(number).state is state
+        aborted = scene.abort(number)
+        assert (aborted.state, aborted.reason, aborted.message) == (S.ABORTED, AbortReason.DECLINED, "too long")
+        # Of what was never published there are no rows to carry.
+        assert aborted.after_abort is (None if state is S.TRIGGERED else AfterAbort.CARRIED)
+        assert aborted.is_undelivered is (state is not S.TRIGGERED)
+        assert scene.open_numbers() == ([] if state is S.TRIGGERED else [number])
+        assert "ABORTED: DECLINED" in scene.told(number)[-1]
+
+    def test_an_aborted_one_stays_as_it_is(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        first = scene.abort(number)
+        events = len(scene.told())
+        assert scene.abort(number, AfterAbort.REWOUND, number) == first
+        assert len(scene.told()) == events
+
+    @pytest.mark.parametrize("state", [S.COMPLETED, S.SUBSUMED])
+    def test_what_is_settled_is_not_aborted(self, scene: Scene, state: S) -> None:
+        scene.stage(2)
+        scene.complete(2, [1, 2])
+        number = 2 if state is S.COMPLETED else 1
+        with pytest.raises(StateConflictError, match=f"{state.value} and cannot become ABORTED"):
+            scene.abort(number)
+
+    @pytest.mark.parametrize(("after", "rewind_from"), [(AfterAbort.REWOUND, None), (AfterAbort.REWOUND, 3)])
+    def test_a_rewind_must_say_where_it_begins(self, scene: Scene, after: AfterAbort, rewind_from: int | None) -> None:
+        scene.stage(3)
+        with pytest.raises(ConfigurationError, match="REWOUND needs the first number"):
+            scene.abort(2, after, rewind_from)
+        with pytest.raises(ConfigurationError, match="CARRIED checkpoint rewinds nothing"):
+            scene.abort(2, AfterAbort.CARRIED, 1)
+        assert scene.checkpoint(2).state is S.STAGED
+
+
+class TestRewinds:
+    def test_a_rewind_marks_everything_undelivered_from_there_on(self, scene: Scene) -> None:
+        scene.stage(2)
+        scene.stage(5, LATER_RUN)
+        scene.complete(1)
+        scene.abort(3)  # carried
+        scene.plan(5, [3, 4, 5])  # 4 is SUBSUMED
+        scene.prepare(6)
+        triggered = scene.trigger(LATER_RUN)
+        aborted = scene.abort(6, AfterAbort.REWOUND, 3)
+        assert aborted.after_abort is AfterAbort.REWOUND
+        states = {c.number: (c.state, c.after_abort) for c in scene.store.checkpoints(PIPELINE)}
+        assert states == {
+            1: (S.COMPLETED, None),
+            2: (S.STAGED, None),
+            3: (S.ABORTED, AfterAbort.REWOUND),
+            4: (S.SUBSUMED, AfterAbort.REWOUND),
+            5: (S.ABORTED, AfterAbort.REWOUND),
+            6: (S.ABORTED, AfterAbort.REWOUND),
+            7: (S.ABORTED, AfterAbort.REWOUND),
+            triggered: (S.ABORTED, None),
+        }
+        assert scene.checkpoint(7).reason is AbortReason.DECLINED
+        assert scene.checkpoint(triggered).reason is AbortReason.ATTEMPT_ENDED
+        assert scene.open_numbers() == [2]
+        pipeline = scene.store.pipeline(PIPELINE)
+        assert (pipeline.base, pipeline.base_is_clean) == (a_position(2), False)
+        staged = {run: scene.store.run(PIPELINE, run) for run in (RUN, LATER_RUN)}
+        assert {run: row and row.staged for run, row in staged.items()} == {RUN: True, LATER_RUN: False}
+        assert "computed again from Spark's batch 2" in scene.told()[-1]
+
+    def test_a_rewind_to_the_beginning_has_no_base(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.abort(number, AfterAbort.REWOUND, 1)
+        assert scene.store.pipeline(PIPELINE).base is None
+        run = scene.store.run(PIPELINE, RUN)
+        assert run is not None
+        assert not run.staged
+
+    @pytest.mark.parametrize("decided", [False, True])
+    def test_nothing_is_rewound_under_a_number_in_doubt(self, scene: Scene, decided: bool) -> None:
+        scene.stage(3)
+        scene.prepare(2)
+        if decided:
+            scene.decide(2)
+        for rewind in (
+            lambda: scene.abort(3, AfterAbort.REWOUND, 1),
+            lambda: scene.store.rewind(PIPELINE, 1, 2, None, "by hand"),
+        ):
+            with pytest.raises(StateConflictError, match="cannot be rewound yet"):
+                rewind()
+        assert [scene.checkpoint(n).state for n in (1, 3)] == [S.STAGED, S.STAGED]
+        assert scene.store.pipeline(PIPELINE).base_is_clean
+
+    def test_a_person_rewinds_what_is_undelivered(self, scene: Scene) -> None:
+        scene.stage(3)
+        scene.complete(1)
+        scene.store.rewind(PIPELINE, 1, 1, SparkPosition("file:///old", 1), "wrong rates")
+        assert [scene.checkpoint(n).after_abort for n in (1, 2, 3)] == [None, AfterAbort.REWOUND, AfterAbort.REWOUND]
+        assert scene.checkpoint(2).reason is AbortReason.USER
+        assert scene.checkpoint(2).message == "wrong rates"
+        assert scene.checkpoint(1).is_confirmed
+        assert scene.store.pipeline(PIPELINE).base == SparkPosition("file:///old", 1)
+
+    def test_an_attempt_that_began_before_a_rewind_publishes_nothing_after_it(self, scene: Scene) -> None:
+        """I1, I10: its state contains the rewound rows, and its base would leave them out."""
+        scene.stage(2)
+        working = scene.trigger()
+        scene.store.rewind(PIPELINE, 1, 2, a_position(1), "by hand")
+        assert scene.checkpoint(working).state is S.ABORTED
+        later = scene.trigger()
+        with pytest.raises(StateConflictError, match="rewound after these rows were computed"):
+            scene.publish(later)
+        with pytest.raises(StateConflictError, match="rewound since"):
+            scene.store.end_stage(PIPELINE, 1, RUN, a_position(3))
+        assert scene.store.pipeline(PIPELINE).base == a_position(1)
+        scene.stage(1)
+        assert scene.store.pipeline(PIPELINE).last_published == later + 1
+
+    def test_carried_rows_are_delivered_even_while_a_rewind_waits_for_its_stage(self, scene: Scene) -> None:
+        """I7: recover needs no stage to deliver what is left."""
+        scene.stage(3)
+        scene.abort(1)
+        scene.abort(2)
+        scene.store.rewind(PIPELINE, 1, 3, a_position(2), "by hand")
+        number = scene.carry()
+        scene.complete(number, [1, 2])
+        assert scene.open_numbers() == []

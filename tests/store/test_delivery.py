@@ -1,0 +1,468 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.model import AfterAbort, CheckpointState, Outcome, Promise
+from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
+
+S = CheckpointState
+
+
+class TestPlans:
+    def test_a_plan_comes_back_as_it_was_given(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        plan = scene.make_plan(number)
+        assert scene.store.plan(PIPELINE, 1, plan) == plan
+        checkpoint = scene.checkpoint(number)
+        assert (checkpoint.plan, checkpoint.state) == (plan, S.STAGED)
+        assert "PLANNED: 11 rows of number 1 to db (ATOMIC, strategy, after 0)" in scene.told(number)[-1]
+        assert "the transaction of db decides" in scene.told(number)[-1]
+
+    def test_the_first_plan_is_fixed_and_the_second_planner_reads_it(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        first = scene.plan(number)
+        other = replace(scene.make_plan(number), reasons=("mine",))
+        assert scene.store.plan(PIPELINE, 1, other) == first
+        scene.take("other")
+        assert scene.store.plan(PIPELINE, 2, other) == first
+        assert scene.kinds(number).count("PLANNED") == 1
+
+    def test_staged_numbers_of_a_plan_are_subsumed(self, scene: Scene) -> None:
+        scene.stage(3)
+        scene.plan(3, [1, 2, 3])
+        for number in (1, 2):
+            checkpoint = scene.checkpoint(number)
+            assert (checkpoint.state, checkpoint.subsumed_by) == (S.SUBSUMED, 3)
+            assert checkpoint.is_undelivered
+            assert scene.kinds(number)[-1] == "SUBSUMED"
+        assert scene.open_numbers() == [1, 2, 3]
+
+    def test_a_prepared_number_is_never_subsumed(self, scene: Scene) -> None:
+        """Hole 9."""
+        scene.stage(2)
+        scene.prepare(1)
+        with pytest.raises(StateConflictError, match="is in the plan of checkpoint 1"):
+            scene.plan(2, [1, 2])
+        assert scene.checkpoint(1).state is S.PREPARED
+
+    def test_a_segment_is_in_one_living_plan_only(self, scene: Scene) -> None:
+        """I2."""
+        scene.stage(3)
+        scene.plan(2, [1, 2])
+        for segments in ([1, 3], [2, 3], [1, 2, 3]):
+            with pytest.raises(StateConflictError, match="is in the plan of checkpoint 2"):
+                scene.plan(3, segments)
+        assert scene.checkpoint(3).plan is None
+
+    def test_segments_of_an_aborted_plan_travel_with_the_next(self, scene: Scene) -> None:
+        """Hole 2: aborting loses no row."""
+        scene.stage(3)
+        scene.prepare(2, [1, 2])
+        scene.abort(2)
+        assert scene.checkpoint(2).after_abort is AfterAbort.CARRIED
+        assert [c.number for c in scene.store.open_checkpoints(PIPELINE) if c.is_undelivered] == [1, 2, 3]
+        scene.complete(3, [1, 2, 3])
+        assert [scene.checkpoint(n).delivered_by for n in (1, 2, 3)] == [3, 3, 3]
+        assert [scene.checkpoint(n).state for n in (1, 2, 3)] == [S.SUBSUMED, S.ABORTED, S.COMPLETED]
+        assert [scene.checkpoint(n).subsumed_by for n in (1, 2, 3)] == [3, None, None]
+        assert scene.open_numbers() == []
+
+    def test_a_number_without_rows_delivers_what_is_carried(self, scene: Scene) -> None:
+        scene.stage(1)
+        scene.abort(1)
+        number = scene.carry()
+        with pytest.raises(StateConflictError, match="no segment of its own"):
+            scene.plan(number, [1, number])
+        done = scene.complete(number, [1])
+        assert (done.state, done.delivered_by, done.is_confirmed) == (S.COMPLETED, None, True)
+        assert scene.checkpoint(1).delivered_by == number
+        assert "DELIVERED: with checkpoint 2" in scene.told(1)[-1]
+
+    def test_what_was_delivered_or_rewound_is_not_planned_again(self, scene: Scene) -> None:
+        """I2."""
+        scene.stage(3)
+        scene.complete(1)
+        with pytest.raises(StateConflictError, match="segment 1 was delivered by 1"):
+            scene.plan(2, [1, 2])
+        scene.abort(2, AfterAbort.REWOUND, 2)
+        (number,) = scene.stage()
+        with pytest.raises(StateConflictError, match="segment 2 was rewound"):
+            scene.plan(number, [2, number])
+
+    def test_a_plan_must_hold_the_very_segments_that_were_published(self, scene: Scene) -> None:
+        """I1."""
+        scene.stage(1)
+        plan = scene.make_plan(1)
+        for segment in (a_segment(1, rows=11), replace(a_segment(1), digest="0" * 64)):
+            with pytest.raises(StateConflictError, match="not the one that was published"):
+                scene.store.plan(PIPELINE, 1, replace(plan, segments=(segment,)))
+
+    def test_its_own_segment_is_the_last_of_a_plan(self, scene: Scene) -> None:
+        scene.stage(2)
+        with pytest.raises(StateConflictError, match="own segment must be the last"):
+            scene.plan(2, [1])
+
+    @pytest.mark.parametrize(
+        ("changes", "what"),
+        [
+            ({"pipeline": "else"}, "for pipeline 'else'"),
+            ({"installation": "else"}, "another installation"),
+            ({"participants": ()}, "at least one participant"),
+            ({"commit_point": "else"}, "commit point 'else'"),
+            ({"segments": ()}, "delivers nothing"),
+            ({"segments": (a_segment(2), a_segment(1))}, "ascending order"),
+            ({"segments": (a_segment(1), a_segment(1), a_segment(2))}, "ascending order"),
+            ({"segments": (a_segment(2), a_segment(3))}, "ascending order"),
+        ],
+    )
+    def test_a_plan_that_makes_no_sense_is_refused(self, scene: Scene, changes: dict[str, object], what: str) -> None:
+        scene.stage(3)
+        with pytest.raises(ConfigurationError, match=what):
+            scene.store.plan(PIPELINE, 1, replace(scene.make_plan(2), **changes))  # type: ignore[arg-type]
+
+    def test_participants_are_planned_once_each(self, scene: Scene) -> None:
+        scene.stage(1)
+        plan = scene.make_plan(1)
+        with pytest.raises(ConfigurationError, match="each once"):
+            scene.store.plan(PIPELINE, 1, replace(plan, participants=plan.participants * 2))
+
+    def test_only_a_staged_number_is_planned(self, scene: Scene) -> None:
+        scene.stage(2)
+        triggered = scene.trigger()
+        with pytest.raises(StateConflictError, match="it is TRIGGERED"):
+            scene.plan(triggered)
+        scene.abort(1)
+        with pytest.raises(StateConflictError, match="it is ABORTED"):
+            scene.plan(1)
+        scene.plan(2, [1, 2])
+        scene.abort(2)
+        with pytest.raises(StateConflictError, match="it is ABORTED"):
+            scene.plan(2, [1, 2])
+
+
+class TestVotes:
+    def test_the_last_vote_prepares(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.plan(number)
+        assert scene.vote(number, "db").state is S.STAGED
+        checkpoint = scene.vote(number, "log")
+        assert checkpoint.state is S.PREPARED
+        assert checkpoint.prepared_at is not None
+        assert {name: vote.attempt for name, vote in checkpoint.votes.items()} == scene.votes(number)
+        assert scene.kinds(number)[-2:] == ["VOTED", "PREPARED"]
+
+    def test_attempts_are_drawn_from_one_counter(self, scene: Scene) -> None:
+        scene.stage(2)
+        scene.plan(1)
+        scene.plan(2)
+        attempts = [scene.attempt(n, name) for n in (1, 2, 1) for name in ("db", "log")]
+        assert attempts == sorted(set(attempts))
+        assert attempts[0] == 2  # the stage had the first
+
+    def test_only_the_newest_attempt_votes(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.plan(number)
+        with pytest.raises(StateConflictError, match=r"not the newest one \(none\)"):
+            scene.store.vote(PIPELINE, 1, number, "db", 1)
+        old, new = scene.attempt(number, "db"), scene.attempt(number, "db")
+        for wrong in (old, new + 1):
+            with pytest.raises(StateConflictError, match=f"attempt {wrong} at db is not the newest one"):
+                scene.store.vote(PIPELINE, 1, number, "db", wrong)
+        assert scene.store.vote(PIPELINE, 1, number, "db", new).votes["db"].prepared == new
+
+    def test_repeating_a_vote_has_no_effect(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        prepared = scene.prepare(number)
+        events = len(scene.told())
+        again = scene.store.vote(PIPELINE, 1, number, "db", prepared.votes["db"].attempt)
+        assert again == prepared
+        scene.decide(number)
+        scene.store.vote(PIPELINE, 1, number, "db", prepared.votes["db"].attempt)
+        assert len(scene.told()) == events + 1
+
+    def test_after_the_decision_no_new_vote_counts(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.prepare(number)
+        scene.decide(number)
+        attempt = scene.attempt(number, "log")
+        with pytest.raises(StateConflictError, match="the votes are counted"):
+            scene.store.vote(PIPELINE, 1, number, "log", attempt)
+
+    def test_without_a_plan_or_for_a_stranger_there_is_no_attempt(self, scene: Scene) -> None:
+        scene.stage(2)
+        with pytest.raises(StateConflictError, match="no plan yet"):
+            scene.attempt(1, "db")
+        scene.plan(1)
+        with pytest.raises(StateConflictError, match="no participant 'else'"):
+            scene.attempt(1, "else")
+        scene.abort(1)
+        with pytest.raises(StateConflictError, match="it is ABORTED: there is nothing to attempt"):
+            scene.attempt(1, "db")
+
+    def test_a_decision_that_counts_an_older_vote_cannot_land_on_a_new_attempt(self, scene: Scene) -> None:
+        """Hole 7: the deciding write is under way while a two-phase participant is being prepared anew."""
+        scene.promises = {"xa": Promise.TWO_PHASE, "log": Promise.REDO}
+        (number,) = scene.stage()
+        scene.prepare(number)
+        late = scene.votes(number)
+        attempt = scene.attempt(number, "xa")  # from here on its branches may be rolled back
+        assert scene.checkpoint(number).votes["xa"].prepared == 0
+        with pytest.raises(StateConflictError, match="the decision counts the votes"):
+            scene.store.decide(PIPELINE, 1, number, late)
+        with pytest.raises(StateConflictError):
+            scene.decide(number)
+        scene.store.vote(PIPELINE, 1, number, "xa", attempt)
+        with pytest.raises(StateConflictError):
+            scene.store.decide(PIPELINE, 1, number, late)
+        assert scene.decide(number).state is S.COMMITTING
+
+    def test_the_carrier_commits_under_a_new_attempt_and_its_vote_still_counts(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        voted = scene.votes(scene.prepare(number).number)
+        assert scene.attempt(number, "db") > voted["db"]
+        assert scene.votes(number) == voted
+        assert scene.decide(number).state is S.COMMITTING
+
+    def test_votes_outlive_their_epoch(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.plan(number)
+        scene.vote(number, "db")
+        scene.take("other")
+        assert scene.vote(number, "log").state is S.PREPARED
+
+
+class TestDecisions:
+    def test_a_decision_names_every_vote(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.prepare(number)
+        votes = scene.votes(number)
+        for wrong in ({}, {"db": votes["db"]}, {**votes, "log": votes["log"] + 1}, {**votes, "else": 1}):
+            with pytest.raises(StateConflictError, match="the decision counts the votes"):
+                scene.store.decide(PIPELINE, 1, number, wrong)
+        decided = scene.decide(number)
+        assert (decided.state, decided.decided_at is not None) == (S.COMMITTING, True)
+        assert "COMMITTING: will be committed everywhere, counting db" in scene.told(number)[-1]
+
+    def test_repeating_a_decision_has_no_effect(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.prepare(number)
+        first = scene.decide(number)
+        events = len(scene.told())
+        assert scene.store.decide(PIPELINE, 1, number, {}) == first
+        assert len(scene.told()) == events
+        scene.prove(number, "db")
+        scene.prove(number, "log")
+        assert scene.store.decide(PIPELINE, 1, number, {}).state is S.COMPLETED
+
+    def test_only_what_is_prepared_is_decided(self, scene: Scene) -> None:
+        scene.stage(2)
+        scene.plan(1)
+        scene.vote(1, "db")
+        with pytest.raises(StateConflictError, match="it is STAGED; only a PREPARED one"):
+            scene.decide(1)
+        scene.abort(1)
+        with pytest.raises(StateConflictError, match="it is ABORTED; only a PREPARED one"):
+            scene.decide(1)
+
+    def test_what_is_decided_is_never_aborted(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.prepare(number)
+        scene.decide(number)
+        with pytest.raises(StateConflictError, match="COMMITTING and cannot become ABORTED"):
+            scene.abort(number)
+
+    def test_last_delivered_follows_the_decisions_of_each_participant(self, scene: Scene) -> None:
+        scene.stage(3)
+        assert scene.store.last_delivered(PIPELINE, "db") == 0
+        scene.prepare(1)
+        assert scene.store.last_delivered(PIPELINE, "db") == 0
+        scene.decide(1)
+        assert scene.store.last_delivered(PIPELINE, "db") == 1
+        scene.promises = {"db": Promise.ATOMIC}
+        scene.complete(2)
+        assert scene.store.last_delivered(PIPELINE, "db") == 2
+        assert scene.store.last_delivered(PIPELINE, "log") == 1
+        assert scene.store.last_delivered(PIPELINE, "else") == 0
+
+    def test_a_decision_out_of_order_does_not_lower_last_delivered(self, scene: Scene) -> None:
+        scene.stage(2)
+        scene.prepare(1)
+        scene.complete(2)
+        scene.decide(1)
+        assert scene.store.last_delivered(PIPELINE, "db") == 2
+
+
+class TestProofs:
+    def test_the_last_proof_completes(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.prepare(number)
+        scene.decide(number)
+        assert scene.prove(number, "log").state is S.COMMITTING
+        assert not scene.checkpoint(number).is_confirmed
+        done = scene.prove(number, "db")
+        assert (done.state, done.delivered_by, done.is_confirmed) == (S.COMPLETED, number, True)
+        assert done.completed_at is not None
+        assert done.votes["db"].proof == scene.proof(number, "db")
+        assert scene.kinds(number)[-2:] == ["PROVEN", "COMPLETED"]
+        assert scene.open_numbers() == [number]  # until it is finalised
+
+    def test_repeating_a_proof_has_no_effect(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.prepare(number)
+        scene.decide(number)
+        first = scene.prove(number, "db")
+        other = replace(scene.proof(number, "db"), epoch=9, counts={"orders": 77})
+        assert scene.store.record_proof(PIPELINE, 1, number, other) == first
+        scene.prove(number, "log")
+        events = len(scene.told())
+        assert scene.store.record_proof(PIPELINE, 1, number, other).state is S.COMPLETED
+        assert len(scene.told()) == events
+
+    def test_only_a_marker_of_this_plan_saying_committed_is_a_proof(self, scene: Scene) -> None:
+        """I6, hole 1."""
+        scene.stage(2)
+        scene.prepare(1)
+        scene.decide(1)
+        for changes in ({"outcome": Outcome.ABORTED}, {"digest": "0" * 64}, {"number": 2}):
+            with pytest.raises(StateConflictError, match="the marker says"):
+                scene.store.record_proof(PIPELINE, 1, 1, replace(scene.proof(1, "db"), **changes))
+        with pytest.raises(StateConflictError, match="no participant 'else'"):
+            scene.store.record_proof(PIPELINE, 1, 1, scene.proof(1, "else"))
+        assert scene.checkpoint(1).votes["db"].proof is None
+
+    def test_a_proof_follows_the_decision(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.prepare(number)
+        with pytest.raises(StateConflictError, match="it is PREPARED: a proof follows the decision"):
+            scene.prove(number, "db")
+
+    def test_everything_that_was_subsumed_is_confirmed_and_finalised_with_the_last(self, scene: Scene) -> None:
+        scene.stage(3)
+        scene.complete(3, [1, 2, 3], finalise=False)
+        assert [scene.checkpoint(n).delivered_by for n in (1, 2, 3)] == [3, 3, 3]
+        assert all(scene.checkpoint(n).is_confirmed for n in (1, 2, 3))
+        assert scene.open_numbers() == [3]
+        scene.store.finalise(PIPELINE, 3)
+        assert all(scene.checkpoint(n).finalised for n in (1, 2, 3))
+        assert scene.open_numbers() == []
+
+    def test_only_a_completed_number_is_finalised_and_once(self, scene: Scene) -> None:
+        scene.stage(2)
+        with pytest.raises(StateConflictError, match="only a COMPLETED one is finalised"):
+            scene.store.finalise(PIPELINE, 1)
+        scene.complete(2, [1, 2])
+        with pytest.raises(StateConflictError, match="it is SUBSUMED"):
+            scene.store.finalise(PIPELINE, 1)
+        scene.store.finalise(PIPELINE, 2)
+        assert scene.kinds(2).count("FINALISED") == 1
+
+    def test_a_whole_life_is_told_in_the_event_log(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.complete(number)
+        assert scene.kinds(number) == [
+            *["TRIGGERED", "STAGED", "PLANNED", "ATTEMPT", "VOTED", "ATTEMPT", "VOTED", "PREPARED", "COMMITTING"],
+            *["PROVEN", "PROVEN", "COMPLETED", "FINALISED"],
+        ]
+        assert scene.kinds() == [
+            "REGISTERED",
+            "EPOCH",
+            "STAGE_BEGUN",
+            "TRIGGERED",
+            "STAGED",
+            "STAGE_ENDED",
+            *scene.kinds(number)[2:],
+        ]
+        events = scene.store.events(PIPELINE)
+        assert [event.at for event in events] == sorted((event.at for event in events), reverse=True)
+        assert {event.epoch for event in events} == {0, 1}
+        assert scene.store.events(PIPELINE, limit=2)[0].kind == "FINALISED"
+        assert len(scene.store.events(PIPELINE, limit=2)) == 2
+
+
+class TestReading:
+    def test_checkpoints_come_newest_first_with_their_votes(self, scene: Scene) -> None:
+        scene.stage(4)
+        scene.prepare(3, [1, 2, 3])
+        found = scene.store.checkpoints(PIPELINE, limit=2)
+        assert [c.number for c in found] == [4, 3]
+        assert set(found[1].votes) == {"db", "log"}
+        assert len(scene.store.checkpoints(PIPELINE)) == 4
+
+    def test_the_numbers_of_a_run_come_in_order(self, scene: Scene) -> None:
+        scene.stage(2)
+        scene.stage(1, LATER_RUN)
+        scene.stage(1, RUN)
+        assert [c.number for c in scene.store.run_checkpoints(PIPELINE, RUN)] == [1, 2, 4]
+        assert [c.number for c in scene.store.run_checkpoints(PIPELINE, LATER_RUN)] == [3]
+
+    def test_the_latest_confirmed_is_the_highest_completed(self, scene: Scene) -> None:
+        scene.stage(4)
+        assert scene.store.latest_confirmed(PIPELINE) is None
+        scene.complete(1)
+        scene.complete(3, [2, 3])
+        scene.prepare(4)
+        latest = scene.store.latest_confirmed(PIPELINE)
+        assert latest is not None
+        assert (latest.number, set(latest.votes)) == (3, {"db", "log"})
+
+    def test_only_old_delivered_finalised_numbers_are_prunable(self, scene: Scene) -> None:
+        scene.stage(6)
+        for number in (1, 2, 3):
+            scene.complete(number)
+        scene.complete(4, finalise=False)
+
+        def prunable(retain: int, limit: int = 100) -> list[int]:
+            return [c.number for c in scene.store.prunable(PIPELINE, retain, limit)]
+
+        assert prunable(0) == [1, 2, 3]
+        assert prunable(1) == [1, 2, 3]
+        assert prunable(2) == [1, 2]
+        assert prunable(2, limit=1) == [1]
+        assert prunable(4) == []
+        assert prunable(9) == []
+        scene.store.prune(PIPELINE, 1)
+        assert prunable(2) == [2]
+
+    def test_what_was_delivered_with_a_retained_number_is_retained(self, scene: Scene) -> None:
+        scene.stage(4)
+        scene.complete(1)
+        scene.complete(4, [2, 3, 4])
+        assert [c.number for c in scene.store.prunable(PIPELINE, 1, 10)] == [1]
+
+    def test_only_what_was_delivered_is_pruned_and_once(self, scene: Scene) -> None:
+        """I10."""
+        scene.stage(2)
+        with pytest.raises(StateConflictError, match="nothing to delete"):
+            scene.store.prune(PIPELINE, 1)
+        scene.complete(1)
+        scene.store.prune(PIPELINE, 1)
+        scene.store.prune(PIPELINE, 1)
+        assert scene.kinds(1).count("PRUNING") == 1
+        assert "file:///wal/1" in scene.told(1)[-1]
+
+    def test_a_rewind_goes_to_the_last_state_that_still_counts(self, scene: Scene) -> None:
+        scene.stage(3)
+        assert scene.store.position_before(PIPELINE, 1) is None
+        assert scene.store.position_before(PIPELINE, 4) == a_position(3)
+        scene.abort(3)
+        assert scene.store.position_before(PIPELINE, 4) == a_position(3)
+        carrying = scene.carry()
+        assert scene.store.position_before(PIPELINE, carrying + 1) == a_position(3)
+        scene.store.rewind(PIPELINE, 1, 2, a_position(1), "by hand")
+        assert scene.store.position_before(PIPELINE, 9) == a_position(1)
+
+    def test_referenced_are_the_files_of_all_that_may_still_be_needed(self, scene: Scene) -> None:
+        assert scene.store.referenced_locations(PIPELINE) == frozenset()
+        scene.stage(4)
+        spark = "file:///spark/1-1"
+        assert scene.store.referenced_locations(PIPELINE) == {spark, *(f"file:///wal/{n}" for n in (1, 2, 3, 4))}
+        scene.complete(1)
+        scene.store.prune(PIPELINE, 1)
+        scene.store.rewind(PIPELINE, 1, 3, a_position(2), "by hand")
+        assert scene.store.referenced_locations(PIPELINE) == {spark, "file:///wal/2"}
+        scene.complete(2)
+        scene.store.prune(PIPELINE, 2)
+        assert scene.store.referenced_locations(PIPELINE) == {spark}  # the base

@@ -1,0 +1,51 @@
+"""What an operation costs does not depend on the length of the history."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from airflow_ft.core.ports import Store
+from airflow_ft.store.sqlite import SqliteStore
+from tests.store.flatness import every_operation, recorded
+
+# The index that each of these look-ups must go through: a search by pipeline alone would read its whole history.
+INDEXES = {
+    "is_open = 1": "checkpoint_open",
+    "is_prunable = 1": "checkpoint_prunable",
+    "is_base = 1": "checkpoint_base",
+    "is_referenced = 1": "checkpoint_referenced",
+    "is_delivered = 1": "checkpoint_delivered",
+    "state = 'COMPLETED'": "checkpoint_completed",
+    "dag_id = ? AND run_id = ?)": "checkpoint_run",
+    "FROM event WHERE pipeline = ? AND number = ?": "event_number",
+}
+
+
+def test_every_statement_is_a_look_up_in_the_right_index(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "ft.db") as store:
+        statements = recorded(store, every_operation)
+        found = set()
+        for sql, values in statements:
+            steps = [row["detail"] for row in store._database.read(f"EXPLAIN QUERY PLAN {sql}", *values)]
+            plan = "\n".join(steps)
+            scans = [
+                step for step in steps if step.startswith("SCAN") and step not in ("SCAN c", "SCAN 2 CONSTANT ROWS")
+            ]
+            if "FROM pipeline ORDER BY name" not in sql:  # all pipelines, which is what it is for
+                assert not scans, f"{sql}\n{plan}"
+            for part, index in INDEXES.items():
+                if part in sql and sql.startswith("SELECT"):
+                    found.add(part)
+                    assert index in plan, f"{sql}\n{plan}"
+            if sql.startswith("SELECT") and "checkpoint" in sql and not any(part in sql for part in INDEXES):
+                assert "number=?" in plan or "ORDER BY number DESC LIMIT ?" in sql, f"{sql}\n{plan}"
+        assert found == set(INDEXES)
+
+
+def test_every_operation_of_the_protocol_is_recorded() -> None:
+    operations = {name for name in vars(Store) if not name.startswith("_")} - {"installation", "url", "close", "now"}
+    from tests.store import flatness, scene
+
+    text = inspect.getsource(flatness) + inspect.getsource(scene)
+    assert [name for name in sorted(operations) if f"store.{name}(" not in text] == []

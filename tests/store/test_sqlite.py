@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, StateConflictError, StoreUnavailableError
+from airflow_ft.core.model import HaltReason
+from airflow_ft.core.ports import Store
+from airflow_ft.store import open_store, sqlite
+from airflow_ft.store.sqlite import SqliteStore, network_file_system
+from tests.store.scene import PIPELINE, Scene
+
+MOUNTS = """\
+/dev/sda1 / ext4 rw 0 0
+filer:/export /mnt/share\\040one nfs4 rw 0 0
+/dev/sdb1 /mnt/share\\040one/local xfs rw 0 0
+host:/x /home/ada/remote fuse.sshfs rw 0 0
+overlay /var/containers fuse.fuse-overlayfs rw 0 0
+//nas/x /cifs cifs rw 0 0
+tmpfs /cifs tmpfs rw 0 0
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store" / "ft.db"
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/var/lib", None),
+        ("/mnt/share one", "nfs4"),
+        ("/mnt/share one/deep/down", "nfs4"),
+        ("/mnt/share one/local/x", None),
+        ("/mnt/share one-more", None),
+        ("/home/ada/remote/x", "fuse.sshfs"),
+        ("/var/containers/x", None),
+        ("/cifs", None),
+    ],
+)
+def test_a_network_file_system_is_known_by_the_mount_that_a_folder_lies_on(folder: str, kind: str | None) -> None:
+    assert network_file_system(Path(folder), MOUNTS) == kind
+
+
+def test_a_store_on_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "network_file_system", lambda folder, mounts: "nfs4")
+    with pytest.raises(ConfigurationError, match=r"network file system \(nfs4\).*use a PostgreSQL store"):
+        SqliteStore(path)
+    assert not path.exists()
+
+
+def test_the_files_are_private_and_the_folder_is_made(path: Path) -> None:
+    with SqliteStore(path) as store:
+        store.register(PIPELINE)
+        assert {p.name: p.stat().st_mode & 0o777 for p in path.parent.iterdir()} == {
+            "ft.db": 0o600,
+            "ft.db-wal": 0o600,
+            "ft.db-shm": 0o600,
+        }
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert store.url == f"sqlite:///{path}"
+
+
+def test_a_relative_path_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="is relative"):
+        SqliteStore("ft.db")
+
+
+def test_every_commit_is_synced_and_journalled(path: Path) -> None:
+    with SqliteStore(path) as store:
+        database = store._database
+        assert database.read("PRAGMA synchronous")[0]["synchronous"] == 2
+        assert database.read("PRAGMA journal_mode")[0]["journal_mode"] == "wal"
+        assert database.read("PRAGMA foreign_keys")[0]["foreign_keys"] == 1
+
+
+def test_a_lock_that_is_not_given_up_is_an_unavailable_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT", 0.05)
+    with SqliteStore(path) as store:
+        scene = Scene(store)
+        scene.stage(1)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailableError, match="find the one that is stopped or hangs") as caught:
+            scene.trigger()
+        assert not caught.value.unanswered
+        assert scene.open_numbers() == [1]  # reads go on
+        other.close()
+        assert scene.trigger() == 2
+
+
+def test_a_full_disk_changes_nothing_and_says_what_to_do(path: Path) -> None:
+    with SqliteStore(path) as store:
+        scene = Scene(store)
+        scene.stage(1)
+        before = scene.told()
+        pages = store._database.read("PRAGMA page_count")[0]["page_count"]
+        connection, _ = store._database._pool.take()  # type: ignore[attr-defined]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        store._database._pool.give(connection)  # type: ignore[attr-defined]
+        with pytest.raises(StoreUnavailableError, match="free space on the disk") as caught:
+            for number in range(200):
+                store.halt(PIPELINE, HaltReason.TOKEN_LOST, "x" * 500 + str(number))
+        assert not caught.value.unanswered
+        assert scene.told()[: len(before)] == before
+        store.resume(PIPELINE, "ada")  # on a fresh connection, with room again
+        assert scene.trigger() == 2
+
+
+def test_a_store_that_vanishes_is_an_error_and_never_a_new_empty_one(path: Path) -> None:
+    with SqliteStore(path) as store:
+        store.register(PIPELINE)
+        path.unlink()
+        with pytest.raises(StoreUnavailableError, match="check that the file and its folder exist"):
+            store.pipeline(PIPELINE)
+        assert not path.exists()
+
+
+def test_a_file_that_was_put_in_place_of_the_old_one_is_the_store_from_then_on(path: Path, tmp_path: Path) -> None:
+    """What is written to an unlinked file would be lost."""
+    with SqliteStore(path) as store:
+        scene = Scene(store)
+        scene.stage(1)
+        _back_up(path, tmp_path / "backup.db")
+        scene.stage(2)
+        for name in ("ft.db-wal", "ft.db-shm"):
+            (path.parent / name).unlink()
+        (tmp_path / "backup.db").rename(path)
+        assert [c.number for c in store.checkpoints(PIPELINE)] == [1]
+        with SqliteStore(path) as other:
+            assert [c.number for c in other.checkpoints(PIPELINE)] == [1]
+
+
+def test_a_restored_backup_opens_and_gives_numbers_out_again(path: Path, tmp_path: Path) -> None:
+    """Hole 11: the sinks' digests are there to notice."""
+    with SqliteStore(path) as store:
+        scene = Scene(store)
+        scene.stage(1)
+        _back_up(path, tmp_path / "backup.db")
+        scene.take()
+        assert scene.trigger() == 2
+        installation = store.installation
+    with SqliteStore(tmp_path / "backup.db") as store:
+        assert store.installation == installation
+        restored = Scene(store, epoch=1)
+        assert restored.trigger() == 2
+        late = Scene(store, epoch=2)
+        with pytest.raises(StateConflictError, match="restored from a backup"):
+            late.trigger()
+
+
+def test_a_file_of_another_kind_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("not a database, " * 100)
+    with pytest.raises(StoreUnavailableError, match="names a file of another kind"):
+        SqliteStore(path)
+    assert path.read_text().startswith("not a database")
+
+
+def test_a_closed_store_says_so(path: Path) -> None:
+    store = SqliteStore(path)
+    store.close()
+    store.close()
+    with pytest.raises(StoreUnavailableError, match="was closed by this process"):
+        store.pipelines()
+
+
+def test_threads_share_a_store(path: Path) -> None:
+    with SqliteStore(path) as store:
+        scene = Scene(store)
+        scene.take()
+        numbers: list[int] = []
+
+        def work() -> None:
+            for _ in range(10):
+                numbers.append(scene.trigger())
+                scene.store.renew_lease(PIPELINE, 1, "worker")
+                scene.store.open_checkpoints(PIPELINE)
+
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(numbers) == list(range(1, 61))
+        assert store.leases(PIPELINE)[0].counter == 60
+
+
+def test_a_forked_child_uses_connections_of_its_own(path: Path) -> None:
+    with SqliteStore(path) as store:
+        scene = Scene(store)
+        scene.take()
+        pool = store._database._pool  # type: ignore[attr-defined]
+        assert len(pool._idle) == 1
+        pool._lock.acquire()  # a thread of the parent could hold it at this moment
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if not pool._idle and scene.trigger() == 1 else 1)
+            finally:
+                os._exit(2)
+        pool._lock.release()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert scene.trigger() == 2
+        assert scene.kinds(1) == ["TRIGGERED"]
+
+
+def test_a_store_opened_by_url_is_the_same(path: Path) -> None:
+    first: Store = open_store(f"sqlite:///{path}")
+    second: Store = open_store(f"sqlite:///{path}")
+    assert first.installation == second.installation
+    Scene(first).stage(1)
+    assert [c.number for c in second.checkpoints(PIPELINE)] == [1]
+    first.close()
+    second.close()
+
+
+def _back_up(source: Path, target: Path) -> None:
+    with sqlite3.connect(source) as old, sqlite3.connect(target) as new:
+        old.backup(new)
+    old.close()
+    new.close()

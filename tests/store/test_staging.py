@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, SparkPosition
+from airflow_ft.core.ports import Store
+from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
+
+
+class TestStaging:
+    def test_a_stage_gives_its_run_the_epoch_and_draws_an_attempt(self, scene: Scene) -> None:
+        scene.stage(1)
+        scene.take("second")
+        first = scene.store.begin_stage(PIPELINE, 2, RUN)
+        second = scene.store.begin_stage(PIPELINE, 2, LATER_RUN)
+        assert second > first
+        run = scene.store.run(PIPELINE, RUN)
+        assert run is not None
+        assert (run.epoch, run.staged) == (2, False)
+        pipeline = scene.store.pipeline(PIPELINE)
+        assert (pipeline.base, pipeline.base_is_clean) == (a_position(1), False)
+
+    def test_an_ended_stage_leaves_a_clean_base(self, scene: Scene) -> None:
+        scene.stage(2)
+        pipeline = scene.store.pipeline(PIPELINE)
+        assert (pipeline.base, pipeline.base_is_clean, pipeline.last_published) == (a_position(2), True, 2)
+        run = scene.store.run(PIPELINE, RUN)
+        assert run is not None
+        assert run.staged
+
+    def test_a_stage_that_ends_without_a_position_keeps_the_base_as_it_is(self, scene: Scene) -> None:
+        scene.take()
+        scene.store.begin_stage(PIPELINE, 1, RUN)
+        scene.publish(scene.trigger())
+        scene.store.end_stage(PIPELINE, 1, RUN, None)
+        pipeline = scene.store.pipeline(PIPELINE)
+        assert (pipeline.base, pipeline.base_is_clean) == (a_position(1), False)
+
+    def test_a_stage_that_was_not_begun_cannot_end(self, scene: Scene) -> None:
+        scene.take()
+        with pytest.raises(StateConflictError, match="was not begun by epoch 1"):
+            scene.store.end_stage(PIPELINE, 1, RUN, a_position(1))
+
+    def test_a_number_is_never_used_twice(self, scene: Scene) -> None:
+        scene.take()
+        first = scene.trigger()
+        scene.abort(first)
+        second = scene.trigger()
+        scene.take("other")
+        assert [first, second, scene.trigger()] == [1, 2, 3]
+        assert scene.store.pipeline(PIPELINE).next_number == 4
+
+    def test_a_published_checkpoint_holds_all_that_was_given(self, scene: Scene) -> None:
+        scene.take()
+        number = scene.trigger()
+        assert scene.checkpoint(number).state is CheckpointState.TRIGGERED
+        scene.publish(number, positions={"orders": 5})
+        checkpoint = scene.checkpoint(number)
+        assert checkpoint.state is CheckpointState.STAGED
+        assert (checkpoint.segment, checkpoint.position) == (a_segment(number), a_position(number))
+        assert (checkpoint.positions, checkpoint.run, checkpoint.predecessor) == ({"orders": 5}, RUN, 0)
+        assert checkpoint.staged_at is not None
+        assert checkpoint.triggered_at <= checkpoint.staged_at <= scene.store.now()
+        assert checkpoint.is_undelivered
+        assert scene.told(number)[-1] == "checkpoint 1 STAGED: 11 rows (orders 10; alerts 1), 4.1 MB, by epoch 1"
+
+    def test_text_that_databases_dislike_comes_back(self, scene: Scene) -> None:
+        scene.take()
+        number = scene.trigger()
+        positions = {"a'b": ["%s", "?", "\\", "\u0000", "käse", None, 1.5]}
+        scene.store.publish(PIPELINE, 1, number, 0, a_segment(number), a_position(1), positions)
+        assert scene.checkpoint(number).positions == positions
+        message = "nul \0 and half \udc80 ?%s"
+        scene.store.abort(PIPELINE, 1, number, AbortReason.USER, message, AfterAbort.CARRIED)
+        assert scene.checkpoint(number).message == "nul \\0 and half \\udc80 ?%s"
+
+    def test_a_publication_must_follow_the_last_one_ever_published(self, scene: Scene) -> None:
+        scene.stage(2)
+        scene.abort(2)  # also when that one was aborted
+        number = scene.trigger()
+        for wrong in (0, 1, 3):
+            with pytest.raises(StateConflictError, match=f"follows number {wrong}, but the last one ever .* is 2"):
+                scene.store.publish(PIPELINE, 1, number, wrong, a_segment(number), a_position(3), {})
+        scene.publish(number)
+        assert scene.checkpoint(number).predecessor == 2
+
+    def test_nothing_is_published_before_a_later_number(self, scene: Scene) -> None:
+        scene.take()
+        early, late = scene.trigger(), scene.trigger()
+        scene.publish(late)
+        with pytest.raises(StateConflictError, match="later number 2 is published already"):
+            scene.publish(early)
+
+    def test_a_checkpoint_is_published_once(self, scene: Scene) -> None:
+        """I1: what is published is frozen, whoever repeats it."""
+        scene.take()
+        number = scene.trigger()
+        scene.publish(number)
+        with pytest.raises(StateConflictError):
+            scene.store.publish(PIPELINE, 1, number, 0, a_segment(number, 99), a_position(9), {})
+        assert scene.checkpoint(number).segment == a_segment(number)
+        aborted = scene.trigger()
+        scene.abort(aborted)
+        with pytest.raises(StateConflictError, match="ABORTED and cannot become STAGED"):
+            scene.publish(aborted)
+
+    def test_a_number_that_only_carries_has_no_rows_and_keeps_the_base(self, scene: Scene) -> None:
+        scene.stage(1)
+        number = scene.carry()
+        checkpoint = scene.checkpoint(number)
+        assert (checkpoint.state, checkpoint.segment, checkpoint.position) == (CheckpointState.STAGED, None, None)
+        assert not checkpoint.is_undelivered
+        assert (scene.store.pipeline(PIPELINE).base, scene.store.pipeline(PIPELINE).base_is_clean) == (
+            a_position(1),
+            True,
+        )
+
+    def test_a_segment_of_another_number_is_refused(self, scene: Scene) -> None:
+        scene.take()
+        number = scene.trigger()
+        with pytest.raises(ConfigurationError, match="segment of number 7"):
+            scene.store.publish(PIPELINE, 1, number, 0, a_segment(7), a_position(1), {})
+
+    def test_a_number_that_does_not_exist_is_said_so(self, scene: Scene) -> None:
+        scene.take()
+        with pytest.raises(StateConflictError, match="no checkpoint of this number"):
+            scene.store.publish(PIPELINE, 1, 7, 0, a_segment(7), a_position(1), {})
+        with pytest.raises(KeyError, match="no checkpoint of this number"):
+            scene.checkpoint(7)
+
+    def test_a_run_may_be_staged_without_airflow(self, scene: Scene) -> None:
+        scene.take()
+        number = scene.trigger(None)
+        assert scene.checkpoint(number).run is None
+        assert scene.store.run_checkpoints(PIPELINE, RUN) == []
+
+    def test_everything_is_there_after_opening_it_again(self, scene: Scene, store_url: str) -> None:
+        from airflow_ft.store import open_store
+
+        scene.stage(2)
+        scene.prepare(1)
+        scene.store.close()
+        again: Store = open_store(store_url)
+        try:
+            assert again.installation == scene.store.installation
+            assert [c.state for c in again.checkpoints(PIPELINE)] == [CheckpointState.STAGED, CheckpointState.PREPARED]
+            assert again.pipeline(PIPELINE).base == SparkPosition("file:///spark/1-1", 2)
+        finally:
+            again.close()

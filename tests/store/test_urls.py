@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.store import open_store
+from airflow_ft.store.url import parse_url
+
+
+def test_a_sqlite_url_names_an_absolute_path() -> None:
+    assert parse_url("sqlite:////var/lib/my%20store/ft.db").path == Path("/var/lib/my store/ft.db")
+
+
+def test_a_postgresql_url_is_taken_apart() -> None:
+    url = "postgresql://ada:p%40ss%2Fw%3Aord@db.example:5433/airflow?connect_timeout=3&schema=ft&sslmode=require"
+    assert parse_url(url).dsn == {
+        "host": "db.example",
+        "port": "5433",
+        "user": "ada",
+        "password": "p@ss/w:ord",
+        "dbname": "airflow",
+        "connect_timeout": "3",
+        "schema": "ft",
+        "sslmode": "require",
+    }
+
+
+def test_a_parsed_url_shows_no_secret() -> None:
+    assert "sesame" not in repr(parse_url("postgresql://ada:sesame@host/db"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ft.db",
+        "sqlite://ft.db",
+        "sqlite:///relative.db",
+        "sqlite:///:memory:",
+        "sqlite:////a.db?mode=memory",
+        "mysql://ada:sesame@host/db",
+        "postgresql://ada:ses/ame@host/db",
+        "postgresql://ada:ses#ame@host/db",
+        "postgresql://ada:ses?ame@host/db",
+        "postgresql://ada:sesame@host:port/db",
+        "postgresql://ada:sesame@host/db?sslmode",
+        "postgresql://ada:ses]ame@[host/db",
+    ],
+)
+def test_an_unusable_url_is_refused_without_quoting_it(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="the store's URL is not usable") as caught:
+        open_store(url)
+    for piece in ("ses", "ada"):
+        assert piece not in caught.value.what
+    assert caught.value.__cause__ is None
+
+
+def test_importing_the_store_imports_no_driver() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, airflow_ft.store; print([m for m in ('sqlite3', 'psycopg2', 'airflow') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
