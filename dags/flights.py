@@ -9,6 +9,7 @@ in `flights.sql` beside this file. The PySpark code is in `jobs/flights.py`. `ma
 """
 
 import logging
+from datetime import timedelta
 
 from airflow.sdk import DAG, task
 
@@ -16,7 +17,14 @@ from airflow_ft import CheckpointConfig, CheckpointedPipeline, KafkaSink, KafkaS
 
 log = logging.getLogger(__name__)
 
-with DAG("flights", schedule=None, catchup=False, tags=["airflow-ft", "example"], doc_md=__doc__):
+with DAG(
+    "flights",
+    schedule=None,
+    catchup=False,
+    default_args={"retry_delay": timedelta(seconds=2)},  # for the demonstration's sake
+    tags=["airflow-ft", "example"],
+    doc_md=__doc__,
+):
     flights = CheckpointedPipeline(
         pipeline="flights",
         job="airflow_ft.example_dags.jobs.flights",

@@ -64,9 +64,13 @@ class Airflow:
         """What all components of Airflow print."""
         return self.home / "standalone.log"
 
+    def task_logs(self, dag_id: str) -> Path:
+        """The folder with the logs of a DAG's tasks."""
+        return self.home / "logs" / f"dag_id={dag_id}"
+
     def task_log(self, dag_id: str, run_id: str, task: TaskState) -> Path:
         """The log of a task's newest try."""
-        folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task.task_id}"
+        folder = self.task_logs(dag_id) / f"run_id={run_id}" / f"task_id={task.task_id}"
         return folder / f"attempt={task.try_number}.log"
 
     @staticmethod
