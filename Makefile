@@ -52,7 +52,7 @@ lock: venv ## renew requirements.lock from setup.cfg
 .PHONY: wheel
 wheel: venv ## build wheel and source archive into dist/
 	@rm -rf build dist
-	@$(bin)/python -m build --installer uv --outdir dist . >/dev/null
+	@PATH="$(CURDIR)/.local/uv/bin:$$PATH" $(bin)/python -m build --installer uv --outdir dist . >/dev/null
 	@ls -l dist
 
 .PHONY: clean

@@ -66,10 +66,17 @@ class Kafka(Server):
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def create_topic(self, name: str, partitions: int = 4, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic and wait until the broker knows it; an existing one is an error."""
+        """Create a topic and wait until clients can use it; an existing one is an error."""
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
         admin = self.admin()  # kept in a variable: its requests end with it
         admin.create_topics([topic], operation_timeout=30)[name].result(60)
+        deadline = time.monotonic() + 60
+        while not self._has_leaders(
+            admin, name
+        ):  # the answer comes from the controller, a moment before the broker knows
+            if time.monotonic() > deadline:
+                raise self._error(f"the topic {name} has no leaders 60 s after it was created")
+            time.sleep(0.01)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
@@ -162,8 +169,13 @@ class Kafka(Server):
             if probe.connect_ex((self.host, self.port)) != 0:
                 return False
         try:
-            metadata: Any = self.admin().list_topics(timeout=5)
+            return self._has_leaders(self.admin())
         except KafkaException:
             return False
-        partitions = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
-        return bool(metadata.brokers) and all(part.leader == 1 for part in partitions)
+
+    def _has_leaders(self, admin: AdminClient, topic: str | None = None) -> bool:
+        """Whether the broker serves all partitions of the topic, or of all topics."""
+        metadata: Any = admin.list_topics(topic, timeout=10) if topic else admin.list_topics(timeout=10)
+        if not metadata.brokers or any(found.error or not found.partitions for found in metadata.topics.values()):
+            return False
+        return all(part.leader == 1 for found in metadata.topics.values() for part in found.partitions.values())
