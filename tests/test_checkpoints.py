@@ -69,4 +69,4 @@ def test_it_survives_the_way_to_the_triggerer(gate: Gate) -> None:
 def test_it_has_one_condition_with_a_zone() -> None:
     for wrong in ({}, {"number": 1, "run": RUN}, {"after": datetime(2020, 1, 1)}):
         with pytest.raises(ConfigurationError):
-            Gate(**wrong)  # type: ignore[arg-type]
+            Gate(**wrong)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from airflow.sdk.bases.hook import BaseHook
 
@@ -52,6 +52,16 @@ def store_url(setting: str | None = None, connections: ConnectionResolver = task
             f"the decision log's connection {conn_id!r}: {error.what}", remedy=error.remedy
         ) from error
     return _postgres_url(connection)
+
+
+def check_store(setting: str | None) -> str | None:
+    """Returns an operator's `store` argument; ConfigurationError when it holds a password, which the UI would show."""
+    if setting is not None and "://" in setting and urlsplit(setting).password:
+        raise ConfigurationError(
+            "the argument `store` holds a password, and Airflow shows the arguments of tasks.",
+            remedy="name an Airflow connection (conn:<connection id>), or put the URL into [airflow_ft] store.",
+        )
+    return setting
 
 
 def _postgres_url(connection: ConnectionInfo) -> str:

@@ -15,7 +15,7 @@ from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import TerminalError, TransientError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import RunKey
-from airflow_ft.hooks.store import open_configured_store, participant_factory
+from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.links import PipelineLink
 from airflow_ft.runs import plain_utc, run_is_over
 from airflow_ft.templates import is_template
@@ -31,7 +31,8 @@ class CheckpointOperator(BaseOperator):
 
     Args:
         pipeline: the pipeline's name, its stable identity.
-        store: decision log: a URL, or the id of a PostgreSQL connection; None: `[airflow_ft] store`.
+        store: decision log: a URL without a password, or the id of a PostgreSQL connection; None:
+            `[airflow_ft] store`.
     """
 
     template_fields: Sequence[str] = ("pipeline", "store")
@@ -41,14 +42,15 @@ class CheckpointOperator(BaseOperator):
     def __init__(self, *, pipeline: str, store: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
-        self.store = store
+        self.store = check_store(store)
         if not is_template(pipeline):
             check_name("pipeline", pipeline)
 
     def execute(self, context: Context) -> Any:
         """Does the step; it may be repeated for ever (each step reads the state first)."""
         try:
-            check_name("pipeline", self.pipeline)  # again, since it may have been a template
+            check_name("pipeline", self.pipeline)  # again, since both may have been templates
+            check_store(self.store)
             with self.run_context(context) as run:
                 return self.step(run, context)
         except TerminalError as error:

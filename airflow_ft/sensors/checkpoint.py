@@ -14,7 +14,7 @@ from airflow_ft.checkpoints import Gate
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError, TerminalError, TransientError
 from airflow_ft.core.model import RunKey
-from airflow_ft.hooks.store import open_configured_store
+from airflow_ft.hooks.store import check_store, open_configured_store
 from airflow_ft.links import PipelineLink
 from airflow_ft.runs import plain_utc
 from airflow_ft.templates import is_template
@@ -75,7 +75,7 @@ class CheckpointSensor(BaseSensorOperator):
         self.dag_id_of_run = dag_id  # an operator's own dag_id is taken
         self.run_id = run_id
         self.after = after
-        self.store = store
+        self.store = check_store(store)
         self.deferrable = _deferrable_by_default() if deferrable is None else deferrable
 
     def gate(self, context: Context) -> Gate:

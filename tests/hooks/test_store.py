@@ -9,7 +9,7 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.hooks.connections import connection_info
-from airflow_ft.hooks.store import store_url
+from airflow_ft.hooks.store import check_store, store_url
 from airflow_ft.store.url import parse_url
 
 
@@ -84,3 +84,11 @@ def test_an_extra_that_is_no_object_is_refused_without_being_shown() -> None:
     with pytest.raises(ConfigurationError, match="'shop'") as caught:
         connection_info("shop", row)
     assert "secret" not in str(caught.value)
+
+
+def test_a_password_is_refused_where_airflow_would_show_it() -> None:
+    for harmless in (None, "log", "conn:log", "sqlite:////a/ft.db", "postgresql://us@host/db", "{{ var.value.store }}"):
+        assert check_store(harmless) == harmless
+    with pytest.raises(ConfigurationError) as caught:
+        check_store("postgresql://us:secret-word@host/db")
+    assert "secret-word" not in str(caught.value)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +64,15 @@ class AirflowWorld(Airflow):
 
     def run(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> tuple[str, dict[str, str]]:
         """Runs a DAG to its end; returns the run's id and its tasks' states."""
-        run_id = self.trigger(dag_id)
+        run_id = self.trigger(dag_id, conf)
         return run_id, self.finish(dag_id, run_id)
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
+        """Unpauses the DAG and starts a run; returns its id."""
+        self._request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False}).raise_for_status()
+        body = {"logical_date": datetime.now(UTC).isoformat(), "conf": dict(conf or {})}
+        answer = self._request("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body).raise_for_status()
+        return str(answer.json()["dag_run_id"])
 
     def states(self, dag_id: str, run_id: str) -> dict[str, str]:
         """The tasks' states by task id."""
@@ -90,10 +100,29 @@ class AirflowWorld(Airflow):
         events = self._get("/api/v2/assets/events?limit=100&order_by=timestamp")["asset_events"]
         return [event["extra"] for event in events if event["uri"] == uri]
 
+    def task_logs(self, dag_id: str) -> Path:
+        """The folder with the logs of a DAG's tasks."""
+        return self.home / "logs" / f"dag_id={dag_id}"
+
     def log_text(self, dag_id: str, run_id: str, task_id: str) -> str:
         """The log of all tries of a task."""
         folder = self.task_logs(dag_id) / f"run_id={run_id}" / f"task_id={task_id}"
         return "\n".join(path.read_text() for path in sorted(folder.rglob("*.log")))
+
+    def command(self, *arguments: str) -> str:
+        """What an `airflow` command prints, run in this Airflow's environment; CalledProcessError when it fails."""
+        environment = self._environment(self.home / "passwords.json")
+        program = [sys.executable, "-m", "airflow", *arguments]
+        done = subprocess.run(
+            program,
+            env=environment,
+            cwd=self.home,
+            check=True,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        return done.stdout
 
     def get(self, path: str) -> Any:
         """The answer of the REST API."""

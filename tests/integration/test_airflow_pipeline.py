@@ -10,8 +10,12 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
+from urllib.parse import quote
 
+import httpx
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
@@ -22,14 +26,16 @@ from tools.servers import Database, Kafka, MariaDb
 pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 DAGS = Path(__file__).parent / "airflow_dags"
+EXAMPLES = Path(__file__).parents[2] / "dags"
 PASSWORD = f"pw-{uuid.uuid4().hex}"
 
 
 class Shop:
     """The Airflow, the table and topic that its DAGs deliver into, and what was put into their source."""
 
-    def __init__(self, airflow: AirflowWorld, database: Database, kafka: Kafka, topic: str) -> None:
-        self.airflow, self.database, self.kafka, self.topic = airflow, database, kafka, topic
+    def __init__(self, airflow: AirflowWorld, database: Database, examples: Database, kafka: Kafka, topic: str) -> None:
+        self.airflow, self.database, self.examples = airflow, database, examples
+        self.kafka, self.topic = kafka, topic
         self.expected: Counter[tuple[int, str]] = Counter()
         self._next = 0
 
@@ -90,7 +96,10 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
     for name in ("orders", "few"):
         (home / name).mkdir()
     shutil.copytree(DAGS, home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    with Database.fresh(mariadb) as database:
+    shutil.copy(EXAMPLES / "files_to_mysql.py", home / "dags")
+    with Database.fresh(mariadb) as database, Database.fresh(mariadb) as examples:
+        for statement in (EXAMPLES / "files_to_mysql.sql").read_text().split(";")[:-1]:
+            examples.sql(statement)
         database.sql("CREATE TABLE orders (id BIGINT, amount DECIMAL(12,2), note VARCHAR(20), random DOUBLE)")
         for table in ("templated", "broken_job", "failing_rows", "wrong_password", "server_down", "no_connection"):
             database.sql(f"CREATE TABLE {table} (id BIGINT, amount DECIMAL(20,2))")
@@ -106,12 +115,13 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
             home,
             {
                 "shop": mysql,
+                "mysql_default": {**mysql, "schema": examples.name},
                 "shop_wrong_password": {**mysql, "password": PASSWORD},
                 "shop_down": {**mysql, "port": 1, "password": PASSWORD},
                 "bus": {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.bootstrap})},
             },
         )
-        shop = Shop(airflow, database, kafka, topic)
+        shop = Shop(airflow, database, examples, kafka, topic)
         shop.put("few", 4)
         airflow.start()
         try:
@@ -169,10 +179,7 @@ def test_a_run_without_news_confirms_nothing_and_updates_no_asset(shop: Shop) ->
     shop.check_exactly_once()
 
 
-@pytest.mark.parametrize(
-    "tasks", [None, ["orders.stage"], ["orders.commit.shop", "orders.commit.bus"]], ids=["all", "stage", "commit"]
-)
-def test_a_cleared_run_that_is_finished_changes_nothing(shop: Shop, tasks: list[str] | None) -> None:
+def test_a_cleared_run_that_is_finished_changes_nothing(shop: Shop) -> None:
     airflow = shop.airflow
     shop.put("orders", 3)
     run_id, states = airflow.run("orders")
@@ -180,12 +187,13 @@ def test_a_cleared_run_that_is_finished_changes_nothing(shop: Shop, tasks: list[
     shop.put("orders", 2)  # not for the cleared run: it has staged
     with airflow.store() as store:
         epoch, numbers = store.pipeline("orders").epoch, [c.number for c in store.checkpoints("orders")]
-    airflow.clear("orders", run_id, tasks)
-    states = airflow.finish("orders", run_id)
-    assert {state for task, state in states.items() if "commit" not in task} == {"success"}, states
-    with airflow.store() as store:
-        assert store.pipeline("orders").epoch == epoch, "nobody was fenced"
-        assert [c.number for c in store.checkpoints("orders")] == numbers
+    for tasks in (["orders.stage"], ["orders.commit.shop", "orders.commit.bus"], None):
+        airflow.clear("orders", run_id, tasks)
+        states = airflow.finish("orders", run_id)
+        assert {state for task, state in states.items() if "commit" not in task} == {"success"}, states
+        with airflow.store() as store:
+            assert store.pipeline("orders").epoch == epoch, "nobody was fenced"
+            assert [c.number for c in store.checkpoints("orders")] == numbers
     _, states = airflow.run("orders")
     assert set(states.values()) == {"success"}, states
     shop.check_exactly_once()
@@ -214,6 +222,50 @@ def test_specifications_are_rendered_for_each_run(shop: Shop) -> None:
     assert Counter(shop.database.sql("SELECT id, amount FROM templated")).total() == 4
     fields = airflow.rendered("templated", run_id, "templated.prepare.shop")
     assert fields["sinks"]["orders"]["table"] == "templated"
+
+
+def test_a_vanished_token_halts_the_pipeline_until_a_person_seeds_it(shop: Shop) -> None:
+    airflow = shop.airflow
+    admin = shop.kafka.admin()
+    admin.delete_consumer_groups(["airflow_ft.orders.bus.0"])["airflow_ft.orders.bus.0"].result(30)
+    shop.put("orders", 3)
+    _, states = airflow.run("orders")
+    assert states["orders.confirmed"] == "failed", states
+    assert "TOKEN_LOST" in airflow.command("ft", "pipelines")
+    assert "its token stands at checkpoint" in airflow.command("ft", "resume", "orders", "--seed-tokens", "--yes")
+    _, states = airflow.run("orders")
+    assert set(states.values()) == {"success"}, states
+    shop.check_exactly_once()
+
+
+def test_the_page_is_for_those_who_may_see_it(shop: Shop) -> None:
+    airflow = shop.airflow
+    for path in ("/airflow-ft/pipelines", "/airflow-ft/page.js"):
+        assert httpx.get(airflow.url + path, trust_env=False).status_code == 401
+    found = {pipeline["name"]: pipeline for pipeline in airflow.get("/airflow-ft/pipelines")["pipelines"]}
+    newest = found["orders"]["checkpoints"][0]
+    assert newest["state"] == "COMPLETED" and newest["dag_id"] == "orders"
+    assert any("carries the commit point" in reason for reason in newest["reasons"])
+    assert {p["name"]: p["proof"] for p in newest["participants"]} == {"shop": True, "bus": True}
+    [plugin] = [p for p in airflow.get("/api/v2/plugins")["plugins"] if p["name"] == "airflow_ft"]
+    assert plugin["react_apps"][0]["url_route"] == "airflow-ft"
+    path = f"/api/v2/dags/orders/dagRuns/{quote(newest['run_id'])}/taskInstances/orders.confirmed/links"
+    assert airflow.get(path)["extra_links"] == {"Checkpoints": "/plugin/airflow-ft?pipeline=orders"}
+
+
+def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop) -> None:
+    airflow = shop.airflow
+    folder = airflow.home / "csv"
+    folder.mkdir()
+    lines = ["id,customer,ordered_at,amount", "1,Ann,2026-01-01 10:00:00,3.50", "x,Eve,2026-01-01 11:00:00,1.00"]
+    (airflow.home / "one.csv").write_text("\n".join(lines) + "\n")
+    (airflow.home / "one.csv").rename(folder / "one.csv")
+    run_id, states = airflow.run("files_to_mysql", {"folder": str(folder)})
+    assert set(states.values()) == {"success"}, states
+    at = datetime(2026, 1, 1, 10)  # without a zone, as MySQL's DATETIME
+    assert shop.examples.sql("SELECT * FROM orders") == [(1, "Ann", at, Decimal("3.50"), "one.csv")]
+    assert shop.examples.sql("SELECT * FROM rejected_orders") == [(lines[2], "one.csv")]
+    assert "2 rows are in the tables" in airflow.log_text("files_to_mysql", run_id, "report")
 
 
 def test_failures_say_what_happened_and_show_no_secret(shop: Shop) -> None:

@@ -46,7 +46,7 @@ def bound(operator: CheckpointOperator, run: Context) -> CheckpointOperator:
     def run_context(_: Any) -> Iterator[Context]:
         yield run
 
-    operator.run_context = run_context  # type: ignore[method-assign]
+    operator.run_context = run_context  # type: ignore[method-assign,assignment]
     return operator
 
 

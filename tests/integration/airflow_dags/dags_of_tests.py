@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import DAG, Asset, task
 
@@ -14,7 +15,7 @@ SCHEMA = "id bigint, amount decimal(12,2), note string"
 QUICK = {"retries": 2, "retry_delay": 1}
 
 
-def folder(name):
+def folder(name: str) -> FileSource:
     return FileSource(path=str(HERE / name), schema=SCHEMA, max_files_per_trigger=1)
 
 
@@ -31,7 +32,7 @@ with DAG("orders", schedule=None, catchup=False, max_active_runs=2, default_args
     )
 
     @task
-    def report(confirmed):
+    def report(confirmed: dict[str, Any]) -> Any:
         return confirmed["numbers"]
 
     report(orders.output)
@@ -39,7 +40,7 @@ with DAG("orders", schedule=None, catchup=False, max_active_runs=2, default_args
 with DAG("on_orders", schedule=[Asset("airflow-ft://orders")], catchup=False):
 
     @task
-    def seen(triggering_asset_events=None):
+    def seen(triggering_asset_events: Any = None) -> list[int]:
         return [event.extra["number"] for events in triggering_asset_events.values() for event in events]
 
     seen()

@@ -1,13 +1,18 @@
 """The PySpark code of the DAGs of these tests."""
 
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+Sources = Mapping[str, DataFrame]
 
-def transform(spark, sources):
+
+def transform(spark: SparkSession, sources: Sources) -> DataFrame:
     return sources["orders"].withColumn("random", F.rand())
 
 
-def split(batch):
+def split(batch: DataFrame) -> dict[str, DataFrame]:
     return {
         "orders": batch,
         "alerts": batch.where("amount >= 100").select(F.col("id").cast("string").alias("key"), "id", "random"),
@@ -17,21 +22,21 @@ def split(batch):
 class Failing:
     """Raises for one of the rows, as bad code does."""
 
-    def transform(self, spark, sources):
+    def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
         return sources["orders"].withColumn("inverse", F.expr("raise_error('no such order')"))
 
 
 class ToOneTable:
     """All rows go to the only sink."""
 
-    def __init__(self, factor=1):
+    def __init__(self, factor: str = "1") -> None:
         self.factor = factor
 
-    def transform(self, spark, sources):
-        return sources["orders"].select("id", (F.col("amount") * self.factor).alias("amount"))
+    def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
+        return sources["orders"].select("id", (F.col("amount") * int(self.factor)).alias("amount"))
 
 
-def broken(spark, sources):
+def broken(spark: SparkSession, sources: Sources) -> DataFrame:
     raise ValueError("this job is broken on purpose")
 
 
