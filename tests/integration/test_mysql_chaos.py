@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.core.errors import FencedError, SinkUnavailableError
-from airflow_ft.core.model import Outcome, Plan
-from tests.sinks.mysql.committer import Committer
+from airflow_ft.core.model import Outcome, Plan, Segment
+from airflow_ft.core.ports import WalFile
+from airflow_ft.sinks.mysql.participant import open_participant
+from airflow_ft.wal import open_wal
+from tests.sinks.mysql.committer import Committer, StoppingSegment
 from tests.sinks.mysql.proxy import CuttingProxy
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders
 from tools.servers import Database, MariaDb, MySql
@@ -238,6 +241,32 @@ def test_two_processes_of_one_attempt_at_once_deliver_once(world: MySqlWorld) ->
         assert Outcome.COMMITTED in found and len(found) == 3
         assert is_exact(world, 20_000 * round_)
         world.predecessor = plan.number
+
+
+class SlowWal:
+    """Checks a file for longer than the server waits for an idle session."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def open(self, segment: Segment) -> Any:
+        outer = self
+
+        class Slow(StoppingSegment):
+            def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+                threading.Event().wait(outer._seconds)
+                yield from self._reader.batches(sink, file)
+
+        return Slow(open_wal().open(segment), lambda: None)
+
+
+@pytest.mark.parametrize("local_infile", [True, False])
+def test_a_log_that_is_slow_to_read_does_not_cost_the_connection(world: MySqlWorld, local_infile: bool) -> None:
+    plan = prepared(world, orders(1, 100))
+    limits, connection = replace(world.limits, idle=1), world.connection(extra={"local_infile": local_infile})
+    participant = open_participant(plan.participants[0], connection, SlowWal(2.5), limits)
+    proof = participant.commit(plan, world.fence(1, 2))
+    assert proof.detail["tries"] == 1 and is_exact(world, 100)
 
 
 @pytest.mark.slow

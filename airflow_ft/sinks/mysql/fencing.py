@@ -22,7 +22,7 @@ import pymysql
 
 from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.core.model import Fence
-from airflow_ft.sinks.mysql.failures import LOCK_WAIT_TIMEOUT, NO_SUCH_THREAD, code_of
+from airflow_ft.sinks.mysql.failures import LOCK_WAIT_TIMEOUT, NO_SUCH_THREAD, Meaning, code_of, describe, meaning
 from airflow_ft.sinks.mysql.ledger import Head, Ledger
 from airflow_ft.sinks.mysql.session import Limits, Session
 
@@ -57,9 +57,7 @@ def announce(
         StoreBehindSinkError: the head is gone, though it was there.
         SinkUnavailableError: the lock on the head was not had within `limits.head_wait` seconds.
     """
-    taken = session.row("SELECT GET_LOCK(%s, 0)", (lock_name(ledger, fence.installation, fence.rank, nonce),))
-    if taken != (1,):  # nobody else can know the name
-        raise SinkUnavailableError("the server grants no user-level lock.", remedy="GET_LOCK() must work there.")
+    _take_lock(session, lock_name(ledger, fence.installation, fence.rank, nonce))
     killed: list[int] = []
     deadline = time.monotonic() + limits.head_wait
     while True:
@@ -71,13 +69,11 @@ def announce(
                 raise
             # The time-out itself means nothing; who holds the lock may be told by the head as it was committed.
             head = ledger.head(session)
-            if head is None:  # its creator is still at it
-                victim = None
-            else:
+            if head is not None:  # None: its creator is still at it
                 check_owner(head, fence)
-                victim = _kill_older(session, ledger, fence, head, mine)
-            if victim is not None:
-                killed.append(victim)
+                victim = _older_session(session, ledger, fence, head, mine)
+                if victim is not None and victim not in killed and _kill(session, victim, head):
+                    killed.append(victim)  # rolling back may take it longer than one lock wait
             if time.monotonic() > deadline:
                 raise SinkUnavailableError(
                     f"the head's row stayed locked for {limits.head_wait:.0f} s.",
@@ -138,20 +134,38 @@ def _refuse_markers_without_head(session: Session, ledger: Ledger) -> None:
         )
 
 
-def _kill_older(session: Session, ledger: Ledger, fence: Fence, head: Head, mine: Collection[str]) -> int | None:
-    """Kills the session that the head names, if that is an older attempt's or this process's own lost one."""
+def _take_lock(session: Session, name: str) -> None:
+    """Lets a successor prove which connection this is. Not needed for safety: without it a successor has to wait."""
+    try:
+        refused = "" if session.row("SELECT GET_LOCK(%s, 0)", (name,)) == (1,) else "GET_LOCK did not return 1"
+    except pymysql.err.MySQLError as error:  # clusters may forbid it
+        if meaning(error) is Meaning.LOST:
+            raise
+        refused = describe(error)
+    if refused:
+        log.warning("no user-level lock: %s; if this process is stopped, its successor waits for time-outs", refused)
+
+
+def _older_session(session: Session, ledger: Ledger, fence: Fence, head: Head, mine: Collection[str]) -> int | None:
+    """The connection of the session that the head names, if that is an older attempt's or this process's own lost one.
+
+    None when it is neither, or when nobody holds that session's lock: then the head is locked by somebody unknown.
+    """
     if head.rank >= fence.rank and head.session not in mine:
         return None
-    name = lock_name(ledger, head.installation, head.rank, head.session)
-    row = session.row("SELECT IS_USED_LOCK(%s)", (name,))
+    row = session.row("SELECT IS_USED_LOCK(%s)", (lock_name(ledger, head.installation, head.rank, head.session),))
     if row is None or row[0] is None or int(row[0]) == session.id:
         return None
-    victim = int(row[0])
+    return int(row[0])
+
+
+def _kill(session: Session, victim: int, head: Head) -> bool:
     try:
         session.run(f"KILL CONNECTION {victim}")
     except pymysql.err.MySQLError as error:
-        if code_of(error) != NO_SUCH_THREAD:  # it ended by itself
-            log.warning("connection %d of an older attempt %s could not be killed: %s", victim, head.rank, error)
-            return None
-    log.warning("killed connection %d of the older attempt %s, which held the head", victim, head.rank)
-    return victim
+        if code_of(error) == NO_SUCH_THREAD:  # it ended by itself
+            return False
+        log.warning("connection %d of attempt %s could not be killed: %s", victim, head.rank, describe(error))
+        return False
+    log.warning("killed connection %d of attempt %s, which held the head", victim, head.rank)
+    return True

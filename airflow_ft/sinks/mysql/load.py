@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -25,14 +25,16 @@ from airflow_ft.sinks.mysql.validation import Target
 
 T = TypeVar("T")
 
-_COLUMN = re.compile(r"[Cc]olumn '(?P<column>.+?)'")
+# MySQL writes column 'c', MariaDB in some messages column `schema`.`table`.`c`.
+_COLUMN = re.compile(r"[Cc]olumn (?:'(?P<column>.+?)'|(?:`[^`]*`\.)*`(?P<quoted>[^`]*)`)")
 _ROW = re.compile(r" at row (?P<row>\d+)")
 
 
 def place(message: str) -> tuple[str, int]:
     """Column ("" when not named) and row (0 when not named) in a message of the server, which counts rows from 1."""
     column, row = _COLUMN.search(message), _ROW.search(message)
-    return (column.group("column").rpartition(".")[2] if column else ""), (int(row.group("row")) if row else 0)
+    name = (column.group("column") or column.group("quoted")) if column else ""
+    return name, (int(row.group("row")) if row else 0)
 
 
 class Loader:
@@ -59,22 +61,29 @@ class Loader:
     def _send_file(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> int:
         if file.rows == 0:
             return 0
-        table = target.table.name.sql
         affected = 0
         if self._use_insert:
-            with closing(_ahead(self._inserts(reader, target, columns, file))) as statements:
+            with closing(_Ahead(self._inserts(reader, target, columns, file))) as statements:
+                self._await_first(statements)
                 for sql, rows in statements:
                     statement = self._session.run_bytes(sql)
                     self._check(statement, rows, target, file, affected)
                     affected += statement.affected
         else:
-            with closing(_ahead(load_lines(piece, columns) for piece in self._pieces(reader, target, file))) as lines:
-                statement = self._session.load(load_statement(table, columns), lines)
+            pieces = self._pieces(reader, target, file)
+            with closing(_Ahead(load_lines(piece, columns) for piece in pieces)) as lines:
+                self._await_first(lines)
+                statement = self._session.load(load_statement(target.table.name.sql, columns), lines)
             self._check(statement, file.rows, target, file, 0)
             affected = statement.affected
         if affected != file.rows:
             raise self._lost(affected, file.rows, target, file)
         return affected
+
+    def _await_first(self, pieces: _Ahead[Any]) -> None:
+        """A large file is checked before its first row comes: keep the server, which waits only shortly, awake."""
+        while not pieces.ready(self._limits.idle / 4):
+            self._session.row("SELECT 1")
 
     def _pieces(self, reader: SegmentReader, target: Target, file: WalFile) -> Iterator[pa.RecordBatch]:
         for batch in reader.batches(target.sink, file):
@@ -116,11 +125,23 @@ class Loader:
         )
 
 
-def _ahead(items: Iterator[T]) -> Generator[T, None, None]:
+class _Ahead(Generic[T]):
     """The same items, the next one being made in a thread while the caller is busy with this one."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="airflow-ft-mysql") as pool:
-        done = object()
-        waiting = pool.submit(next, items, done)
-        while (item := waiting.result()) is not done:
-            waiting = pool.submit(next, items, done)
-            yield item  # type: ignore[misc]
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items: Iterator[T] = items
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="airflow-ft-mysql")
+        self._next: Future[T | None] = self._pool.submit(next, self._items, None)
+
+    def ready(self, seconds: float) -> bool:
+        """Waits up to `seconds` for the next item; whether it is there."""
+        return bool(wait([self._next], seconds).done)
+
+    def __iter__(self) -> Iterator[T]:
+        while (item := self._next.result()) is not None:
+            self._next = self._pool.submit(next, self._items, None)
+            yield item
+
+    def close(self) -> None:
+        """Waits for the item being made, and makes no more."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -136,6 +136,7 @@ class Committer:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(self._order))
         self._process.stdin.close()
+        self._process.stdin = None  # else communicate() would close it again
         assert self._process.stdout.readline() == "ready\n"
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 
 
@@ -22,6 +23,7 @@ class CuttingProxy:
         self.port: int = self._listener.getsockname()[1]
         self.cuts = 0
         self._wanted: list[tuple[str, bytes]] = []
+        self._open: list[socket.socket] = []
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -35,6 +37,8 @@ class CuttingProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._listener.close()
+        for side in self._open:
+            side.close()
 
     def _accept(self) -> None:
         while True:
@@ -45,18 +49,19 @@ class CuttingProxy:
             server = socket.create_connection(("127.0.0.1", self._target))
             reply_lost = threading.Event()
 
-            def close(client: socket.socket = client, server: socket.socket = server) -> None:
-                for side in (client, server):
-                    try:
-                        side.shutdown(socket.SHUT_RDWR)
-                    except OSError:
-                        continue
+            with self._lock:
+                self._open += [client, server]
 
-            threading.Thread(target=self._requests, args=(client, server, reply_lost, close), daemon=True).start()
-            threading.Thread(target=self._replies, args=(server, client, reply_lost, close), daemon=True).start()
+            def cut(client: socket.socket = client, server: socket.socket = server) -> None:
+                for side in (client, server):
+                    with suppress(OSError):  # the other thread was faster
+                        side.shutdown(socket.SHUT_RDWR)
+
+            threading.Thread(target=self._requests, args=(client, server, reply_lost, cut), daemon=True).start()
+            threading.Thread(target=self._replies, args=(server, client, reply_lost, cut), daemon=True).start()
 
     def _requests(
-        self, client: socket.socket, server: socket.socket, reply_lost: threading.Event, close: Callable[[], None]
+        self, client: socket.socket, server: socket.socket, reply_lost: threading.Event, cut: Callable[[], None]
     ) -> None:
         try:
             while data := client.recv(1 << 16):
@@ -72,10 +77,10 @@ class CuttingProxy:
                 server.sendall(data)
         except OSError:
             pass
-        close()
+        cut()
 
     def _replies(
-        self, server: socket.socket, client: socket.socket, reply_lost: threading.Event, close: Callable[[], None]
+        self, server: socket.socket, client: socket.socket, reply_lost: threading.Event, cut: Callable[[], None]
     ) -> None:
         try:
             while data := server.recv(1 << 16):
@@ -84,4 +89,4 @@ class CuttingProxy:
                 client.sendall(data)
         except OSError:
             pass
-        close()
+        cut()

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.errors import DeclinedError
+from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of, insert_statements, load_lines, load_statement, slices
+from airflow_ft.sinks.mysql.json_text import to_json, unsupported
+
+
+def columns(batch: pa.RecordBatch) -> list[TargetColumn]:
+    return [TargetColumn(field.name, field.name, form_of(field.type)) for field in batch.schema]
+
+
+def lines(array: pa.Array) -> list[str]:
+    batch = pa.record_batch({"c": array})
+    return bytes(load_lines(batch, columns(batch))).decode().split("\n")[:-1]
+
+
+def literals(array: pa.Array) -> str:
+    batch = pa.record_batch({"c": array})
+    ((sql, _),) = insert_statements("t", batch, columns(batch), 1 << 20)
+    return sql.decode().removeprefix("INSERT INTO t (`c`) VALUES ")
+
+
+def test_fields_of_load_data() -> None:
+    assert lines(pa.array(["a\tb", "c\nd", "\\", "\\N", "", None, "\0", "\r"])) == [
+        "a\\tb", "c\\nd", "\\\\", "\\\\N", "", "\\N", "\\0", "\r",
+    ]  # fmt: skip
+    assert lines(pa.array([b"", b"\0\xff", None])) == ["", "00ff", "\\N"]
+    assert lines(pa.array([True, False, None])) == ["1", "0", "\\N"]
+    assert lines(pa.array([0.1, 5e-324, 1e22], pa.float64())) == ["0.1", "5e-324", "1e+22"]
+    assert lines(pa.array([0.1], pa.float32())) == ["0.10000000149011612"]
+    assert lines(pa.array([2**64 - 1], pa.uint64())) == ["18446744073709551615"]
+    assert lines(pa.array([Decimal("1.50")], pa.decimal128(5, 2))) == ["1.50"]
+    assert lines(pa.array([date(1000, 1, 1)])) == ["1000-01-01"]
+    assert lines(pa.array([time(1, 2, 3, 4)])) == ["01:02:03.000004"]
+    moment = datetime(2024, 7, 1, 12, tzinfo=UTC)
+    for zone in (None, "UTC", "Asia/Kolkata"):
+        assert lines(pa.array([moment], pa.timestamp("ms", zone))) == ["2024-07-01 12:00:00.000000"]
+
+
+def test_literals_of_insert() -> None:
+    assert literals(pa.array(["it's", "\\", None, "%s\t"])) == "('it\\'s'),('\\\\'),(NULL),('%s\t')"
+    assert literals(pa.array([b"", b"\xff", None])) == "(x''),(x'ff'),(NULL)"
+    assert literals(pa.array([Decimal("1.50"), None], pa.decimal128(5, 2))) == "('1.50'),(NULL)"
+    assert literals(pa.array([1, None])) == "(1),(NULL)"
+
+
+def test_binary_and_bit_columns_are_converted_by_the_server() -> None:
+    target = [TargetColumn("b", "b`", form_of(pa.binary())), TargetColumn("f", "f", form_of(pa.int8(), bits=True))]
+    statement = load_statement("t", target)
+    assert statement.endswith(
+        "(@airflow_ft_0, @airflow_ft_1) SET `b``` = UNHEX(@airflow_ft_0), `f` = CAST(@airflow_ft_1 AS UNSIGNED)"
+    )
+
+
+@pytest.mark.parametrize("encode", [lines, literals])
+def test_a_slice_is_encoded_like_a_copy_of_it(encode: Callable[[pa.Array], Any]) -> None:
+    nested = pa.struct([("a", pa.list_(pa.int8()))])
+    for array in (
+        pa.array(["a", None, "b\t", "c"]),
+        pa.array([b"a", None, b"b", b""]),
+        pa.array([1, None, 3, 4]),
+        pa.array(["x", "y", None, "x"]).dictionary_encode(),
+        pa.array([[1], None, [2, None], []], pa.list_(pa.int8())),
+        pa.array([{"a": [1]}, None, {"a": None}, {"a": []}], nested),
+        pa.array([[("k", 1)], None, [], [("l", None)]], pa.map_(pa.string(), pa.int8())),
+    ):
+        assert encode(array.slice(1, 3)) == encode(pa.array(array.slice(1, 3).to_pylist(), array.type)), array.type
+
+
+def test_statements_keep_to_their_size_and_lose_no_row() -> None:
+    batch = pa.record_batch({"c": pa.array(["x" * (10 + i % 90) for i in range(500)])})
+    statements = list(insert_statements("t", batch, columns(batch), 1000))
+    assert sum(rows for _, rows in statements) == 500
+    assert max(len(sql) for sql, _ in statements) <= 1000 and len(statements) < 60
+    values = [value for sql, _ in statements for value in sql.decode().split("'")[1::2]]
+    assert values == batch.column("c").to_pylist()
+    assert len(list(insert_statements("t", batch, columns(batch), 1))) == 500
+
+
+def test_slices_cover_a_batch() -> None:
+    batch = pa.record_batch({"c": pa.array(["x" * 1000] * 100)})
+    pieces = list(slices(batch, 10_000))
+    assert pa.Table.from_batches(pieces).column("c").to_pylist() == ["x" * 1000] * 100
+    assert 8 <= len(pieces) <= 14
+    assert list(slices(batch.slice(0, 0), 10)) == []
+
+
+def test_nested_values_are_json_that_reads_back() -> None:
+    kind = pa.struct(
+        [
+            ("q\"'ö", pa.list_(pa.struct([("s", pa.string()), ("f", pa.float64())]))),
+            ("m", pa.map_(pa.int32(), pa.list_(pa.bool_()))),
+            ("t", pa.timestamp("us", "UTC")),
+            ("d", pa.date32()),
+            ("x", pa.decimal128(30, 3)),
+            ("n", pa.null()),
+            ("c", pa.dictionary(pa.int8(), pa.string())),
+        ]
+    )
+    values: list[Any] = [
+        {"q\"'ö": [{"s": "".join(map(chr, range(200))), "f": 1e-7}, None], "m": [(-1, [True, None]), (2, None)],
+         "t": datetime(2024, 1, 1, tzinfo=UTC), "d": date(2024, 1, 1), "x": Decimal("-1.5"), "n": None, "c": "é"},
+        None,
+        {"q\"'ö": None, "m": None, "t": None, "d": None, "x": None, "n": None, "c": None},
+    ]  # fmt: skip
+    found = [None if text is None else json.loads(text) for text in to_json(pa.array(values, kind)).to_pylist()]
+    assert found == [
+        {"q\"'ö": [{"s": "".join(map(chr, range(200))), "f": 1e-7}, None], "m": {"-1": [True, None], "2": None},
+         "t": "2024-01-01T00:00:00.000000Z", "d": "2024-01-01", "x": "-1.500", "n": None, "c": "é"},
+        None,
+        {"q\"'ö": None, "m": None, "t": None, "d": None, "x": None, "n": None, "c": None},
+    ]  # fmt: skip
+
+
+def test_what_json_cannot_hold_is_named() -> None:
+    with pytest.raises(DeclinedError, match="NaN"):
+        to_json(pa.array([[1.0, float("nan")]]))
+    assert unsupported(pa.list_(pa.struct([("b", pa.binary())]))) == "binary"
+    assert unsupported(pa.map_(pa.string(), pa.duration("s"))) == "duration[s]"
+    assert unsupported(pa.map_(pa.list_(pa.int8()), pa.int8())) == "a map with nested keys"
+    assert unsupported(pa.struct([("a", pa.list_(pa.int8()))])) is None
