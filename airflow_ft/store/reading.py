@@ -22,10 +22,7 @@ _LATEST_CONFIRMED = select_checkpoints(
     "pipeline = ? AND number = (SELECT number FROM checkpoint WHERE pipeline = ? AND state = 'COMPLETED'"
     " ORDER BY number DESC LIMIT 1)"
 )
-_CUTOFF = (
-    "SELECT number FROM checkpoint WHERE pipeline = ? AND is_delivered = 1"
-    " ORDER BY number DESC LIMIT 1 OFFSET ?"
-)
+_CUTOFF = "SELECT number FROM checkpoint WHERE pipeline = ? AND is_delivered = 1 ORDER BY number DESC LIMIT 1 OFFSET ?"
 _PRUNABLE = select_checkpoints("pipeline = ? AND is_prunable = 1 AND delivered_by < ? ORDER BY number LIMIT ?")
 _POSITION_BEFORE = (
     "SELECT spark_location, spark_batch FROM checkpoint WHERE pipeline = ? AND number < ? AND is_base = 1"

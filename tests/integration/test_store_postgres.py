@@ -18,6 +18,7 @@ from airflow_ft.store.postgres import PostgresStore
 from tests.integration.proxy import Proxy
 from tests.store.scene import PIPELINE, Scene, a_position, a_segment
 from tests.store.test_aborting import TestAborts, TestRewinds
+from tests.store.test_concurrency import TestRaces
 from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, TestReading, TestVotes
 from tests.store.test_epochs import TestEpochs, TestHalts, TestLeases, TestPipelines, TestTurns
 from tests.store.test_staging import TestStaging
@@ -32,6 +33,7 @@ __all__ = [
     "TestPipelines",
     "TestPlans",
     "TestProofs",
+    "TestRaces",
     "TestReading",
     "TestRewinds",
     "TestStaging",
