@@ -4,14 +4,15 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from airflow_ft.spark import publisher
+from airflow_ft.spark.parsing import malformed_rows, parse_json, parsed_rows
 
 
 def _die() -> None:
@@ -22,7 +23,7 @@ class Plain:
     """All rows to `orders`."""
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
-        return sources["numbers"]
+        return cast(DataFrame, sources["numbers"])
 
 
 class Faulty:
@@ -68,7 +69,7 @@ class Crashing:
                 if now.batch == batch:
                     self._crash()
 
-            publisher.Publisher._publish = publish  # type: ignore[method-assign]
+            publisher.Publisher._publish = publish  # type: ignore[method-assign, assignment]
 
     def _crash(self) -> None:
         assert self.marker is not None
@@ -78,7 +79,7 @@ class Crashing:
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         return (
-            sources["numbers"]
+            cast(DataFrame, sources["numbers"])
             .groupBy("k")
             .transformWithStateInPandas(
                 Totals(), "k string, n bigint, added double, total double, steps bigint", "update", "none"
@@ -100,7 +101,7 @@ class Totals(StatefulProcessor):
         self._state = handle.getValueState("total", "total double, steps bigint")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
-        total, steps = self._state.get() if self._state.exists() else (0.0, 0)
+        total, steps = self._state.get() or (0.0, 0)
         found = []
         for frame in rows:
             for n in sorted(frame["n"]):
@@ -120,7 +121,11 @@ class Sums:
     output_mode = "update"
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
-        return sources["numbers"].groupBy("k").agg(F.sum("n").alias("total"), F.count(F.lit(1)).alias("rows"))
+        return (
+            cast(DataFrame, sources["numbers"])
+            .groupBy("k")
+            .agg(F.sum("n").alias("total"), F.count(F.lit(1)).alias("rows"))
+        )
 
 
 class CrashingSums(Crashing, Sums):
@@ -134,3 +139,20 @@ class Static:
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         return spark.range(10).withColumn("r", F.rand())
+
+
+class Orders:
+    """JSON records of Kafka; malformed ones fail the job, or go to `dead_letters`."""
+
+    def __init__(self, on_malformed: Literal["fail", "keep"] = "fail") -> None:
+        self.on_malformed = on_malformed
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return parse_json(
+            sources["orders"], "id bigint, amount decimal(12,2)", keep=["headers"], on_malformed=self.on_malformed
+        )
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if self.on_malformed == "fail":
+            return {"orders": batch}
+        return {"orders": parsed_rows(batch), "dead_letters": malformed_rows(batch)}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 
@@ -135,7 +135,7 @@ def test_a_new_owner_stops_the_attempt_before_it_publishes(pipeline: StageWorld)
 
 
 def _children(pid: int) -> list[psutil.Process]:
-    return psutil.Process(pid).children(recursive=True)
+    return list(psutil.Process(pid).children(recursive=True))
 
 
 def _drivers_of(pid: int) -> tuple[psutil.Process, psutil.Process] | None:

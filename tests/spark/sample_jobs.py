@@ -24,7 +24,7 @@ class Job:
             "unknown source": lambda: sources["unknown"],
             "cast": lambda: frame.select(F.expr("cast('abc' || n as int)").alias("n")),
             "udf": lambda: frame.select(F.udf(lambda n: 1 // 0, "int")("n").alias("n")),
-            "code": lambda: {}["no such customer: 4711"],
+            "code": lambda: dict[str, str]()["no such customer: 4711"],
         }
         return made.get(self.fault, lambda: frame)()
 

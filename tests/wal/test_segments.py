@@ -12,7 +12,7 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError, WalCorruptError
 from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import ColumnStatistics
-from airflow_ft.wal import open_wal
+from airflow_ft.wal import open_wal, reader
 from airflow_ft.wal.filesystem import filesystem, local_path
 from airflow_ft.wal.manifest import MANIFEST, Manifest, digest
 from airflow_ft.wal.writer import SegmentFolder, write_segment
@@ -43,20 +43,20 @@ def segment(folder: SegmentFolder) -> Segment:
 
 
 def _rows(segment: Segment, sink: str) -> Iterator[pa.RecordBatch]:
-    reader = open_wal().open(segment)
-    for file in reader.files(sink):
-        yield from reader.batches(sink, file)
+    opened = open_wal().open(segment)
+    for file in opened.files(sink):
+        yield from opened.batches(sink, file)
 
 
 def test_what_was_written_is_read_in_order(segment: Segment) -> None:
-    reader = open_wal().open(segment)
-    assert list(reader.sinks()) == ["alerts", "orders"]
+    opened = open_wal().open(segment)
+    assert list(opened.sinks()) == ["alerts", "orders"]
     assert segment.rows == {"alerts": 0, "orders": 3} and segment.total_rows == 3
-    assert reader.schema("orders") == ORDERS.schema
+    assert opened.schema("orders") == ORDERS.schema
     found = pa.Table.from_batches(_rows(segment, "orders"), ORDERS.schema)
     assert str(found.to_pylist()) == str(ORDERS.to_pylist())  # as text, since nan is not nan
-    assert list(_rows(segment, "alerts")) == [] and reader.schema("alerts").names == ["id"]
-    assert segment.bytes == sum(f.bytes for s in reader.sinks() for f in reader.files(s))
+    assert list(_rows(segment, "alerts")) == [] and opened.schema("alerts").names == ["id"]
+    assert segment.bytes == sum(f.bytes for s in opened.sinks() for f in opened.files(s))
 
 
 def test_the_location_is_the_attempts_own_and_a_valid_uri(segment: Segment, folder: SegmentFolder) -> None:
@@ -110,26 +110,26 @@ def test_a_manifest_of_a_newer_format_is_refused(segment: Segment) -> None:
 
 @pytest.mark.parametrize("position", [0.0, 0.3, 0.6, 1.0])
 def test_a_flipped_bit_is_found_before_any_row_is_handed_out(segment: Segment, position: float) -> None:
-    reader = open_wal().open(segment)
-    (file,) = reader.files("orders")
+    opened = open_wal().open(segment)
+    (file,) = opened.files("orders")
     path = local_path(segment.location) / file.path
     data = bytearray(path.read_bytes())
     data[int(position * (len(data) - 1))] ^= 1
     path.write_bytes(data)
     with pytest.raises(WalCorruptError, match="checksum"):
-        next(iter(reader.batches("orders", file)))
+        next(iter(opened.batches("orders", file)))
 
 
 def test_a_shortened_or_missing_file_is_found(segment: Segment) -> None:
-    reader = open_wal().open(segment)
-    (file,) = reader.files("orders")
+    opened = open_wal().open(segment)
+    (file,) = opened.files("orders")
     path = local_path(segment.location) / file.path
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(WalCorruptError, match="checksum"):
-        list(reader.batches("orders", file))
+        list(opened.batches("orders", file))
     path.unlink()
     with pytest.raises(WalCorruptError, match="missing"):
-        list(reader.batches("orders", file))
+        list(opened.batches("orders", file))
 
 
 def test_a_sink_that_was_not_declared_then_is_named(segment: Segment) -> None:
@@ -145,9 +145,9 @@ def test_a_segment_is_sealed_once(folder: SegmentFolder, segment: Segment) -> No
 
 def test_an_optional_sink_without_rows_is_there_without_columns(folder: SegmentFolder) -> None:
     segment = folder.seal(5, {"dead_letters": None}, {})
-    reader = open_wal().open(segment)
+    opened = open_wal().open(segment)
     assert segment.rows == {"dead_letters": 0}
-    assert list(reader.files("dead_letters")) == [] and reader.schema("dead_letters").names == []
+    assert list(opened.files("dead_letters")) == [] and opened.schema("dead_letters").names == []
 
 
 def test_files_are_in_the_order_of_partitions(folder: SegmentFolder) -> None:
@@ -162,12 +162,13 @@ def test_files_are_in_the_order_of_partitions(folder: SegmentFolder) -> None:
     assert [b.to_pydict()["part"] for b in _rows(segment, "s")] == [[2], [10], [100_000]]
 
 
-def test_wide_rows_come_in_small_batches(folder: SegmentFolder) -> None:
-    text = "x" * 2_000_000  # repeated, so that the file is small and only the statistics tell
+def test_wide_rows_come_in_small_batches(folder: SegmentFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "BYTES_A_BATCH", 1_000_000)
+    text = "x" * 100_000  # repeated, so that the file is small and only the statistics tell
     segment = write_segment(folder, 1, {"s": pa.table({"wide": [text] * 200})})
-    assert segment.bytes < 40_000_000
+    assert segment.bytes < 1_000_000
     sizes = [batch.nbytes for batch in _rows(segment, "s")]
-    assert len(sizes) >= 2 and max(sizes) < 300_000_000
+    assert len(sizes) >= 4 and max(sizes) < 5_000_000
 
 
 def test_places_that_cannot_be_used_are_refused() -> None:

@@ -1,0 +1,99 @@
+"""Kafka as the source of a Spark driver: committed records only, each once, from frozen positions."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from airflow_ft.core.errors import JobError
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sources import KafkaSource
+from airflow_ft.spark.request import StageRequest
+from tests.conftest import TopicFactory
+from tests.integration.stage_world import JARS, StageWorld, with_connection, world
+from tools.servers import Kafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+JOB = "stage_jobs:Orders"
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path)
+
+
+def _send(kafka: Kafka, topic: str, values: list[bytes], partition: int = 0, commit: bool = True) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{topic}-{partition}-{commit}"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, partition=partition, headers=[("h", b"\x00\xff")])
+    producer.flush(30)
+    if commit:
+        producer.commit_transaction(30)
+    else:
+        producer.abort_transaction(30)
+
+
+def _orders(*numbers: int) -> list[bytes]:
+    return [json.dumps({"id": n, "amount": f"{n}.50"}).encode() for n in numbers]
+
+
+def _request(pipeline: StageWorld, kafka: Kafka, source: KafkaSource, **more: Any) -> StageRequest:
+    request = pipeline.request(JOB, {"orders": source}, jars=(str(JARS),), **more)
+    extra = {"bootstrap.servers": kafka.bootstrap, "group.id": "ignored"}
+    return with_connection(request, ConnectionInfo("kafka_default", "kafka", extra=extra))
+
+
+def test_committed_records_are_staged_once_and_positions_recorded(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    topic = topic_factory(partitions=2)
+    _send(kafka, topic, _orders(1, 2, 3))
+    _send(kafka, topic, _orders(666), commit=False)
+    _send(kafka, topic, [*_orders(4), b"not json"], partition=1)
+    source = KafkaSource(topics=[topic], max_offsets_per_trigger=4)
+    keep = {"job_arguments": {"on_malformed": "keep"}, "optional_sinks": ("dead_letters",)}
+    result = pipeline.complete(_request(pipeline, kafka, source, **keep))
+    assert len(result.numbers) >= 2 and result.rows == {"orders": 4, "dead_letters": 1}
+    assert sorted(row["id"] for row in pipeline.all_rows()) == [1, 2, 3, 4]
+    assert {bytes(row["headers"][0]["value"]) for row in pipeline.all_rows()} == {b"\x00\xff"}
+    (dead,) = pipeline.all_rows("dead_letters")
+    assert (dead["topic"], dead["partition"], dead["offset"], dead["raw"]) == (topic, 1, 1, b"not json")
+    published = pipeline.published()
+    assert published[0].positions["orders"]["start"] is None
+    for before, after in zip(published, published[1:], strict=False):
+        assert after.positions["orders"]["start"] == before.positions["orders"]["end"]
+    ends = published[-1].positions["orders"]["end"][topic]
+    assert ends["1"] >= 2 and ends["0"] >= 5  # behind the records and the marks of both transactions
+
+    _send(kafka, topic, _orders(5))
+    again = pipeline.complete(_request(pipeline, kafka, source, **keep))
+    assert again.rows == {"orders": 1, "dead_letters": 0}
+    assert [row["id"] for row in pipeline.all_rows()][-1] == 5
+
+
+def test_a_malformed_record_fails_the_job_and_is_located(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    topic = topic_factory(partitions=1)
+    _send(kafka, topic, [*_orders(1), b'{"id": "x"}'])
+    with pytest.raises(JobError, match=f"topic {topic}, partition 0, offset 1"):
+        pipeline.stage(_request(pipeline, kafka, KafkaSource(topics=[topic])))
+    assert pipeline.published() == []
+
+
+def test_latest_means_the_same_moment_in_every_run(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    """A first run that finds nothing must not let the second begin at the end again: that would lose rows."""
+    topic = topic_factory(partitions=1)
+    _send(kafka, topic, _orders(1))
+    source = KafkaSource(topics=[topic], starting_offsets="latest")
+    assert pipeline.complete(_request(pipeline, kafka, source)).numbers == ()
+    _send(kafka, topic, _orders(2, 3))
+    assert pipeline.complete(_request(pipeline, kafka, source)).rows == {"orders": 2}
+    assert sorted(row["id"] for row in pipeline.all_rows()) == [2, 3]

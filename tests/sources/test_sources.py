@@ -1,0 +1,167 @@
+"""Sources are checked where they are written, and become options of Spark's readers."""
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sources import FileSource, KafkaSource, source_from_json
+from airflow_ft.sources.kafka import kafka_options
+
+BROKER = {"bootstrap.servers": "a:9092,b:9092"}
+
+
+def _connection(**extra: Any) -> ConnectionInfo:
+    return ConnectionInfo("kafka_default", "kafka", extra={**BROKER, **extra})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "either topics or pattern"),
+        ({"topics": ["a"], "pattern": "b.*"}, "either topics or pattern"),
+        ({"topics": "orders"}, r"list of names.*\[\"orders\"\]"),
+        ({"topics": ["a,b"]}, "invalid name"),
+        ({"topics": ["a"], "conn_id": ""}, "connection"),
+        ({"topics": ["a"], "starting_offsets": "now"}, "'now'"),
+        ({"topics": ["a"], "starting_offsets": dt.datetime(2026, 1, 1)}, "without a zone"),
+        ({"topics": ["a", "b"], "starting_offsets": {"a": {0: 1}}}, "every topic"),
+        ({"topics": ["a"], "starting_offsets": {"a": {}}}, "every topic"),
+        ({"topics": ["a"], "isolation_level": "committed"}, "read_committed or"),
+        ({"topics": ["a"], "max_offsets_per_trigger": 0}, "at least 1"),
+        ({"topics": ["a"], "options": {"failOnDataLoss": "false"}}, "failOnDataLoss"),
+        ({"topics": ["a"], "options": {"kafka.group.id": "x"}}, "group.id"),
+    ],
+)
+def test_a_kafka_source_that_cannot_work_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        KafkaSource(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"path": ""}, "path"),
+        ({"path": "/x", "format": "avro"}, "'avro'"),
+        ({"path": "/x"}, "schema"),
+        ({"path": "/x", "schema": "n int", "max_files_per_trigger": 0}, "at least 1"),
+        ({"path": "/x", "schema": "n int", "options": {"CleanSource": "delete"}}, "cleanSource is refused"),
+        ({"path": "/x", "schema": "n int", "options": {"maxFilesPerTrigger": "1"}}, "max_files_per_trigger"),
+    ],
+)
+def test_a_file_source_that_cannot_work_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        FileSource(**arguments)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        KafkaSource(topics=["a", "b"], max_offsets_per_trigger=5, options={"minPartitions": "4"}),
+        KafkaSource(pattern="a.*", starting_offsets="latest"),
+        KafkaSource(topics=["a"], starting_offsets={"a": {0: 5, 1: -2}}),
+        KafkaSource(topics=["a"], starting_offsets=dt.datetime(2026, 1, 1, 5, tzinfo=dt.UTC)),
+        FileSource(path="/x", schema="n int", options={"multiLine": "true"}),
+        FileSource(path="/x", format="text"),
+    ],
+)
+def test_a_source_survives_being_plain_data(source: KafkaSource | FileSource) -> None:
+    assert source_from_json(json.loads(json.dumps(source.to_json()))) == source
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'tables', only files, kafka"):
+        source_from_json({"kind": "tables"})
+
+
+def test_options_of_the_kafka_reader() -> None:
+    options = KafkaSource(topics=["a", "b"], max_offsets_per_trigger=7).reader_options(_connection())
+    assert options == {
+        "kafka.bootstrap.servers": "a:9092,b:9092",
+        "kafka.isolation.level": "read_committed",
+        "subscribe": "a,b",
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "true",
+        "includeHeaders": "true",
+        "maxOffsetsPerTrigger": "7",
+    }
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2)))
+    options = KafkaSource(pattern="x.*", starting_offsets=at).reader_options(_connection())
+    assert options["startingTimestamp"] == "1767218400000" and options["subscribePattern"] == "x.*"
+    assert options["startingOffsetsByTimestampStrategy"] == "latest" and "startingOffsets" not in options
+    options = KafkaSource(topics=["a"], starting_offsets={"a": {0: 5}}).reader_options(_connection())
+    assert options["startingOffsets"] == '{"a": {"0": 5}}'
+
+
+def test_a_connection_speaks_librdkafka_and_becomes_java() -> None:
+    options = kafka_options(
+        _connection(
+            **{
+                "security.protocol": "sasl_ssl",
+                "sasl.mechanisms": "SCRAM-SHA-512",
+                "sasl.username": 'u"1',
+                "sasl.password": "p\\w",
+                "group.id": "x",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "ssl.ca.pem": "PEM",
+                "ssl.endpoint.identification.algorithm": "none",
+            }
+        )
+    )
+    assert options == {
+        "kafka.bootstrap.servers": "a:9092,b:9092",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required"
+        ' username="u\\"1" password="p\\\\w";',
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.certificates": "PEM",
+        "kafka.ssl.endpoint.identification.algorithm": "",
+    }
+
+
+def test_certificates_are_read_from_files(tmp_path: Path) -> None:
+    (tmp_path / "ca").write_text("CA")
+    (tmp_path / "cert").write_text("CERT")
+    (tmp_path / "key").write_text("KEY")
+    options = kafka_options(
+        _connection(
+            **{
+                "security.protocol": "SSL",
+                "ssl.ca.location": str(tmp_path / "ca"),
+                "ssl.certificate.location": str(tmp_path / "cert"),
+                "ssl.key.location": str(tmp_path / "key"),
+            }
+        )
+    )
+    assert options["kafka.ssl.truststore.certificates"] == "CA"
+    assert options["kafka.ssl.keystore.certificate.chain"] == "CERT" and options["kafka.ssl.keystore.key"] == "KEY"
+    assert not any(name.endswith("ca.location") or "certificate.location" in name for name in options)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        kafka_options(_connection(**{"ssl.ca.location": str(tmp_path / "missing")}))
+
+
+def test_host_and_port_of_the_connection_do_as_well() -> None:
+    assert kafka_options(ConnectionInfo("k", "kafka", host="h")) == {"kafka.bootstrap.servers": "h:9092"}
+    with pytest.raises(ConfigurationError, match="no broker"):
+        kafka_options(ConnectionInfo("k", "kafka"))
+
+
+def test_a_mechanism_that_needs_java_says_so() -> None:
+    given = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    with pytest.raises(ConfigurationError, match=r"sasl\.jaas\.config"):
+        kafka_options(_connection(**given))
+    assert "kafka.sasl.jaas.config" in kafka_options(_connection(**given, **{"sasl.jaas.config": "x required;"}))
+
+
+def test_options_of_the_file_reader() -> None:
+    source = FileSource(path="/x", schema="n int", max_files_per_trigger=2)
+    assert source.reader_options() == {"mode": "FAILFAST", "maxFileAge": "36500d", "maxFilesPerTrigger": "2"}
+    assert source.reader_options(streaming=False) == {"mode": "FAILFAST"}
+    given = FileSource(path="/x", schema="n int", options={"MODE": "PERMISSIVE", "maxfileage": "1d"})
+    assert given.reader_options() == {"MODE": "PERMISSIVE", "maxfileage": "1d"}

@@ -1,0 +1,153 @@
+"""Publication comes after Spark's commit, once, in order, and ends the attempt when it is refused."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core.errors import CheckpointExpiredError, FencedError
+from airflow_ft.core.lease import Worker, take_epoch
+from airflow_ft.core.model import AbortReason, CheckpointState, RunKey, Segment, SparkPosition
+from airflow_ft.core.ports import Store
+from airflow_ft.spark.publisher import Publisher, last_published
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.store import open_store
+
+RUN = RunKey("d", "r")
+
+
+class World:
+    """A store, and what Spark has committed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store: Store = open_store(f"sqlite:///{folder / 'ft.db'}")
+        self.store.register("p")
+        self.commits: set[int] = set()
+        self.stopped: list[BaseException] = []
+        self.durable = 0
+
+    def publisher(self, timeout: float = 60.0) -> Publisher:
+        epoch = take_epoch(self.store, "p", Worker().lease(), "test", lease_seconds=0.0)
+        attempt = self.store.begin_stage("p", epoch, RUN)
+        request = StageRequest(
+            pipeline="p",
+            run=RUN,
+            epoch=epoch,
+            attempt=attempt,
+            store_url="",
+            wal_root="/wal",
+            job="jobs.p",
+            sinks=("s",),
+            checkpoint_timeout=timeout,
+        )
+
+        def durable() -> None:
+            self.durable += 1
+
+        return Publisher(
+            self.store,
+            request,
+            committed=self.commits.__contains__,
+            durable=durable,
+            position=lambda batch: SparkPosition("file:///loc", batch),
+            stop=self.stopped.append,
+        )
+
+    def states(self) -> dict[int, CheckpointState]:
+        return {c.number: c.state for c in self.store.checkpoints("p")}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.store.close()
+
+
+def _segment(number: int) -> Segment:
+    return Segment(number, "d" * 64, "file:///wal/p/1-1/0", {"s": 1}, 10)
+
+
+def test_nothing_is_published_before_spark_has_committed(world: World) -> None:
+    publisher = world.publisher()
+    assert publisher.begin(0) == 1
+    publisher.staged(_segment(1), {"k": 1})
+    time.sleep(0.1)  # time in which a wrong implementation would publish
+    assert world.states() == {1: CheckpointState.TRIGGERED} and world.durable == 0
+    world.commits.add(0)
+    publisher.settle()
+    assert world.states() == {1: CheckpointState.STAGED} and world.durable == 1
+    checkpoint = world.store.checkpoint("p", 1)
+    assert checkpoint.position == SparkPosition("file:///loc", 0) and checkpoint.positions == {"k": 1}
+    publisher.close("done")
+    assert publisher.last_batch == 0 and [s.number for s in publisher.published] == [1]
+
+
+def test_the_next_batch_waits_for_the_publication_of_the_one_before(world: World) -> None:
+    publisher = world.publisher()
+    for batch in range(3):
+        assert publisher.begin(batch) == batch + 1
+        assert all(state is CheckpointState.STAGED for n, state in world.states().items() if n <= batch)
+        publisher.staged(_segment(batch + 1), {})
+        world.commits.add(batch)
+    publisher.settle()
+    publisher.close("done")
+    assert set(world.states().values()) == {CheckpointState.STAGED} and last_published(world.store, "p") == 3
+
+
+def test_a_fenced_publication_ends_the_attempt(world: World) -> None:
+    publisher = world.publisher()
+    publisher.begin(0)
+    take_epoch(world.store, "p", Worker().lease(), "successor", lease_seconds=0.0)
+    publisher.staged(_segment(1), {})
+    world.commits.add(0)
+    with pytest.raises(FencedError):
+        publisher.settle()
+    publisher.close("done")
+    assert isinstance(publisher.failure, FencedError) and world.stopped == [publisher.failure]
+    assert world.states() == {1: CheckpointState.ABORTED} and publisher.published == []
+    with pytest.raises(FencedError):
+        publisher.begin(1)
+
+
+def test_what_is_not_staged_in_time_expires(world: World) -> None:
+    publisher = world.publisher(timeout=0.05)
+    publisher.begin(0)
+    with pytest.raises(CheckpointExpiredError, match="checkpoint 1"):
+        publisher.settle()
+    with pytest.raises(CheckpointExpiredError):
+        publisher.staged(_segment(1), {})
+    publisher.close("done")
+    assert world.store.checkpoint("p", 1).reason is AbortReason.EXPIRED
+
+
+def test_a_batch_that_failed_is_aborted_at_once(world: World) -> None:
+    publisher = world.publisher()
+    publisher.begin(0)
+    publisher.close("the job raised")
+    checkpoint = world.store.checkpoint("p", 1)
+    assert checkpoint.reason is AbortReason.ATTEMPT_ENDED and checkpoint.message == "the job raised"
+    assert last_published(world.store, "p") == 0
+
+
+def test_what_spark_committed_is_published_though_the_query_failed_afterwards(world: World) -> None:
+    publisher = world.publisher()
+    publisher.begin(0)
+    publisher.staged(_segment(1), {})
+    world.commits.add(0)
+    publisher.close("the next batch failed")
+    assert world.states() == {1: CheckpointState.STAGED}
+
+
+def test_the_predecessor_is_found_behind_many_aborted_numbers(world: World) -> None:
+    publisher = world.publisher()
+    publisher.begin(0)
+    publisher.staged(_segment(1), {})
+    world.commits.add(0)
+    publisher.settle()
+    publisher.close("done")
+    epoch = world.store.pipeline("p").epoch
+    for _ in range(120):
+        world.store.trigger("p", epoch, RUN)
+    assert last_published(world.store, "p") == 1

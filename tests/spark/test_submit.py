@@ -1,0 +1,198 @@
+"""How a driver is submitted: settings, environment, secrets; how its end is told."""
+
+import json
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core import errors
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError, StageError, StoreUnavailableError
+from airflow_ft.core.model import RunKey, SparkPosition
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sources import KafkaSource
+from airflow_ft.spark.launcher import describe_error, rebuild_error
+from airflow_ft.spark.process import Driver
+from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.submit import environment, prepare, private_folder, properties, settings
+
+SECRET = "s3cr3t-Passw0rd"
+
+
+def _request(**more: object) -> StageRequest:
+    values: dict[str, object] = {
+        "pipeline": "orders",
+        "run": RunKey("d", "r"),
+        "epoch": 3,
+        "attempt": 7,
+        "store_url": f"postgresql://u:{SECRET}@host/db",
+        "wal_root": "/wal",
+        "job": "jobs.orders",
+        "sinks": ("orders",),
+        "base": SparkPosition("file:///x", 4),
+    }
+    return StageRequest(**{**values, **more})  # type: ignore[arg-type]
+
+
+KAFKA = {
+    "sources": {"orders": KafkaSource(topics=["orders"]).to_json()},
+    "connections": {
+        "kafka_default": ConnectionInfo(
+            "kafka_default", "kafka", password="other-secret", extra={"sasl.password": "third-secret"}
+        )
+    },
+}
+
+
+def test_a_request_survives_being_plain_data() -> None:
+    request = _request(**KAFKA)
+    assert StageRequest.from_json(json.loads(json.dumps(request.to_json()))) == request
+    result = StageResult((1, 2), {"orders": 3}, SparkPosition("file:///x", 4))
+    assert StageResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+def test_secrets_are_shown_nowhere_and_known_to_the_redactor() -> None:
+    request = _request(**KAFKA, conf={"spark.hadoop.fs.s3a.secret.key": "fourth-secret"})
+    assert "secret" not in repr(request)
+    assert {SECRET, "other-secret", "third-secret", "fourth-secret"} <= set(request.secrets())
+
+
+@pytest.mark.parametrize("job", ["", "jobs/orders.py", "jobs.orders:", "jobs.orders:A-B", "os;rm"])
+def test_what_names_no_job_is_refused(job: str) -> None:
+    with pytest.raises(ConfigurationError, match="does not name a job"):
+        _request(job=job)
+
+
+def test_settings_that_break_the_protocol_are_refused() -> None:
+    for name, value in (
+        ("spark.speculation", "true"),
+        ("spark.sql.parquet.outputTimestampType", "INT96"),
+        ("spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version", "2"),
+    ):
+        with pytest.raises(ConfigurationError, match=name):
+            _request(conf={name: value})
+
+
+def test_sinks_are_required_or_optional_not_both() -> None:
+    for more in ({"sinks": ()}, {"optional_sinks": ("orders",)}):
+        with pytest.raises(ConfigurationError, match="sink"):
+            _request(**more)
+
+
+def test_a_users_settings_go_before_the_defaults(tmp_path: Path) -> None:
+    conf = settings(_request(conf={"spark.driver.memory": "3g", "x": "1"}, master="local[1]"), tmp_path)
+    assert conf["spark.driver.memory"] == "3g" and conf["x"] == "1" and conf["spark.master"] == "local[1]"
+    assert conf["spark.sql.streaming.minBatchesToRetain"] == "1000" and "spark.jars.packages" not in conf
+    more = settings(_request(conf={"spark.sql.streaming.minBatchesToRetain": "5000"}), tmp_path)
+    assert more["spark.sql.streaming.minBatchesToRetain"] == "5000"
+    assert settings(_request(conf={"spark.master": "spark://m:7077"}), tmp_path)["spark.master"] == "spark://m:7077"
+
+
+def test_the_kafka_connector_is_taken_from_jars_else_fetched(tmp_path: Path) -> None:
+    assert settings(_request(**KAFKA), tmp_path)["spark.jars.packages"].startswith(
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:"
+    )
+    jar = tmp_path / "spark-sql-kafka-0-10_2.13-9.jar"
+    jar.touch()
+    conf = settings(_request(**KAFKA, jars=(str(tmp_path),)), tmp_path)
+    assert conf["spark.jars"] == str(jar) and "spark.jars.packages" not in conf
+    with pytest.raises(ConfigurationError, match="no jar /nowhere"):
+        settings(_request(jars=("/nowhere",)), tmp_path)
+
+
+def test_the_environment_has_nothing_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AIRFLOW_CONN_A", "AIRFLOW_VAR_B", "AIRFLOW__CORE__FERNET_KEY", "PYSPARK_SUBMIT_ARGS"):
+        monkeypatch.setenv(name, SECRET)
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    found = environment(_request(python_path=("/dags",)))
+    assert SECRET not in str(found) and found["HADOOP_CONF_DIR"] == "/etc/hadoop"
+    assert found["PYSPARK_PYTHON"] == found["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert found["PYTHONPATH"].split(os.pathsep)[0] == "/dags"
+
+
+def test_properties_are_escaped() -> None:
+    assert properties({"a b": " x\\y\n", "k": "v=1:#é"}) == "a\\ b=\\ x\\\\y\\n\nk=v=1:#é\n"
+
+
+def test_secrets_lie_in_private_files_only() -> None:
+    with private_folder() as folder:
+        command = prepare(folder, _request(conf={"spark.hadoop.fs.s3a.secret.key": SECRET}))
+        assert SECRET not in " ".join(command)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        holders = [path for path in folder.iterdir() if SECRET in path.read_text()]
+        assert sorted(path.name for path in holders) == ["request.json", "spark.properties"]
+        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in holders)
+    assert not folder.exists()
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_uses_is_not() -> None:
+    with private_folder() as living:
+        dead = living.with_name("airflow-ft-stage-dead")
+        dead.mkdir()
+        (dead / "lock").touch()
+        (dead / "request.json").write_text(SECRET)
+        with private_folder():
+            assert living.exists() and not dead.exists()
+
+
+def test_arguments_that_json_cannot_say_are_refused() -> None:
+    with private_folder() as folder, pytest.raises(ConfigurationError, match="JSON"):
+        prepare(folder, _request(job_arguments={"x": object()}))
+
+
+def test_every_error_comes_through_another_process_as_itself() -> None:
+    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, AirflowFtError)]
+    assert len(kinds) > 15
+    for kind in kinds:
+        error = kind.__new__(kind)
+        AirflowFtError.__init__(error, "what", remedy="do", pipeline="p", checkpoint=3, sink="s")
+        found = rebuild_error(json.loads(json.dumps(describe_error(error))))
+        assert type(found) is kind and str(found) == str(error)
+    lost = rebuild_error(describe_error(StoreUnavailableError("gone", unanswered=True)))
+    assert isinstance(lost, StoreUnavailableError) and lost.unanswered
+    assert type(rebuild_error({"type": "Unheard", "what": "x"})) is StageError
+
+
+def _driver(code: str) -> Driver:
+    return Driver([sys.executable, "-c", code], dict(os.environ))
+
+
+def test_lines_arrive_one_by_one_also_the_last_and_what_is_no_text(tmp_path: Path) -> None:
+    lines: list[str] = []
+    driver = _driver("import sys; sys.stdout.buffer.write(b'a\\r\\nb\\xff\\n\\nlast'); sys.exit(7)")
+    assert driver.wait(lines.append, tmp_path / "result") == 7
+    assert lines == ["a", "b\ufffd", "", "last"]
+
+
+def test_a_child_that_holds_the_pipe_does_not_hold_up_the_task(tmp_path: Path) -> None:
+    code = "import subprocess, sys; print('x', flush=True); subprocess.Popen([sys.executable, '-c', %r])"
+    began = time.monotonic()
+    driver = _driver(code % "import os, time; os.setpgid(0, 0); time.sleep(20)")
+    assert driver.wait(lambda _: None, tmp_path / "result") == 0
+    assert time.monotonic() - began < 15
+
+
+def test_an_error_while_logging_ends_the_driver(tmp_path: Path) -> None:
+    driver = _driver("import time; print('x', flush=True); time.sleep(600)")
+
+    def fail(line: str) -> None:
+        raise RuntimeError(line)
+
+    with pytest.raises(RuntimeError):
+        driver.wait(fail, tmp_path / "result")
+    with pytest.raises(ProcessLookupError):
+        os.kill(driver.pid, 0)
+
+
+def test_a_driver_that_ignores_sigterm_is_killed() -> None:
+    driver = _driver("import signal, time; signal.signal(15, signal.SIG_IGN); print('x', flush=True); time.sleep(600)")
+    lines: list[str] = []
+
+    def log(line: str) -> None:
+        lines.append(line)
+        driver.kill(0.2)
+
+    assert driver.wait(log, Path("/nowhere")) == -9 and driver.killed
