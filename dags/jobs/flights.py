@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from airflow_ft.spark.parsing import parse_json
+
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
@@ -25,11 +27,7 @@ FLIGHT = """
 
 def transform(spark: SparkSession, sources: Mapping[str, DataFrame]) -> DataFrame:
     """Every flight, with the number it has among its carrier's flights and a random number."""
-    flights = (
-        sources["flights"]
-        .select(F.from_json(F.col("value").cast("string"), FLIGHT, {"mode": "FAILFAST"}).alias("flight"))
-        .select("flight.*")
-    )
+    flights = parse_json(sources["flights"], FLIGHT)  # a missing value is NULL; a malformed record fails the job
     return (
         flights.groupBy("carrier")
         .applyInPandasWithState(

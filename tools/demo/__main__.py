@@ -156,7 +156,7 @@ def _demonstrate(arguments: argparse.Namespace, folder: Path, lock: IO[str], don
             _sign(lock, kept=True)
             done(status)
             while True:
-                signal.pause()
+                time.sleep(1)  # not pause(): a signal that comes right before it would be slept over
         return status
     except KeyboardInterrupt:
         if done is None or not json.loads(Path(lock.name).read_text())["kept"]:

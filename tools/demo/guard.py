@@ -13,11 +13,9 @@ import signal
 import subprocess
 import sys
 import threading
-from types import FrameType
 
 from tools.servers import processes
 
-ENDING = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -33,33 +31,27 @@ def kill_descendants() -> None:
         processes.await_end(children, 5)
 
 
-def _ignore_signals() -> None:
-    for number in ENDING:  # a second one must not interrupt the killing
-        signal.signal(number, signal.SIG_IGN)
-
-
 def main() -> int:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())  # raises nothing: no second signal interrupts the killing
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # that was for the guard
     command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, env=environment)
 
-    def end(number: int, _: FrameType | None) -> None:
-        _ignore_signals()
-        raise SystemExit(128 + number)
-
     def watch_starter() -> None:
-        while sys.stdin.buffer.read(1):
+        while os.read(0, 1):  # not sys.stdin: its lock would be in the way of the interpreter's end
             pass
-        os.kill(os.getpid(), signal.SIGTERM)
+        ended.set()
 
-    for number in ENDING:
-        signal.signal(number, end)
     threading.Thread(target=watch_starter, daemon=True).start()
-    try:
-        return command.wait()
-    finally:
-        _ignore_signals()
-        kill_descendants()
+    while command.poll() is None and not ended.wait(0.1):
+        pass
+    status = command.poll()
+    kill_descendants()
+    if status is None:
+        return 128 + signal.SIGTERM
+    return status if status >= 0 else 128 - status  # as a shell says it
 
 
 if __name__ == "__main__":

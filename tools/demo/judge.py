@@ -29,7 +29,7 @@ from tools.demo.data import COLUMNS, Row, flights, is_late, rows
 
 EXTRA = ("carrier_count", "random")
 EXAMPLES = 3
-END_SECONDS = 120
+END_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def read_topic(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes]]:
     """Key and value of every record that a read_committed consumer sees, from the start of each partition to its end.
 
     Raises:
-        TimeoutError: the end was not reached, which a transaction that was left open would cause.
+        TimeoutError: the end was not reached, or a transaction was left open.
     """
     from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -154,6 +154,7 @@ def read_topic(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes]]:
     )
     try:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        await_end_of_transactions(bootstrap, topic, partitions)
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         unfinished, records = set(partitions), []
         deadline = time.monotonic() + END_SECONDS
@@ -169,20 +170,38 @@ def read_topic(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes]]:
                     unfinished.discard(message.partition())
                 else:
                     raise KafkaException(error)
-        _no_open_transaction(consumer, topic, partitions)
         return records
     finally:
         consumer.close()
 
 
-def _no_open_transaction(consumer: Any, topic: str, partitions: Iterable[int]) -> None:
-    """TimeoutError when records lie beyond what a read_committed consumer may read."""
-    from confluent_kafka import TopicPartition
+def await_end_of_transactions(bootstrap: str, topic: str, partitions: Iterable[int]) -> None:
+    """Returns when no transaction is open in the topic: when the last stable offsets are the ends of the partitions.
 
-    for partition in consumer.position([TopicPartition(topic, number) for number in partitions]):
-        _, end = consumer.get_watermark_offsets(partition, timeout=30)
-        if max(partition.offset, 0) < end:
-            raise TimeoutError(f"{topic}, partition {partition.partition}: a transaction is open at {partition.offset}")
+    Raises:
+        TimeoutError: one has been open for END_SECONDS.
+    """
+    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+    deadline = time.monotonic() + END_SECONDS
+    while True:
+        ends, stable = (
+            {
+                p.partition: answer.result().offset
+                for p, answer in admin.list_offsets(wanted, isolation_level=level).items()
+            }
+            for level in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
+        )
+        if stable == ends:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"{topic}: a transaction has been open for {END_SECONDS} s; ends {ends}, stable {stable}"
+            )
+        time.sleep(0.1)
 
 
 def parse_record(value: bytes) -> Row:
