@@ -36,8 +36,13 @@ types: venv ## check the types of the package
 	@$(bin)/mypy airflow_ft
 
 .PHONY: demo
-demo: install ## deliver real data while processes are killed; KEEP=1 keeps the servers, REPORT=file writes a report
+demo: ## deliver real data while processes are killed; KEEP=1 keeps the servers, REPORT=file writes a report
+	@tools/bootstrap.sh venv kafka spark-jars mariadb
 	@KEEP="$(KEEP)" REPORT="$(REPORT)" $(bin)/python -m tools.demo $(ARGS)
+
+.PHONY: demo-stop
+demo-stop: ## end what `make demo KEEP=1` has kept running
+	@$(bin)/python -m tools.demo --stop
 
 .PHONY: chaos
 chaos: install ## kill processes at random moments and count rows; KILLS=number, SEED=number, REPORT=file
