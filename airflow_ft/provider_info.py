@@ -34,7 +34,7 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "sensors": [{"integration-name": "Fault tolerance", "python-modules": ["airflow_ft.sensors.checkpoint"]}],
-        "hooks": [{"integration-name": "Fault tolerance", "python-modules": ["airflow_ft.hooks.checkpoints"]}],
+        "hooks": [{"integration-name": "Fault tolerance", "python-modules": ["airflow_ft.hooks.store"]}],
         "triggers": [
             {
                 "integration-name": "Fault tolerance",

@@ -104,7 +104,7 @@ class CheckpointSensor(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """One look at the decision log."""
         try:
-            with closing(open_configured_store(self.store)) as store:
+            with closing(open_configured_store(check_store(self.store))) as store:
                 opened = self.gate(context).is_open(store, self.pipeline)
         except TerminalError as error:
             raise AirflowFailException(str(error)) from error
