@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -19,6 +19,17 @@ from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavaila
 from airflow_ft.core.ports import ConnectionInfo
 
 log = logging.getLogger(__name__)
+C = TypeVar("C", bound=Producer | Consumer | AdminClient)
+
+
+class _Quietly(logging.LoggerAdapter[logging.Logger]):
+    """Librdkafka's own lines, as debug messages: it logs every attempt to reconnect as an error."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        super().log(logging.DEBUG, msg, *args, **kwargs)
+
+
+_librdkafka_log = _Quietly(logging.getLogger(f"{__name__}.librdkafka"))
 
 DEFAULT_TOKEN_TOPIC = "airflow_ft.tokens"
 _DEFAULT_TIMEOUT = 60.0
@@ -212,12 +223,12 @@ class KafkaClients:
                 self._admin = self._make(AdminClient, {})
             return self._admin
 
-    def _make(self, kind: Callable[..., Any], own: Mapping[str, Any]) -> Any:
+    def _make(self, kind: Callable[..., C], own: Mapping[str, Any]) -> C:
         # Librdkafka's default back-offs cost half a second in init_transactions and a tenth in reading a token.
         quick = {"retry.backoff.ms": 20, "reconnect.backoff.ms": 10}
         config = {**quick, **self.settings.common, **own, "error_cb": self._on_error}
         try:
-            return kind(config, logger=log)
+            return kind(config, logger=_librdkafka_log)
         except (KafkaException, ValueError, TypeError) as error:
             # The text may contain a value: only names are repeated, and the cause is cut off.
             named = [key for key in config if key in str(error)]

@@ -5,7 +5,7 @@ The text is exact: it reads back as the same value.
 | Arrow | JSON |
 |---|---|
 | boolean, integers | true, false; a number with all its digits (also beyond 2**53) |
-| float16, float32, float64 | the shortest number that reads back as the same; NaN and infinity are refused |
+| float16, float32, float64 | the shortest number that reads back as the same, 1.0 for 1; NaN and infinity are refused |
 | decimal | a *string* with all digits of its scale, "1.50": readers that take numbers for doubles would lose digits |
 | string | a string, UTF-8 as it is; only what JSON demands is escaped |
 | binary | a string, base64 (RFC 4648, with padding) |
@@ -98,7 +98,8 @@ def _encode(column: pa.Array) -> pa.Array:
     if types.is_floating(kind):
         if pc.any(pc.invert(pc.is_finite(column))).as_py():
             raise NotJsonError("NaN or infinity, which JSON cannot hold")
-        return _text(column)
+        # With a fraction or an exponent, so that readers take it for a float, and -0.0 keeps its sign.
+        return pc.replace_substring_regex(_text(column), r"^(-?\d+)$", r"\1.0")
     if types.is_decimal128(kind) or types.is_decimal256(kind):
         return _quoted(_decimal_text(column))
     if _is_string(kind):

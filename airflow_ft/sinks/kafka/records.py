@@ -13,7 +13,7 @@ from airflow_ft.core.errors import DeclinedError
 from airflow_ft.sinks.kafka import json_columns
 from airflow_ft.sinks.kafka.spec import KafkaSink
 
-Headers = list[tuple[str, bytes | None]]
+Headers = list[tuple[str, str | bytes | None]]  # as confluent_kafka types it; the values are bytes
 _SLICE_BYTES = 8 * 1024 * 1024  # of Arrow data encoded at once, so that memory stays bounded with wide rows
 _SLICE_ROWS = 16_384
 
@@ -147,8 +147,8 @@ def check_schema(sink: KafkaSink, schema: pa.Schema) -> None:
             )
         return
     for field in rest:
-        if why := json_columns.unsupported(field.type):
-            raise refuse(f"it cannot be written as JSON: {why}.", field.name, "Cast it in the job.")
+        if reason := json_columns.unsupported(field.type):
+            raise refuse(f"it cannot be written as JSON: {reason}.", field.name, "Cast it in the job.")
         if len(schema.get_all_field_indices(field.name)) != 1:
             raise refuse("there are several columns of this name.", field.name, "Rename them in the job.")
 

@@ -7,7 +7,7 @@ a plan is decided here, by pure functions; reading and writing it is `transactio
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -74,7 +74,7 @@ class Token:
     slots: int
     written_at: datetime
     delivered_by: tuple[int, int] = (0, 0)
-    history: Sequence[Delivery] = ()
+    history: tuple[Delivery, ...] = ()
     ends: Ends | None = field(default_factory=dict)
 
     @property
@@ -125,7 +125,7 @@ def seeded(fence: Fence, number: int, slots: int, now: datetime) -> Token:
 
 def delivered(before: Token, fence: Fence, delivery: Delivery, slots: int, ends: Ends, now: datetime) -> Token:
     """The token that travels with the rows of a delivery, after `before`."""
-    history = [*before.history, delivery][-HISTORY:]
+    history = (*before.history, delivery)[-HISTORY:]
     return Token(
         delivery.number, TokenKind.DELIVERED, fence.installation, *fence.rank, slots, now, fence.rank, history, ends
     )
@@ -145,10 +145,10 @@ def parse(offset: int, metadata: str | None) -> Token:
             slots=int(data["slots"]),
             written_at=datetime.fromisoformat(data["at"]).astimezone(UTC),
             delivered_by=(int(data["by"][0]), int(data["by"][1])),
-            history=[
+            history=tuple(
                 Delivery(int(number), str(digest), {str(sink): int(count) for sink, count in counts.items()})
                 for number, digest, counts in data["history"]
-            ],
+            ),
             ends=None
             if ends is None
             else {
@@ -219,6 +219,7 @@ def check_owner(token: Token, fence: Fence, participant: str, group: str, number
             f"the token of group {group!r} was written by epoch {token.epoch}, attempt {token.attempt};"
             f" this process is epoch {fence.epoch}, attempt {fence.attempt}.",
             remedy="Nothing to do: the newer owner finishes the checkpoint.",
+            head_epoch=token.epoch,
             **where,
         )
 

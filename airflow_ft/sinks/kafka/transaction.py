@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 
-from airflow_ft.core.errors import FencedError, ForeignOwnerError
+from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailableError
 from airflow_ft.core.model import Fence
 from airflow_ft.sinks.kafka.client import KafkaClients, is_fenced, is_refusal
 from airflow_ft.sinks.kafka.records import Records
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _BEGINNINGS = 6  # a producer that is fenced while epoch and attempt are still mine begins again, but not for ever
+_GLANCE_SECONDS = 1.0  # a commit that is alive is through within milliseconds
 _ABORT_SECONDS = 5.0  # politeness to readers only: the next init aborts what stays open (I5)
 
 
@@ -56,9 +57,12 @@ class Tally:
         if error is not None:
             self.failure = self.failure or error
             return
-        partition = message.partition()
+        partition, offset = message.partition(), message.offset()
+        if partition is None or offset is None:
+            self.failure = self.failure or KafkaError(KafkaError._FAIL, "a delivery report without its place")
+            return
         self.records[partition] += 1
-        self.last[partition] = message.offset()
+        self.last[partition] = offset
 
     @property
     def total(self) -> int:
@@ -216,10 +220,11 @@ class Slot:
         self.group = f"airflow_ft.{pipeline}.{clients.conn_id}.{index}"
         self._consumer: Any = None
 
-    def read_token(self, fence: Fence | None = None) -> Token | None:
-        """The last committed token; None when there is none. A pending one is waited for, as long as the time-out.
+    def read_token(self, fence: Fence | None = None, patience: float | None = None) -> Token | None:
+        """The last committed token; None when there is none. A pending one is waited for.
 
-        With a fence, metadata that are not ours are a foreign owner's.
+        With a fence, metadata that are not ours are a foreign owner's. `patience` is in seconds, by default the
+        connection's time-out.
 
         Raises:
             SinkUnavailableError: no answer, or a transaction that writes the token is still open.
@@ -228,12 +233,19 @@ class Slot:
         """
         topic = self._clients.settings.token_topic
         doing = f"reading the token of group {self.group!r}"
-        try:
-            position = self._reader().committed([TopicPartition(topic, 0)], self._clients.timeout)[0]
-        except KafkaException as failure:
-            raise self._clients.error(failure.args[0], doing) from failure
-        if position.error is not None:
-            raise self._clients.error(position.error, doing)
+        deadline = time.monotonic() + (self._clients.timeout if patience is None else patience)
+        while True:
+            try:
+                left = max(0.1, deadline - time.monotonic())
+                position = self._reader().committed([TopicPartition(topic, 0)], left)[0]
+                error = position.error
+            except KafkaException as failure:
+                error = failure.args[0]
+            if error is None:
+                break
+            if error.code() not in _SETTLING or time.monotonic() >= deadline:
+                raise self._clients.error(error, doing)
+            time.sleep(0.05)
         if position.offset == OFFSET_INVALID:
             return None
         try:
@@ -246,6 +258,17 @@ class Slot:
                 participant=self._clients.conn_id,
                 pipeline=fence.pipeline if fence is not None else "",
             ) from error
+
+    def glance(self, fence: Fence) -> Token | None:
+        """The token, if it can be read at once; None when there is none or a transaction that writes it is open.
+
+        That transaction may be one that a killed process left: only the next init ends it before its time-out, so
+        waiting for it here would wait in vain.
+        """
+        try:
+            return self.read_token(fence, min(_GLANCE_SECONDS, self._clients.timeout))
+        except SinkUnavailableError:
+            return None  # what is decided is decided by what is read after init
 
     def group_metadata(self) -> object:
         """What send_offsets_to_transaction wants to know of a consumer group (without members)."""
@@ -267,7 +290,7 @@ class Slot:
         for beginning in range(_BEGINNINGS):
             if beginning:
                 time.sleep(random.uniform(0.02, 0.1) * 2**beginning)  # two owners must not stay in step
-            if not foreign and (token := self.read_token(fence)) is not None:
+            if not foreign and (token := self.glance(fence)) is not None:
                 check_owner(token, fence, self._clients.conn_id, self.group)
             transaction: Transaction | None = None
             try:
@@ -304,6 +327,17 @@ class Slot:
         return self._consumer
 
 
+# A group whose coordinator is being elected or loaded, or whose offset is still pending.
+_SETTLING = frozenset(
+    {
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError._WAIT_COORD,
+        KafkaError._TRANSPORT,
+    }
+)
 # The brokers were silent for the whole time-out already.
 _SILENCE = frozenset({KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN})
 

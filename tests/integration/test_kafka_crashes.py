@@ -1,0 +1,267 @@
+"""Processes that are killed, stopped or come late, and brokers that vanish: exactly once all the same (I2, I5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import FencedError, SinkUnavailableError
+from airflow_ft.core.model import Fence, Outcome, Plan
+from airflow_ft.sinks.kafka import KafkaSink
+from tests.integration.kafka_world import World, expected_ids, read, read_ids
+from tools.servers import Kafka
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def world(kafka: Kafka, topic: str, tmp_path: Path) -> World:
+    if not kafka.running:
+        kafka.start()
+    return World(tmp_path, kafka.bootstrap, {"alerts": KafkaSink(topic=topic)})
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a delivering process; all are killed at the end."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def begin(world: World, plan: Plan, fence: Fence, step: str = "commit", stop_before_batch: int = 0) -> Any:
+        job = tmp_path / f"job-{uuid.uuid4().hex}.json"
+        job.write_text(
+            json.dumps(
+                {
+                    "extra": dict(world.connection.extra),
+                    "plan": plan.to_json(),
+                    "epoch": fence.epoch,
+                    "attempt": fence.attempt,
+                    "step": step,
+                    "stop_before_batch": stop_before_batch,
+                }
+            )
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.kafka_process", str(job)],
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def await_stopped(process: subprocess.Popen[str], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert process.poll() is None, "it ended instead of stopping"
+        assert time.monotonic() < deadline, "it did not stop"
+        time.sleep(0.01)
+
+
+def outcome(process: subprocess.Popen[str]) -> str:
+    text, _ = process.communicate(timeout=90)
+    return text.split()[-1]
+
+
+def test_a_zombie_that_wakes_up_in_its_transaction_changes_nothing(
+    world: World, kafka: Kafka, topic: str, start: Start
+) -> None:
+    plan = world.checkpoint(1, 50_000)
+    world.prepare(plan)
+    zombie = start(world, plan, world.fence(), stop_before_batch=40)
+    await_stopped(zombie)
+    world.epoch = 2
+    world.commit(plan)
+    world.deliver(2, 10)
+    wanted = expected_ids((1, 50_000), (2, 10))
+    assert read_ids(kafka.bootstrap, topic) == wanted
+    zombie.send_signal(signal.SIGCONT)
+    assert outcome(zombie) == "FencedError"
+    assert read_ids(kafka.bootstrap, topic) == wanted
+    uncommitted = len(read(kafka.bootstrap, topic, "read_uncommitted"))
+    world.deliver(3, 1)
+    assert read_ids(kafka.bootstrap, topic) == [*wanted, *expected_ids((3, 1))]
+    assert uncommitted >= len(wanted), "the zombie's first rows are there, aborted"
+
+
+def test_a_take_over_alone_shuts_out_a_stopped_transaction(
+    world: World, kafka: Kafka, topic: str, start: Start
+) -> None:
+    plan = world.checkpoint(1, 50_000)
+    world.prepare(plan)
+    zombie = start(world, plan, world.fence(), stop_before_batch=40)
+    await_stopped(zombie)
+    world.epoch = 2
+    participant = world.open(plan)
+    assert participant.abort(plan, world.fence(), {"why": "test"}).outcome is Outcome.ABORTED
+    zombie.send_signal(signal.SIGCONT)
+    assert outcome(zombie) == "FencedError"
+    assert read_ids(kafka.bootstrap, topic) == []
+    assert participant.proof(plan) is None
+    assert participant.commit(plan, world.fence()).counts == {"alerts": 50_000}
+    participant.close()
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50_000))
+
+
+def test_a_twin_of_the_same_epoch_that_comes_late_finds_the_delivery(
+    world: World, kafka: Kafka, topic: str, start: Start
+) -> None:
+    """An older attempt of the same epoch is treated like an older epoch."""
+    plan = world.checkpoint(1, 20_000)
+    world.prepare(plan)
+    twin = start(world, plan, world.fence(), stop_before_batch=10)
+    await_stopped(twin)
+    world.commit(plan)
+    twin.send_signal(signal.SIGCONT)
+    assert outcome(twin) == "FencedError"
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 20_000))
+
+
+def test_two_processes_that_deliver_at_once_deliver_once(world: World, kafka: Kafka, topic: str, start: Start) -> None:
+    plan = world.checkpoint(1, 30_000)
+    world.prepare(plan)
+    both = [start(world, plan, world.fence()) for _ in range(2)]
+    outcomes = sorted(outcome(process) for process in both)
+    assert set(outcomes) <= {"committed", "FencedError"}
+    assert world.commit(plan).counts == {"alerts": 30_000}
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 30_000))
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_any_moment_and_delivered_again_is_exactly_once(
+    seed: int, world: World, kafka: Kafka, topic: str, start: Start
+) -> None:
+    chance = random.Random(seed)
+    wanted: list[tuple[int, int]] = []
+    for number in range(1, 7):
+        plan = world.checkpoint(number, 30_000)
+        for step in ("prepare", "commit"):
+            if step == "commit":
+                world.prepare(plan)
+            process = start(world, plan, world.fence(), step)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "working\n"
+            time.sleep(chance.uniform(0, 0.06 if step == "prepare" else 0.5))  # the seeded moment, not a wait
+            process.kill()
+            process.wait()
+        assert world.commit(plan).counts == {"alerts": 30_000}
+        wanted.append((number, 30_000))
+    assert read_ids(kafka.bootstrap, topic) == expected_ids(*wanted)
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+def test_a_broker_that_is_killed_during_delivery_loses_and_doubles_nothing(
+    own_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    server: Kafka = own_server(Kafka)
+    server.create_topic("alerts", 4)
+    world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts")})
+    world.extra["airflow_ft_timeout"] = 8
+    chance = random.Random(3)
+    wanted: list[tuple[int, int]] = []
+    for number in range(1, 4):
+        plan = world.checkpoint(number, 40_000)
+        world.prepare(plan)
+        crash = threading.Timer(chance.uniform(0.05, 0.4), server.kill)
+        crash.start()
+        try:
+            world.commit(plan)
+        except SinkUnavailableError as error:
+            assert "kafka_default" in str(error)
+        crash.join()
+        server.start()
+        assert world.commit(plan).counts == {"alerts": 40_000}
+        wanted.append((number, 40_000))
+        assert read_ids(server.bootstrap, "alerts") == expected_ids(*wanted)
+
+
+def test_a_server_that_is_down_is_reported_within_the_time_out(own_server: Callable[..., Any], tmp_path: Path) -> None:
+    server: Kafka = own_server(Kafka)
+    server.create_topic("alerts", 1)
+    world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts")}, extra={"airflow_ft_timeout": 2})
+    plan = world.checkpoint(1, 10)
+    world.prepare(plan)
+    server.kill()
+    for step in (world.prepare, world.commit):
+        began = time.monotonic()
+        with pytest.raises(SinkUnavailableError, match="'kafka_default'"):
+            step(plan)
+        assert time.monotonic() - began < 12
+    server.start()
+    world.commit(plan)
+    assert read_ids(server.bootstrap, "alerts") == expected_ids((1, 10))
+
+
+def test_a_broker_that_freezes_in_the_middle_is_given_up_and_delivered_later(
+    own_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    server: Kafka = own_server(Kafka)
+    server.create_topic("alerts", 2)
+    world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts")}, extra={"airflow_ft_timeout": 3})
+    plan = world.checkpoint(1, 60_000)
+    world.prepare(plan)
+    freeze = threading.Timer(0.15, server.pause)
+    freeze.start()
+    began = time.monotonic()
+    with pytest.raises(SinkUnavailableError):
+        while True:  # until the freeze hits one of them
+            world.commit(plan)
+            plan = world.deliver(plan.number + 1, 60_000)
+    freeze.join()
+    assert time.monotonic() - began < 45
+    server.resume()
+    # The number that was hit is known to nobody but the token.
+    participant = world.open(plan)
+    newest = participant.token_numbers(world.pipeline)[0] or 0
+    participant.close()
+    assert len(read_ids(server.bootstrap, "alerts")) == 60_000 * newest
+
+
+def test_an_older_owner_does_not_even_disturb_the_newer_ones_transaction(
+    world: World, kafka: Kafka, topic: str, start: Start
+) -> None:
+    plan = world.checkpoint(1, 50_000)
+    world.prepare(plan)
+    old = world.fence(epoch=1)
+    owner_world = world
+    owner_world.epoch = 2
+    world.prepare(plan)
+    owner = start(world, plan, world.fence(), stop_before_batch=20)
+    await_stopped(owner)
+    participant = world.open(plan, airflow_ft_timeout=3)
+    # The owner's transaction has not written its token yet: the head that stands there refuses the older one.
+    with pytest.raises(FencedError):
+        participant.commit(plan, old)
+    with pytest.raises(FencedError):
+        participant.prepare(plan, old)
+    with pytest.raises(FencedError):
+        participant.abort(plan, old, {})
+    participant.close()
+    os.kill(owner.pid, signal.SIGCONT)
+    assert outcome(owner) == "committed"
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50_000))

@@ -1,0 +1,212 @@
+"""JSON text of Arrow columns: exact, for every type, value and slice."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import random
+import struct
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.sinks.kafka import json_columns
+
+
+def texts(column: pa.Array) -> list[str]:
+    result: list[str] = json_columns.encode(column).to_pylist()
+    return result
+
+
+def values(column: pa.Array) -> list[Any]:
+    return [json.loads(text) for text in texts(column)]
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (pa.array([True, False, None]), ["true", "false", "null"]),
+        (pa.array([-(2**63), 2**63 - 1, 0], pa.int64()), ["-9223372036854775808", "9223372036854775807", "0"]),
+        (pa.array([255], pa.uint8()), ["255"]),
+        (pa.array([0.1, 1.5], pa.float32()), ["0.1", "1.5"]),
+        (pa.array([date(1, 1, 1), date(9999, 12, 31)]), ['"0001-01-01"', '"9999-12-31"']),
+        (
+            pa.array([0, -1], pa.timestamp("us", "UTC")),
+            ['"1970-01-01T00:00:00.000000Z"', '"1969-12-31T23:59:59.999999Z"'],
+        ),
+        (pa.array([0], pa.timestamp("us", "Europe/Berlin")), ['"1970-01-01T00:00:00.000000Z"']),
+        (pa.array([86_400_000_000], pa.timestamp("us")), ['"1970-01-02T00:00:00.000000"']),
+        (pa.array([1], pa.timestamp("ms", "UTC")), ['"1970-01-01T00:00:00.001Z"']),
+        (pa.array([b"\x00\xff", b"", None]), ['"AP8="', '""', "null"]),
+        (pa.nulls(2), ["null", "null"]),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), ['"a"', '"b"', '"a"']),
+        (pa.array([["a", None], [], None]), ['["a",null]', "[]", "null"]),
+        (pa.array([{"a": 1, "b": None}, None]), ['{"a":1,"b":null}', "null"]),
+        (
+            pa.array([[("k", 1), ('"', None)], [], None], pa.map_(pa.string(), pa.int64())),
+            ['{"k":1,"\\"":null}', "{}", "null"],
+        ),
+        (pa.array([[(7, "x")]], pa.map_(pa.int32(), pa.string())), ['{"7":"x"}']),
+        (pa.array([[1, 2], None], pa.list_(pa.int8(), 2)), ["[1,2]", "null"]),
+        (pa.array([[{"x": [1.5]}]]), ['[{"x":[1.5]}]']),
+    ],
+)
+def test_each_type_has_its_text(column: pa.Array, expected: list[str]) -> None:
+    assert texts(column) == expected
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.decimal128(38, 18), pa.decimal128(10, 0), pa.decimal256(60, 30), pa.decimal128(5, 5)]
+)
+def test_decimals_keep_every_digit_and_have_no_exponent(kind: pa.DataType) -> None:
+    unit = Decimal(1).scaleb(-kind.scale)
+    biggest = (
+        (10**kind.precision - 1) * unit if kind.precision < 28 else Decimal("9" * kind.precision).scaleb(-kind.scale)
+    )
+    wanted = [Decimal(0), unit, -unit, None, unit * 10, -unit * 12345 if kind.precision > 4 else unit]
+    if kind.precision < 28:
+        wanted += [biggest, -biggest]
+    column = pa.array(wanted, kind)
+    for found, value in zip(values(column), wanted, strict=True):
+        assert (found is None) if value is None else found == f"{value:.{kind.scale}f}"
+
+
+def test_text_is_escaped_as_json_demands_and_else_untouched() -> None:
+    tricky = [
+        "".join(map(chr, range(0x80))),
+        '\\\\"\\n',
+        "\u2028\u2029\ufeff\x7f",
+        "🎉𝄞ключ",
+        "",
+        None,
+        "\\u0041",
+        "\x00",
+    ]
+    assert values(pa.array(tricky)) == tricky
+    assert texts(pa.array(["🎉"])) == ['"🎉"']
+
+
+def test_slices_and_nulls_do_not_shift_values() -> None:
+    rows = [None, ["a", "b"], [], ["c", None], None, ["d"]] * 3
+    pairs = [None, [("k", 1)], [], [("l", 2), ("m", None)], None, [("n", 3)]] * 3
+    structs = [None, {"a": "x"}, {"a": None}] * 6
+    for column in (pa.array(rows), pa.array(pairs, pa.map_(pa.string(), pa.int64())), pa.array(structs),
+                   pa.array([None, "x", '"'] * 6), pa.array([None, Decimal("1.5"), Decimal("-2.25")] * 6)):  # fmt: skip
+        whole = texts(column)
+        for start, length in ((0, 5), (1, 3), (4, 14), (17, 1), (3, 0)):
+            assert texts(column.slice(start, length)) == whole[start : start + length]
+
+
+def test_floats_read_back_as_the_same_bits() -> None:
+    chance = random.Random(7)
+    doubles = [struct.unpack("<d", chance.randbytes(8))[0] for _ in range(20_000)]
+    doubles = [value for value in doubles if math.isfinite(value)] + [
+        0.0,
+        -0.0,
+        5e-324,
+        1.7976931348623157e308,
+        2**53 + 0.0,
+    ]
+    for value, found in zip(doubles, values(pa.array(doubles)), strict=True):
+        assert struct.pack("<d", value) == struct.pack("<d", float(found))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_json_cannot_hold_is_refused(bad: float) -> None:
+    for column in (
+        pa.array([1.0, bad]),
+        pa.array([[1.0], [bad]]),
+        pa.array([{"a": bad}]),
+        pa.array([bad], pa.float32()),
+    ):
+        with pytest.raises(json_columns.NotJsonError, match="NaN or infinity"):
+            json_columns.encode(column)
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")])
+    with pytest.raises(json_columns.NotJsonError, match="UTF-8"):
+        json_columns.encode(broken)
+
+
+def test_a_nan_that_a_null_hides_is_no_value() -> None:
+    assert texts(pa.array([1.0, None])) == ["1.0", "null"]
+    hidden = pa.StructArray.from_arrays([pa.array([math.nan, 1.0])], ["a"], mask=pa.array([True, False]))
+    assert texts(hidden) == ["null", '{"a":1.0}']
+
+
+def test_objects_have_the_columns_in_their_order() -> None:
+    columns = [pa.array([1, None]), pa.array(["x", "y"])]
+    assert json_columns.objects(["b", 'a"\n'], columns, 2).to_pylist() == [
+        '{"b":1,"a\\"\\n":"x"}',
+        '{"b":null,"a\\"\\n":"y"}',
+    ]
+    assert json_columns.objects([], [], 2).to_pylist() == ["{}", "{}"]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.duration("us"), pa.time64("us"), pa.map_(pa.float64(), pa.string()), pa.list_(pa.duration("s")),
+             pa.struct([("a", pa.time32("s"))]), pa.month_day_nano_interval()]
+)  # fmt: skip
+def test_types_without_a_text_are_known_beforehand(kind: pa.DataType) -> None:
+    assert json_columns.unsupported(kind)
+
+
+def test_everything_that_is_supported_can_be_encoded() -> None:
+    plain = [pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.decimal128(5, 2), pa.decimal256(50, 3),
+             pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(),
+             pa.binary(3), pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("ns", "UTC"), pa.null()]  # fmt: skip
+    nested = (
+        [pa.list_(k) for k in plain] + [pa.struct([("a", k)]) for k in plain] + [pa.map_(pa.string(), k) for k in plain]
+    )
+    for kind in plain + nested:
+        assert json_columns.unsupported(kind) is None, kind
+        assert texts(pa.nulls(2, kind)) == ["null", "null"], kind
+
+
+def test_random_nested_values_read_back() -> None:
+    chance = random.Random(11)
+    kind = pa.list_(
+        pa.struct([("s", pa.string()), ("m", pa.map_(pa.string(), pa.list_(pa.int64()))), ("b", pa.binary())])
+    )
+
+    def text() -> str | None:
+        return (
+            None
+            if chance.random() < 0.2
+            else "".join(chance.choice('a"\\\n\x1f🎉ü') for _ in range(chance.randrange(6)))
+        )
+
+    def row() -> Any:
+        if chance.random() < 0.2:
+            return None
+        return [
+            {
+                "s": text(),
+                "m": None if chance.random() < 0.2 else [(f"k{i}", [i, None]) for i in range(chance.randrange(3))],
+                "b": None if chance.random() < 0.2 else chance.randbytes(chance.randrange(5)),
+            }
+            for _ in range(chance.randrange(4))
+        ]  # fmt: skip
+
+    rows = [row() for _ in range(500)]
+
+    def plain(value: Any) -> Any:
+        if value is None:
+            return None
+        return [
+            {
+                "s": item["s"],
+                "m": None if item["m"] is None else dict(item["m"]),
+                "b": None if item["b"] is None else base64.b64encode(item["b"]).decode(),
+            }
+            for item in value
+        ]  # fmt: skip
+
+    assert values(pa.array(rows, kind)) == [plain(value) for value in rows]
+
+
+def test_now_is_read_back_by_any_iso_parser() -> None:
+    now = datetime.now(UTC)
+    assert datetime.fromisoformat(values(pa.array([now], pa.timestamp("us", "UTC")))[0]) == now

@@ -1,0 +1,66 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import Promise
+from airflow_ft.core.ports import SinkSpec
+from airflow_ft.sinks.kafka import KafkaSink
+
+
+def test_a_topic_is_enough() -> None:
+    sink: SinkSpec = KafkaSink(topic="alerts")
+    assert (sink.kind, sink.conn_id, sink.strategy, sink.promise) == (
+        "kafka", "kafka_default", "transaction", Promise.REDO
+    )  # fmt: skip
+    assert sink.settings() == {"topic": "alerts", "format": "json", "slots": 1}
+
+
+def test_settings_survive_the_store() -> None:
+    sink = KafkaSink(
+        topic="a.b-c_D", conn_id="k", key="k", value="v", headers="h", partition="p", timestamp="t", slots=4
+    )
+    assert sink.format == "raw"
+    assert KafkaSink.from_settings("k", "transaction", json.loads(json.dumps(sink.settings()))) == sink
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"topic": ""}, "no name of a Kafka topic"),
+        ({"topic": "ä"}, "no name of a Kafka topic"),
+        ({"topic": ".."}, "no name of a Kafka topic"),
+        ({"conn_id": ""}, "conn_id is empty"),
+        ({"strategy": "held"}, "Available: transaction"),
+        ({"key": ""}, "name is empty"),
+        ({"key": "a", "partition": "a"}, "two roles"),
+        ({"format": "avro"}, "Available: json, raw"),
+        ({"format": "raw"}, "contradict"),
+        ({"format": "json", "value": "v"}, "contradict"),
+        ({"slots": 0}, "out of range"),
+        ({"slots": 17}, "out of range"),
+        ({"slots": True}, "out of range"),
+        ({"slots": "2"}, "out of range"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_dag_is_parsed(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        KafkaSink(**{"topic": "alerts", **settings})  # type: ignore[arg-type]
+
+
+def test_a_plan_of_a_newer_version_is_not_half_understood() -> None:
+    with pytest.raises(ConfigurationError, match="compact"):
+        KafkaSink.from_settings("k", "transaction", {"topic": "a", "compact": True})
+    with pytest.raises(ConfigurationError, match="names no topic"):
+        KafkaSink.from_settings("k", "transaction", {})
+
+
+def test_the_spec_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, airflow_ft.sinks.kafka;"
+        "heavy = {'pyarrow', 'confluent_kafka', 'kafka', 'numpy', 'airflow', 'pyspark'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,138 @@
+"""What a token means for a plan, as a table; and that every token fits where it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from airflow_ft.core.errors import AirflowFtError, FencedError, ForeignOwnerError, StoreBehindSinkError, TokenLostError
+from airflow_ft.core.model import Fence
+from airflow_ft.sinks.kafka.token import (
+    HISTORY,
+    METADATA_LIMIT,
+    Delivery,
+    Expectation,
+    PartitionEnd,
+    Standing,
+    Token,
+    delivered,
+    genesis,
+    judge,
+    parse,
+    seeded,
+)
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+FENCE = Fence("orders", "installation-1", 5, 50)
+OLDER = replace(FENCE, epoch=4, attempt=40)
+
+
+def expectation(number: int, predecessor: int, digest: str = "") -> Expectation:
+    return Expectation(
+        "orders",
+        "kafka_default",
+        "airflow_ft.orders.kafka_default.0",
+        number,
+        digest or f"digest-{number}",
+        predecessor,
+    )
+
+
+def token(*numbers: int, fence: Fence = OLDER) -> Token:
+    """A token after deliveries of these numbers."""
+    result = genesis(fence, 1, NOW)
+    for number in numbers:
+        result = delivered(result, fence, Delivery(number, f"digest-{number}", {"alerts": number}), 1, {}, NOW)
+    return result
+
+
+@pytest.mark.parametrize("may_wait", [True, False])
+@pytest.mark.parametrize(
+    ("present", "number", "predecessor", "expected"),
+    [
+        (token(), 1, 0, Standing.READY),
+        (token(1, 2), 3, 2, Standing.READY),
+        (token(1), 4, 1, Standing.READY),  # 2 and 3 were aborted
+        (token(1, 2), 2, 1, Standing.DONE),
+        (token(1, 2, 3), 2, 1, Standing.DONE),
+        (token(1, 2, 5), 3, 2, StoreBehindSinkError),  # an undelivered number is not called delivered by a later one
+        (token(1, 2), 4, 1, StoreBehindSinkError),  # between predecessor and number: unknown to the store
+        (token(*range(1, 30)), 2, 1, StoreBehindSinkError),  # too long ago to be known
+        (seeded(OLDER, 7, 1, NOW), 7, 6, StoreBehindSinkError),  # seeded, not delivered
+        (seeded(OLDER, 7, 1, NOW), 8, 7, Standing.READY),
+        (None, 1, 0, TokenLostError),
+        (None, 2, 1, TokenLostError),
+        (replace(token(1), installation="other"), 2, 1, ForeignOwnerError),
+        (token(1, fence=replace(FENCE, epoch=6)), 2, 1, FencedError),
+        (token(1, fence=replace(FENCE, attempt=51)), 2, 1, FencedError),
+        (token(1, fence=FENCE), 2, 1, Standing.READY),
+        (token(1, 2, 3, fence=replace(FENCE, epoch=6)), 2, 1, FencedError),  # a zombie halts nothing
+    ],
+)
+def test_what_a_token_means(
+    present: Token | None, number: int, predecessor: int, expected: Standing | type[AirflowFtError], may_wait: bool
+) -> None:
+    if isinstance(expected, Standing):
+        assert judge(present, expectation(number, predecessor), FENCE, may_wait=may_wait) is expected
+    else:
+        with pytest.raises(expected, match=r"'orders'.*kafka_default"):
+            judge(present, expectation(number, predecessor), FENCE, may_wait=may_wait)
+
+
+def test_another_digest_under_this_number_is_a_store_from_a_backup() -> None:
+    with pytest.raises(StoreBehindSinkError):
+        judge(token(1, 2), expectation(2, 1, "of other rows"), FENCE, may_wait=False)
+
+
+def test_a_lower_token_is_waited_for_before_the_decision_and_lost_after_it() -> None:
+    assert judge(token(1), expectation(3, 2), FENCE, may_wait=True) is Standing.WAITING
+    with pytest.raises(TokenLostError):
+        judge(token(1), expectation(3, 2), FENCE, may_wait=False)
+
+
+def test_a_token_survives_its_text() -> None:
+    ends = {"alerts": {0: PartitionEnd(3, 41), 11: PartitionEnd(1, 2**40)}}
+    before = delivered(token(1), FENCE, Delivery(2, "d", {"alerts": 4}), 3, ends, NOW)
+    assert parse(2, before.metadata()) == before
+    assert parse(0, token().metadata()) == token()
+    over = before.taken_over(replace(FENCE, epoch=9), NOW + timedelta(days=1))
+    assert (over.number, over.rank, over.delivered_by, over.history) == (2, (9, 50), (5, 50), before.history)
+    assert before.taken_over(OLDER, NOW).rank == FENCE.rank, "a head never goes back"
+
+
+def test_history_is_bounded_and_keeps_the_newest() -> None:
+    assert [entry.number for entry in token(*range(1, 30)).history] == list(range(30 - HISTORY, 30))
+
+
+@pytest.mark.parametrize(("sinks", "partitions"), [(1, 5000), (20, 10), (30, 1000)])
+def test_metadata_always_fit_and_keep_what_proves(sinks: int, partitions: int) -> None:
+    counts = {f"sink-{i}-{'x' * 40}": 10**9 for i in range(sinks)}
+    present = token()
+    for number in range(1, 12):
+        ends = {"alerts": {p: PartitionEnd(10**6, 10**12) for p in range(partitions)}}
+        present = delivered(present, FENCE, Delivery(number, "d" * 64, counts), 1, ends, NOW)
+    text = present.metadata()
+    assert len(text) <= METADATA_LIMIT
+    read = parse(11, text)
+    assert read.delivery(11) == present.delivery(11)
+    assert read.rank == present.rank
+    assert read.ends in (None, present.ends), "either all ends or none"
+
+
+def test_too_many_sinks_are_an_error_not_a_shorter_proof() -> None:
+    counts = {f"sink-{i}-{'x' * 50}": 1 for i in range(100)}
+    with pytest.raises(ValueError, match="4095"):
+        delivered(token(), FENCE, Delivery(1, "d", counts), 1, {}, NOW).metadata()
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", "[]", "null", '{"kind": "new"}', "not json"])
+def test_what_is_not_ours_is_not_a_token(text: str | None) -> None:
+    with pytest.raises(ValueError, match="not a token"):
+        parse(3, text)
+
+
+@pytest.mark.parametrize(("age", "renew"), [(0, False), (59, False), (61, True), (-5, True)])
+def test_old_tokens_are_renewed_and_those_of_a_clock_that_jumped(age: int, renew: bool) -> None:
+    assert token().needs_renewal(NOW + timedelta(minutes=age)) is renew
