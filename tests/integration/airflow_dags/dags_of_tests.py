@@ -58,7 +58,7 @@ with DAG("waiting", schedule=None, catchup=False, params={"number": 1}):
         deferrable=True,
         retries=0,
     )
-    CheckpointSensor(task_id="poking", pipeline="orders", number=1, poke_interval=0.5, timeout=60)
+    CheckpointSensor(task_id="poking", pipeline="orders", number=1, poke_interval=0.5, timeout=600)
 
 with DAG("templated", schedule=None, catchup=False, params={"table": "templated", "factor": 3}):
     CheckpointedPipeline(

@@ -1,0 +1,156 @@
+"""The step `stage` around the driver: epochs, lease, what is recorded. The driver is tested with real Spark elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import FencedError, JobError, StageError, TurnHeldError
+from airflow_ft.core.lease import Worker
+from airflow_ft.core.model import CheckpointState, Pipeline, RunKey, SparkPosition
+from airflow_ft.core.steps import Context
+from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.stage import stage_step
+from tests.core.world import PIPELINE, RUN, World
+
+POSITION = SparkPosition("file:///spark/1-1", 4)
+
+
+class FakeDriver:
+    """Stands for Spark's process: ends when it is killed."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def kill(self) -> None:
+        self.ended.set()
+
+
+def context(world: World, **changes: Any) -> Context:
+    base = world.context(**changes)
+    fields = {name: getattr(base, name) for name in Context.__slots__}
+    return Context(**{**fields, "lease_seconds": 0.3, "run_is_over": lambda _: False})
+
+
+@pytest.fixture
+def launch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., StageResult]], None]:
+    return lambda launcher: monkeypatch.setattr("airflow_ft.spark.stage.run_stage", launcher)
+
+
+def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
+    return StageRequest(
+        pipeline=PIPELINE,
+        run=RUN,
+        epoch=epoch,
+        attempt=attempt,
+        base=pipeline.base,
+        base_is_clean=pipeline.base_is_clean,
+        store_url="sqlite:////none",
+        wal_root="/none",
+        job="jobs.none",
+        sinks=("rows",),
+    )
+
+
+def stage(run: Context, lines: list[str] | None = None) -> StageResult | None:
+    return stage_step(run, make, on_line=(lines if lines is not None else []).append)
+
+
+def test_the_end_is_recorded_and_the_next_attempt_may_go_on_in_place(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+    requests = []
+
+    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any) -> StageResult:
+        requests.append(request)
+        assert not world.store.pipeline(PIPELINE).base_is_clean, "while it works"
+        log("a line")
+        return StageResult((), {}, POSITION)
+
+    launch(launcher)
+    lines: list[str] = []
+    assert stage(context(world), lines) is not None
+    assert lines == ["a line"]
+    row = world.store.run(PIPELINE, RUN)
+    assert row is not None and row.staged
+    assert world.store.pipeline(PIPELINE).base == POSITION and world.store.pipeline(PIPELINE).base_is_clean
+    world.store.leave_turn(PIPELINE, RUN)
+    stage(context(world, run=RunKey("dag", "run-2")))
+    assert [(r.base, r.base_is_clean) for r in requests] == [(None, False), (POSITION, True)]
+    assert requests[1].epoch > requests[0].epoch and requests[1].attempt > requests[0].attempt
+
+
+def test_a_run_that_has_staged_computes_nothing_and_fences_nobody(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    epoch = world.store.pipeline(PIPELINE).epoch
+    launch(lambda *_, **__: pytest.fail("it was computed again"))
+    world.store.leave_turn(PIPELINE, RUN)
+    world.store.enter_turn(PIPELINE, RunKey("dag", "another"), None)  # also beside another run: nothing is taken
+    assert stage(context(world)) is None
+    assert world.store.pipeline(PIPELINE).epoch == epoch
+
+
+def test_a_run_without_the_turn_takes_no_epoch(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, RunKey("dag", "another"), None)
+    launch(lambda *_, **__: pytest.fail("it was computed"))
+    with pytest.raises(TurnHeldError):
+        stage(context(world))
+    assert world.store.pipeline(PIPELINE).epoch == 0
+
+
+@pytest.mark.parametrize("error", [JobError("it raised."), StageError("killed.")])
+def test_a_failed_attempt_is_not_the_end_of_the_stage(error: Exception, tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+
+    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any) -> StageResult:
+        world.store.trigger(PIPELINE, request.epoch, RUN)
+        raise error
+
+    launch(launcher)
+    with pytest.raises(type(error)):
+        stage(context(world))
+    row = world.store.run(PIPELINE, RUN)
+    assert row is not None and not row.staged
+    assert not world.store.pipeline(PIPELINE).base_is_clean
+    assert world.store.leases(PIPELINE) == []
+    launch(lambda *_, **__: StageResult((), {}, POSITION))
+    stage(context(world, try_number=2))
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.ABORTED, "it was never published"
+
+
+def test_the_driver_is_ended_when_somebody_takes_over(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+    driver = FakeDriver()
+
+    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any) -> StageResult:
+        on_start(driver)
+        leases = {lease.holder: lease.counter for lease in world.store.leases(PIPELINE)}
+        world.store.take_epoch(PIPELINE, request.epoch, leases, Worker("other").lease(), "test")
+        assert driver.ended.wait(20), "nobody ended it"
+        raise StageError("it was ended on request.")
+
+    launch(launcher)
+    with pytest.raises(StageError):
+        stage(context(world))
+
+
+def test_a_fenced_attempt_does_not_end_the_stage_of_its_successor(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+
+    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any) -> StageResult:
+        leases = {lease.holder: lease.counter for lease in world.store.leases(PIPELINE)}
+        world.store.take_epoch(PIPELINE, request.epoch, leases, Worker("other").lease(), "test")
+        return StageResult((), {}, POSITION)
+
+    launch(launcher)
+    with pytest.raises(FencedError):
+        stage(context(world))
+    row = world.store.run(PIPELINE, RUN)
+    assert row is not None and not row.staged
+    assert world.store.pipeline(PIPELINE).base is None
