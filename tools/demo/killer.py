@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,10 +34,11 @@ class Kill:
     before: str
     after: str
     counts: bool
+    note: str = ""
 
     def __str__(self) -> str:
         text = f"kill -9 of the {self.process} (pid {self.pid}) in {self.step}: checkpoint {self.checkpoint} was"
-        text += f" {self.before}, and is {self.after}"
+        text += f" {self.before}, and is {self.after}" + (f"; {self.note}" if self.note else "")
         return text if self.counts else f"{text}: not counted, it hit nothing unfinished"
 
 
@@ -71,17 +72,21 @@ class DriverKiller:
 
 
 class CommitKiller:
-    """Kills a commit task between the begin of its attempt at a sink and the proof of the outcome."""
+    """Kills a commit task between the begin of its attempt at a sink and the proof of the outcome.
 
-    def __init__(self, store: Store, pipeline: str, pauses: random.Random) -> None:
-        self._store, self._pipeline, self._pauses = store, pipeline, pauses
+    It waits until the sink sees the task at work: `rows_in_flight` tells how many rows lie in open transactions there.
+    """
+
+    def __init__(self, store: Store, pipeline: str, rows_in_flight: Callable[[], int]) -> None:
+        self._store, self._pipeline, self._rows_in_flight = store, pipeline, rows_in_flight
 
     def look(self, checkpoints: list[Checkpoint]) -> Kill | None:
         """Kills if now is the time; `checkpoints` are the open ones."""
         for checkpoint in checkpoints:
             for participant in _being_committed(checkpoint):
                 for lease, pid in _workers(self._store, self._pipeline, f"commit.{participant}"):
-                    time.sleep(self._pauses.uniform(0.0, 0.3))  # somewhere in the transaction
+                    if (rows := self._rows_in_flight()) == 0:
+                        continue
                     before = self._store.checkpoint(self._pipeline, checkpoint.number)
                     if participant not in _being_committed(before):
                         return None
@@ -95,6 +100,7 @@ class CommitKiller:
                         before.state,
                         after.state,
                         counts=participant in _being_committed(after),
+                        note=f"{rows:,} rows lay in its open transaction",
                     )
         return None
 

@@ -13,15 +13,17 @@ class LoadError(RuntimeError):
     """Not every flight was acknowledged by the broker."""
 
 
-def load(bootstrap: str, topic: str, limit: int | None = None) -> int:
+def load(bootstrap: str, topic: str, limit: int | None = None, skip: int = 0) -> int:
     """Produces the first `limit` flights (None: all) into an existing topic; returns how many were acknowledged.
+
+    `skip` leaves out so many of them from the start, which an earlier call has produced.
 
     The producer is idempotent, so its own retries double nothing. A flight without tail number has no key.
 
     Raises:
         LoadError: the broker did not acknowledge every record.
     """
-    frame = flights(limit)
+    frame = flights(limit).iloc[skip:]
     values = frame.to_json(orient="records", lines=True).splitlines()
     keys = values_of(frame, "tailnum")
     acknowledged = 0

@@ -69,7 +69,9 @@ class Demo:
         from airflow_ft.store import open_store
 
         with closing(open_store(self._store_url)) as store:
-            state, kills = watch(self.airflow, DAG, run_id, store, PIPELINE, self.console, seed=self.options.seed)
+            state, kills = watch(
+                self.airflow, DAG, run_id, store, PIPELINE, self.console, self._rows_in_flight, self.options.seed
+            )
             confirmed = [c for c in store.checkpoints(PIPELINE, limit=1000) if c.is_confirmed]
         self.seconds["pipeline"] = self.console.seconds - began
         self.console.say(f"the run has ended: {state}")
@@ -88,6 +90,11 @@ class Demo:
             seconds={name: round(value, 1) for name, value in self.seconds.items()},
             airflow=kept if stop_hint else None,
         )
+
+    def _rows_in_flight(self) -> int:
+        """Rows that open transactions of MariaDB have written so far."""
+        ((rows,),) = self.mariadb.sql("SELECT COALESCE(SUM(trx_rows_modified), 0) FROM information_schema.innodb_trx")
+        return int(rows)
 
     # --- start ---
 

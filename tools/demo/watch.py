@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from airflow_ft.core.model import RunKey
 from airflow_ft.core.ports import Store
@@ -38,17 +38,24 @@ class Story:
 
 
 def watch(
-    airflow: Airflow, dag_id: str, run_id: str, store: Store, pipeline: str, console: Console, seed: int | None = None
+    airflow: Airflow,
+    dag_id: str,
+    run_id: str,
+    store: Store,
+    pipeline: str,
+    console: Console,
+    rows_in_flight: Callable[[], int],
+    seed: int | None = None,
 ) -> tuple[str, list[Kill]]:
     """Returns the run's final state and all kills; TimeoutError when it does not end in 900 s.
 
-    `seed` makes the moments of the kills repeatable in so far as the processes are.
+    `rows_in_flight` tells how many rows lie in open transactions of the database. `seed` makes the moment at which the
+    driver is killed repeatable in so far as the processes are.
     """
     story = Story(store, pipeline, RunKey(dag_id, run_id))
-    pauses = random.Random(seed)
     killers: list[DriverKiller | CommitKiller] = [
-        DriverKiller(store, pipeline, pauses),
-        CommitKiller(store, pipeline, pauses),
+        DriverKiller(store, pipeline, random.Random(seed)),
+        CommitKiller(store, pipeline, rows_in_flight),
     ]
     kills: list[Kill] = []
     deadline, next_question, next_story = time.monotonic() + RUN_SECONDS, 0.0, 0.0

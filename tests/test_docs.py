@@ -1,0 +1,99 @@
+"""README and docs: examples run, links lead somewhere, and what they name exists."""
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core import errors
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.model import AbortReason, CheckpointState, HaltReason
+from airflow_ft.provider_info import get_provider_info
+
+PROJECT = Path(__file__).resolve().parents[1]
+PAGES = [PROJECT / "README.md", PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").glob("*.md"))]
+TEXT = {page.relative_to(PROJECT).as_posix(): page.read_text() for page in PAGES}
+EXAMPLES = [
+    pytest.param(code, id=f"{name}-{position}")
+    for name, text in TEXT.items()
+    for position, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL), 1)
+]
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_an_example_runs(code: str) -> None:
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(ast.parse(code), "example", "exec"), names)
+
+
+def test_the_example_of_the_readme_builds_the_tasks_that_it_names() -> None:
+    names: dict[str, Any] = {"__name__": "example"}
+    code = next(p.values[0] for p in EXAMPLES if "with DAG" in str(p.values[0]))
+    exec(compile(ast.parse(str(code)), "example", "exec"), names)
+    assert set(names["orders"].dag.task_ids) == {
+        "orders.recover",
+        "orders.stage",
+        "orders.prepare.mysql_default",
+        "orders.prepare.kafka_default",
+        "orders.commit.mysql_default",
+        "orders.commit.kafka_default",
+        "orders.confirmed",
+        "report",
+    }
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_links_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", TEXT[name]):
+        if not target.startswith("http"):
+            path, _, anchor = target.partition("#")
+            page = (PROJECT / name).parent / path if path else PROJECT / name
+            assert page.exists(), target
+            if anchor:
+                titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+                assert anchor in {title.lower().replace(" ", "-") for title in titles}, target
+
+
+def test_every_setting_is_documented_and_no_other() -> None:
+    page = TEXT["docs/operations.md"]
+    known = set(get_provider_info()["config"]["airflow_ft"]["options"])
+    section = page.partition("## Settings")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == known | set(CheckpointConfig().to_json())
+
+
+def test_every_command_that_a_page_shows_exists() -> None:
+    from airflow_ft.cli import get_ft_cli_commands
+
+    (group,) = get_ft_cli_commands()
+    known = {command.name for command in group.subcommands}  # type: ignore[union-attr]
+    shown = {name for text in TEXT.values() for name in re.findall(r"airflow ft ([a-z]+)", text)}
+    assert shown <= known
+    assert known == set(re.findall(r"^airflow ft ([a-z]+)", TEXT["docs/operations.md"], re.MULTILINE))
+
+
+def test_every_error_is_explained() -> None:
+    page = TEXT["docs/operations.md"]
+    bases = {errors.AirflowFtError, errors.TransientError, errors.TerminalError, errors.HaltError}
+    for name, error in vars(errors).items():
+        if isinstance(error, type) and issubclass(error, errors.AirflowFtError) and error not in bases:
+            if issubclass(error, errors.HaltError):
+                continue  # shown by the reason
+            again = "yes" if issubclass(error, errors.TransientError) else "no"
+            assert re.search(rf"^\|[^|]*\b{name}\b[^|]*\| {again} \|", page, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("value", [*AbortReason, *HaltReason])
+def test_every_reason_is_explained(value: str) -> None:
+    assert value in TEXT["docs/operations.md"]
+
+
+@pytest.mark.parametrize("state", CheckpointState)
+def test_every_state_is_explained(state: str) -> None:
+    assert f"| {state} |" in TEXT["docs/protocol.md"]
+
+
+@pytest.mark.parametrize("number", range(1, 11))
+def test_every_invariant_is_there(number: int) -> None:
+    assert f"**I{number} " in TEXT["docs/protocol.md"]
