@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from airflow_ft.core.model import Checkpoint
 from airflow_ft.core.ports import Store
@@ -70,9 +73,25 @@ class AirflowWorld(Airflow):
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
         """Unpauses the DAG and starts a run; returns its id."""
         self._request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False}).raise_for_status()
-        body = {"logical_date": datetime.now(UTC).isoformat(), "conf": dict(conf or {})}
-        answer = self._request("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body).raise_for_status()
-        return str(answer.json()["dag_run_id"])
+        run_id = f"test__{uuid.uuid4().hex[:12]}"  # our own, so that asking again makes no second run
+        body = {"dag_run_id": run_id, "logical_date": datetime.now(UTC).isoformat(), "conf": dict(conf or {})}
+        answer = self._request("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body)
+        if answer.status_code != httpx.codes.CONFLICT:
+            answer.raise_for_status()
+        return run_id
+
+    def _request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        """Asks again when the server is overwhelmed: its SQLite database is locked now and then on a busy machine."""
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                answer = super()._request(method, path, **kwargs)
+                if answer.status_code < 500 or time.monotonic() > deadline:
+                    return answer
+            except httpx.HTTPError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.5)
 
     def states(self, dag_id: str, run_id: str) -> dict[str, str]:
         """The tasks' states by task id."""

@@ -1,4 +1,4 @@
-"""The step `stage` around the driver: epochs, lease, what is recorded. The driver is tested with real Spark elsewhere."""
+"""The step `stage` around the driver: epochs, lease and what is recorded. Tests with Spark are in tests/integration."""
 
 from __future__ import annotations
 
