@@ -6,7 +6,9 @@ One Airflow serves the module; the tests use it one after the other.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -37,7 +39,8 @@ class Shop:
         self.airflow, self.database, self.examples = airflow, database, examples
         self.kafka, self.topic = kafka, topic
         self.expected: Counter[tuple[int, str]] = Counter()
-        self._next = 0
+        self._next = self._files = 0
+        self._began = int(time.time()) - 10_000
 
     def put(self, folder: str, rows: int) -> None:
         """One more file in a source's folder, all at once."""
@@ -50,6 +53,8 @@ class Shop:
                 self.expected[(self._next, f"{self._next * 7 % 200}.50")] += 1
         hidden = target.parent / f"{uuid.uuid4().hex}.tmp"
         hidden.write_text("\n".join(lines) + "\n")
+        self._files += 1  # Spark reads files in the order of their modification, which ties within a clock tick
+        os.utime(hidden, (self._began + self._files, self._began + self._files))
         hidden.rename(target / f"{uuid.uuid4().hex}.json")
 
     def check_exactly_once(self) -> None:
