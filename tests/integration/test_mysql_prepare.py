@@ -224,9 +224,15 @@ def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[
             world.participant(plan).prepare(plan, world.fence())
         for local_infile in (True, False):
             world.extra = {"local_infile": local_infile}
-            fits = world.plan_of(1 + local_infile, world.segment(1, {"orders": pa.table({"v": [b"y" * 500_000] * 9})}))
-            world.deliver(fits) if not local_infile else world.participant(fits).prepare(fits, world.fence())
-        assert world.sql("SELECT COUNT(*), MIN(LENGTH(v)) FROM orders") == [(9, 500_000)]
+            world.deliver(world.plan(orders=pa.table({"v": [b"y" * 500_000] * 9})))
+        assert world.sql("SELECT COUNT(*), MIN(LENGTH(v)) FROM orders") == [(18, 500_000)]
+
+        world.sql("ALTER TABLE orders ADD w LONGBLOB")
+        wide = world.plan(orders=pa.table({c: [b"z" * 500_000] for c in "vw"}))
+        participant = world.participant(wide)
+        participant.prepare(wide, world.fence())
+        with pytest.raises(SinkAccessError, match="an INSERT of one row takes"):
+            participant.commit(wide, world.fence())
 
 
 def test_the_fingerprint_follows_the_tables_shape(any_mysql_database: Database, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import DeclinedError, SinkUnavailableError
+from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.mysql.encoding import (
     TargetColumn,
@@ -66,6 +66,7 @@ class Loader:
             with closing(_Ahead(self._inserts(reader, target, columns, file))) as statements:
                 self._await_first(statements)
                 for sql, rows in statements:
+                    self._check_packet(len(sql), target)
                     statement = self._session.run_bytes(sql)
                     self._check(statement, rows, target, file, affected)
                     affected += statement.affected
@@ -95,6 +96,16 @@ class Loader:
         size = min(self._limits.insert_bytes, self._session.max_allowed_packet - 1024)
         for piece in self._pieces(reader, target, file):
             yield from insert_statements(target.table.name.sql, piece, columns, size)
+
+    def _check_packet(self, size: int, target: Target) -> None:
+        """A larger statement would only cut the connection; one row alone may be that large."""
+        if size + 1024 > self._session.max_allowed_packet:
+            raise SinkAccessError(
+                f"an INSERT of one row takes {size:,} bytes, more than max_allowed_packet allows"
+                f" ({self._session.max_allowed_packet:,}).",
+                remedy="raise max_allowed_packet of the server, or switch local_infile on.",
+                sink=target.sink,
+            )
 
     def _check(self, statement: Statement, expected: int, target: Target, file: WalFile, before: int) -> None:
         """Affected rows as expected and no warnings at all, else nothing of this may be committed."""

@@ -137,7 +137,7 @@ class LocalParticipant:
             if marker is not None:  # an earlier try went further than the store knows
                 return notes | {"settled": marker.outcome.value}
             if not session.can_load_local:
-                warnings.append("LOAD DATA LOCAL is switched off: rows go by multi-row INSERT, several times slower")
+                warnings.append("LOAD DATA LOCAL is switched off: rows go by multi-row INSERT, which is slower")
                 log.warning("%s: %s (local_infile)", self._plan.name, warnings[-1])
             readers = [self._wal.open(segment) for segment in plan.segments]
             targets = self._targets(session)
