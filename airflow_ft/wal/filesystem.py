@@ -120,8 +120,14 @@ class LocalFileSystem:
             self.sync_file(file)
         try:
             path.hardlink_to(temporary)  # unlike a rename it never replaces what is there
+        except FileExistsError:
+            raise
+        except OSError:  # no hard links here; the folder belongs to one attempt, so looking first is enough
+            if path.exists():
+                raise FileExistsError(str(path)) from None
+            temporary.rename(path)
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
         _sync_folder(path.parent)
 
     def sync_file(self, file: BinaryIO) -> None:

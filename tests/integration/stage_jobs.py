@@ -56,8 +56,9 @@ class Crashing:
 
     output_mode = "update"
 
-    def __init__(self, point: str = "", batch: int = -1, once: str = "") -> None:
+    def __init__(self, point: str = "", batch: int = -1, once: str = "", snapshot_below: str = "") -> None:
         self.point, self.batch, self.marker = point, batch, Path(once) if once else None
+        self.snapshot_below = snapshot_below
         self.seen = -1
         if point in ("after commit", "after publish"):
             original = publisher.Publisher._publish
@@ -74,6 +75,10 @@ class Crashing:
     def _crash(self) -> None:
         assert self.marker is not None
         if not self.marker.exists():
+            deadline = time.monotonic() + 60
+            while self.snapshot_below and not any(Path(self.snapshot_below).glob("**/state/0/*/2.zip")):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
             self.marker.touch()
             _die()
 

@@ -69,6 +69,31 @@ def test_state_goes_on_from_the_published_rows(pipeline: StageWorld, tmp_path: P
     assert last is not None and last.location.endswith(f"/{again.epoch}-{again.attempt}")
 
 
+def test_a_snapshot_that_an_unpublished_batch_left_is_not_loaded(pipeline: StageWorld, tmp_path: Path) -> None:
+    """A commits batch 1, uploads its snapshot (version 2), dies. B publishes its own batch 1, dies. C loads version 2.
+
+    Spark loads a snapshot in preference to a change log of the same version, so A's must not be in B's copy.
+    """
+    conf = {
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "1",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "100ms",
+    }
+    first = {
+        "point": "after commit",
+        "batch": 1,
+        "once": str(tmp_path / "first"),
+        "snapshot_below": str(pipeline.root),
+    }
+    second = {"point": "after publish", "batch": 1, "once": str(tmp_path / "second")}
+    with pytest.raises(StageError, match="SIGKILL"):
+        pipeline.stage(pipeline.request("stage_jobs:Crashing", _source(pipeline), job_arguments=first, conf=conf))
+    # No snapshots of its own: only the change log of version 2.
+    with pytest.raises(StageError, match="SIGKILL"):
+        pipeline.stage(pipeline.request("stage_jobs:Crashing", _source(pipeline), job_arguments=second))
+    pipeline.complete(pipeline.request("stage_jobs:Crashing", _source(pipeline)))
+    _assert_continuous(pipeline.all_rows())
+
+
 def test_an_aggregation_ends_with_the_sums_of_an_undisturbed_run(pipeline: StageWorld, tmp_path: Path) -> None:
     """Built-in operators, a snapshot of the state at every version, two crashes; then a rewind to the first batch."""
     conf = {

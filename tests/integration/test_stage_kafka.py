@@ -1,5 +1,6 @@
 """Kafka as the source of a Spark driver: committed records only, each once, from frozen positions."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_committed_records_are_staged_once_and_positions_recorded(
     assert (dead["topic"], dead["partition"], dead["offset"], dead["raw"]) == (topic, 1, 1, b"not json")
     published = pipeline.published()
     assert published[0].positions["orders"]["start"] is None
-    for before, after in zip(published, published[1:], strict=False):
+    for before, after in itertools.pairwise(published):
         assert after.positions["orders"]["start"] == before.positions["orders"]["end"]
     ends = published[-1].positions["orders"]["end"][topic]
     assert ends["1"] >= 2 and ends["0"] >= 5  # behind the records and the marks of both transactions
