@@ -71,7 +71,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "number": checkpoint.number,
         "state": checkpoint.state.value,
-        "confirmed": checkpoint.is_confirmed,
+        "delivered_by": checkpoint.delivered_by or checkpoint.subsumed_by or 0,
         "dag_id": checkpoint.run.dag_id if checkpoint.run else "",
         "run_id": checkpoint.run.run_id if checkpoint.run else "",
         "rows": dict(checkpoint.segment.rows) if checkpoint.segment else {},

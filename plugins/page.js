@@ -41,11 +41,13 @@ function Details({ checkpoint }) {
     checkpoint.reasons.map((reason) => h(Text, { key: reason, paddingLeft: "4" }, reason)));
 }
 
-function Row({ checkpoint, now }) {
-  const [open, setOpen] = useState(false);
+function Row({ checkpoint, now, opened }) {
+  const [open, setOpen] = useState(opened);
   const sinks = checkpoint.participants.map((p) =>
     h(Text, { key: p.name, as: "span", title: `${p.kind}, strategy ${p.strategy}; sinks ${p.sinks.join(", ")}` },
       `${p.proof ? "✓" : "○"} ${p.name}  `));
+  const waiting = checkpoint.delivered_by ? `with checkpoint ${checkpoint.delivered_by}`
+    : checkpoint.state === "ABORTED" ? "" : "not planned yet";
   const toggle = () => setOpen(!open);
   return h(Fragment, null,
     line({ cursor: "pointer", onClick: toggle, _hover: { bg: "bg.subtle" } },
@@ -54,13 +56,13 @@ function Row({ checkpoint, now }) {
           `${open ? "▾" : "▸"} ${checkpoint.number}`)),
       h("td", { style: cell }, h(State, { checkpoint })),
       h("td", { style: { ...cell, textAlign: "right", fontVariantNumeric: "tabular-nums" } }, count(total(checkpoint.rows))),
-      h("td", { style: { ...cell, whiteSpace: "normal" } }, sinks.length ? sinks : "not planned yet"),
+      h("td", { style: { ...cell, whiteSpace: "normal" } }, sinks.length ? sinks : waiting),
       h("td", { style: { ...cell, textAlign: "right" }, title: checkpoint.at }, age(checkpoint.at, now))),
     open && h("tr", null,
       h("td", { colSpan: 5, style: { padding: "0 12px 8px 32px" } }, h(Details, { checkpoint }))));
 }
 
-function Pipeline({ pipeline, now }) {
+function Pipeline({ pipeline, now, opened }) {
   const head = ["Checkpoint", "State", "Rows", "Sinks (✓ proven)", "Age"];
   const right = new Set(["Rows", "Age"]);
   return h(Box, { borderWidth: "1px", borderColor: "border", borderRadius: "md", bg: "bg.panel", marginBottom: "6", overflowX: "auto" },
@@ -76,7 +78,8 @@ function Pipeline({ pipeline, now }) {
       h("thead", null, h("tr", null, head.map((name) =>
         h("th", { key: name, scope: "col", style: { ...cell, textAlign: right.has(name) ? "right" : "left" } },
           h(Text, { fontSize: "sm", color: "fg.muted" }, name))))),
-      h("tbody", null, pipeline.checkpoints.map((checkpoint) => h(Row, { key: checkpoint.number, checkpoint, now })))));
+      h("tbody", null, pipeline.checkpoints.map((checkpoint, index) =>
+        h(Row, { key: checkpoint.number, checkpoint, now, opened: opened && index === 0 })))));
 }
 
 function Checkpoints() {
@@ -108,7 +111,7 @@ function Checkpoints() {
     data === null && !error && h(Text, { color: "fg.muted" }, "Loading …"),
     data !== null && shown.length === 0 && h(Text, { color: "fg.muted" },
       wanted ? `No checkpoints of ${wanted} that you may see.` : "No pipeline has run yet."),
-    shown.map((pipeline) => h(Pipeline, { key: pipeline.name, pipeline, now: data.now })));
+    shown.map((pipeline) => h(Pipeline, { key: pipeline.name, pipeline, now: data.now, opened: Boolean(wanted) })));
 }
 
 globalThis.AirflowPlugin = Checkpoints;
