@@ -20,6 +20,7 @@ from tools.servers.processes import free_port
 
 LOGIN = "admin"
 START_SECONDS = 180.0
+ANSWER_SECONDS = 120.0
 END_STATES = frozenset({"success", "failed"})
 
 
@@ -189,12 +190,14 @@ class Airflow:
 
     def trigger(self, dag_id: str) -> str:
         """Unpauses the DAG and starts a run; returns its id."""
-        self._request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False}).raise_for_status()
-        body = {"logical_date": datetime.now(UTC).isoformat()}
-        answer = self._request("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body)
-        if not answer.is_success:
+        self._persistently("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False}).raise_for_status()
+        now = datetime.now(UTC)
+        # An id of our own: a request that is repeated after a lost answer starts no second run.
+        body = {"logical_date": now.isoformat(), "dag_run_id": f"manual__{now:%Y-%m-%dT%H:%M:%S.%fZ}"}
+        answer = self._persistently("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body)
+        if not answer.is_success and answer.status_code != httpx.codes.CONFLICT:
             raise AirflowError(f"Airflow refused to run {dag_id}: {answer.text}")
-        return str(answer.json()["dag_run_id"])
+        return body["dag_run_id"]
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """The state of a run: queued, running, success or failed."""
@@ -206,7 +209,20 @@ class Airflow:
             yield TaskState(task["task_id"], task["state"] or "none", task["try_number"])
 
     def _get(self, path: str) -> Any:
-        return self._request("GET", path).raise_for_status().json()
+        return self._persistently("GET", path).raise_for_status().json()
+
+    def _persistently(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        """A request that may be repeated: a busy machine, or SQLite's lock, is no reason to give up at once."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                answer = self._request(method, path, **kwargs)
+                if answer.status_code < 500 or time.monotonic() > deadline:
+                    return answer
+            except httpx.HTTPError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.2)
 
     def _request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         if time.monotonic() > self._token_until:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Self
 
 from airflow_ft.core.model import RunKey
 from airflow_ft.core.ports import Store
@@ -58,29 +60,57 @@ def watch(
         CommitKiller(store, pipeline, rows_in_flight),
     ]
     kills: list[Kill] = []
-    deadline, next_question, next_story = time.monotonic() + RUN_SECONDS, 0.0, 0.0
-    while True:
-        if killers and any(p.name == pipeline for p in store.pipelines()):
-            kill = killers[0].look(list(store.open_checkpoints(pipeline)))
-            if kill is not None:
+    deadline, next_story = time.monotonic() + RUN_SECONDS, 0.0
+    # Airflow is asked beside this loop: on a busy machine it may take its time, and a kill must not wait for it.
+    with _Asking(lambda: airflow.run_state(dag_id, run_id)) as asking:
+        while True:
+            if killers and any(p.name == pipeline for p in store.pipelines()):
+                kill = killers[0].look(list(store.open_checkpoints(pipeline)))
+                if kill is not None:
+                    for line in story.news():
+                        console.say(line)
+                    console.say(f"*** {kill}")
+                    kills.append(kill)
+                    if kill.counts:
+                        killers.pop(0)
+            if time.monotonic() >= next_story:
+                next_story = time.monotonic() + 0.2
+                state = asking.answer()
                 for line in story.news():
                     console.say(line)
-                console.say(f"*** {kill}")
-                kills.append(kill)
-                if kill.counts:
-                    killers.pop(0)
-        now = time.monotonic()
-        if now >= next_story:
-            next_story = now + 0.2
-            for line in story.news():
-                console.say(line)
-        if now >= next_question:
-            next_question = now + ASK_SECONDS
-            state = airflow.run_state(dag_id, run_id)
-            if state in END_STATES:
-                for line in story.news():
-                    console.say(line)
-                return state, kills
-        if now > deadline:
-            raise TimeoutError(f"the run {run_id} did not end in {RUN_SECONDS:.0f} s")
-        time.sleep(LOOK_SECONDS)
+                if state in END_STATES:
+                    return state, kills
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the run {run_id} did not end in {RUN_SECONDS:.0f} s")
+            time.sleep(LOOK_SECONDS)
+
+
+class _Asking:
+    """Repeats a question from a thread; `answer` is the newest answer, or raises what the question raised."""
+
+    def __init__(self, question: Callable[[], str]) -> None:
+        self._question = question
+        self._answer = ""
+        self._error: Exception | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ask-airflow", daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.wait(ASK_SECONDS):
+            try:
+                self._answer = self._question()
+            except Exception as error:
+                self._error = error
+                return
+
+    def answer(self) -> str:
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
