@@ -16,6 +16,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store
 from airflow_ft.store.postgres import PostgresStore
 from tests.integration.proxy import Proxy
+from tests.store.flatness import INDEXES, every_operation, recorded
 from tests.store.scene import PIPELINE, Scene, a_position, a_segment
 from tests.store.test_aborting import TestAborts, TestRewinds
 from tests.store.test_concurrency import TestRaces
@@ -306,38 +307,46 @@ class TestFaults:
 
 
 class TestFlatness:
-    def test_no_operation_reads_a_whole_table(self, postgres: Postgres, store: Store, schema: str) -> None:
-        from tests.store.flatness import every_operation, recorded
-
+    def test_every_statement_is_a_look_up_in_the_right_index(
+        self, postgres: Postgres, store: Store, schema: str
+    ) -> None:
         statements = recorded(store, every_operation)
-        Scene(store, "crowd").stage(1)
-        for table, key in (("checkpoint", "number"), ("event", "id")):
-            columns = [
-                row[0]
-                for row in postgres.sql(
-                    "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
-                    " AND is_generated = 'NEVER' AND column_name NOT IN (%s, 'state', 'finalised', 'delivered_by')"
-                    " ORDER BY ordinal_position",
-                    args=[schema, table, key],
-                )
-            ]
-            settled = ", state, finalised, delivered_by" if table == "checkpoint" else ""
-            values = ", 'COMPLETED', 1, g" if table == "checkpoint" else ""
-            postgres.sql(
-                f"INSERT INTO {schema}.{table} ({', '.join(columns)}, {key}{settled})"
-                f" SELECT {', '.join('t.' + c for c in columns)}, g{values}"
-                f" FROM {schema}.{table} t, generate_series(1000, 5000) g"
-                f" WHERE t.pipeline = 'crowd' AND t.{key} = 1"
-            )
+        # A long history of the same pipeline: 20,000 numbers that are COMPLETED, finalised and pruned like number 1.
+        _multiply(postgres, schema, "checkpoint", {"number": "g", "state": "'COMPLETED'", "run_id": "'old-' || g"})
+        _multiply(postgres, schema, "event", {"id": "g", "number": "g"})
         connection = postgres.connect()
+        found = set()
         with connection.cursor() as cursor:
-            cursor.execute(f"ANALYZE; SET search_path TO {schema}")
+            cursor.execute(f"SET search_path TO {schema}; ANALYZE checkpoint, event")
             for sql, arguments in statements:
                 cursor.execute("EXPLAIN " + sql.replace("?", "%s"), arguments)
                 plan = "\n".join(row[0] for row in cursor.fetchall())
                 for table in ("checkpoint", "event"):
                     assert f"Seq Scan on {table}" not in plan, f"{sql}\n{plan}"
+                for part, index in INDEXES.items():
+                    if part in sql and sql.startswith("SELECT"):
+                        found.add(part)
+                        assert index in plan, f"{sql}\n{plan}"
         connection.close()
+        assert found == set(INDEXES)
+
+
+def _multiply(server: Postgres, schema: str, table: str, values: dict[str, str]) -> None:
+    """Copies the first row of a table many times, with other `values` (SQL over `g`)."""
+    names = [
+        name
+        for (name,) in server.sql(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
+            " AND is_generated = 'NEVER'",
+            args=[schema, table],
+        )
+    ]
+    key = next(iter(values))
+    server.sql(
+        f"INSERT INTO {schema}.{table} ({', '.join(names)})"
+        f" SELECT {', '.join(values.get(name, f't.{name}') for name in names)}"
+        f" FROM {schema}.{table} t, generate_series(1001, 21000) g WHERE t.{key} = 1"
+    )
 
 
 def _end_sessions(server: Postgres) -> None:

@@ -14,6 +14,19 @@ from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease
 Statement = tuple[str, tuple[object, ...]]
 
 
+# The index that each of these look-ups must go through: a search by pipeline alone would read its whole history.
+INDEXES = {
+    "is_open = 1": "checkpoint_open",
+    "is_prunable = 1": "checkpoint_prunable",
+    "is_base = 1": "checkpoint_base",
+    "is_referenced = 1": "checkpoint_referenced",
+    "is_delivered = 1": "checkpoint_delivered",
+    "state = 'COMPLETED'": "checkpoint_completed",
+    "dag_id = ? AND run_id = ?)": "checkpoint_run",
+    "FROM event WHERE pipeline = ? AND number = ?": "event_number",
+}
+
+
 class _RecordingTransaction:
     def __init__(self, tx: Any, statements: list[Statement]) -> None:
         self._tx, self._statements = tx, statements

@@ -101,6 +101,14 @@ class TestEpochs:
         assert [lease.holder for lease in scene.store.leases(PIPELINE)] == ["first"]
         assert scene.store.pipeline(PIPELINE).epoch == 1
 
+    def test_an_epoch_that_came_and_went_is_noticed(self, scene: Scene) -> None:
+        """The other one has released its lease already: what this challenger has read is out of date all the same."""
+        scene.take("first")
+        scene.store.release_lease(PIPELINE, "first")
+        with pytest.raises(LeaseHeldError, match="epoch 1 is in force, not 0"):
+            scene.store.take_epoch(PIPELINE, 0, {}, a_lease("second"), "a test")
+        assert scene.store.pipeline(PIPELINE).epoch == 1
+
     def test_a_lease_that_nobody_has_watched_is_respected(self, scene: Scene) -> None:
         scene.take()
         with pytest.raises(LeaseHeldError, match="worker"):

@@ -7,19 +7,7 @@ from pathlib import Path
 
 from airflow_ft.core.ports import Store
 from airflow_ft.store.sqlite import SqliteStore
-from tests.store.flatness import every_operation, recorded
-
-# The index that each of these look-ups must go through: a search by pipeline alone would read its whole history.
-INDEXES = {
-    "is_open = 1": "checkpoint_open",
-    "is_prunable = 1": "checkpoint_prunable",
-    "is_base = 1": "checkpoint_base",
-    "is_referenced = 1": "checkpoint_referenced",
-    "is_delivered = 1": "checkpoint_delivered",
-    "state = 'COMPLETED'": "checkpoint_completed",
-    "dag_id = ? AND run_id = ?)": "checkpoint_run",
-    "FROM event WHERE pipeline = ? AND number = ?": "event_number",
-}
+from tests.store.flatness import INDEXES, every_operation, recorded
 
 
 def test_every_statement_is_a_look_up_in_the_right_index(tmp_path: Path) -> None:
