@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -12,6 +12,8 @@ from airflow_ft.operators.base import CheckpointOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ft.core.model import Checkpoint
 
 
 class CommitOperator(CheckpointOperator):
@@ -31,12 +33,14 @@ class CommitOperator(CheckpointOperator):
 
     def step(self, run: steps.Context, context: Context) -> Any:
         """Commits; AirflowSkipException when there was nothing to commit."""
-        checkpoints = steps.commit_step(run, self.participant)
-        numbers = [
-            checkpoint.number
-            for checkpoint in checkpoints
-            if (vote := checkpoint.votes.get(self.participant)) is not None and vote.proof is not None
-        ]
+        numbers = self._proven(steps.commit_step(run, self.participant))
+        if not numbers:  # another try, or recover, may have committed this run's numbers before
+            numbers = self._proven(run.store.run_checkpoints(run.pipeline, run.run))
         if not numbers:
             raise AirflowSkipException(f"nothing is decided that waits for {self.participant}")
         return {"numbers": numbers}
+
+    def _proven(self, checkpoints: Iterable[Checkpoint]) -> list[int]:
+        """The numbers that this participant has proof of (I6)."""
+        votes = ((checkpoint.number, checkpoint.votes.get(self.participant)) for checkpoint in checkpoints)
+        return [number for number, vote in votes if vote is not None and vote.proof is not None]

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from airflow_ft.core.model import Checkpoint
+from airflow_ft.core.model import Checkpoint, Lease
 from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store
 from tools.demo.airflow import END_STATES, Airflow
@@ -103,6 +103,16 @@ class AirflowWorld(Airflow):
         if task_ids is not None:
             body["task_ids"] = list(task_ids)
         self._request("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", json=body).raise_for_status()
+
+    def fail(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Marks a running task as failed, as a person does in the UI; Airflow ends its process."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+        self._request("PATCH", path, json={"new_state": "failed"}).raise_for_status()
+
+    def leases(self, pipeline: str) -> list[Lease]:
+        """Who is at work on a pipeline."""
+        with self.store() as store:
+            return list(store.leases(pipeline))
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """What a task returned."""

@@ -121,6 +121,9 @@ def test_a_commit_before_the_decision_is_skipped(tmp_path: Path) -> None:
     with pytest.raises(AirflowSkipException):
         do(CommitOperator(task_id="t", pipeline=PIPELINE, participant="log"), run)
     assert do(CommitOperator(task_id="t", pipeline=PIPELINE, participant="db"), run) == {"numbers": [1]}
+    assert do(CommitOperator(task_id="t", pipeline=PIPELINE, participant="log"), run) == {"numbers": [1]}
+    # Killed after its commit, before Airflow knew: the next try finds the proof.
+    assert do(CommitOperator(task_id="t", pipeline=PIPELINE, participant="log"), run) == {"numbers": [1]}
 
 
 def test_the_asset_tells_what_was_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The PySpark code of the DAGs of these tests."""
 
+import time
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
@@ -42,3 +43,11 @@ def broken(spark: SparkSession, sources: Sources) -> DataFrame:
 
 class Broken:
     transform = staticmethod(broken)
+
+
+class Slow:
+    """Does not come to an end by itself."""
+
+    def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
+        time.sleep(600)
+        return sources["orders"]
