@@ -14,7 +14,6 @@ A server that cannot be started fails the test; nothing is skipped.
 import os
 import shutil
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,9 +22,10 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from tools.servers import Database, Kafka, MariaDb, MySql, Postgres, Server
+from tools.servers.base import local_folder
 
 _SERVER_FIXTURES = frozenset({"mariadb", "mysql", "postgres", "kafka", "any_mysql", "own_server"})
-_airflow_home: Path | None = None
+_run = local_folder() / "run" / f"tests-{os.getpid()}"
 
 S = TypeVar("S", bound=Server)
 
@@ -34,16 +34,18 @@ def pytest_configure(config: pytest.Config) -> None:
     # Python workers of Spark would else take the first python3 of the PATH, which has none of the packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for folder in _run.parent.glob("tests-*"):  # of a run that was killed
+        if not Path(f"/proc/{folder.name.removeprefix('tests-')}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
     # Airflow creates its home when it is imported: never that of whoever runs the tests.
-    global _airflow_home
-    _airflow_home = Path(tempfile.mkdtemp(prefix="airflow-ft-home-"))
-    os.environ["AIRFLOW_HOME"] = str(_airflow_home)
+    home = _run / "airflow"
+    home.mkdir(parents=True, exist_ok=True)
+    os.environ["AIRFLOW_HOME"] = str(home)
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if _airflow_home is not None:
-        shutil.rmtree(_airflow_home, ignore_errors=True)
+    shutil.rmtree(_run, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,12 +56,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def servers_folder() -> Iterator[Path]:
-    """The folder that all servers of this run have their data in."""
-    folder = Path(tempfile.mkdtemp(prefix="airflow-ft-"))
-    folder.chmod(0o711)  # servers run as another user
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+def servers_folder() -> Path:
+    """The folder that all servers of this run have their data in; removed at the end."""
+    folder = _run / "servers"
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs whatever development needs into the ignored folder .local/, and nothing anywhere else.
+# Installs whatever development needs into the ignored folder .local/.
 #
 #   tools/bootstrap.sh [COMPONENT...]      all components when none is named
 #
@@ -43,8 +43,10 @@ system_packages() {
 }
 
 need_java() {
-  command -v java >/dev/null && command -v mvn >/dev/null && return
-  system_packages default-jre-headless maven
+  command -v java >/dev/null && command -v mvn >/dev/null || system_packages default-jre-headless maven
+  local version
+  version=$(java -version 2>&1 | sed -nE '/ version "/s/.* version "([0-9]+).*/\1/p' | head -n 1)
+  [ "${version:-0}" -ge 17 ] || fail "Spark and Kafka need Java 17 or newer, 'java' is ${version:-unknown}"
 }
 
 # The interpreter itself, not a shim of a version manager in front of it.
@@ -62,8 +64,7 @@ uv() { "$local_/uv/bin/uv" "$@"; }
 
 install_uv() {
   [ -x "$local_/uv/bin/uv" ] && return
-  local python
-  python=$(python_path)
+  local python=$1
   "$python" -m pip --version >/dev/null 2>&1 || { system_packages python3-pip; python=/usr/bin/python3; }
   "$python" -m pip install --quiet --disable-pip-version-check --no-warn-script-location --root-user-action=ignore \
     --target "$local_/uv" --upgrade uv
@@ -72,17 +73,18 @@ install_uv() {
 # uv does not read the settings of pip; who has a private index or certificate has told pip of it.
 follow_pip_settings() {
   local index
-  index=${PIP_INDEX_URL:-$("$(python_path)" -m pip config get global.index-url 2>/dev/null || true)}
+  index=${PIP_INDEX_URL:-$("$1" -m pip config get global.index-url 2>/dev/null || true)}
   [ -z "$index" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
   [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$PIP_CERT}
 }
 
 install_venv() {
-  local venv=$local_/venv
-  install_uv
-  follow_pip_settings
+  local venv=$local_/venv python
+  python=$(python_path)
+  install_uv "$python"
+  follow_pip_settings "$python"
   if ! "$venv/bin/python" -c 'import sys; assert sys.version_info >= (3, 11)' 2>/dev/null; then
-    uv venv --quiet --clear --python "$(python_path)" "$venv"
+    uv venv --quiet --clear --python "$python" "$venv"
   fi
   # One step for both, so that the project never disappears from an environment that others are using. The finder of an
   # editable install maps dags/ and plugins/ to airflow_ft.example_dags and airflow_ft.plugins.
