@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Segment
 from airflow_ft.core.ports import ConnectionInfo
@@ -36,7 +37,7 @@ class World:
 
     @property
     def connection(self) -> ConnectionInfo:
-        extra = {"bootstrap.servers": self.bootstrap, "airflow_ft_timeout": 30, **self.extra}
+        extra = {"bootstrap.servers": self.bootstrap, "airflow_ft_timeout": 60, **self.extra}
         return ConnectionInfo(CONN_ID, "kafka", extra=extra)
 
     def fence(self, epoch: int | None = None, attempt: int | None = None) -> Fence:
@@ -121,8 +122,9 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed", seconds:
         while waiting:
             message = consumer.poll(seconds)
             assert message is not None, f"no answer while reading {topic}, partitions {waiting}"
-            if message.error() is not None:
-                assert message.error().name() == "_PARTITION_EOF", message.error()
+            error = message.error()
+            if error is not None:
+                assert error.name() == "_PARTITION_EOF", error
                 waiting.discard(message.partition())
             else:
                 found.append(message)
@@ -133,13 +135,13 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed", seconds:
 
 def read_ids(bootstrap: str, topic: str) -> list[int]:
     """The ids of all committed records, sorted: duplicates stay visible."""
-    import json
+    return sorted(value(message)["id"] for message in read(bootstrap, topic))
 
-    return sorted(json.loads(message.value())["id"] for message in read(bootstrap, topic))
+
+def value(message: Message) -> Any:
+    """The JSON value of a record."""
+    return json.loads(message.value() or b"")
 
 
 def expected_ids(*numbers_and_rows: tuple[int, int]) -> list[int]:
     return [number * 1_000_000 + i for number, rows in numbers_and_rows for i in range(rows)]
-
-
-__all__ = ["CONN_ID", "OFFSET_END", "World", "expected_ids", "ids", "read", "read_ids"]

@@ -181,12 +181,12 @@ def test_a_broker_that_is_killed_during_delivery_loses_and_doubles_nothing(
     server: Kafka = own_server(Kafka)
     server.create_topic("alerts", 4)
     world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts")})
-    world.extra["airflow_ft_timeout"] = 8
     chance = random.Random(3)
     wanted: list[tuple[int, int]] = []
     for number in range(1, 4):
         plan = world.checkpoint(number, 40_000)
         world.prepare(plan)
+        world.extra["airflow_ft_timeout"] = 8
         crash = threading.Timer(chance.uniform(0.05, 0.4), server.kill)
         crash.start()
         try:
@@ -195,6 +195,7 @@ def test_a_broker_that_is_killed_during_delivery_loses_and_doubles_nothing(
             assert "kafka_default" in str(error)
         crash.join()
         server.start()
+        world.extra["airflow_ft_timeout"] = 60
         assert world.commit(plan).counts == {"alerts": 40_000}
         wanted.append((number, 40_000))
         assert read_ids(server.bootstrap, "alerts") == expected_ids(*wanted)
@@ -211,8 +212,9 @@ def test_a_server_that_is_down_is_reported_within_the_time_out(own_server: Calla
         began = time.monotonic()
         with pytest.raises(SinkUnavailableError, match="'kafka_default'"):
             step(plan)
-        assert time.monotonic() - began < 12
+        assert time.monotonic() - began < 30
     server.start()
+    world.extra["airflow_ft_timeout"] = 60
     world.commit(plan)
     assert read_ids(server.bootstrap, "alerts") == expected_ids((1, 10))
 
@@ -235,6 +237,7 @@ def test_a_broker_that_freezes_in_the_middle_is_given_up_and_delivered_later(
     freeze.join()
     assert time.monotonic() - began < 45
     server.resume()
+    world.extra["airflow_ft_timeout"] = 60
     # The number that was hit is known to nobody but the token.
     participant = world.open(plan)
     newest = participant.token_numbers(world.pipeline)[0] or 0

@@ -16,7 +16,7 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from tests.conftest import TopicFactory
-from tests.integration.kafka_world import World, expected_ids, ids, read, read_ids
+from tests.integration.kafka_world import World, expected_ids, ids, read, read_ids, value
 from tools.servers import Kafka
 
 
@@ -95,7 +95,7 @@ def test_the_order_of_the_log_is_the_order_in_the_topic(
     world = World(tmp_path, kafka.bootstrap, {"alerts": KafkaSink(topic=topic)})
     world.deliver(1, 5000)
     world.deliver(2, 5000)
-    assert [json.loads(m.value())["id"] for m in read(kafka.bootstrap, topic)] == expected_ids((1, 5000), (2, 5000))
+    assert [value(m)["id"] for m in read(kafka.bootstrap, topic)] == expected_ids((1, 5000), (2, 5000))
 
 
 def test_all_sinks_of_a_cluster_are_delivered_together(
@@ -169,7 +169,7 @@ def test_every_value_arrives_exactly(kafka: Kafka, topic_factory: TopicFactory, 
     plan = world.plan(1, world.segment(1, {"alerts": table}))
     world.prepare(plan)
     world.commit(plan)
-    by_text = {json.loads(m.value())["text"]: m for m in read(kafka.bootstrap, topic)}
+    by_text = {value(m)["text"]: m for m in read(kafka.bootstrap, topic)}
     records = [by_text[text] for text in table["text"].to_pylist()]
     assert [m.key() for m in records] == [b"\x00\xff", b"", None, "ключ".encode()]
     assert [m.partition() for m in records] == [0, 1, 2, 2]
@@ -179,7 +179,7 @@ def test_every_value_arrives_exactly(kafka: Kafka, topic_factory: TopicFactory, 
     stamps = [m.timestamp()[1] for m in records]
     assert (stamps[0], stamps[1], stamps[3]) == (now // 1000, 1, 1_700_000_000_123)
     assert abs(stamps[2] - now // 1000) < 60_000, "null is the time of delivery"
-    values = [json.loads(m.value()) for m in records]
+    values = [value(m) for m in records]
     assert list(values[0]) == ["text", "big", "price", "real", "raw"]
     assert [v["big"] for v in values] == [2**63 - 1, -(2**63), None, 0]
     assert [v["price"] for v in values] == [

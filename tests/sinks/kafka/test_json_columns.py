@@ -156,7 +156,8 @@ def test_types_without_a_text_are_known_beforehand(kind: pa.DataType) -> None:
 def test_everything_that_is_supported_can_be_encoded() -> None:
     plain = [pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.decimal128(5, 2), pa.decimal256(50, 3),
              pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(),
-             pa.binary(3), pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("ns", "UTC"), pa.null()]  # fmt: skip
+             pa.binary(3), pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("ns", "UTC"),
+             pa.null()]  # fmt: skip
     nested = (
         [pa.list_(k) for k in plain] + [pa.struct([("a", k)]) for k in plain] + [pa.map_(pa.string(), k) for k in plain]
     )
