@@ -177,7 +177,7 @@ def test_a_process_that_initialises_again_and_again_under_my_epoch_is_told_apart
     """Fenced while epoch and attempt are still mine: begin again, and deliver once."""
     plan = world.checkpoint(1, 5)
     world.prepare(plan)
-    intruders = []
+    intruders: list[Producer] = []
 
     class Disturbed:
         """A log whose reading is disturbed twice by another producer of the same transactional id."""

@@ -245,6 +245,8 @@ class KafkaClients:
 
     def error(self, error: KafkaError, doing: str) -> AirflowFtError:
         """Our error for one of librdkafka's: SinkAccessError when somebody must act, else SinkUnavailableError."""
+        if self._admin is not None:
+            self._admin.poll(0)  # serves the callback
         if not is_refusal(error) and self._access_error is not None:
             error = self._access_error
         if is_refusal(error):

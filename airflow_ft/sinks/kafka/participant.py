@@ -6,25 +6,23 @@ unique key, so a tombstone could not stop a late commit (hole 5).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from airflow_ft.core.errors import (
     AirflowFtError,
     ConfigurationError,
-    SinkUnavailableError,
     StateConflictError,
     TokenLostError,
-    WalCorruptError,
 )
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Segment
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.sinks.kafka.records import RecordEncoder
+from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.token import (
     Delivery,
@@ -39,8 +37,8 @@ from airflow_ft.sinks.kafka.token import (
     seeded,
 )
 from airflow_ft.sinks.kafka.topics import TopicLimits, await_readable, create_token_topic, describe
-from airflow_ft.sinks.kafka.transaction import Slot, Tally, Transaction, merge_ends
-from airflow_ft.sinks.kafka.validation import SegmentRows, check_rows, check_topic, client_limits
+from airflow_ft.sinks.kafka.transaction import Slot, Transaction, merge_ends
+from airflow_ft.sinks.kafka.validation import check_rows, check_topic, client_limits
 
 T = TypeVar("T")
 
@@ -55,15 +53,6 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
     return KafkaParticipant(plan, KafkaClients(KafkaSettings.from_connection(connection)), wal)
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """One file of the log that a slot has to send."""
-
-    rows: SegmentRows
-    segment: Segment
-    index: int
-
-
 class KafkaParticipant:
     """One Kafka cluster with all its topics in a plan; see `airflow_ft.core.ports.Participant` for the promises.
 
@@ -73,10 +62,10 @@ class KafkaParticipant:
     def __init__(self, plan: ParticipantPlan, clients: KafkaClients, wal: WalReader) -> None:
         self._plan = plan
         self._clients = clients
-        self._wal = wal
         self._sinks = {
             name: KafkaSink.from_settings(plan.name, plan.strategy, settings) for name, settings in plan.sinks.items()
         }
+        self._content = PlanContent(plan.name, self._sinks, wal)
         self._slot_count = max((sink.slots for sink in self._sinks.values()), default=1)
         self._slots: dict[tuple[str, int], Slot] = {}
 
@@ -98,7 +87,7 @@ class KafkaParticipant:
         notes: dict[str, str] = {}
         limits = self._require_topics(topics, notes)
         message_max_bytes = client_limits(self._clients, limits)["message.max.bytes"]
-        for rows, _ in self._rows(plan):
+        for rows, _ in self._content.rows(plan):
             try:
                 check_rows(rows, limits[rows.sink.topic], message_max_bytes)
             except AirflowFtError as error:
@@ -295,7 +284,7 @@ class KafkaParticipant:
             if standing is Standing.DONE:
                 return token  # a transaction that was in doubt, or another process under this plan, has committed
             transaction.begin()
-            tallies = self._send(slot, plan, transaction)
+            tallies = self._content.send(plan, slot.index, transaction)
             counts = {name: tally.total for name, tally in tallies.items()}
             delivery = Delivery(plan.number, plan.digest, counts)
             after = delivered(token, fence, delivery, self._slot_count, merge_ends(tallies.values()), _now())
@@ -303,35 +292,6 @@ class KafkaParticipant:
             return after
 
         return slot.with_producer(fence, work, limits)
-
-    def _send(self, slot: Slot, plan: Plan, transaction: Transaction) -> Mapping[str, Tally]:
-        """Sends the slot's files and waits for their acknowledgements, which must be as many as the manifest's rows."""
-        tallies = {name: Tally(sink.topic) for name, sink in self._sinks.items()}
-        expected = dict.fromkeys(tallies, 0)
-        for load in self._loads(plan, slot.index):
-            name, sink, reader = load.rows.name, load.rows.sink, load.rows.reader
-            file = reader.files(name)[load.index]
-            encoder = RecordEncoder(sink, reader.schema(name))
-            expected[name] += file.rows
-            try:
-                for batch in reader.batches(name, file):
-                    for records in encoder.encode(batch):
-                        transaction.send(sink.topic, records, tallies[name])
-            except AirflowFtError as error:
-                error.located(sink=name, pipeline=plan.pipeline, checkpoint=plan.number)
-                raise
-        transaction.flush(tallies.values())
-        for name, tally in tallies.items():
-            if tally.total != expected[name]:  # I2: never commit what was not acknowledged to the last row
-                raise SinkUnavailableError(
-                    f"{tally.total} records were acknowledged, {expected[name]} rows are in the log.",
-                    remedy="Nothing was committed; try again.",
-                    pipeline=plan.pipeline,
-                    checkpoint=plan.number,
-                    participant=self._plan.name,
-                    sink=name,
-                )
-        return tallies
 
     def _proof(self, plan: Plan, tokens: Sequence[Token]) -> Proof:
         """What the tokens of all slots say together, once readers can see the records."""
@@ -395,29 +355,6 @@ class KafkaParticipant:
             limits[name] = found
         return limits
 
-    def _rows(self, plan: Plan) -> Iterator[tuple[SegmentRows, Segment]]:
-        """Every sink's part of every segment, in the order of delivery."""
-        for segment in plan.segments:
-            reader = self._wal.open(segment)
-            for name, sink in self._sinks.items():
-                if name in reader.sinks():
-                    yield SegmentRows(name, sink, reader), segment
-                elif segment.rows.get(name, 0):
-                    _missing(plan, segment, name)
-
-    def _loads(self, plan: Plan, slot: int) -> Iterator[_Load]:
-        """The files that a slot sends: fixed by the plan, so that a redo sends the same (hole 18)."""
-        position = dict.fromkeys(self._sinks, 0)
-        for rows, segment in self._rows(plan):
-            found = 0
-            for index, file in enumerate(rows.reader.files(rows.name)):
-                found += file.rows
-                if position[rows.name] % rows.sink.slots == slot:
-                    yield _Load(rows, segment, index)
-                position[rows.name] += 1
-            if found != segment.rows.get(rows.name, 0):
-                _missing(plan, segment, rows.name)
-
     def _check_token_size(self) -> None:
         counts = dict.fromkeys(self._sinks, 10**18)
         now = _now()
@@ -456,16 +393,6 @@ def _add_ends(into: dict[str, Any], ends: Mapping[str, Mapping[int, PartitionEnd
             place = into.setdefault(topic, {}).setdefault(str(partition), {"records": 0, "last_offset": -1})
             place["records"] += end.records
             place["last_offset"] = max(place["last_offset"], end.last)
-
-
-def _missing(plan: Plan, segment: Segment, sink: str) -> NoReturn:
-    raise WalCorruptError(
-        f"segment {segment.number} should have {segment.rows.get(sink, 0)} rows for the sink; its files have not.",
-        remedy="Restore the log from a backup; the rows are not delivered as they are.",
-        pipeline=plan.pipeline,
-        checkpoint=plan.number,
-        sink=sink,
-    )
 
 
 def _now() -> datetime:

@@ -122,6 +122,7 @@ def create_token_topic(clients: KafkaClients) -> None:
         SinkAccessError: not allowed; the message has the command for those who are.
     """
     name = clients.settings.token_topic
+    deadline = time.monotonic() + clients.timeout
     futures = clients.admin().create_topics(
         [NewTopic(name, num_partitions=1)], request_timeout=clients.timeout, operation_timeout=clients.timeout
     )
@@ -134,6 +135,11 @@ def create_token_topic(clients: KafkaClients) -> None:
         if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
             raise missing_topic(name, clients.conn_id, 1) from failure
         raise clients.error(error, f"creating the token topic {name!r}") from failure
+    # The controller has answered; the brokers learn of the topic a moment later.
+    while (topic := describe(clients, [name])[name]) is None or topic.leaderless:
+        if time.monotonic() > deadline:
+            raise clients.error(KafkaError(KafkaError._TIMED_OUT), f"waiting for the new token topic {name!r}")
+        time.sleep(0.01)
 
 
 def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[str]) -> list[str]:

@@ -1,0 +1,84 @@
+"""The rows of a plan: which files of the log a slot sends, and sending them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
+
+from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError, WalCorruptError
+from airflow_ft.core.model import Plan, Segment
+from airflow_ft.core.ports import WalFile, WalReader
+from airflow_ft.sinks.kafka.records import RecordEncoder
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.kafka.transaction import Tally, Transaction
+from airflow_ft.sinks.kafka.validation import SegmentRows
+
+
+class PlanContent:
+    """What a participant's sinks receive of a plan's segments."""
+
+    def __init__(self, participant: str, sinks: Mapping[str, KafkaSink], wal: WalReader) -> None:
+        self._participant = participant
+        self._sinks = sinks
+        self._wal = wal
+
+    def rows(self, plan: Plan) -> Iterator[tuple[SegmentRows, Segment]]:
+        """Every sink's part of every segment, in the order of delivery."""
+        for segment in plan.segments:
+            reader = self._wal.open(segment)
+            for name, sink in self._sinks.items():
+                if name in reader.sinks():
+                    yield SegmentRows(name, sink, reader), segment
+                elif segment.rows.get(name, 0):
+                    _missing(plan, segment, name)
+
+    def loads(self, plan: Plan, slot: int) -> Iterator[tuple[SegmentRows, WalFile]]:
+        """The files that a slot sends: fixed by the plan, so that a redo sends the same (hole 18)."""
+        position = dict.fromkeys(self._sinks, 0)
+        for rows, segment in self.rows(plan):
+            found = 0
+            for file in rows.reader.files(rows.name):
+                found += file.rows
+                if position[rows.name] % rows.sink.slots == slot:
+                    yield rows, file
+                position[rows.name] += 1
+            if found != segment.rows.get(rows.name, 0):
+                _missing(plan, segment, rows.name)
+
+    def send(self, plan: Plan, slot: int, transaction: Transaction) -> Mapping[str, Tally]:
+        """Sends the slot's files and waits for their acknowledgements, which must be as many as the manifest's rows."""
+        tallies = {name: Tally(sink.topic) for name, sink in self._sinks.items()}
+        expected = dict.fromkeys(tallies, 0)
+        for rows, file in self.loads(plan, slot):
+            name, sink, reader = rows.name, rows.sink, rows.reader
+            encoder = RecordEncoder(sink, reader.schema(name))
+            expected[name] += file.rows
+            try:
+                for batch in reader.batches(name, file):
+                    for records in encoder.encode(batch):
+                        transaction.send(sink.topic, records, tallies[name])
+            except AirflowFtError as error:
+                error.located(sink=name, pipeline=plan.pipeline, checkpoint=plan.number)
+                raise
+        transaction.flush(tallies.values())
+        for name, tally in tallies.items():
+            if tally.total != expected[name]:  # I2: never commit what was not acknowledged to the last row
+                raise SinkUnavailableError(
+                    f"{tally.total} records were acknowledged, {expected[name]} rows are in the log.",
+                    remedy="Nothing was committed; try again.",
+                    pipeline=plan.pipeline,
+                    checkpoint=plan.number,
+                    participant=self._participant,
+                    sink=name,
+                )
+        return tallies
+
+
+def _missing(plan: Plan, segment: Segment, sink: str) -> NoReturn:
+    raise WalCorruptError(
+        f"segment {segment.number} should have {segment.rows.get(sink, 0)} rows for the sink; its files have not.",
+        remedy="Restore the log from a backup; the rows are not delivered as they are.",
+        pipeline=plan.pipeline,
+        checkpoint=plan.number,
+        sink=sink,
+    )

@@ -1,0 +1,344 @@
+"""What prepare refuses before the decision, without sending a row; and connections that cannot work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError, DeclinedError, SinkAccessError
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.sinks.kafka.participant import open_participant
+from airflow_ft.wal import open_wal
+from tests.conftest import TopicFactory
+from tests.integration.kafka_world import World, expected_ids, ids, read, read_ids, value
+from tools.servers import Kafka
+
+Make = Callable[..., World]
+NOW = datetime.now(UTC)
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.fixture
+def make(kafka: Kafka, topic: str, tmp_path: Path) -> Make:
+    def world(**settings: Any) -> World:
+        return World(tmp_path, kafka.bootstrap, {"alerts": KafkaSink(**{"topic": topic, **settings})})
+
+    return world
+
+
+def column(name: str, values: list[Any], kind: pa.DataType | None = None) -> pa.Table:
+    return pa.table({name: pa.array(values, kind), "id": pa.array(range(len(values)), pa.int64())})
+
+
+@pytest.mark.parametrize(
+    ("settings", "table", "message"),
+    [
+        ({"key": "k"}, column("x", ["a"]), r"column for the key is there 0 times"),
+        ({"key": "k"}, column("k", [1.5]), r"type double cannot be the key.*Cast it to string"),
+        ({"value": "v"}, column("v", ["a"]), r"the columns id would be lost"),
+        ({"value": "v"}, pa.table({"v": [1]}), r"type int64 cannot be the value"),
+        ({"headers": "h"}, column("h", ["a"]), r"cannot be the headers.*array<struct"),
+        ({"headers": "h"}, column("h", [[(None, b"x")]], HEADERS), r"a header has no key"),
+        ({"headers": "h"}, column("h", [[None]], HEADERS), r"a header has no key"),
+        ({"partition": "p"}, column("p", ["a"]), r"cannot be the partition"),
+        ({"partition": "p"}, column("p", [0, 4], pa.int32()), r"partition 4 is asked for.*has 4 partitions"),
+        ({"partition": "p"}, column("p", [-1, 2], pa.int64()), r"partition -1 is asked for"),
+        ({"timestamp": "t"}, column("t", ["2020-01-01"]), r"cannot be the timestamp"),
+        ({"timestamp": "t"}, column("t", [-5], pa.int64()), r"from 1970 to 9999"),
+        ({"timestamp": "t"}, column("t", [datetime(1969, 7, 20)], pa.timestamp("us")), r"from 1970 to 9999"),
+        ({"timestamp": "t"}, column("t", [NOW + timedelta(hours=3)]), r"message.timestamp.before.max.ms or .after"),
+        ({}, column("x", [1.0, math.nan, math.inf]), r"1 values are NaN and 1 infinite"),
+        ({}, column("x", [[1.0, math.nan]]), r"NaN or infinity"),
+        ({}, column("x", [{"a": {"b": math.inf}}]), r"NaN or infinity"),
+        ({}, column("x", [time(1)], pa.time64("us")), r"cannot be written as JSON: type time64"),
+        ({}, column("x", ["a" * 1_100_000]), r"would have up to 1100\d\d\d bytes.*max.message.bytes"),
+        ({"key": "k"}, column("k", ["a", "a" * 1_100_000]), r"row '1 of alerts/part"),
+        ({}, column("x", [[b"a"] * 300_000]), r"would have up to \d+ bytes"),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_sent_are_declined_before_the_decision(
+    settings: dict[str, Any], table: pa.Table, message: str, make: Make, kafka: Kafka, topic: str
+) -> None:
+    world = make(**settings)
+    plan = world.plan(1, world.segment(1, {"alerts": table}))
+    with pytest.raises(DeclinedError, match=message) as caught:
+        world.prepare(plan)
+    assert (caught.value.sink, caught.value.participant) == ("alerts", "kafka_default")
+    assert read(kafka.bootstrap, topic, "read_uncommitted") == []
+
+
+def test_the_largest_record_that_is_accepted_can_be_sent(make: Make, kafka: Kafka, topic_factory: TopicFactory) -> None:
+    topic = topic_factory(partitions=1, config={"max.message.bytes": "100000"})
+    world = make(topic=topic, key="k", headers="h", value="v")
+    world.extra["compression.type"] = "none"
+
+    def table(size: int) -> pa.Table:
+        headers = pa.array([[(f"key{i}", b"v" * 10) for i in range(20)]], HEADERS)
+        return pa.table({"k": pa.array(["k" * 100]), "h": headers, "v": pa.array([b"x" * size], pa.binary())})
+
+    accepted, refused = 90_000, 100_001
+    while refused - accepted > 1:
+        size = (accepted + refused) // 2
+        try:
+            world.prepare(world.plan(1, world.segment(size, {"alerts": table(size)})))
+            accepted = size
+        except DeclinedError:
+            refused = size
+    assert accepted > 99_000, "the bound is not wasteful"
+    plan = world.plan(1, world.segment(1, {"alerts": table(accepted)}))
+    world.prepare(plan)
+    world.commit(plan)
+    assert [len(m.value() or b"") for m in read(kafka.bootstrap, topic)] == [accepted]
+
+
+def test_large_records_reach_a_topic_that_takes_them_beside_one_that_takes_small_ones(
+    make: Make, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    large = topic_factory(partitions=1, config={"max.message.bytes": "6000000"})
+    small = topic_factory(partitions=1, config={"max.message.bytes": "20000"})
+    world = make()
+    world.sinks = {"large": KafkaSink(topic=large), "small": KafkaSink(topic=small)}
+    big = pa.table({"id": pa.array([1, 2], pa.int64()), "x": ["a" * 5_000_000, "b" * 10]})
+    plan = world.plan(1, world.segment(1, {"large": big, "small": ids(1, 20_000)}))
+    world.prepare(plan)
+    world.commit(plan)
+    assert [len(value(m)["x"]) for m in read(kafka.bootstrap, large)] == [5_000_000, 10]
+    assert read_ids(kafka.bootstrap, small) == expected_ids((1, 20_000))
+
+
+def test_a_compacted_topic_wants_keys(make: Make, topic_factory: TopicFactory) -> None:
+    topic = topic_factory(partitions=1, config={"cleanup.policy": "compact"})
+    world = make(topic=topic)
+    with pytest.raises(DeclinedError, match="compacted"):
+        world.prepare(world.checkpoint(1, 1))
+    world = make(topic=topic, key="k")
+    with pytest.raises(DeclinedError, match="compacted"):
+        world.prepare(world.plan(1, world.segment(1, {"alerts": column("k", ["a", None])})))
+    good = world.plan(1, world.segment(2, {"alerts": column("k", ["a", "b"])}))
+    world.prepare(good)
+    assert world.commit(good).counts == {"alerts": 2}
+
+
+def test_declined_rows_do_not_stand_in_the_way_of_the_next(make: Make, kafka: Kafka, topic: str) -> None:
+    world = make()
+    bad = world.plan(1, world.segment(1, {"alerts": column("x", [math.nan])}))
+    with pytest.raises(DeclinedError):
+        world.prepare(bad)
+    good = world.checkpoint(2, 5, predecessor=0)
+    world.prepare(good)
+    world.commit(good)
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((2, 5))
+
+
+def test_people_are_told_of_weak_durability(make: Make) -> None:
+    world = make()
+    notes = world.prepare(world.checkpoint(1, 1))
+    assert any("can be lost with one broker" in note for note in notes.values())
+
+
+def test_a_transaction_time_out_that_the_broker_refuses_is_found_in_prepare(make: Make) -> None:
+    world = make()
+    world.extra["transaction.timeout.ms"] = 1_000_000
+    with pytest.raises(SinkAccessError, match=r"transaction\.max\.timeout\.ms"):
+        world.prepare(world.checkpoint(1, 1))
+
+
+def test_a_topic_that_shrinks_after_the_decision_is_an_error_of_the_environment(
+    make: Make, kafka: Kafka, topic: str
+) -> None:
+    world = make()
+    world.extra["compression.type"] = "none"
+    plan = world.plan(1, world.segment(1, {"alerts": column("x", ["a" * 50_000])}))
+    world.prepare(plan)
+    set_config(kafka, topic, "max.message.bytes", "10000")
+    with pytest.raises(SinkAccessError, match=r"max\.message\.bytes"):
+        world.commit(plan)
+    set_config(kafka, topic, "max.message.bytes", "1000000")
+    assert world.commit(plan).counts == {"alerts": 1}
+    assert len(read(kafka.bootstrap, topic)) == 1
+
+
+def set_config(kafka: Kafka, topic: str, name: str, setting: str) -> None:
+    entry = ConfigEntry(name, setting, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = kafka.admin()  # kept in a variable: its requests end with it
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(60)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"bootstrap.servers": ""}, "has no bootstrap.servers"),
+        ({"airflow_ft_tokens": "x"}, "airflow_ft_tokens"),
+        ({"airflow_ft_timeout": "soon"}, "airflow_ft_timeout"),
+        ({"airflow_ft_timeout": 0}, "airflow_ft_timeout"),
+        ({"oauth_cb": "mod.func"}, "oauth_cb"),
+        ({"no.such.setting": "hunter2"}, r"no\.such\.setting"),
+        ({"linger.ms": "hunter2"}, r"refuses the connection's settings"),
+        ({"max.in.flight": 100}, r"."),
+    ],
+)
+def test_connections_that_cannot_work_are_named_without_their_values(
+    extra: dict[str, Any], message: str, make: Make
+) -> None:
+    world = make()
+    world.extra = {**extra, "sasl.password": "hunter2"}
+    with pytest.raises(SinkAccessError, match=message) as caught:
+        world.prepare(world.checkpoint(1, 1))
+    assert "'kafka_default'" in str(caught.value)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hunter2" not in f"{error!r} {error}"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def test_settings_of_other_code_on_a_shared_connection_are_left_alone(make: Make, kafka: Kafka, topic: str) -> None:
+    world = make()
+    world.extra = {
+        "group.id": "others", "auto.offset.reset": "earliest", "enable.auto.commit": True, "error_cb": "a.b",
+        "isolation.level": "read_uncommitted", "acks": "1", "enable.idempotence": False, "transactional.id": "x",
+        "linger.ms": 0, "client.id": "ours",
+    }  # fmt: skip
+    world.deliver(1, 5)
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5))
+
+
+def test_a_host_stands_in_for_bootstrap_servers(make: Make, kafka: Kafka) -> None:
+    plan = make().checkpoint(1, 1)
+    connection = ConnectionInfo("kafka_default", "kafka", host=kafka.host, port=kafka.port)
+    part = open_participant(plan.participants[0], connection, open_wal())
+    assert part.token_numbers(plan.pipeline) == [None]
+    part.close()
+
+
+def test_too_many_sinks_for_one_token_are_refused_before_anything_is_sent(make: Make, topic: str) -> None:
+    world = make()
+    world.sinks = {f"sink-{i}-{'x' * 50}": KafkaSink(topic=topic) for i in range(60)}
+    with pytest.raises(ConfigurationError, match="too many for one Kafka connection"):
+        world.prepare(world.plan(1, world.segment(1, {})))
+
+
+# --- with users and privileges -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secured(servers_folder: Path) -> Any:
+    """A broker that knows passwords and privileges; `admin` may do everything."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    users = 'user_admin="admin-secret" user_writer="writer-secret"'
+    options = {
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "SASL",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.sasl.plain.sasl.jaas.config": f'{module} username="admin" password="admin-secret" {users};',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin;User:ANONYMOUS",
+    }
+    server = SecuredKafka(servers_folder / "kafka-secured", options=options)
+    with server:
+        server.create_topic("alerts", 2)
+        yield server
+
+
+class SecuredKafka(Kafka):
+    credentials = {  # noqa: RUF012
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "admin",
+        "sasl.password": "admin-secret",
+    }
+
+    def _properties(self, data: Path) -> dict[str, str | int]:
+        properties = super()._properties(data)
+        for name in ("listeners", "advertised.listeners"):
+            properties[name] = str(properties[name]).replace("PLAINTEXT://", "SASL://")
+        return properties
+
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **self.credentials})
+
+
+def as_user(server: SecuredKafka, name: str, password: str) -> dict[str, Any]:
+    return {**server.credentials, "sasl.username": name, "sasl.password": password}
+
+
+def allow(server: SecuredKafka, *grants: tuple[str, str, str]) -> None:
+    bindings = [
+        AclBinding(
+            ResourceType[kind],
+            name,
+            ResourcePatternType.PREFIXED,
+            "User:writer",
+            "*",
+            AclOperation[operation],
+            AclPermissionType.ALLOW,
+        )
+        for kind, name, operation in grants
+    ]
+    admin = server.admin()
+    for future in admin.create_acls(bindings).values():
+        future.result(60)
+
+
+def test_a_wrong_password_is_named_as_such_without_it(secured: SecuredKafka, tmp_path: Path) -> None:
+    extra = {**as_user(secured, "admin", "hunter2"), "airflow_ft_timeout": 3}
+    world = World(tmp_path, secured.bootstrap, {"alerts": KafkaSink(topic="alerts")}, extra=extra)
+    with pytest.raises(SinkAccessError, match=r"(?i)authentication") as caught:
+        world.prepare(world.checkpoint(1, 1))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_each_missing_privilege_is_named_and_the_granted_ones_suffice(
+    secured: SecuredKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(
+        tmp_path,
+        secured.bootstrap,
+        {"alerts": KafkaSink(topic="alerts")},
+        extra=as_user(secured, "writer", "writer-secret"),
+    )
+    plan = world.checkpoint(1, 5)
+
+    def refused() -> str:
+        with pytest.raises(AirflowFtError) as caught:
+            world.prepare(plan)
+        assert isinstance(caught.value, SinkAccessError), caught.value
+        return str(caught.value)
+
+    assert "'airflow_ft.tokens'" in refused()
+    secured.create_topic("airflow_ft.tokens", 1)
+    allow(secured, ("TOPIC", "airflow_ft.", "READ"))
+    assert "'alerts'" in refused()
+    allow(secured, ("TOPIC", "alerts", "DESCRIBE"))
+    assert "group 'airflow_ft." in refused()
+    allow(secured, ("GROUP", "airflow_ft.", "READ"))
+    assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in refused()
+    allow(secured, ("TRANSACTIONAL_ID", "airflow_ft.", "WRITE"))
+    message = refused()
+    assert "may not be written" in message
+    assert "kafka-acls.sh" in message
+    allow(secured, ("TOPIC", "alerts", "WRITE"))
+    notes = world.prepare(plan)
+    assert any("DESCRIBE_CONFIGS" in note for note in notes.values())
+    assert world.commit(plan).counts == {"alerts": 5}
+    assert "writer-secret" not in caplog.text
