@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from tests.chaos.faults import FAULTS
+from tests.chaos.hazards import HAZARDS
 from tests.chaos.run import Chaos, Options
 from tests.chaos.world import Size
 from tools.demo.console import Console
@@ -43,6 +44,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--flights", type=int, default=Size.flights, help="of each run")
     parser.add_argument("--folder", type=Path, help="where everything is written (default: .local/chaos)")
     parser.add_argument("--baseline", action="store_true", help="begin with a run in peace, for comparison")
+    parser.add_argument(
+        "--hazard",
+        action="append",
+        default=[],
+        choices=["all", *HAZARDS],
+        help="afterwards: zombies, cleared tasks, ...",
+    )
     return parser.parse_args()
 
 
@@ -66,7 +74,13 @@ def main() -> int:
     console = Console()
     console.plain(f"seed {arguments.seed}, {arguments.kills} kills, {arguments.flights:,} flights a run")
     options = Options(
-        folder / "run", arguments.kills, arguments.seed, arguments.flights, arguments.fault, arguments.baseline
+        folder / "run",
+        arguments.kills,
+        arguments.seed,
+        arguments.flights,
+        arguments.fault,
+        arguments.baseline,
+        list(HAZARDS) if "all" in arguments.hazard else arguments.hazard,
     )
     chaos = Chaos(options, console)
     try:

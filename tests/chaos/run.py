@@ -37,6 +37,7 @@ class Options:
     flights: int = Size.flights
     faults: Sequence[str] = ()
     baseline: bool = False
+    hazards: Sequence[str] = ()
 
 
 class Chaos:
@@ -52,6 +53,8 @@ class Chaos:
         self._head: Head | None = None
         self._token: Token | None = None
         self._asked = 0.0
+        self.since = 0
+        """The last event before the round that is going on."""
 
     def close(self) -> None:
         """Ends Airflow with its tasks, then the servers."""
@@ -65,6 +68,8 @@ class Chaos:
                 self.report.undisturbed = self.undisturbed()
             for number, fault in enumerate(deck(self.options.seed, self.options.kills, self.options.faults), 1):
                 self.kill(number, fault)
+            for name in self.options.hazards:
+                self.hazard(name)
             self.judge()
         except Violation as violation:
             self.report.violations.append(str(violation))
@@ -110,6 +115,15 @@ class Chaos:
             self.report.missed += 1
             self.console.say("that did not hit unfinished work: again at another moment")
         raise Violation(f"kill {number} ({fault.name}) hit unfinished work in none of {REPEATS} tries")
+
+    def hazard(self, name: str) -> None:
+        """One of `tests.chaos.hazards`."""
+        from tests.chaos.hazards import HAZARDS
+
+        self.console.say(f"hazard: {name}")
+        outcome = HAZARDS[name](self)
+        self.report.hazards.append((name, outcome))
+        self.console.say(f"exact so far: {outcome}")
 
     def round(self, choice: Choice) -> tuple[Strike | None, str, float]:
         """One slice of flights with one kill, until all is recovered and looks right from outside."""

@@ -1,0 +1,151 @@
+"""What is worse than a kill: processes that stand still until their successor has finished and then go on, two runs at
+once, and people who clear tasks. Each hazard is one round that must end as exactly as any other.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from tests.chaos.faults import FAULTS, GROUP, KAFKA, MYSQL, Choice, Moment
+from tests.chaos.run import Chaos, Violation
+from tests.chaos.strike import Striker
+from tools.demo.run import DAG
+from tools.servers import processes
+
+PAUSE = 25.0  # seconds: longer than the lease of 10, and than the 20 after which Airflow takes a silent task for dead
+AWAKE = 30.0  # seconds that a woken process gets for its mischief before its supervisor may end it
+
+
+class _Freezer(Striker):
+    """Waits for the moment as for a kill, then stops the supervisor with all that it has started."""
+
+    def freeze(self) -> tuple[int, list[int]]:
+        """(supervisor, the task and its descendants, parents first), all of them stopped."""
+        if not self._await_moment():
+            raise Violation(f"{self._choice.fault.name} was not to be frozen: its run ended before {self._choice}")
+        time.sleep(self._choice.delay)
+        deadline = time.monotonic() + 20
+        while self._find() == ():
+            if time.monotonic() > deadline:
+                raise Violation(f"{self._choice.fault.name} was not to be frozen: there is no such process")
+        assert self._try is not None
+        found = self._world.airflow.task_process(self._try)
+        if found is None:
+            raise Violation(f"{self._choice.fault.name} was not to be frozen: it has ended")
+        task, supervisor = found
+        processes.send([supervisor, task], signal.SIGSTOP)
+        family = processes.tree(task)
+        processes.send(family, signal.SIGSTOP)
+        self._world.console.say(f"*** {self._try.task_id}, try {self._try.number} is frozen: {self.state()}")
+        return supervisor, family
+
+    def state(self) -> str:
+        return ", ".join(f"{number} {state}" for number, state in self._world.log.unfinished()) or "nothing unfinished"
+
+
+def zombie(fault: str, moment: Moment, delay: float) -> Callable[[Chaos], str]:
+    """The process that is meant stands still from `moment` until its successor has finished; then it goes on.
+
+    Its children go on first, and its supervisor last, so that nobody hinders it from doing what it was about to do.
+    """
+
+    def hazard(chaos: Chaos) -> str:
+        with _round(chaos) as run_id:
+            choice = Choice(FAULTS[fault], moment, delay, 0)
+            since = chaos.since
+            freezer = _Freezer(chaos.world, choice, run_id, since, lambda: chaos.is_over(run_id))
+            supervisor, family = freezer.freeze()
+            try:
+                outcome, _ = chaos.recover(run_id)
+                chaos.inspect()
+            finally:
+                awake = list(reversed(family))
+                processes.send(awake, signal.SIGCONT)
+                ended = processes.await_end(awake, AWAKE)
+                processes.send([supervisor], signal.SIGCONT)
+            if not processes.await_end(awake, 60):
+                raise Violation(f"I5: the woken {fault} is still there after {AWAKE + 60:.0f} s")
+            return f"{outcome}; woken, it ended {'by itself' if ended else 'when its supervisor ended it'}"
+
+    return hazard
+
+
+def paused_driver(chaos: Chaos) -> str:
+    """The Spark driver alone stands still for longer than the lease; its task goes on renewing it."""
+    with _round(chaos) as run_id:
+        choice = Choice(FAULTS["stage task"], Moment("TRIGGERED", 2), 0.2, 0)
+        freezer = _Freezer(chaos.world, choice, run_id, chaos.since, lambda: chaos.is_over(run_id))
+        supervisor, family = freezer.freeze()
+        processes.send([supervisor, family[0]], signal.SIGCONT)
+        try:
+            time.sleep(PAUSE)
+        finally:
+            processes.send(family, signal.SIGCONT)
+        outcome, _ = chaos.recover(run_id)
+        return outcome
+
+
+def two_runs(chaos: Chaos) -> str:
+    """Two runs of the DAG are triggered at once: one has to wait for the other, both succeed."""
+    with _round(chaos) as run_id:
+        second = chaos.world.airflow.trigger(DAG)
+        return "; ".join(f"{name}: {chaos.recover(run)[0]}" for name, run in (("first", run_id), ("second", second)))
+
+
+def cleared_finished(chaos: Chaos) -> str:
+    """Stage and commit tasks of a finished run are cleared while another run is at work."""
+    with _round(chaos) as old:
+        chaos.recover(old)
+    with _round(chaos) as run_id:
+        await_moment(chaos, run_id, Moment("TRIGGERED", 2))
+        chaos.world.airflow.clear(DAG, old, [f"{GROUP}.stage", f"{GROUP}.commit.{MYSQL}", f"{GROUP}.commit.{KAFKA}"])
+        outcome, _ = chaos.recover(run_id)
+        again, _ = chaos.recover(old)
+        return f"{outcome}; the cleared run: {again}"
+
+
+def cleared_running(task: str, moment: Moment) -> Callable[[Chaos], str]:
+    """A task is cleared while it works: Airflow ends it within seconds and starts it anew."""
+
+    def hazard(chaos: Chaos) -> str:
+        with _round(chaos) as run_id:
+            await_moment(chaos, run_id, moment)
+            chaos.world.airflow.clear(DAG, run_id, [f"{GROUP}.{task}"])
+            return chaos.recover(run_id)[0]
+
+    return hazard
+
+
+def await_moment(chaos: Chaos, run_id: str, moment: Moment) -> None:
+    """Waits for it; Violation when the run ends before."""
+    while not moment.reached(chaos.world.log.events(chaos.since)):
+        if chaos.is_over(run_id):
+            raise Violation(f"{run_id} ended before {moment}")
+        time.sleep(0.01)
+
+
+@contextmanager
+def _round(chaos: Chaos) -> Iterator[str]:
+    """A slice of flights and a run for it; looked at from outside in the end."""
+    chaos.world.load()
+    chaos.since = chaos.world.log.last_event()
+    yield chaos.world.airflow.trigger(DAG)
+    chaos.inspect()
+
+
+HAZARDS: Mapping[str, Callable[[Chaos], str]] = {
+    "frozen stage": zombie("stage task", Moment("TRIGGERED", 2), 0.3),
+    "frozen stage, published": zombie("stage task", Moment("STAGED", 2), 0.0),
+    "frozen prepare.kafka": zombie("prepare.kafka task", Moment("ATTEMPT", 1, KAFKA, "prepare"), 0.05),
+    "frozen commit.mysql": zombie("commit.mysql task", Moment("ATTEMPT", 1, MYSQL, "commit"), 0.05),
+    "frozen commit.mysql, later": zombie("commit.mysql task", Moment("ATTEMPT", 2, MYSQL, "commit"), 0.02),
+    "frozen commit.kafka": zombie("commit.kafka task", Moment("ATTEMPT", 1, KAFKA, "commit"), 0.1),
+    "paused driver": paused_driver,
+    "two runs at once": two_runs,
+    "cleared stage and commits, finished": cleared_finished,
+    "cleared stage, running": cleared_running("stage", Moment("TRIGGERED", 2)),
+    "cleared commit, running": cleared_running(f"commit.{MYSQL}", Moment("ATTEMPT", 1, MYSQL, "commit")),
+}
