@@ -1,0 +1,65 @@
+"""A small part of `make chaos`: three kills of the demonstration's job, by a seed that hits driver, sink and broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tools.servers import processes
+
+PROJECT = Path(__file__).resolve().parents[2]
+SEED = 4638  # Spark driver, commit into MySQL, Kafka in its commit: none of them has to wait for time-outs
+
+pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow]
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "tests.chaos", "--seed", str(SEED), "--folder", str(folder), *more]
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("KILLS", "SEED", "REPORT")}
+
+
+@pytest.mark.timeout(1800)
+def test_three_kills_lose_and_double_nothing(tmp_path: Path) -> None:
+    tmp_path.chmod(0o711)  # servers run as another user, who has to pass
+    report = tmp_path / "report.json"
+    finished = subprocess.run(
+        command(tmp_path / "chaos", "--kills", "3", "--flights", "1200", "--report", str(report)),
+        cwd=PROJECT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]
+    found = json.loads(report.read_text())
+    assert found["exact"] is True
+    assert (found["lost"], found["doubled"], found["foreign"], found["violations"]) == (0, 0, 0, [])
+    assert {kill["fault"] for kill in found["kills"]} == {"Spark driver (JVM)", "commit.mysql task", "Kafka"}
+    assert found["flights"] >= 3 * 1200
+    assert found["deliveries"] >= 6
+
+
+@pytest.mark.timeout(300)
+def test_an_interrupted_chaos_run_leaves_no_process_behind(tmp_path: Path) -> None:
+    tmp_path.chmod(0o711)
+    with (tmp_path / "log").open("w+") as log:
+        chaos = subprocess.Popen(
+            command(tmp_path / "chaos"), cwd=PROJECT, env=environment(), stdout=log, stderr=log, start_new_session=True
+        )
+        deadline = time.monotonic() + 120
+        while len(family := processes.tree(chaos.pid)) < 8:  # Airflow's components, Kafka and MariaDB
+            assert chaos.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.05)
+        os.kill(chaos.pid, signal.SIGINT)
+        assert chaos.wait(60) == 130
+        assert processes.await_end(family, 60)
