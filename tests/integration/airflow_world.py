@@ -20,7 +20,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store
 from tools.demo.airflow import END_STATES, Airflow
 
-RUN_SECONDS = 240.0
+RUN_SECONDS = 600.0
 
 
 def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
