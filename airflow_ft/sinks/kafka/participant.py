@@ -167,9 +167,10 @@ class KafkaParticipant:
             if token is None or not token.needs_renewal(_now()):
                 continue
             # Housekeeping has no attempt of its own: within its epoch it keeps the head that stands there.
+            mine = fence
             if token.epoch == fence.epoch:
-                fence = replace(fence, attempt=max(fence.attempt, token.attempt))
-            self._write(slot, fence, _renewed(slot, fence, self._plan.name))
+                mine = replace(fence, attempt=max(fence.attempt, token.attempt))
+            self._write(slot, mine, _renewed(slot, mine, self._plan.name))
 
     def close(self) -> None:
         """Closes what reads tokens; producers live only within a call."""
