@@ -149,6 +149,7 @@ class Attempt:
 
         def on_batch(batch: DataFrame, batch_id: int) -> None:
             try:
+                durable.freeze()
                 self._on_batch(job, publisher, location, names, batch, batch_id)
             except BaseException as error:
                 self.failed(error)
@@ -225,10 +226,14 @@ class _Durable:
         self._frozen = request.base is not None
         self._synced: set[tuple[str, int, int]] = set()
 
-    def __call__(self) -> None:
+    def freeze(self) -> None:
+        """Freezes the starting positions of a pipeline that has published nothing yet: "latest" is one moment."""
         if not self._frozen:
             freeze_origin(self._location, self._request.sources, self._kafka)
             self._frozen = True
+
+    def __call__(self) -> None:
+        self.freeze()
         self._location.sync(self._synced)
 
 

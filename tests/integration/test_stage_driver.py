@@ -1,5 +1,6 @@
 """Staging in a Spark driver: values, checkpoints, mistakes in jobs, and what must not leak."""
 
+import contextlib
 import os
 import re
 import signal
@@ -23,7 +24,7 @@ from airflow_ft.sources import FileSource
 from airflow_ft.spark.launcher import Driver
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 JOBS = "stage_jobs"
 
 
@@ -36,7 +37,7 @@ def _numbers(pipeline: StageWorld, **more: Any) -> dict[str, FileSource]:
     return {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint", **more)}
 
 
-def _eventually(condition: Callable[[], Any], seconds: float = 60) -> Any:
+def _eventually(condition: Callable[[], Any], seconds: float = 120) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -140,10 +141,15 @@ def _children(pid: int) -> list[psutil.Process]:
 
 def _drivers_of(pid: int) -> tuple[psutil.Process, psutil.Process] | None:
     """The JVM and the Python driver below a process, once both are there."""
-    found = _children(pid)
-    java = [p for p in found if p.name() == "java" and any("SparkSubmit" in a for a in p.cmdline())]
-    python = [p for p in found if any(a.endswith("main.py") for a in p.cmdline()) and "python" in p.name()]
-    return (java[0], python[0]) if java and python else None
+    java = python = None
+    for process in _children(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):  # helpers of the JVM come and go
+            command = process.cmdline()
+            if process.name() == "java" and any("SparkSubmit" in part for part in command):
+                java = process
+            elif "python" in process.name() and len(command) > 1 and command[1].endswith("main.py"):
+                python = process
+    return (java, python) if java and python else None
 
 
 def test_a_killed_task_takes_jvm_and_driver_with_it(pipeline: StageWorld, tmp_path: Path) -> None:
@@ -159,7 +165,9 @@ def test_a_killed_task_takes_jvm_and_driver_with_it(pipeline: StageWorld, tmp_pa
         f"w.stage(w.request('{JOBS}:Faulty', s, job_arguments={{'fault': 'hang'}}))\n"
     )
     (tmp_path / "other").mkdir()
-    task = subprocess.Popen([sys.executable, str(script)], cwd=Path(__file__).parents[2], start_new_session=True)
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    task = subprocess.Popen([sys.executable, str(script)], cwd=root, env=environment, start_new_session=True)
     try:
         java, python = _eventually(lambda: _drivers_of(task.pid))
         began = time.monotonic()
@@ -227,8 +235,9 @@ def test_no_secret_is_in_arguments_environment_files_or_log(
             try:
                 _eventually(lambda: any(c.state is CheckpointState.TRIGGERED for c in pipeline.checkpoints()))
                 for process in [psutil.Process(driver.pid), *_children(driver.pid)]:
-                    seen.append(" ".join(process.cmdline()))
-                    seen.append(str(process.environ()))
+                    with contextlib.suppress(psutil.NoSuchProcess):  # helpers of the JVM come and go
+                        seen.append(" ".join(process.cmdline()))
+                        seen.append(str(process.environ()))
                 folder = Path(next(m[1] for m in map(re.compile(r"(/\S+)/main\.py").search, seen) if m))
                 assert stat.S_IMODE(folder.stat().st_mode) == 0o700
                 seen.extend(p.read_text() for p in folder.iterdir() if p.is_file())
