@@ -74,18 +74,18 @@ class DriverKiller:
 class CommitKiller:
     """Kills a commit task between the begin of its attempt at a sink and the proof of the outcome.
 
-    It waits until the sink sees the task at work: `rows_in_flight` tells how many rows lie in open transactions there.
+    It waits until the sink sees the task at work: `statement` is what the database executes for it now, "" if nothing.
     """
 
-    def __init__(self, store: Store, pipeline: str, rows_in_flight: Callable[[], int]) -> None:
-        self._store, self._pipeline, self._rows_in_flight = store, pipeline, rows_in_flight
+    def __init__(self, store: Store, pipeline: str, statement: Callable[[], str]) -> None:
+        self._store, self._pipeline, self._statement = store, pipeline, statement
 
     def look(self, checkpoints: list[Checkpoint]) -> Kill | None:
         """Kills if now is the time; `checkpoints` are the open ones."""
         for checkpoint in checkpoints:
             for participant in _being_committed(checkpoint):
                 for lease, pid in _workers(self._store, self._pipeline, f"commit.{participant}"):
-                    if (rows := self._rows_in_flight()) == 0:
+                    if not (statement := self._statement()):
                         continue
                     before = self._store.checkpoint(self._pipeline, checkpoint.number)
                     if participant not in _being_committed(before):
@@ -100,7 +100,7 @@ class CommitKiller:
                         before.state,
                         after.state,
                         counts=participant in _being_committed(after),
-                        note=f"{rows:,} rows lay in its open transaction",
+                        note=f"in the middle of {statement}",
                     )
         return None
 

@@ -70,7 +70,7 @@ class Demo:
 
         with closing(open_store(self._store_url)) as store:
             state, kills = watch(
-                self.airflow, DAG, run_id, store, PIPELINE, self.console, self._rows_in_flight, self.options.seed
+                self.airflow, DAG, run_id, store, PIPELINE, self.console, self._statement, self.options.seed
             )
             confirmed = [c for c in store.checkpoints(PIPELINE, limit=1000) if c.is_confirmed]
         self.seconds["pipeline"] = self.console.seconds - began
@@ -91,10 +91,14 @@ class Demo:
             airflow=kept if stop_hint else None,
         )
 
-    def _rows_in_flight(self) -> int:
-        """Rows that open transactions of MariaDB have written so far."""
-        ((rows,),) = self.mariadb.sql("SELECT COALESCE(SUM(trx_rows_modified), 0) FROM information_schema.innodb_trx")
-        return int(rows)
+    def _statement(self) -> str:
+        """What MariaDB executes to load rows at this moment, "" if nothing."""
+        found = self.mariadb.sql(
+            "SELECT SUBSTRING_INDEX(info, ' ', 2) FROM information_schema.processlist"
+            " WHERE user = %s AND info LIKE 'LOAD DATA%%'",
+            args=[USER],
+        )
+        return str(found[0][0]) if found else ""
 
     # --- start ---
 

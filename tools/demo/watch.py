@@ -46,18 +46,18 @@ def watch(
     store: Store,
     pipeline: str,
     console: Console,
-    rows_in_flight: Callable[[], int],
+    statement: Callable[[], str],
     seed: int | None = None,
 ) -> tuple[str, list[Kill]]:
     """Returns the run's final state and all kills; TimeoutError when it does not end in 900 s.
 
-    `rows_in_flight` tells how many rows lie in open transactions of the database. `seed` makes the moment at which the
-    driver is killed repeatable in so far as the processes are.
+    `statement` is what the database executes now, "" if nothing. `seed` makes the moment at which the driver is killed
+    repeatable in so far as the processes are.
     """
     story = Story(store, pipeline, RunKey(dag_id, run_id))
     killers: list[DriverKiller | CommitKiller] = [
         DriverKiller(store, pipeline, random.Random(seed)),
-        CommitKiller(store, pipeline, rows_in_flight),
+        CommitKiller(store, pipeline, statement),
     ]
     kills: list[Kill] = []
     deadline, next_story = time.monotonic() + RUN_SECONDS, 0.0
