@@ -33,11 +33,6 @@ _REWIND = _arg(
     help="compute its rows again (default: the next checkpoint delivers them as they are)",
 )
 _REASON = _arg("--reason", default="", help="why, for the event log")
-_SEED = _arg(
-    "--seed-tokens",
-    action="store_true",
-    help="after TOKEN_LOST: write Kafka's vanished tokens anew, at the last number that the decision log has proof of",
-)
 _MIN_AGE = _arg(
     "--min-age",
     type=float,
@@ -67,7 +62,8 @@ def get_ft_cli_commands() -> list[CLICommand]:
                     "abort", "Abort a checkpoint that is not decided", _PIPELINE, _NUMBER, _REWIND, _REASON, ARG_YES
                 ),
                 _command("rewind", "Compute all rows that are not delivered yet again", _PIPELINE, _REASON, ARG_YES),
-                _command("resume", "Let a HALTED pipeline go on", _PIPELINE, _SEED, ARG_YES),
+                _command("resume", "Let a HALTED pipeline go on", _PIPELINE, ARG_YES),
+                _command("adopt", "Take the sinks over from a decision log that is lost", _PIPELINE, ARG_YES),
             ),
         )
     ]

@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from airflow.cli.simple_table import AirflowConsole
 
 from airflow_ft import settings
+from airflow_ft.core.adoption import adopt as adopt_pipeline
+from airflow_ft.core.adoption import heads
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, StateConflictError
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, Fence, PipelineStatus
+from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, PipelineStatus
 from airflow_ft.core.planning import live_plans
 from airflow_ft.core.recovery import in_doubt
 from airflow_ft.core.recovery import recover as recover_pipeline
@@ -26,13 +28,6 @@ from airflow_ft.hooks.store import open_configured_store, participant_factory
 
 if TYPE_CHECKING:
     from airflow_ft.core.ports import Store
-
-
-@runtime_checkable
-class _Seedable(Protocol):
-    """A participant whose proof is a token that can vanish (Kafka)."""
-
-    def seed_token(self, fence: Fence, number: int) -> None: ...
 
 
 Command = Callable[[Namespace], None]
@@ -292,39 +287,30 @@ def resume(args: Namespace) -> None:
             return
         _say(f"{args.pipeline} is HALTED ({row.halt_reason}): {row.halt_message}")
         _sure(args, "Is the cause gone, and shall it go on?")
-        if args.seed_tokens:
-            _refuse_while_decided(store, args.pipeline)
         store.resume(args.pipeline, getpass.getuser())
         _say(f"{args.pipeline} is {store.pipeline(args.pipeline).status}")
-        if args.seed_tokens:
-            _seed_tokens(store, args.pipeline)
 
 
-def _refuse_while_decided(store: Store, pipeline: str) -> None:
-    """A token may be written by hand only while no number is COMMITTING: it is that number's only proof (I6)."""
-    for checkpoint in store.open_checkpoints(pipeline):
-        if checkpoint.state is CheckpointState.COMMITTING:
-            raise StateConflictError(
-                "it is COMMITTING: whether the topics hold it cannot be told without the token.",
-                remedy="look into the topics; resume without --seed-tokens if the token can be brought back.",
-                pipeline=pipeline,
-                checkpoint=checkpoint.number,
+@_command
+def adopt(args: Namespace) -> None:
+    """`airflow ft adopt PIPELINE`."""
+    with _store(args) as store:
+        factory = participant_factory(server_connections)
+        for name, head in heads(store, args.pipeline, factory).items():
+            _say(
+                f"{name}: delivered up to checkpoint {head.number}, owner {head.installation}, epoch {head.epoch}"
+                if head
+                else f"{name}: remembers nothing"
             )
-
-
-def _seed_tokens(store: Store, pipeline: str) -> None:
-    """Sets the tokens of systems that have such to the last number that the decision log has proof of."""
-    factory = participant_factory(server_connections)
-    with new_epoch(store, pipeline, _worker(), "`airflow ft resume --seed-tokens`", _lease()) as (epoch, _):
-        _refuse_while_decided(store, pipeline)  # again: from here on nobody else can decide
-        latest = store.latest_confirmed(pipeline)
-        plans = [c.plan for c in (*live_plans(store.open_checkpoints(pipeline)), latest) if c is not None and c.plan]
-        for participant in {p.name: p for plan in plans for p in plan.participants}.values():
-            with closing(factory(participant)) as sink:
-                if isinstance(sink, _Seedable):
-                    number = store.last_delivered(pipeline, participant.name)
-                    sink.seed_token(Fence(pipeline, store.installation, epoch, 0), number)
-                    _say(f"{participant.name}: its token stands at checkpoint {number}")
+        _say(f"this decision log is installation {store.installation} ({store.url})")
+        _sure(args, "Is the other decision log gone for good, and shall this one go on after what the sinks hold?")
+        adoption = adopt_pipeline(store, args.pipeline, factory, getpass.getuser())
+        _say(f"{args.pipeline} is {store.pipeline(args.pipeline).status}, with epoch {adoption.epoch}")
+        if adoption.uneven:
+            _say(
+                "The sinks stood at different checkpoints: the lost log was delivering one. Compare them: rows of the"
+                " newest are missing in the others, and cannot be delivered from here."
+            )
 
 
 def _worker() -> Worker:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from airflow_ft.core.errors import (
     AirflowFtError,
@@ -21,6 +21,7 @@ from airflow_ft.core.errors import (
     StateConflictError,
     StoreBehindSinkError,
     TerminalError,
+    TokenLostError,
 )
 from airflow_ft.core.model import (
     AbortReason,
@@ -126,7 +127,7 @@ class Coordinator:
         attempt = self._store.begin_attempt(self._pipeline, self._epoch, number, participant)
         with self._open(plan, participant) as sink:
             try:
-                notes = sink.prepare(plan, self._fence(attempt))
+                notes = self._vote_of(sink, plan, participant, self._fence(attempt))
             except DeclinedError as error:
                 self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
                 raise
@@ -135,6 +136,22 @@ class Coordinator:
         checkpoint = self._store.vote(self._pipeline, self._epoch, number, participant, attempt)
         log.info("checkpoint %d: %s voted yes; it is %s", number, participant, checkpoint.state)
         return checkpoint
+
+    def _vote_of(self, sink: Participant, plan: Plan, name: str, fence: Fence) -> Mapping[str, Any]:
+        """The participant's notes. A token that vanished while all is settled is seeded anew (DESIGN 10).
+
+        Group offsets vanish some days after their last commit: a monthly DAG meets this each time.
+        """
+        try:
+            return sink.prepare(plan, fence)
+        except TokenLostError:
+            delivered = self._store.last_delivered(self._pipeline, name)
+            settled = all(c.state is not S.COMMITTING for c in self._store.open_checkpoints(self._pipeline))
+            if not settled or plan.participant(name).predecessor != delivered or sink.head(self._pipeline) is not None:
+                raise
+            log.warning("the token of %s has vanished; all is settled, so it is set to %d anew", name, delivered)
+            sink.seed(fence, delivered)
+            return sink.prepare(plan, fence)
 
     # --- decide and commit ---------------------------------------------------------------------------------------
 

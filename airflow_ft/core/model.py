@@ -284,6 +284,15 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkHead:
+    """What a sink itself remembers of a pipeline: its owner, its newest epoch and the number it delivered last."""
+
+    installation: str
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """A process at work on a pipeline.
 

@@ -23,6 +23,7 @@ from airflow_ft.core.model import (
     Run,
     RunKey,
     Segment,
+    SinkHead,
     SparkPosition,
 )
 
@@ -172,6 +173,14 @@ class Store(Protocol):
 
     def resume(self, pipeline: str, who: str) -> None: ...
 
+    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str) -> int:
+        """Goes past the sinks of a lost decision log, by participant the number delivered last; returns a new epoch.
+
+        HALTED pipelines only, and nothing PREPARED or COMMITTING (else StateConflictError): the new epoch is above
+        `epoch`, numbers go on above every delivered one, leases are dropped, what is planned becomes ABORTED
+        (SUPERSEDED, carried), and `last_delivered` answers what the sinks say. Stays HALTED until `resume`.
+        """
+
     def rewind(
         self, pipeline: str, epoch: int, rewind_from: int, rewind_to: SparkPosition | None, message: str
     ) -> None:
@@ -242,6 +251,17 @@ class Participant(Protocol):
         """Prunes markers at or below `floor`, raising the head's floor in the same transaction (hole 13).
 
         FencedError when the head's epoch is newer than the fence's; attempts are not compared.
+        """
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        """What the sink remembers of the pipeline, whoever owns it; None: nothing."""
+
+    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
+        """Makes the sink remember `number` as the last delivered one, under `fence`.
+
+        For a Kafka token that has vanished while every number is settled; with `foreign`, for a person who takes the
+        pipeline over from another installation (`airflow ft adopt`): then whatever stands there gives way, and no
+        number at or below `number` can be delivered any more.
         """
 
     def close(self) -> None: ...

@@ -33,6 +33,7 @@ class EventKind(StrEnum):
     REWOUND = "REWOUND"
     HALTED = "HALTED"
     RESUMED = "RESUMED"
+    ADOPTED = "ADOPTED"
     PRUNING = "PRUNING"
 
 

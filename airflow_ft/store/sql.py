@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from airflow_ft.store.aborting import AbortingOperations
+from airflow_ft.store.adoption import AdoptionOperations
 from airflow_ft.store.database import Database
 from airflow_ft.store.delivery import DeliveryOperations
 from airflow_ft.store.epochs import EpochOperations
@@ -16,7 +17,14 @@ from airflow_ft.store.rows import to_time
 from airflow_ft.store.staging import StagingOperations
 
 
-class SqlStore(EpochOperations, StagingOperations, DeliveryOperations, AbortingOperations, ReadingOperations):
+class SqlStore(
+    EpochOperations,
+    StagingOperations,
+    DeliveryOperations,
+    AbortingOperations,
+    AdoptionOperations,
+    ReadingOperations,
+):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.
 
     What each operation promises is said at `airflow_ft.core.ports.Store`. Each write is one transaction that locks

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_ft.core.errors import DeclinedError, FencedError, StoreBehindSinkError, TokenLostError
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof
+from airflow_ft.core.errors import DeclinedError, FencedError, ForeignOwnerError, StoreBehindSinkError, TokenLostError
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead
 
 
 @dataclass
@@ -26,8 +26,12 @@ class System:
     rows: list[int] = field(default_factory=list)
     declines_in_prepare: bool = False
     declines_in_commit: bool = False
+    token_is_gone: bool = False
+    foreign: bool = False
 
     def raise_head(self, fence: Fence) -> None:
+        if self.foreign:
+            raise ForeignOwnerError("the head belongs to another installation.", remedy="`airflow ft adopt`.")
         if fence.rank < self.rank:
             raise FencedError(f"the head is at {self.rank}, this is {fence.rank}.", head_epoch=self.rank[0])
         self.rank = fence.rank
@@ -42,6 +46,8 @@ class ModelParticipant:
 
     def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         self.system.raise_head(fence)
+        if self.system.token_is_gone:
+            raise TokenLostError("the token is gone.")
         if self.system.declines_in_prepare:
             raise DeclinedError("NULL in a NOT NULL column.", remedy="mend the job.", sink="rows", column="id")
         return {}
@@ -80,6 +86,15 @@ class ModelParticipant:
     def forget(self, fence: Fence, floor: int) -> None:
         self.system.floor = max(self.system.floor, floor)
         self.system.markers = {n: proof for n, proof in self.system.markers.items() if n > self.system.floor}
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        return None if self.system.token_is_gone else SinkHead("other", self.system.rank[0], self.system.last)
+
+    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
+        if not foreign:
+            self.system.raise_head(fence)
+        self.system.rank, self.system.last, self.system.token_is_gone = fence.rank, number, False
+        self.system.foreign = False
 
     def close(self) -> None:
         pass

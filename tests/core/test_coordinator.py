@@ -6,18 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.core.adoption import adopt
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.errors import (
     DeclinedError,
+    ForeignOwnerError,
     NotDeliveredError,
     PipelineHaltedError,
     SinkUnavailableError,
     StateConflictError,
     StoreBehindSinkError,
+    TokenLostError,
     TurnHeldError,
 )
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, Outcome, PipelineStatus, RunKey
+from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, Outcome, PipelineStatus, RunKey
 from airflow_ft.core.steps import commit_step, confirm_step, prepare_step, recover_step
 from tests.core.systems import NoArchive, Systems
 from tests.core.world import PIPELINE, RUN, World
@@ -225,3 +228,49 @@ def test_old_markers_are_forgotten_below_the_floor_only(world: World) -> None:
         world.steps(world.context(run=run))
     assert sorted(world.systems["db"].markers) == [3, 4, 5]
     assert world.systems["db"].floor == 2
+
+
+def test_a_token_that_vanished_while_all_was_settled_is_seeded_anew(world: World) -> None:
+    first = world.stage(1)
+    world.steps(world.context())
+    world.systems["log"].token_is_gone = True
+    run = RunKey("dag", "a month later")
+    recover_step(world.context(run=run))
+    second = world.stage(1, run=run)
+    world.steps(world.context(run=run))
+    world.check_exactly_once([*first, *second])
+
+
+def test_a_token_that_vanished_while_something_is_decided_halts_the_pipeline(world: World) -> None:
+    world.stage(2)
+    for name in world.delivery.names:
+        prepare_step(world.context(), world.delivery, world.config, name)
+    commit_step(world.context(), "db")
+    third = world.stage(1, run=RunKey("dag", "run-2"))
+    world.systems["log"].token_is_gone = True
+    with pytest.raises(TokenLostError):
+        prepare_step(world.context(2, run=RunKey("dag", "run-2")), world.delivery, world.config, "log")
+    assert world.store.pipeline(PIPELINE).halt_reason is HaltReason.TOKEN_LOST
+    assert state(world, third[0]) is CheckpointState.STAGED
+
+
+def test_sinks_of_a_lost_log_refuse_until_they_are_adopted_and_nothing_is_doubled(world: World) -> None:
+    for system in world.systems.values():
+        system.rank, system.last, system.rows, system.foreign = (9, 30), 7, [5, 6, 7], True
+    (number,) = world.stage(1)
+    with pytest.raises(ForeignOwnerError, match="adopt"):
+        world.steps(world.context())
+    with pytest.raises(PipelineHaltedError):
+        world.steps(world.context(2))
+    adoption = adopt(world.store, PIPELINE, Systems(world.systems), "someone")
+    assert (adoption.uneven, adoption.epoch) == (False, 10)
+    world.steps(world.context(3))
+    assert world.systems["db"].rows == world.systems["log"].rows == [5, 6, 7, number]
+    assert world.store.checkpoint(PIPELINE, number).delivered_by == 8
+
+
+def test_only_a_halted_pipeline_is_adopted(world: World) -> None:
+    world.stage(1)
+    prepare_step(world.context(), world.delivery, world.config, "db")
+    with pytest.raises(StateConflictError, match="not HALTED"):
+        adopt(world.store, PIPELINE, Systems(world.systems), "someone")

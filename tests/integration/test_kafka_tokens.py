@@ -65,10 +65,10 @@ def test_recovery_seeds_a_vanished_token_and_goes_on(world: World, kafka: Kafka,
     plan = world.checkpoint(2, 5)
     part = world.open(plan)
     world.epoch = 2
-    part.seed_token(world.fence(), 1)
-    part.seed_token(world.fence(), 1)
+    part.seed(world.fence(), 1)
+    part.seed(world.fence(), 1)
     with pytest.raises(FencedError):
-        part.seed_token(world.fence(epoch=1), 1)
+        part.seed(world.fence(epoch=1), 1)
     part.close()
     assert numbers(world) == [1]
     world.prepare(plan)
@@ -81,8 +81,8 @@ def test_a_token_that_is_there_is_not_seeded_over_unless_a_person_says_so(world:
     world.deliver(2, 5)
     part = world.open(world.plan(3))
     with pytest.raises(TokenLostError, match="stands at 2 and is not gone"):
-        part.seed_token(world.fence(), 1)
-    part.seed_token(world.fence(), 1, replace_existing=True)
+        part.seed(world.fence(), 1)
+    part.seed(world.fence(), 1, foreign=True)
     part.close()
     assert numbers(world) == [1]
 
@@ -132,8 +132,8 @@ def test_another_installation_is_stopped_until_it_adopts(world: World, kafka: Ka
         part.abort(plan, world.fence(), {})
     assert part.proof(plan) is None, "number 2 was never delivered by anybody"
     with pytest.raises(ForeignOwnerError):
-        part.seed_token(world.fence(), 1)
-    part.seed_token(world.fence(), 1, replace_existing=True)
+        part.seed(world.fence(), 1)
+    part.seed(world.fence(), 1, foreign=True)
     part.close()
     world.prepare(plan)
     world.commit(plan)

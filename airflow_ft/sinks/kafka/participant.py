@@ -19,7 +19,7 @@ from airflow_ft.core.errors import (
     StateConflictError,
     TokenLostError,
 )
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.content import PlanContent
@@ -156,8 +156,8 @@ class KafkaParticipant:
     def forget(self, fence: Fence, floor: int) -> None:
         """Renews tokens that were written more than an hour ago, under their number and the newer head.
 
-        There are no markers to prune, so `floor` is not used. A vanished token is left to `prepare` and
-        `seed_token`, which judge it.
+        There are no markers to prune, so `floor` is not used. A vanished token is left to `prepare`, which
+        judges it.
 
         Raises:
             FencedError: the token's epoch is newer.
@@ -178,30 +178,38 @@ class KafkaParticipant:
             slot.close()
         self._slots.clear()
 
-    # --- beyond the protocol: recovery and people ----------------------------------------------------------------
+    # --- what the sink remembers ---------------------------------------------------------------------------------
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        """What the tokens remember together; None: all are gone, or were never written."""
+        tokens = [token for slot in self._all_slots(pipeline) if (token := slot.read_token()) is not None]
+        if not tokens:
+            return None
+        newest = max(tokens, key=lambda token: token.rank)
+        return SinkHead(newest.installation, newest.epoch, min(token.number for token in tokens))
 
     def token_numbers(self, pipeline: str) -> Sequence[int | None]:
         """The number at which each slot's token stands; None: gone, or never written."""
         tokens = [slot.read_token() for slot in self._all_slots(pipeline)]
         return [token.number if token is not None else None for token in tokens]
 
-    def seed_token(self, fence: Fence, number: int, *, replace_existing: bool = False) -> None:
+    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
         """Sets the token of every slot to `number` under `fence`, so that delivery can go on after it.
 
-        For recovery, when tokens have vanished: only while every number up to `number` is settled and none is
-        COMMITTING (DESIGN 10, Predecessor); tokens that stand at `number` already are only taken over. With
-        `replace_existing`, for a person who has decided (`airflow ft adopt`, `resume`): whatever stands there is
-        overwritten, another installation's and a newer head too.
+        When tokens have vanished: only while every number up to `number` is settled and none is COMMITTING
+        (DESIGN 10, Predecessor); tokens that stand at `number` already are only taken over. With `foreign`, for a
+        person who has decided (`airflow ft adopt`): whatever stands there is overwritten, another installation's and
+        a newer head too.
 
         Raises:
-            TokenLostError: a token stands elsewhere (and `replace_existing` is not set).
-            ForeignOwnerError, FencedError: as everywhere, unless `replace_existing` is set.
+            TokenLostError: a token stands elsewhere (and `foreign` is not set).
+            ForeignOwnerError, FencedError: as everywhere, unless `foreign` is set.
         """
         if describe(self._clients, [self._clients.settings.token_topic])[self._clients.settings.token_topic] is None:
             create_token_topic(self._clients)
 
         def choose(slot: Slot) -> Token:
-            token = None if replace_existing else slot.read_token(fence)
+            token = None if foreign else slot.read_token(fence)
             if token is None:
                 now = _now()
                 return seeded(fence, number, self._slot_count, now) if number else genesis(fence, self._slot_count, now)
@@ -217,7 +225,7 @@ class KafkaParticipant:
             return token.taken_over(fence, _now())
 
         for slot in self._all_slots(fence.pipeline):
-            self._write(slot, fence, partial(choose, slot), foreign=replace_existing)
+            self._write(slot, fence, partial(choose, slot), foreign=foreign)
 
     # --- the head ------------------------------------------------------------------------------------------------
 

@@ -163,6 +163,15 @@ class Ledger:
             (number, *self._key),
         )
 
+    def adopt_head(self, session: Session, fence: Fence, number: int) -> None:
+        """The head is this installation's: `number` was delivered last, and nothing up to it can be any more."""
+        session.run(
+            f"UPDATE {self.head_table} SET `installation` = %s, `epoch` = %s, `attempt` = %s, `session` = '',"
+            " `last_delivered` = %s, `floor` = GREATEST(`floor`, %s), `at` = UTC_TIMESTAMP(6)"
+            " WHERE `pipeline` = %s AND `participant` = %s",
+            (fence.installation, fence.epoch, fence.attempt, number, number, *self._key),
+        )
+
     def raise_floor(self, session: Session, floor: int) -> None:
         """No number at or below `floor` can be delivered or aborted any more."""
         session.run(

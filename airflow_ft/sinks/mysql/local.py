@@ -33,7 +33,7 @@ from airflow_ft.core.errors import (
     SinkUnavailableError,
     StoreBehindSinkError,
 )
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.sinks.mysql.catalog import read_table
 from airflow_ft.sinks.mysql.failures import (
@@ -53,6 +53,7 @@ from airflow_ft.sinks.mysql.load import Loader, place
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.upkeep import adopt_head, prune_markers, read_head
 from airflow_ft.sinks.mysql.validation import Target, check_rows, check_segment
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,16 @@ class LocalParticipant:
     def forget(self, fence: Fence, floor: int) -> None:
         """Prunes markers at or below `floor` in bounded batches, each in the transaction that raises the floor."""
         self._persist("pruning markers", None, lambda _: self._forget(fence, floor))
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        """The head's row, whoever owns it; None where the sink has never seen the pipeline."""
+        return self._persist("reading the head", None, lambda _: self._head(pipeline))
+
+    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
+        """Takes the head over from another installation. A head does not vanish by itself: nothing else is seeded."""
+        if not foreign:
+            raise StoreBehindSinkError("the sink has lost its head.", remedy="bring the ledger's tables back.")
+        self._persist("adopting the head", None, lambda _: self._adopt(fence, number))
 
     def close(self) -> None:
         """Nothing is held between calls: each opens its own connection and closes it."""
@@ -266,16 +277,18 @@ class LocalParticipant:
             return
         ledger = self._ledger(fence.pipeline)
         with closing(self._open()) as session:
-            while True:
-                session.begin()
-                head = ledger.head(session, lock=True)
-                # Retention works with the epoch alone: it takes no attempt, and must not fence one at work.
-                check_owner(head, Fence(fence.pipeline, fence.installation, fence.epoch, head.attempt if head else 0))
-                ledger.raise_floor(session, floor)
-                pruned = ledger.prune(session, floor, self._limits.prune_batch)
+            while prune_markers(session, ledger, fence, floor, self._limits.prune_batch):
                 self._end(session)
-                if pruned < self._limits.prune_batch:
-                    return
+            self._end(session)
+
+    def _head(self, pipeline: str) -> SinkHead | None:
+        with closing(self._open()) as session:
+            return read_head(session, self._ledger(pipeline))
+
+    def _adopt(self, fence: Fence, number: int) -> None:
+        with closing(self._open()) as session:
+            adopt_head(session, self._ledger(fence.pipeline), fence, number)
+            self._end(session)
 
     # --- what the steps share -----------------------------------------------------------------------------------
 

@@ -1,0 +1,44 @@
+"""What is done to a head and its markers apart from a checkpoint's delivery: reading, adopting, pruning.
+
+The functions that write leave their transaction open: the caller ends it, since only it knows what a lost answer means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pymysql
+
+from airflow_ft.core.model import Fence, SinkHead
+from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of
+from airflow_ft.sinks.mysql.fencing import check_owner
+from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.session import Session
+
+
+def read_head(session: Session, ledger: Ledger) -> SinkHead | None:
+    """The committed head, whoever owns it; None where the sink has never seen the pipeline."""
+    try:
+        head = ledger.head(session)
+    except pymysql.err.MySQLError as error:
+        if code_of(error) == NO_SUCH_TABLE:
+            return None
+        raise
+    return None if head is None else SinkHead(head.installation, head.epoch, head.last_delivered)
+
+
+def adopt_head(session: Session, ledger: Ledger, fence: Fence, number: int) -> None:
+    """Makes the head this installation's; waits for what the old owner has open: its COMMIT comes before, or never."""
+    session.begin()
+    ledger.head(session, lock=True)
+    ledger.adopt_head(session, fence, number)
+
+
+def prune_markers(session: Session, ledger: Ledger, fence: Fence, floor: int, limit: int) -> bool:
+    """Raises the floor and deletes up to `limit` markers at or below it; whether more may be left (hole 13)."""
+    session.begin()
+    head = ledger.head(session, lock=True)
+    # Retention works with the epoch alone: it takes no attempt, and must not fence one at work.
+    check_owner(head, replace(fence, attempt=head.attempt if head else 0))
+    ledger.raise_floor(session, floor)
+    return ledger.prune(session, floor, limit) == limit

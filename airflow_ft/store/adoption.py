@@ -1,0 +1,62 @@
+"""Going past the sinks of a lost decision log (`airflow_ft.core.adoption`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
+from airflow_ft.core.transitions import IN_DOUBT
+from airflow_ft.store.database import Database
+from airflow_ft.store.events import EventKind
+from airflow_ft.store.rows import clean_text
+from airflow_ft.store.writing import pipeline_write
+
+S = CheckpointState
+
+
+class AdoptionOperations:
+    """The part of the store that takes a pipeline over."""
+
+    _database: Database
+
+    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str) -> int:
+        """See `Store.adopt`."""
+        with pipeline_write(self._database, pipeline) as write:
+            if write.row["status"] != PipelineStatus.HALTED.value:
+                raise write.conflict(0, "it is not HALTED, so nothing has to be adopted.")
+            checkpoints = write.open_checkpoints()
+            for checkpoint in checkpoints:
+                if checkpoint.state in IN_DOUBT:  # its markers may stand in the sinks: recovery settles it, not this
+                    raise write.conflict(checkpoint.number, f"it is {checkpoint.state.value}: settle it first.")
+            mine: int = max(write.row["epoch"], epoch) + 1
+            newest = max(delivered.values(), default=0)
+            write.tx.change("DELETE FROM lease WHERE pipeline = ?", pipeline)
+            write.set_pipeline(epoch=mine, next_number=max(write.row["next_number"], newest + 1))
+            for checkpoint in checkpoints:
+                if checkpoint.state is S.TRIGGERED or (checkpoint.state is S.STAGED and checkpoint.plan is not None):
+                    published = checkpoint.state is S.STAGED
+                    reason = AbortReason.SUPERSEDED if published else AbortReason.ATTEMPT_ENDED
+                    message = "the sinks were adopted; its rows are delivered under a number above theirs."
+                    write.move(
+                        checkpoint,
+                        S.ABORTED,
+                        f"{reason.value}: {message}",
+                        reason=reason.value,
+                        message=message,
+                        after_abort=AfterAbort.CARRIED.value if published else None,
+                    )
+            for participant, number in delivered.items():
+                write.tx.change(
+                    "INSERT INTO delivery (pipeline, participant, number) VALUES (?, ?, ?)"
+                    " ON CONFLICT (pipeline, participant) DO UPDATE SET number = excluded.number",
+                    pipeline,
+                    participant,
+                    number,
+                )
+            stands = ", ".join(f"{name} at {number}" for name, number in sorted(delivered.items()))
+            write.event(
+                EventKind.ADOPTED,
+                clean_text(f"its sinks were adopted by {who} ({stands}); epoch {mine}"),
+                detail={"delivered": dict(delivered), "epoch": mine},
+            )
+            return mine
