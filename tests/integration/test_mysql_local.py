@@ -153,6 +153,25 @@ def test_another_installation_is_refused(world: MySqlWorld, method: str) -> None
         participant.forget(world.fence(9, 9), 1)
 
 
+def test_an_adopted_head_goes_on_after_what_it_holds_and_shuts_the_old_owner_out(world: MySqlWorld) -> None:
+    old = world.plan(orders=orders(1, 3))
+    world.deliver(old)
+    before, fence = world.installation, world.fence(1, 9)
+    world.installation = "99999999-2222-4333-8444-555555555555"
+    new = replace(world.plan(orders=orders(4, 2)), installation=world.installation)
+    participant = world.participant(new)
+    head = participant.head(new.pipeline)
+    assert head is not None
+    assert (head.installation, head.number) == (before, old.number)
+    participant.seed(world.fence(7, 0), old.number, foreign=True)
+    participant.prepare(new, world.fence(7, 1))
+    participant.commit(new, world.fence(7, 2))
+    assert world.count() == 5
+    with pytest.raises(ForeignOwnerError):
+        world.participant(old).commit(old, fence)
+    assert world.count() == 5
+
+
 @pytest.mark.parametrize("method", ["prepare", "commit", "abort", "proof"])
 def test_a_number_that_stands_there_with_other_rows_contradicts_the_store(world: MySqlWorld, method: str) -> None:
     world.deliver(world.plan(orders=orders(1, 3)))
