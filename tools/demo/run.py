@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +110,10 @@ class Demo:
         self.console.say(f"starting Airflow on {self.airflow.url}, MariaDB and Kafka")
         with ThreadPoolExecutor(3) as pool:
             jobs = [pool.submit(self._start_mariadb), pool.submit(self._start_kafka), pool.submit(self._await_airflow)]
-            for job in jobs:
+            done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
+            if any(job.exception() for job in done):
+                self.airflow.stop()  # so that nobody waits for it in vain
+            for job in done:
                 job.result()
         self.seconds["start"] = self.console.seconds
 

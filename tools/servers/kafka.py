@@ -159,7 +159,7 @@ class Kafka(Server):
     def _initialise(self, data: Path) -> None:
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         properties = self._write_properties("format", self._properties(data))
-        self._run(self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", properties))
+        self._run(self._java("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", properties))
 
     def _command(self, data: Path) -> Sequence[str]:
         return self._java("kafka.Kafka", self._write_properties("server", self._properties(data)))
