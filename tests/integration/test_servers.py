@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,12 @@ def test_a_database_with_open_and_prepared_transactions_is_dropped(
             connection = database.connect(autocommit=False)
             connection.cursor().execute("INSERT INTO t VALUES (1)")
         assert (database.name,) not in server.sql("SHOW DATABASES")
+
+
+def test_a_cluster_id_may_begin_with_a_dash(own_server: OwnServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One random id in 64 does, and was taken for an option.
+    monkeypatch.setattr("tools.servers.kafka.uuid.uuid4", lambda: uuid.UUID(bytes=b"\xf8" + bytes(range(15))))
+    assert own_server(Kafka).running
 
 
 def test_topics_exist_only_when_created(kafka: Kafka, topic: str, topic_factory: Callable[..., str]) -> None:
