@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.core import steps
+from airflow_ft.core.errors import ForeignOwnerError
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason
 from tests.core.systems import Systems
@@ -135,6 +136,18 @@ def test_resume_lets_a_halted_pipeline_go_on(world: World, ft: Any) -> None:
     assert "HALTED (TOKEN_LOST)" in ft("pipelines")
     text = ft("resume", PIPELINE, "--yes")
     assert "the token is gone" in text and "is ACTIVE" in text
+
+
+def test_adopt_shows_what_the_sinks_hold_and_takes_them_over(world: World, ft: Any) -> None:
+    for system in world.systems.values():
+        system.rank, system.last, system.rows, system.foreign = (9, 30), 7, [5, 6, 7], True
+    (number,) = world.stage(1)
+    with pytest.raises(ForeignOwnerError):
+        world.steps(world.context())
+    text = ft("adopt", PIPELINE, "--yes")
+    assert "db: delivered up to checkpoint 7" in text and "is ACTIVE" in text
+    world.steps(world.context(3))
+    assert world.systems["db"].rows == world.systems["log"].rows == [5, 6, 7, number]
 
 
 def test_unknown_names_are_told_with_the_known_ones(world: World, ft: Any) -> None:
