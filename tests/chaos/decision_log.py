@@ -74,6 +74,11 @@ class DecisionLog:
         )
         return [(int(number), str(state)) for number, state in rows]
 
+    def turn(self) -> str:
+        """The run that is at work, from its recover to its confirmed; '' when none is."""
+        rows = self._rows("SELECT turn_run_id FROM pipeline WHERE name = ?")
+        return str(rows[0][0] or "") if rows else ""
+
     def delivered(self, sink: str) -> int:
         """Rows of `sink` in segments that are said to be delivered."""
         rows = self._rows(

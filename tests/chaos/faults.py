@@ -122,7 +122,8 @@ def _faults() -> Iterable[Fault]:
         yield Fault(f"prepare.{short} task", Part.TASK, prepare, (*_RUNNING, *_preparing(name)))
         yield Fault(f"commit.{short} task", Part.TASK, commit, (*_RUNNING, *_committing(name)))
         yield Fault(f"commit.{short} supervisor", Part.SUPERVISOR, commit, tuple(_committing(name)))
-    yield Fault("confirmed task", Part.TASK, f"{GROUP}.confirmed", tuple(_RUNNING))
+    confirming = [*_nth("RUNNING", [1], 0.3), *_nth("FINALISED", [1, 2], 0.03), *_nth("PRUNING", [1], 0.02)]
+    yield Fault("confirmed task", Part.TASK, f"{GROUP}.confirmed", tuple(confirming))
     recovering = [*_nth("EPOCH", [1], 0.3), *_nth("ATTEMPT", [1, 2], 0.3), *_nth("ATTEMPT", [1], 0.05)]
     yield Fault("recover task", Part.TASK, f"{GROUP}.recover", tuple(recovering), recovery=True)
     mysql = [

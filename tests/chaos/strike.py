@@ -23,7 +23,10 @@ DRIVER = "org.apache.spark.deploy.SparkSubmit"
 
 @dataclass(frozen=True)
 class Strike:
-    """A kill. `before` and `after` are the unfinished checkpoints around it, as (number, state); `at` is monotonic."""
+    """A kill. `before` and `after` are the unfinished checkpoints around it, as (number, state); `at` is monotonic.
+
+    `had_turn`: its run had not yet given the pipeline's turn back, the last thing that a run does.
+    """
 
     choice: Choice
     pids: tuple[int, ...]
@@ -31,21 +34,22 @@ class Strike:
     before: Sequence[tuple[int, str]]
     after: Sequence[tuple[int, str]]
     at: float
+    had_turn: bool
 
     @property
     def counts(self) -> bool:
-        """Whether it hit unfinished work; for `confirmed` what follows COMPLETED is work, too."""
-        states = {state for _, state in self.after}
+        """Whether it hit unfinished work; for `confirmed` what follows COMPLETED (finalising, pruning) is its work."""
         if self.choice.fault.task.endswith(".confirmed"):
-            return bool(states)
-        return bool(states & set(UNFINISHED))
+            return self.had_turn
+        return any(state in UNFINISHED for _, state in self.after)
 
     @property
     def state(self) -> str:
         """The states hit, each with how many checkpoints were in it: '2 STAGED, 1 TRIGGERED'."""
         found = [state for _, state in self.after]
         order = (NOT_FINALISED, *reversed(UNFINISHED))
-        return ", ".join(f"{found.count(state)} {state}" for state in order if state in found) or "nothing unfinished"
+        text = ", ".join(f"{found.count(state)} {state}" for state in order if state in found)
+        return text or ("all COMPLETED, the run not ended" if self.had_turn else "nothing unfinished")
 
 
 class Striker:
@@ -79,7 +83,7 @@ class Striker:
         processes.await_end(pids, 10)
         assert self._try is not None
         step = f"{self._try.task_id}, try {self._try.number}"
-        return Strike(self._choice, pids, step, before, self._world.log.unfinished(), at)
+        return self._result(pids, step, before, at)
 
     def _await_moment(self) -> bool:
         moment = self._choice.moment
@@ -102,7 +106,11 @@ class Striker:
         before = self._world.log.unfinished()
         at = time.monotonic()
         server.kill()
-        return Strike(self._choice, (pid,), server.name, before, self._world.log.unfinished(), at)
+        return self._result((pid,), server.name, before, at)
+
+    def _result(self, pids: tuple[int, ...], step: str, before: Sequence[tuple[int, str]], at: float) -> Strike:
+        log = self._world.log
+        return Strike(self._choice, pids, step, before, log.unfinished(), at, log.turn() == self._run)
 
     def _find(self) -> tuple[int, ...]:
         """The processes to be killed; none when they are not at work now."""
