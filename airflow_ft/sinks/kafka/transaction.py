@@ -234,17 +234,20 @@ class Slot:
         topic = self._clients.settings.token_topic
         doing = f"reading the token of group {self.group!r}"
         deadline = time.monotonic() + (self._clients.timeout if patience is None else patience)
+        slice_seconds = 1.0  # growing: a refusal is found early, and a slow broker still gets its time
         while True:
             try:
-                left = max(0.1, deadline - time.monotonic())
+                left = max(0.1, min(slice_seconds, deadline - time.monotonic()))
                 position = self._reader().committed([TopicPartition(topic, 0)], left)[0]
                 error = position.error
             except KafkaException as failure:
                 error = failure.args[0]
             if error is None:
                 break
-            if error.code() not in _SETTLING or time.monotonic() >= deadline:
-                raise self._clients.error(error, doing)
+            refusal = self._refusal()
+            if refusal is not None or error.code() not in _SETTLING or time.monotonic() >= deadline:
+                raise self._clients.error(refusal or error, doing)
+            slice_seconds *= 2
             time.sleep(0.05)
         if position.offset == OFFSET_INVALID:
             return None
@@ -321,6 +324,19 @@ class Slot:
             self._consumer.close()
             self._consumer = None
 
+    def _refusal(self) -> KafkaError | None:
+        """Why the coordinator refuses the group, if it does.
+
+        Librdkafka says so once, as an event of `poll`; `committed` itself only times out. The reader is closed with
+        it, so that the next one asks again (measured with librdkafka 2.16.0).
+        """
+        event = self._reader().poll(0)
+        error: KafkaError | None = event.error() if event is not None else None
+        if error is None or not is_refusal(error):
+            return None
+        self.close()
+        return error
+
     def _reader(self) -> Any:
         if self._consumer is None:
             self._consumer = self._clients.consumer(self.group)
@@ -335,6 +351,7 @@ _SETTLING = frozenset(
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
         KafkaError._WAIT_COORD,
+        KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
     }
 )
