@@ -21,15 +21,19 @@ KEYS = ("a", "b", "c")
 def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
     for made in world(tmp_path):
         for n in range(FILES):
-            made.add_file(f"f{n}", [{"k": k, "n": 10 * n + i} for i in range(3) for k in KEYS])
+            _add(made, n)
         yield made
+
+
+def _add(pipeline: StageWorld, n: int) -> None:
+    pipeline.add_file(f"f{n}", [{"k": k, "n": 10 * n + i} for i in range(3) for k in KEYS])
 
 
 def _source(pipeline: StageWorld) -> dict[str, FileSource]:
     return {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint", max_files_per_trigger=1)}
 
 
-def _assert_continuous(rows: list[dict[str, Any]]) -> None:
+def _assert_continuous(rows: list[dict[str, Any]], files: int = FILES) -> None:
     """Each total is the one published before it, plus what was added: state and rows are of one attempt."""
     totals = dict.fromkeys(KEYS, 0.0)
     steps = dict.fromkeys(KEYS, 0)
@@ -38,7 +42,7 @@ def _assert_continuous(rows: list[dict[str, Any]]) -> None:
         steps[row["k"]] += 1
         assert row["total"] == pytest.approx(totals[row["k"]], abs=1e-9)
         assert row["steps"] == steps[row["k"]]
-    expected = sorted((k, 10 * n + i) for n in range(FILES) for i in range(3) for k in KEYS)
+    expected = sorted((k, 10 * n + i) for n in range(files) for i in range(3) for k in KEYS)
     assert sorted((row["k"], row["n"]) for row in rows) == expected
 
 
@@ -90,8 +94,10 @@ def test_a_snapshot_that_an_unpublished_batch_left_is_not_loaded(pipeline: Stage
     # No snapshots of its own: only the change log of version 2.
     with pytest.raises(StageError, match="SIGKILL"):
         pipeline.stage(pipeline.request("stage_jobs:Crashing", _source(pipeline), job_arguments=second))
-    pipeline.complete(pipeline.request("stage_jobs:Crashing", _source(pipeline)))
-    _assert_continuous(pipeline.all_rows())
+    _add(pipeline, FILES)
+    result = pipeline.complete(pipeline.request("stage_jobs:Crashing", _source(pipeline)))
+    assert result.numbers  # it did load the state
+    _assert_continuous(pipeline.all_rows(), FILES + 1)
 
 
 def test_an_aggregation_ends_with_the_sums_of_an_undisturbed_run(pipeline: StageWorld, tmp_path: Path) -> None:
