@@ -240,8 +240,8 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
         raise TokenLostError(
             f"the token of group {expected.group!r} is gone; number {expected.predecessor} should stand there."
             " Group offsets vanish offsets.retention.minutes after their last commit, and with their topic.",
-            remedy="Find out whether the topics hold the rows of this checkpoint, set the token to the number that"
-            " they hold last, and run `airflow ft resume`.",
+            remedy="Find out whether the topics hold the rows of this checkpoint; then `airflow ft resume` tries again,"
+            " and `airflow ft adopt` accepts what the sinks hold.",
             **expected.where(),
         )
     check_owner(token, fence, expected.participant, expected.group, expected.number)
@@ -254,8 +254,8 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
         raise StoreBehindSinkError(
             f"the token of group {expected.group!r} stands at {token.number}, and number {expected.number} is not"
             " known there with this plan's digest: other rows were delivered under this number.",
-            remedy="The store was restored from a backup, or is a copy. See `airflow ft verify`; `airflow ft resume`"
-            " goes on after a person has decided.",
+            remedy="The store was restored from a backup, or is a copy. Compare it with the topics; then `airflow ft"
+            " resume` tries again, and `airflow ft adopt` accepts what the sinks hold.",
             **expected.where(),
         )
     if token.number < expected.predecessor and may_wait:
@@ -264,7 +264,8 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
         raise TokenLostError(
             f"the token of group {expected.group!r} stands at {token.number}, lower than the predecessor"
             f" {expected.predecessor}: the cluster has lost a token that it had acknowledged.",
-            remedy="Find out which checkpoint the topics hold last, set the token to it, and run `airflow ft resume`.",
+            remedy="Find out which checkpoint the topics hold last; then `airflow ft resume` tries again, and `airflow"
+            " ft adopt` accepts what the sinks hold.",
             **expected.where(),
         )
     raise StoreBehindSinkError(
