@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import time
@@ -46,17 +45,9 @@ class AirflowWorld(Airflow):
                 "airflow_ft__spark_conf": '{"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "1",'
                 ' "spark.master": "local[2]"}',
                 "airflow_ft__lease_seconds": "10",
-                # On a busy machine the 5 s that SQLite waits by default are too short for Airflow's processes.
-                "database__sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}?timeout=120",
                 **(settings or {}),
             },
         )
-
-    def start(self) -> None:
-        """Starts it and returns at once; its database lets readers and a writer work side by side."""
-        with closing(sqlite3.connect(self.home / "airflow.db")) as database:
-            database.execute("PRAGMA journal_mode=WAL")
-        super().start()
 
     @contextmanager
     def store(self) -> Iterator[Store]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,6 +98,8 @@ class Airflow:
         passwords = self.home / "passwords.json"
         passwords.touch(mode=0o600)
         passwords.write_text(json.dumps({LOGIN: self.password}))
+        with closing(sqlite3.connect(self.home / "airflow.db")) as database:
+            database.execute("PRAGMA journal_mode=WAL")  # readers and a writer side by side
         # Without the guard, tasks and Spark drivers of a killed Airflow would live on.
         command = [sys.executable, "-m", "tools.demo.guard", str(Path(sys.executable).parent / "airflow"), "standalone"]
         with self.log.open("wb") as output:
@@ -135,7 +139,8 @@ class Airflow:
             "core__simple_auth_manager_passwords_file": str(passwords),
             "core__execution_api_server_url": f"{self.url}/execution/",
             "core__default_task_retry_delay": "2",
-            "database__sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}",
+            # On a busy machine the 5 s that SQLite waits by default are too short for Airflow's processes.
+            "database__sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}?timeout=120",
             "api__host": "127.0.0.1",
             "api__port": str(self.port),
             "api__base_url": self.url,
