@@ -68,7 +68,9 @@ def get_provider_info() -> dict[str, Any]:
                         kind="float",
                     ),
                     "spark_master": _option(
-                        "Master for spark-submit. Empty: local[*], in the worker itself.", "", "spark://master:7077"
+                        "Master for spark-submit, or conn:<id> of a Spark connection. Empty: local[*], in the worker.",
+                        "",
+                        "spark://master:7077",
                     ),
                     "spark_conf": _option(
                         "Settings for every Spark driver, as a JSON object; those of a pipeline go before them.",

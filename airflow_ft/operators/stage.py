@@ -12,6 +12,7 @@ from airflow_ft.core import steps
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.hooks.connections import task_connections
+from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import store_url
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.confirm import checkpoint_settings
@@ -40,7 +41,7 @@ class StageOperator(CheckpointOperator):
         sinks: names of the sinks.
         checkpointing: the time-out of a checkpoint.
         wal_root: folder (path or URI) of the write-ahead log; None: `[airflow_ft] wal_root`.
-        spark_master: None: `[airflow_ft] spark_master`.
+        spark_master: a master, or "conn:<id>" of a Spark connection; None: `[airflow_ft] spark_master`.
         spark_conf: settings that go before `[airflow_ft] spark_conf`, one by one.
         jars: jar files or folders of them (a list, or text with commas); None: `[airflow_ft] spark_jars`.
         packages: Maven coordinates that Spark fetches besides.
@@ -141,7 +142,7 @@ class StageOperator(CheckpointOperator):
             optional_sinks=tuple(self.optional_sinks),
             packages=tuple(self.packages),
             checkpoint_timeout=config.timeout.total_seconds(),
-            master=self.spark_master or settings.spark_master(),
+            master=spark_master(self.spark_master or settings.spark_master()),
             conf={**settings.spark_conf(), **self.spark_conf},
             jars=_jars(self.jars if self.jars is not None else settings.spark_jars()),
             python_path=_python_path(),
