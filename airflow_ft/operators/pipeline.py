@@ -52,7 +52,8 @@ class CheckpointedPipeline(TaskGroup):
         store: decision log: a URL or the id of a PostgreSQL connection; None: `[airflow_ft] store`.
         wal_root: folder (path or URI) of the write-ahead log; None: `[airflow_ft] wal_root`.
         spark_master, spark_conf, jars: for spark-submit; they go before `[airflow_ft] spark_master`, `spark_conf`
-            (setting by setting) and `spark_jars`; a master may be "conn:<id>" of a Spark connection. packages: Maven coordinates that Spark fetches besides.
+            (setting by setting) and `spark_jars`; a master may be "conn:<id>" of a Spark connection. packages: Maven
+            coordinates that Spark fetches besides.
         job_args: plain data for the job, templated.
         emit_asset: update the asset `airflow-ft://<pipeline>` when checkpoints are confirmed.
         group_id: of the task group; None: the pipeline's name.

@@ -54,11 +54,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
             )
         )
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.kafka_process", str(job)],
+            [sys.executable, "-X", "faulthandler", "-m", "tests.integration.kafka_process", str(job)],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,  # an unexpected end must say why
             text=True,
         )
         processes.append(process)
@@ -82,6 +82,7 @@ def await_stopped(process: subprocess.Popen[str], seconds: float = 60) -> None:
 
 def outcome(process: subprocess.Popen[str]) -> str:
     text, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, f"ended with status {process.returncode}:\n{text}"
     return text.split()[-1]
 
 
