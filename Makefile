@@ -21,9 +21,12 @@ install: ## install what is lacking: virtual environment, Kafka, MariaDB, MySQL,
 venv: ## install the virtual environment alone
 	@tools/bootstrap.sh venv
 
+# Two files at a time, each with servers of its own; in the order of the folders, so that the long ones come first.
+WORKERS ?= 2
+
 .PHONY: test
-test: install ## run the tests; ARGS="-k kafka -x" goes to pytest
-	@$(bin)/python -m pytest $(ARGS)
+test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0 runs them one after the other
+	@$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: lint
 lint: venv ## check style, format and the direction of imports
