@@ -4,6 +4,7 @@ once, and people who clear tasks. Each hazard is one round that must end as exac
 
 from __future__ import annotations
 
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from tools.demo.run import DAG
 from tools.servers import processes
 
 PAUSE = 25.0  # seconds: longer than the lease of 10, and than the 20 after which Airflow takes a silent task for dead
+STORM = 120.0  # seconds
 AWAKE = 30.0  # seconds that a woken process gets for its mischief before its supervisor may end it
 
 
@@ -127,6 +129,30 @@ def await_moment(chaos: Chaos, run_id: str, moment: Moment) -> None:
         time.sleep(0.01)
 
 
+def storm(chaos: Chaos) -> str:
+    """For as long as a run lasts, something dies every few seconds: a task, its supervisor, MariaDB or Kafka."""
+    source = random.Random(f"{chaos.options.seed}/storm")
+    world, killed = chaos.world, 0
+    with _round(chaos) as run_id:
+        end = time.monotonic() + STORM
+        while time.monotonic() < end and not chaos.is_over(run_id):
+            time.sleep(source.uniform(0.5, 6))
+            server = source.choice([None, None, world.mariadb, world.kafka])
+            if server is not None:
+                server.kill()
+                time.sleep(source.uniform(0, 2))
+                server.start()
+            else:
+                running = [t for t in world.airflow.tries(DAG, run_id) if t.state == "running"]
+                found = [pids for one in running if (pids := world.airflow.task_process(one)) is not None]
+                if not found:
+                    continue
+                processes.send([source.choice(source.choice(found))], signal.SIGKILL)
+            killed += 1
+        outcome, _ = chaos.recover(run_id)
+        return f"{killed} kills in one run; {outcome}"
+
+
 @contextmanager
 def _round(chaos: Chaos) -> Iterator[str]:
     """A slice of flights and a run for it; looked at from outside in the end."""
@@ -144,6 +170,7 @@ HAZARDS: Mapping[str, Callable[[Chaos], str]] = {
     "frozen commit.mysql, later": zombie("commit.mysql task", Moment("ATTEMPT", 2, MYSQL, "commit"), 0.02),
     "frozen commit.kafka": zombie("commit.kafka task", Moment("ATTEMPT", 1, KAFKA, "commit"), 0.1),
     "paused driver": paused_driver,
+    "storm": storm,
     "two runs at once": two_runs,
     "cleared stage and commits, finished": cleared_finished,
     "cleared stage, running": cleared_running("stage", Moment("TRIGGERED", 2)),
