@@ -13,7 +13,7 @@ import pytest
 from tools.servers import processes
 
 PROJECT = Path(__file__).resolve().parents[2]
-FLIGHTS = 40_000
+FLIGHTS = 100_000  # so that LOAD DATA takes long enough to be met on a fast machine
 
 pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow]
 
