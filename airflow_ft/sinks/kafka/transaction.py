@@ -167,7 +167,6 @@ class Transaction:
             self._open = False
             # Whatever goes wrong here, the id's next init aborts the transaction, or the coordinator's time-out does.
             with suppress(KafkaException, SystemError, BufferError):
-                self._producer.purge()
                 self._producer.abort_transaction(_ABORT_SECONDS)
         del self._producer  # not close(): that would wait for brokers without a bound
 
