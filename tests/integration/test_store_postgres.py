@@ -19,6 +19,7 @@ from tests.integration.proxy import Proxy
 from tests.store.flatness import INDEXES, every_operation, recorded
 from tests.store.scene import PIPELINE, Scene, a_position, a_segment
 from tests.store.test_aborting import TestAborts, TestRewinds
+from tests.store.test_adoption import TestAdoption
 from tests.store.test_concurrency import TestRaces
 from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, TestReading, TestVotes
 from tests.store.test_epochs import TestEpochs, TestHalts, TestLeases, TestPipelines, TestTurns
@@ -27,6 +28,7 @@ from tools.servers import Postgres
 
 __all__ = [
     "TestAborts",
+    "TestAdoption",
     "TestDecisions",
     "TestEpochs",
     "TestHalts",

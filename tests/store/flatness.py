@@ -103,6 +103,7 @@ def every_operation(store: Store) -> None:
     store.enter_turn(PIPELINE, LATER_RUN, None, ended=[RUN])
     store.leave_turn(PIPELINE, LATER_RUN)
     store.halt(PIPELINE, HaltReason.TOKEN_LOST, "a test")
+    store.adopt(PIPELINE, 5, {"db": 20}, "a test")
     store.resume(PIPELINE, "a test")
     store.pipelines()
     store.run(PIPELINE, RUN)

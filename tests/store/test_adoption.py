@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_ft.core.errors import FencedError, StateConflictError
+from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, PipelineStatus
+from tests.store.scene import PIPELINE, Scene, a_lease
+
+S = CheckpointState
+
+
+class TestAdoption:
+    def test_it_goes_on_above_what_the_sinks_hold(self, scene: Scene) -> None:
+        scene.stage(2)
+        scene.plan(2, [1, 2])
+        triggered = scene.trigger()
+        scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")
+        assert scene.store.adopt(PIPELINE, 41, {"db": 17, "kafka": 16}, "someone") == 42
+        row = scene.store.pipeline(PIPELINE)
+        assert (row.epoch, row.next_number, row.status) == (42, 18, PipelineStatus.HALTED)
+        assert scene.store.last_delivered(PIPELINE, "db") == 17
+        assert scene.store.last_delivered(PIPELINE, "kafka") == 16
+        planned = scene.checkpoint(2)
+        assert (planned.state, planned.reason, planned.after_abort) == (
+            S.ABORTED,
+            AbortReason.SUPERSEDED,
+            AfterAbort.CARRIED,
+        )
+        assert scene.checkpoint(triggered).state is S.ABORTED
+        assert scene.open_numbers() == [1, 2], "their rows are still to be delivered"
+        assert scene.store.leases(PIPELINE) == []
+        with pytest.raises(FencedError):
+            scene.store.hold_lease(PIPELINE, 1, a_lease())
+        assert "adopted by someone" in scene.told()[-1]
+
+    def test_only_what_is_halted_is_adopted(self, scene: Scene) -> None:
+        scene.stage()
+        with pytest.raises(StateConflictError, match="not HALTED"):
+            scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone")
+
+    def test_what_may_have_a_marker_is_settled_first(self, scene: Scene) -> None:
+        scene.stage()
+        scene.prepare(1)
+        scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")
+        with pytest.raises(StateConflictError, match="settle it first"):
+            scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone")
+        assert scene.checkpoint(1).state is S.PREPARED
