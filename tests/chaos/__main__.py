@@ -55,7 +55,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def main() -> int:
@@ -85,8 +85,8 @@ def main() -> int:
     chaos = Chaos(options, console)
     try:
         chaos.run()
-    except KeyboardInterrupt:
-        console.plain("interrupted: ending everything")
+    except KeyboardInterrupt as interrupt:
+        console.plain(f"{interrupt}: ending everything")
     except Exception:
         console.plain(traceback.format_exc())
         chaos.report.violations.append("the chaos run itself failed, see above")
