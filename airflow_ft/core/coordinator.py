@@ -17,6 +17,7 @@ from airflow_ft.core.errors import (
     DeclinedError,
     FencedError,
     HaltError,
+    SinkAccessError,
     SinkUnavailableError,
     StateConflictError,
     StoreBehindSinkError,
@@ -31,6 +32,7 @@ from airflow_ft.core.model import (
     Fence,
     Outcome,
     Plan,
+    Promise,
     Proof,
     RunKey,
     Segment,
@@ -79,6 +81,8 @@ class Coordinator:
         """
         for _ in range(PLANNING_TRIES):
             checkpoints = self._store.open_checkpoints(self._pipeline)
+            for checkpoint in checkpoints:
+                self._roll_back(checkpoint)  # what an aborted number still holds may block these rows
             outdated = [
                 c for c in live_plans(checkpoints) if c.state is S.STAGED and c.plan and not delivery.matches(c.plan)
             ]
@@ -133,7 +137,7 @@ class Coordinator:
                 raise
         for name, note in notes.items():
             log.info("checkpoint %d: %s: %s: %s", number, participant, name, note)
-        checkpoint = self._store.vote(self._pipeline, self._epoch, number, participant, attempt)
+        checkpoint = self._store.vote(self._pipeline, self._epoch, number, participant, attempt, notes)
         log.info("checkpoint %d: %s voted yes; it is %s", number, participant, checkpoint.state)
         return checkpoint
 
@@ -175,7 +179,7 @@ class Coordinator:
         attempt = self._store.begin_attempt(self._pipeline, self._epoch, number, participant)
         with self._open(plan, participant) as sink:
             try:
-                sink.commit(plan, self._fence(attempt))
+                sink.commit(plan, self._fence(attempt), checkpoint.votes[participant])
             except DeclinedError as error:
                 if checkpoint.state is S.PREPARED:
                     self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
@@ -261,8 +265,13 @@ class Coordinator:
                 )
 
     def deliver(self, number: int) -> Checkpoint:
-        """All that is left to do for a planned number: votes, the decision, every commit in the plan's order."""
+        """All that is left to do for a planned number: votes, the decision, every commit in the plan's order.
+
+        Of an ABORTED one what TWO_PHASE participants still hold is rolled back.
+        """
         checkpoint = self._store.checkpoint(self._pipeline, number)
+        if checkpoint.rollback_pending:
+            return self._roll_back(checkpoint)
         names = _names(checkpoint.plan) if checkpoint.plan else ()
         for step in (self.prepare, self.commit):
             for name in names:
@@ -295,7 +304,30 @@ class Coordinator:
                     checkpoint=checkpoint.number,
                 )
             reason, message, after = read_tombstone(proof.detail)
-        return self._write_abort(checkpoint, reason, message, after)
+        aborted = self._write_abort(checkpoint, reason, message, after)
+        try:
+            return self._roll_back(aborted)
+        except (SinkUnavailableError, SinkAccessError) as error:  # decided all the same: rolled back by what comes next
+            log.warning("checkpoint %d is ABORTED, but not all is rolled back yet: %s", checkpoint.number, error)
+            return aborted
+
+    def _roll_back(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Ends what TWO_PHASE participants hold of an ABORTED number: the decision went before it."""
+        plan = checkpoint.plan
+        if not checkpoint.rollback_pending or plan is None:
+            return checkpoint
+        detail = tombstone_detail(
+            checkpoint.reason or AbortReason.USER, checkpoint.message, checkpoint.after_abort or AfterAbort.CARRIED
+        )
+        for participant in plan.participants:
+            if participant.promise is not Promise.TWO_PHASE or participant.name not in checkpoint.votes:
+                continue
+            name = participant.name
+            attempt = self._store.begin_attempt(self._pipeline, self._epoch, checkpoint.number, name)
+            with self._open(plan, name) as sink:
+                sink.abort(plan, self._fence(attempt), detail)
+            checkpoint = self._store.record_rollback(self._pipeline, self._epoch, checkpoint.number, name)
+        return checkpoint
 
     def _write_abort(self, checkpoint: Checkpoint, reason: AbortReason, message: str, after: AfterAbort) -> Checkpoint:
         number = checkpoint.number

@@ -344,13 +344,15 @@ class Run:
 class Vote:
     """A participant's newest attempt at a checkpoint's step, numbered before the sink was touched.
 
-    `prepared` is the attempt that voted yes (0: none); `proof` is set once its outcome was read.
+    `prepared` is the attempt that voted yes (0: none), `notes` what it said when it did: plain JSON, from which
+    another process can finish a TWO_PHASE participant. `proof` is set once its outcome was read.
     """
 
     participant: str
     attempt: int
     prepared: int
     proof: Proof | None
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +360,8 @@ class Checkpoint:
     """A checkpoint's row in the store, with its votes.
 
     `delivered_by` is the COMPLETED number whose plan contained this one's segment. `after_abort` is set on ABORTED
-    only. `positions` are the source positions by source name (plain JSON). Times are UTC by the store's clock.
+    only. `rollback_pending`: it was aborted, and a TWO_PHASE participant may still hold what it had prepared.
+    `positions` are the source positions by source name (plain JSON). Times are UTC by the store's clock.
     """
 
     pipeline: str
@@ -376,6 +379,7 @@ class Checkpoint:
     after_abort: AfterAbort | None
     subsumed_by: int | None
     delivered_by: int | None
+    rollback_pending: bool
     finalised: bool
     positions: Mapping[str, Any]
     triggered_at: datetime

@@ -99,7 +99,9 @@ def _carrier(participants: Sequence[ParticipantPlan], wanted: str | None) -> tup
 
 def _roles(participants: Sequence[ParticipantPlan], carrier: str | None) -> Iterable[str]:
     for participant in participants:
-        if participant.name != carrier:
+        if participant.promise is Promise.TWO_PHASE:
+            yield f"{participant.name} ({participant.strategy}) is prepared, invisibly, before the decision."
+        elif participant.name != carrier:
             yield f"{participant.name} ({participant.strategy}) follows: repeated under its marker until it succeeds."
 
 

@@ -25,6 +25,7 @@ from airflow_ft.core.model import (
     Segment,
     SinkHead,
     SparkPosition,
+    Vote,
 )
 
 if TYPE_CHECKING:
@@ -130,10 +131,24 @@ class Store(Protocol):
         """
 
     def begin_attempt(self, pipeline: str, epoch: int, number: int, participant: str) -> int:
-        """A new attempt number for a participant's step, from the pipeline's counter. STAGED, PREPARED, COMMITTING."""
+        """A new attempt number for a participant's step, from the pipeline's counter.
 
-    def vote(self, pipeline: str, epoch: int, number: int, participant: str, attempt: int) -> Checkpoint:
-        """The participant's newest attempt (else StateConflictError) votes yes; the last vote writes PREPARED."""
+        STAGED, PREPARED, COMMITTING, and ABORTED while a rollback is pending.
+        """
+
+    def vote(
+        self,
+        pipeline: str,
+        epoch: int,
+        number: int,
+        participant: str,
+        attempt: int,
+        notes: Mapping[str, Any] | None = None,
+    ) -> Checkpoint:
+        """The participant's newest attempt (else StateConflictError) votes yes; the last vote writes PREPARED.
+
+        `notes` (plain JSON, no secret) are kept with the vote.
+        """
 
     def decide(self, pipeline: str, epoch: int, number: int, prepared: Mapping[str, int]) -> Checkpoint:
         """PREPARED -> COMMITTING, naming the attempt counted of each participant; all must be the stored votes.
@@ -145,6 +160,12 @@ class Store(Protocol):
         """Stores a participant's proof of COMMITTED (digest equal to the plan's, else StateConflictError).
 
         COMMITTING only; repeated: no effect. The last proof writes COMPLETED and `delivered_by` of every segment.
+        """
+
+    def record_rollback(self, pipeline: str, epoch: int, number: int, participant: str) -> Checkpoint:
+        """A TWO_PHASE participant of an ABORTED number holds nothing of it any more. Repeated: no effect.
+
+        The last one ends `rollback_pending`.
         """
 
     def abort(
@@ -163,7 +184,7 @@ class Store(Protocol):
         With REWOUND: every undelivered published number >= `rewind_from` is marked rewound too (STAGED ones become
         ABORTED with the same reason; PREPARED or COMMITTING ones raise StateConflictError: abort them first), the
         base becomes `rewind_to` (None: from the beginning), unclean, and the runs of these numbers are no longer
-        `staged`.
+        `staged`. When a TWO_PHASE participant has begun an attempt, `rollback_pending` is set in the same write.
         """
 
     def finalise(self, pipeline: str, number: int) -> None:
@@ -196,7 +217,10 @@ class Store(Protocol):
         """Newest first."""
 
     def open_checkpoints(self, pipeline: str) -> Sequence[Checkpoint]:
-        """In ascending order: all that are unfinished, undelivered or not finalised. Cost independent of history."""
+        """In ascending order: all that are unfinished, undelivered, to be rolled back, or not finalised.
+
+        The cost is independent of the history.
+        """
 
     def run_checkpoints(self, pipeline: str, run: RunKey) -> Sequence[Checkpoint]:
         """All numbers staged in a run, ascending."""
@@ -231,18 +255,24 @@ class Participant(Protocol):
         """Phase 1: raises the head to `fence`, then checks everything that can be known before the commit point.
 
         Creates ledger and head when they are lacking and the privileges suffice (else SinkAccessError with the
-        DDL). Returns notes for people (JSON). Raises DeclinedError when rows or schema cannot be accepted.
+        DDL). Returns notes (plain JSON without secrets), which are kept with the vote. Raises DeclinedError when
+        rows or schema cannot be accepted. A TWO_PHASE participant returns when the rows are durable and invisible;
+        whatever an older attempt of this number had prepared is rolled back.
         """
 
-    def commit(self, plan: Plan, fence: Fence) -> Proof:
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
         """Makes the rows visible under this plan's marker, or finds that this has happened; may be repeated for ever.
 
-        Returns the proof: COMMITTED, or ABORTED when a tombstone stands there. DeclinedError: the rows were
-        refused, and its transaction was rolled back.
+        `vote` is the one that the decision counted: a TWO_PHASE participant finishes what that attempt prepared, and
+        delivers from the write-ahead log, under the same marker, what is lost of it. Returns the proof: COMMITTED, or
+        ABORTED when a tombstone stands there. DeclinedError: the rows were refused, its transaction was rolled back.
         """
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
-        """Writes the tombstone (with `detail`), or finds the marker that stands there: the outcome says which."""
+        """Writes the tombstone (with `detail`), or finds the marker that stands there: the outcome says which.
+
+        TWO_PHASE: rolls back what attempts older than the fence have prepared of this number, once ABORTED is decided.
+        """
 
     def proof(self, plan: Plan) -> Proof | None:
         """What the marker or token says now, in a fresh snapshot; None: nothing is there (which proves nothing)."""

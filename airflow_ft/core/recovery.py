@@ -32,12 +32,15 @@ class Recovery:
 
 
 def in_doubt(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> Sequence[Checkpoint]:
-    """PREPARED and COMMITTING numbers that have been so for at least `min_age` (by the store's clock), ascending."""
+    """What has been in doubt for at least `min_age` (by the store's clock), ascending.
+
+    PREPARED and COMMITTING numbers, and ABORTED ones of which a participant may still hold prepared rows.
+    """
     now = store.now()
     return [
         checkpoint
         for checkpoint in store.open_checkpoints(pipeline)
-        if checkpoint.state in IN_DOUBT
+        if (checkpoint.state in IN_DOUBT or checkpoint.rollback_pending)
         and now - (checkpoint.decided_at or checkpoint.prepared_at or checkpoint.triggered_at) >= min_age
     ]
 
@@ -69,7 +72,8 @@ def recover(
         settled = []
         for checkpoint in doubtful:
             keeper.check()
-            log.info("checkpoint %d is %s: redoing it under its marker", checkpoint.number, checkpoint.state)
+            what = "rolling back what was prepared" if checkpoint.rollback_pending else "redoing it under its marker"
+            log.info("checkpoint %d is %s: %s", checkpoint.number, checkpoint.state, what)
             after = coordinator.deliver(checkpoint.number)
             settled.append((after.number, after.state))
         carried_by = coordinator.carry_stranded(run) if run is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, RunKey, SparkPosition
+from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, Promise, RunKey, SparkPosition
 from airflow_ft.core.transitions import IN_DOUBT
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
@@ -47,6 +47,32 @@ class AbortingOperations:
                 _rewind(write, rewind_from, rewind_to, reason, f"rewound with checkpoint {number}", also=checkpoint)
             return write.checkpoint(number)
 
+    def record_rollback(self, pipeline: str, epoch: int, number: int, participant: str) -> Checkpoint:
+        """See `Store.record_rollback`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            checkpoint = write.checkpoint(number)
+            if checkpoint.state is not S.ABORTED:
+                raise write.conflict(number, f"it is {checkpoint.state.value}: only an ABORTED one is rolled back.")
+            changed = write.tx.change(
+                "UPDATE vote SET rolled_back = 1"
+                " WHERE pipeline = ? AND number = ? AND participant = ? AND rolled_back = 0",
+                pipeline,
+                number,
+                participant,
+            )
+            if not changed:
+                return checkpoint
+            write.event(EventKind.ROLLED_BACK, f"{participant} holds nothing of it any more", number=number)
+            plan = checkpoint.plan
+            names = [p.name for p in plan.participants if p.promise is Promise.TWO_PHASE] if plan else []
+            left = write.tx.rows(
+                "SELECT participant FROM vote WHERE pipeline = ? AND number = ? AND rolled_back = 0", pipeline, number
+            )
+            if not {row["participant"] for row in left} & set(names):
+                write.update_checkpoint(checkpoint, rollback_pending=0)
+            return write.checkpoint(number)
+
     def rewind(
         self, pipeline: str, epoch: int, rewind_from: int, rewind_to: SparkPosition | None, message: str
     ) -> None:
@@ -74,6 +100,8 @@ def _move_to_aborted(
     write: PipelineWrite, checkpoint: Checkpoint, reason: AbortReason, message: str, after: AfterAbort
 ) -> None:
     published = checkpoint.state is not S.TRIGGERED
+    participants = checkpoint.plan.participants if checkpoint.plan else ()
+    prepared = any(p.promise is Promise.TWO_PHASE and p.name in checkpoint.votes for p in participants)
     fate = f", {after.value}" if published else ""
     write.move(
         checkpoint,
@@ -83,6 +111,7 @@ def _move_to_aborted(
         reason=reason.value,
         message=clean_text(message),
         after_abort=after.value if published else None,
+        rollback_pending=int(prepared),
     )
 
 

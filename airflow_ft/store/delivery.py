@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, Outcome, Plan, Promise, Proof, Segment
@@ -65,7 +66,7 @@ class DeliveryOperations:
             write.require_epoch(epoch)
             write.require_active()
             checkpoint = write.checkpoint(number)
-            if checkpoint.state not in (S.STAGED, S.PREPARED, S.COMMITTING):
+            if checkpoint.state not in (S.STAGED, S.PREPARED, S.COMMITTING) and not checkpoint.rollback_pending:
                 raise write.conflict(number, f"it is {checkpoint.state.value}: there is nothing to attempt.")
             plan = _require_participant(write, checkpoint, participant)
             attempt = write.draw("next_attempt")
@@ -95,7 +96,15 @@ class DeliveryOperations:
             )
             return attempt
 
-    def vote(self, pipeline: str, epoch: int, number: int, participant: str, attempt: int) -> Checkpoint:
+    def vote(
+        self,
+        pipeline: str,
+        epoch: int,
+        number: int,
+        participant: str,
+        attempt: int,
+        notes: Mapping[str, Any] | None = None,
+    ) -> Checkpoint:
         """See `Store.vote`; repeated: no effect. In PREPARED it renews a vote that `begin_attempt` took back."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
@@ -113,8 +122,10 @@ class DeliveryOperations:
             if checkpoint.state not in (S.STAGED, S.PREPARED):
                 raise write.conflict(number, f"it is {checkpoint.state.value}: the votes are counted.")
             write.tx.change(
-                "UPDATE vote SET prepared = ? WHERE pipeline = ? AND number = ? AND participant = ? AND attempt = ?",
+                "UPDATE vote SET prepared = ?, notes = ?"
+                " WHERE pipeline = ? AND number = ? AND participant = ? AND attempt = ?",
                 attempt,
+                json_text(dict(notes or {})),
                 pipeline,
                 number,
                 participant,

@@ -143,7 +143,7 @@ def plan_of(text: str | None) -> Plan | None:
 # A checkpoint with its votes is read by one statement, so that both are of one moment; `{where}` is on `checkpoint`.
 SELECT_CHECKPOINTS = (
     "SELECT c.*, v.participant AS vote_participant, v.attempt AS vote_attempt, v.prepared AS vote_prepared,"
-    " v.proof AS vote_proof"
+    " v.proof AS vote_proof, v.notes AS vote_notes"
     " FROM (SELECT * FROM checkpoint WHERE {where}) c"
     " LEFT JOIN vote v ON v.pipeline = c.pipeline AND v.number = c.number"
     " ORDER BY c.number {direction}"
@@ -162,7 +162,11 @@ def to_checkpoints(rows: Sequence[Row]) -> list[Checkpoint]:
         _, votes = grouped.setdefault(row["number"], (row, {}))
         if row["vote_participant"] is not None:
             votes[row["vote_participant"]] = Vote(
-                row["vote_participant"], row["vote_attempt"], row["vote_prepared"], _proof(row["vote_proof"])
+                row["vote_participant"],
+                row["vote_attempt"],
+                row["vote_prepared"],
+                _proof(row["vote_proof"]),
+                json.loads(row["vote_notes"]),
             )
     return [_checkpoint(row, votes) for row, votes in grouped.values()]
 
@@ -196,6 +200,7 @@ def _checkpoint(row: Row, votes: Mapping[str, Vote]) -> Checkpoint:
         after_abort=None if row["after_abort"] is None else AfterAbort(row["after_abort"]),
         subsumed_by=row["subsumed_by"],
         delivered_by=row["delivered_by"],
+        rollback_pending=bool(row["rollback_pending"]),
         finalised=bool(row["finalised"]),
         positions=json.loads(row["positions"]),
         triggered_at=to_time(row["triggered_at"]),

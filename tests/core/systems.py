@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ft.core.errors import DeclinedError, FencedError, ForeignOwnerError, StoreBehindSinkError, TokenLostError
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
 
 
 @dataclass
@@ -24,6 +24,7 @@ class System:
     floor: int = 0
     markers: dict[int, Proof] = field(default_factory=dict)
     rows: list[int] = field(default_factory=list)
+    prepared: dict[int, tuple[tuple[int, int], list[int]]] = field(default_factory=dict)
     declines_in_prepare: bool = False
     declines_in_commit: bool = False
     token_is_gone: bool = False
@@ -50,15 +51,23 @@ class ModelParticipant:
             raise TokenLostError("the token is gone.")
         if self.system.declines_in_prepare:
             raise DeclinedError("NULL in a NOT NULL column.", remedy="mend the job.", sink="rows", column="id")
-        return {}
+        if self.system.promise is Promise.TWO_PHASE and plan.number not in self.system.markers:
+            self.system.prepared[plan.number] = (fence.rank, [segment.number for segment in plan.segments])
+        return {"attempt": fence.attempt}
 
-    def commit(self, plan: Plan, fence: Fence) -> Proof:
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
         self.system.raise_head(fence)
         marker = self.system.markers.get(plan.number)
         if marker is not None:
             if marker.digest != plan.digest:
                 raise StoreBehindSinkError("another digest stands under this number.")
             return marker
+        if self.system.promise is Promise.TWO_PHASE:
+            assert vote is not None
+            assert self.system.prepared[plan.number][0][1] == vote.prepared == vote.notes["attempt"]
+            self.system.rows += self.system.prepared.pop(plan.number)[1]
+            self.system.last = max(self.system.last, plan.number)
+            return self._mark(plan, fence, Outcome.COMMITTED, {})
         if self.system.last != plan.participant(self.name).predecessor:
             raise TokenLostError(f"expected {plan.participant(self.name).predecessor}, found {self.system.last}.")
         if self.system.declines_in_commit:
@@ -69,6 +78,10 @@ class ModelParticipant:
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         self.system.raise_head(fence)
+        if self.system.promise is Promise.TWO_PHASE:
+            assert plan.number not in self.system.markers, "decided to commit, and rolled back"
+            self.system.prepared.pop(plan.number, None)
+            return Proof(self.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, detail)
         return self.system.markers.get(plan.number) or self._mark(plan, fence, Outcome.ABORTED, detail)
 
     def _mark(self, plan: Plan, fence: Fence, outcome: Outcome, detail: Mapping[str, Any]) -> Proof:

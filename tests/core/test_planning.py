@@ -38,6 +38,7 @@ def staged(number: int, rows: int = 10, **changes: object) -> Checkpoint:
         after_abort=None,
         subsumed_by=None,
         delivered_by=None,
+        rollback_pending=False,
         finalised=False,
         positions={},
         triggered_at=datetime(2026, 1, 1, tzinfo=UTC),

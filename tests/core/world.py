@@ -140,6 +140,7 @@ class World:
         """I2 and I4 from outside: every segment once, in order, in both systems; everything confirmed."""
         for name, system in self.systems.items():
             assert system.rows == numbers, f"{name}: {system.rows}"
+            assert not system.prepared, f"{name}: {system.prepared}"
         for number in numbers:
             assert self.store.checkpoint(PIPELINE, number).is_confirmed
         states = {c.state for c in self.store.checkpoints(PIPELINE)}

@@ -18,11 +18,12 @@ from airflow_ft.store.postgres import PostgresStore
 from tests.integration.proxy import Proxy
 from tests.store.flatness import INDEXES, every_operation, recorded
 from tests.store.scene import PIPELINE, Scene, a_position, a_segment
-from tests.store.test_aborting import TestAborts, TestRewinds
+from tests.store.test_aborting import TestAborts, TestRewinds, TestRollbacks
 from tests.store.test_adoption import TestAdoption
 from tests.store.test_concurrency import TestRaces
-from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, TestReading, TestVotes
+from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, TestVotes
 from tests.store.test_epochs import TestEpochs, TestHalts, TestLeases, TestPipelines, TestTurns
+from tests.store.test_reading import TestReading
 from tests.store.test_staging import TestStaging
 from tools.servers import Postgres
 
@@ -39,6 +40,7 @@ __all__ = [
     "TestRaces",
     "TestReading",
     "TestRewinds",
+    "TestRollbacks",
     "TestStaging",
     "TestTurns",
     "TestVotes",

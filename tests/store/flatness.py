@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_ft.core.model import AfterAbort, HaltReason
+from airflow_ft.core.model import AfterAbort, HaltReason, Promise
 from airflow_ft.core.ports import Store
 from airflow_ft.store.database import Row
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease
@@ -97,6 +97,11 @@ def every_operation(store: Store) -> None:
     scene.abort(8)
     scene.trigger()
     scene.abort(9, AfterAbort.REWOUND, 7)
+    scene.promises = {"xa": Promise.TWO_PHASE}
+    number = scene.stage(1)[0]
+    scene.prepare(number)
+    scene.abort(number, AfterAbort.REWOUND, number)
+    scene.rolled_back(number, "xa")
     store.rewind(PIPELINE, 2, 1, None, "a test")
     store.prune(PIPELINE, 1)
     store.enter_turn(PIPELINE, RUN, store.now())

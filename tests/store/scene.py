@@ -145,6 +145,9 @@ class Scene:
             self.pipeline, self.epoch, number, AbortReason.DECLINED, "too long", after, rewind_from, back_to
         )
 
+    def rolled_back(self, number: int, participant: str) -> Checkpoint:
+        return self.store.record_rollback(self.pipeline, self.epoch, number, participant)
+
     def checkpoint(self, number: int) -> Checkpoint:
         return self.store.checkpoint(self.pipeline, number)
 

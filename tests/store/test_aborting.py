@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, SparkPosition
+from airflow_ft.core.errors import ConfigurationError, FencedError, StateConflictError
+from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, Promise, SparkPosition
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
 
 S = CheckpointState
@@ -50,6 +50,65 @@ class TestAborts:
         with pytest.raises(ConfigurationError, match="CARRIED checkpoint rewinds nothing"):
             scene.abort(2, AfterAbort.CARRIED, 1)
         assert scene.checkpoint(2).state is S.STAGED
+
+
+class TestRollbacks:
+    """A TWO_PHASE participant may hold prepared rows of a number that is ABORTED: nobody may forget that."""
+
+    @pytest.fixture(autouse=True)
+    def mix(self, scene: Scene) -> None:
+        scene.promises = {"xa": Promise.TWO_PHASE, "held": Promise.TWO_PHASE, "log": Promise.REDO}
+
+    def test_it_stays_open_until_each_has_rolled_back(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.prepare(number)
+        aborted = scene.abort(number, AfterAbort.REWOUND, number)
+        assert aborted.rollback_pending
+        assert scene.open_numbers() == [number]
+        assert scene.attempt(number, "xa") > aborted.votes["xa"].attempt  # its own attempt, so that older ones stop
+        assert scene.rolled_back(number, "xa").rollback_pending
+        assert not scene.rolled_back(number, "held").rollback_pending
+        assert scene.open_numbers() == []
+        events = len(scene.told())
+        assert not scene.rolled_back(number, "xa").rollback_pending  # repeated: no effect
+        assert len(scene.told()) == events
+        with pytest.raises(StateConflictError, match="nothing to attempt"):
+            scene.attempt(number, "xa")
+
+    def test_an_attempt_without_a_vote_counts_too(self, scene: Scene) -> None:
+        """It may have prepared and died before its vote."""
+        (number,) = scene.stage()
+        scene.plan(number)
+        scene.attempt(number, "xa")
+        assert scene.abort(number).rollback_pending
+        assert not scene.rolled_back(number, "xa").rollback_pending
+
+    @pytest.mark.parametrize("touched", [[], ["log"]])
+    def test_without_an_attempt_of_such_a_participant_nothing_is_pending(
+        self, scene: Scene, touched: list[str]
+    ) -> None:
+        (number,) = scene.stage()
+        scene.plan(number)
+        for name in touched:
+            scene.attempt(number, name)
+        assert not scene.abort(number).rollback_pending
+
+    def test_only_an_aborted_one_is_rolled_back(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.prepare(number)
+        scene.decide(number)
+        with pytest.raises(StateConflictError, match="only an ABORTED one"):
+            scene.rolled_back(number, "xa")
+
+    def test_an_older_epoch_records_nothing(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.prepare(number)
+        scene.abort(number)
+        old = scene.epoch
+        scene.take("other")
+        with pytest.raises(FencedError):
+            scene.store.record_rollback(PIPELINE, old, number, "xa")
+        assert scene.checkpoint(number).rollback_pending
 
 
 class TestRewinds:

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import AfterAbort, CheckpointState, Outcome, Promise
-from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
+from tests.store.scene import PIPELINE, Scene, a_segment
 
 S = CheckpointState
 
@@ -182,6 +182,14 @@ class TestVotes:
         scene.decide(number)
         scene.store.vote(PIPELINE, 1, number, "db", prepared.votes["db"].attempt)
         assert len(scene.told()) == events + 1
+
+    def test_what_a_participant_said_is_kept_with_its_vote(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.plan(number)
+        attempt = scene.attempt(number, "db")
+        notes = {"xids": ["a", "b"], "note": "ü \u2603"}
+        scene.store.vote(PIPELINE, scene.epoch, number, "db", attempt, notes)
+        assert scene.checkpoint(number).votes["db"].notes == notes
 
     def test_after_the_decision_no_new_vote_counts(self, scene: Scene) -> None:
         (number,) = scene.stage()
@@ -380,89 +388,3 @@ class TestProofs:
         assert {event.epoch for event in events} == {0, 1}
         assert scene.store.events(PIPELINE, limit=2)[0].kind == "FINALISED"
         assert len(scene.store.events(PIPELINE, limit=2)) == 2
-
-
-class TestReading:
-    def test_checkpoints_come_newest_first_with_their_votes(self, scene: Scene) -> None:
-        scene.stage(4)
-        scene.prepare(3, [1, 2, 3])
-        found = scene.store.checkpoints(PIPELINE, limit=2)
-        assert [c.number for c in found] == [4, 3]
-        assert set(found[1].votes) == {"db", "log"}
-        assert len(scene.store.checkpoints(PIPELINE)) == 4
-
-    def test_the_numbers_of_a_run_come_in_order(self, scene: Scene) -> None:
-        scene.stage(2)
-        scene.stage(1, LATER_RUN)
-        scene.stage(1, RUN)
-        assert [c.number for c in scene.store.run_checkpoints(PIPELINE, RUN)] == [1, 2, 4]
-        assert [c.number for c in scene.store.run_checkpoints(PIPELINE, LATER_RUN)] == [3]
-
-    def test_the_latest_confirmed_is_the_highest_completed(self, scene: Scene) -> None:
-        scene.stage(4)
-        assert scene.store.latest_confirmed(PIPELINE) is None
-        scene.complete(1)
-        scene.complete(3, [2, 3])
-        scene.prepare(4)
-        latest = scene.store.latest_confirmed(PIPELINE)
-        assert latest is not None
-        assert (latest.number, set(latest.votes)) == (3, {"db", "log"})
-
-    def test_only_old_delivered_finalised_numbers_are_prunable(self, scene: Scene) -> None:
-        scene.stage(6)
-        for number in (1, 2, 3):
-            scene.complete(number)
-        scene.complete(4, finalise=False)
-
-        def prunable(retain: int, limit: int = 100) -> list[int]:
-            return [c.number for c in scene.store.prunable(PIPELINE, retain, limit)]
-
-        assert prunable(0) == [1, 2, 3]
-        assert prunable(1) == [1, 2, 3]
-        assert prunable(2) == [1, 2]
-        assert prunable(2, limit=1) == [1]
-        assert prunable(4) == []
-        assert prunable(9) == []
-        scene.store.prune(PIPELINE, 1)
-        assert prunable(2) == [2]
-
-    def test_what_was_delivered_with_a_retained_number_is_retained(self, scene: Scene) -> None:
-        scene.stage(4)
-        scene.complete(1)
-        scene.complete(4, [2, 3, 4])
-        assert [c.number for c in scene.store.prunable(PIPELINE, 1, 10)] == [1]
-
-    def test_only_what_was_delivered_is_pruned_and_once(self, scene: Scene) -> None:
-        """I10."""
-        scene.stage(2)
-        with pytest.raises(StateConflictError, match="nothing to delete"):
-            scene.store.prune(PIPELINE, 1)
-        scene.complete(1)
-        scene.store.prune(PIPELINE, 1)
-        scene.store.prune(PIPELINE, 1)
-        assert scene.kinds(1).count("PRUNING") == 1
-        assert "file:///wal/1" in scene.told(1)[-1]
-
-    def test_a_rewind_goes_to_the_last_state_that_still_counts(self, scene: Scene) -> None:
-        scene.stage(3)
-        assert scene.store.position_before(PIPELINE, 1) is None
-        assert scene.store.position_before(PIPELINE, 4) == a_position(3)
-        scene.abort(3)
-        assert scene.store.position_before(PIPELINE, 4) == a_position(3)
-        carrying = scene.carry()
-        assert scene.store.position_before(PIPELINE, carrying + 1) == a_position(3)
-        scene.store.rewind(PIPELINE, 1, 2, a_position(1), "by hand")
-        assert scene.store.position_before(PIPELINE, 9) == a_position(1)
-
-    def test_referenced_are_the_files_of_all_that_may_still_be_needed(self, scene: Scene) -> None:
-        assert scene.store.referenced_locations(PIPELINE) == frozenset()
-        scene.stage(4)
-        spark = "file:///spark/1-1"
-        assert scene.store.referenced_locations(PIPELINE) == {spark, *(f"file:///wal/{n}" for n in (1, 2, 3, 4))}
-        scene.complete(1)
-        scene.store.prune(PIPELINE, 1)
-        scene.store.rewind(PIPELINE, 1, 3, a_position(2), "by hand")
-        assert scene.store.referenced_locations(PIPELINE) == {spark, "file:///wal/2"}
-        scene.complete(2)
-        scene.store.prune(PIPELINE, 2)
-        assert scene.store.referenced_locations(PIPELINE) == {spark}  # the base

@@ -19,7 +19,7 @@ from airflow_ft.core.errors import (
     StateConflictError,
     TokenLostError,
 )
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.content import PlanContent
@@ -95,7 +95,7 @@ class KafkaParticipant:
                 raise
         return notes
 
-    def commit(self, plan: Plan, fence: Fence) -> Proof:
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
         """Sends the rows and the token in one transaction a slot, unless the token says that this has happened.
 
         Returns when read_committed readers can see the records. Repeated for ever without a second effect.

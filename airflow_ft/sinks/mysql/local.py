@@ -33,7 +33,7 @@ from airflow_ft.core.errors import (
     SinkUnavailableError,
     StoreBehindSinkError,
 )
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.sinks.mysql.catalog import read_table
 from airflow_ft.sinks.mysql.failures import (
@@ -94,7 +94,7 @@ class LocalParticipant:
         """Raises the head, then votes on server, privileges, schema and rows; returns notes for people."""
         return self._persist("preparing", plan, lambda _: self._prepare(plan, fence))
 
-    def commit(self, plan: Plan, fence: Fence) -> Proof:
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
         """Delivers under this plan's marker, or finds that the number is settled."""
         return self._persist("committing", plan, lambda tries: self._commit(plan, fence, tries))
 

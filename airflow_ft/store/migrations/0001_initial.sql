@@ -74,6 +74,7 @@ CREATE TABLE checkpoint (
     after_abort TEXT,
     subsumed_by BIGINT,
     delivered_by BIGINT,
+    rollback_pending SMALLINT NOT NULL DEFAULT 0,
     finalised SMALLINT NOT NULL,
     pruned_at BIGINT,
     triggered_at BIGINT NOT NULL,
@@ -85,6 +86,7 @@ CREATE TABLE checkpoint (
         CASE
             WHEN state IN ('TRIGGERED', 'STAGED', 'PREPARED', 'COMMITTING') THEN 1
             WHEN state = 'COMPLETED' AND finalised = 0 THEN 1
+            WHEN rollback_pending = 1 THEN 1
             WHEN segment_digest IS NOT NULL AND delivered_by IS NULL AND state <> 'QUARANTINED'
                 AND (after_abort IS NULL OR after_abort <> 'rewound') THEN 1
             ELSE 0
@@ -124,6 +126,8 @@ CREATE TABLE vote (
     participant TEXT NOT NULL,
     attempt BIGINT NOT NULL,
     prepared BIGINT NOT NULL,
+    notes TEXT NOT NULL DEFAULT '{}',
+    rolled_back SMALLINT NOT NULL DEFAULT 0,
     proof TEXT,
     PRIMARY KEY (pipeline, number, participant),
     FOREIGN KEY (pipeline, number) REFERENCES checkpoint (pipeline, number)
