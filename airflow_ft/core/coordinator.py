@@ -42,6 +42,7 @@ from airflow_ft.core.planning import (
     check_sinks_of_segments,
     group,
     live_plans,
+    quarantined,
     read_tombstone,
     stranded,
     tombstone_detail,
@@ -168,8 +169,8 @@ class Coordinator:
         plan = checkpoint.plan
         if checkpoint.state not in (S.PREPARED, S.COMMITTING) or plan is None or participant not in _names(plan):
             return checkpoint
+        self._require_order(checkpoint)
         if checkpoint.state is S.PREPARED:
-            self._require_order(number)
             if participant != (plan.commit_point or plan.participants[0].name):
                 return checkpoint
             if plan.commit_point is None:
@@ -240,15 +241,18 @@ class Coordinator:
         prepared = {name: vote.prepared for name, vote in checkpoint.votes.items()}
         return self._store.decide(self._pipeline, self._epoch, checkpoint.number, prepared)
 
-    def _require_order(self, number: int) -> None:
-        """I4: an earlier number that is not decided goes first."""
-        for earlier in live_plans(self._store.open_checkpoints(self._pipeline)):
-            if earlier.number < number and earlier.state is not S.COMMITTING:
+    def _require_order(self, checkpoint: Checkpoint) -> None:
+        """I4: an earlier number that is not decided goes first, and nothing goes past a QUARANTINED one."""
+        opened = self._store.open_checkpoints(self._pipeline)
+        for earlier in [*live_plans(opened), *quarantined(opened)]:
+            undecided = earlier.state is not S.COMMITTING and checkpoint.state is S.PREPARED
+            if earlier.number < checkpoint.number and (undecided or earlier.state is S.QUARANTINED):
                 raise StateConflictError(
                     f"checkpoint {earlier.number} goes first and is {earlier.state}.",
-                    remedy="look at its prepare task; this step is repeated by the next try or run.",
+                    remedy=f"`airflow ft in-doubt --pipeline {self._pipeline}` says what it waits for; this step is"
+                    " repeated by the next try or run.",
                     pipeline=self._pipeline,
-                    checkpoint=number,
+                    checkpoint=checkpoint.number,
                 )
 
     def _check_counts(self, plan: Plan, proof: Proof) -> None:

@@ -130,6 +130,10 @@ class PipelineHaltedError(TerminalError):
     """The pipeline stands still until a person acts (`airflow ft resume`)."""
 
 
+class QuarantinedError(TerminalError):
+    """A checkpoint is QUARANTINED: nothing later is delivered until a person has settled it (`airflow ft in-doubt`)."""
+
+
 # --- sinks -------------------------------------------------------------------------------------------------------
 
 

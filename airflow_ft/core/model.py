@@ -405,7 +405,7 @@ class Checkpoint:
         """It has published rows that some number still has to deliver (and that were not rewound)."""
         if self.segment is None or self.delivered_by is not None:
             return False
-        return self.after_abort is not AfterAbort.REWOUND and self.state is not CheckpointState.QUARANTINED
+        return self.after_abort is not AfterAbort.REWOUND
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,10 +111,16 @@ def live_plans(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     return sorted((c for c in checkpoints if c.plan is not None and c.state in live), key=lambda c: c.number)
 
 
+def quarantined(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Numbers that are kept for a person; they hold their segments, and nothing later is delivered."""
+    return [c for c in checkpoints if c.state is CheckpointState.QUARANTINED]
+
+
 def free_segments(checkpoints: Iterable[Checkpoint]) -> list[Segment]:
     """Published, undelivered segments that no live plan holds: staged, carried, or left by an aborted successor."""
     checkpoints = list(checkpoints)
-    taken = {segment.number for c in live_plans(checkpoints) if c.plan for segment in c.plan.segments}
+    holders = [*live_plans(checkpoints), *quarantined(checkpoints)]
+    taken = {segment.number for c in holders if c.plan for segment in c.plan.segments}
     free = [c.segment for c in checkpoints if c.is_undelivered and c.segment and c.number not in taken]
     return sorted(free, key=lambda segment: segment.number)
 

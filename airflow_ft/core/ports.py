@@ -202,6 +202,15 @@ class Store(Protocol):
         (SUPERSEDED, carried), and `last_delivered` answers what the sinks say. Stays HALTED until `resume`.
         """
 
+    def quarantine(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+        """PREPARED or COMMITTING -> QUARANTINED, for a person; returns at once when it is that already.
+
+        Condition: no earlier planned number is unsettled. Nothing later is planned or decided until `release`.
+        """
+
+    def release(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+        """QUARANTINED -> where it came from: COMMITTING when it was decided, else PREPARED. Repeated: no effect."""
+
     def rewind(
         self, pipeline: str, epoch: int, rewind_from: int, rewind_to: SparkPosition | None, message: str
     ) -> None:
@@ -388,6 +397,12 @@ class SegmentReader(Protocol):
 
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
         """The rows of one file in order. WalCorruptError when the file does not match its checksum."""
+
+
+class Progress(Protocol):
+    """Tells the sources' systems how far a confirmed checkpoint goes; nothing rests on it, and it may be repeated."""
+
+    def __call__(self, checkpoint: Checkpoint, /) -> None: ...
 
 
 class Archive(Protocol):

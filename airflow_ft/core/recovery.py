@@ -34,15 +34,23 @@ class Recovery:
 def in_doubt(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> Sequence[Checkpoint]:
     """What has been in doubt for at least `min_age` (by the store's clock), ascending.
 
-    PREPARED and COMMITTING numbers, and ABORTED ones of which a participant may still hold prepared rows.
+    PREPARED and COMMITTING numbers, and ABORTED ones of which a participant may still hold prepared rows. What comes
+    after one that is younger, or QUARANTINED, waits for it (I4): no sink could take it yet.
     """
     now = store.now()
-    return [
-        checkpoint
-        for checkpoint in store.open_checkpoints(pipeline)
-        if (checkpoint.state in IN_DOUBT or checkpoint.rollback_pending)
-        and now - (checkpoint.decided_at or checkpoint.prepared_at or checkpoint.triggered_at) >= min_age
-    ]
+    found: list[Checkpoint] = []
+    waits = False
+    for checkpoint in store.open_checkpoints(pipeline):
+        since = checkpoint.decided_at or checkpoint.prepared_at or checkpoint.triggered_at
+        is_old = now - since >= min_age
+        if checkpoint.state in IN_DOUBT:
+            waits = waits or not is_old
+            if not waits:
+                found.append(checkpoint)
+        elif checkpoint.rollback_pending and is_old:
+            found.append(checkpoint)
+        waits = waits or checkpoint.state is CheckpointState.QUARANTINED
+    return found
 
 
 def recover(

@@ -1,7 +1,8 @@
-"""What follows COMPLETED: the `finalised` flag, pruning of markers and files, sweeping of what nobody needs.
+"""What follows COMPLETED: the sources' group offsets, pruning of markers and files, sweeping of what nobody needs.
 
-Runs in bounded batches, by whoever confirmed; a failure here is logged and done again by the next run, since nothing
-depends on it. Order (DESIGN 6, Pruning): the store says PRUNING, then files go. Decisions are never pruned.
+The `finalised` flag is set when the offsets are committed. All of it runs in bounded batches, by whoever confirmed; a
+failure here is logged and done again by the next run, since nothing depends on it. Order (DESIGN 6, Pruning): the store
+says PRUNING, then files go. Decisions are never pruned.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import closing
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import CheckpointState, Fence
-from airflow_ft.core.ports import Archive, ParticipantFactory, Store
+from airflow_ft.core.ports import Archive, ParticipantFactory, Progress, Store
 
 log = logging.getLogger(__name__)
 
@@ -20,12 +21,18 @@ BATCH = 200
 
 
 def retain(
-    store: Store, pipeline: str, config: CheckpointConfig, participants: ParticipantFactory, archive: Archive
+    store: Store,
+    pipeline: str,
+    config: CheckpointConfig,
+    participants: ParticipantFactory,
+    archive: Archive,
+    progress: Progress,
 ) -> None:
     """Finalises what is COMPLETED, then prunes delivered numbers beyond `config.num_retained`."""
-    for checkpoint in store.open_checkpoints(pipeline):
-        if checkpoint.state is CheckpointState.COMPLETED and not checkpoint.finalised:
-            store.finalise(pipeline, checkpoint.number)
+    try:
+        _finalise(store, pipeline, progress)
+    except AirflowFtError as error:
+        log.warning("the group offsets of %s do not follow this time (the next run tries again): %s", pipeline, error)
     try:
         _prune(store, pipeline, config, participants, archive)
         # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
@@ -34,6 +41,18 @@ def retain(
         archive.sweep(pipeline, store.referenced_locations(pipeline), epoch)
     except (AirflowFtError, OSError) as error:
         log.warning("old checkpoints of %s were not pruned this time (the next run tries again): %s", pipeline, error)
+
+
+def _finalise(store: Store, pipeline: str, progress: Progress) -> None:
+    waiting = [
+        c
+        for c in store.open_checkpoints(pipeline)
+        if c.state is CheckpointState.COMPLETED and not c.finalised and c.plan
+    ]
+    if waiting and (plan := waiting[-1].plan):  # positions only grow: the last ones say it all
+        progress(store.checkpoint(pipeline, plan.segments[-1].number))
+    for checkpoint in waiting:
+        store.finalise(pipeline, checkpoint.number)
 
 
 def _prune(

@@ -16,11 +16,17 @@ from datetime import datetime
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.coordinator import Coordinator
-from airflow_ft.core.errors import FencedError, NotDeliveredError, PipelineHaltedError, TurnHeldError
+from airflow_ft.core.errors import (
+    FencedError,
+    NotDeliveredError,
+    PipelineHaltedError,
+    QuarantinedError,
+    TurnHeldError,
+)
 from airflow_ft.core.lease import LEASE_SECONDS, Worker, joined_epoch, new_epoch
 from airflow_ft.core.model import Checkpoint, CheckpointState, PipelineStatus, RunKey
-from airflow_ft.core.planning import Delivery, free_segments, live_plans
-from airflow_ft.core.ports import Archive, ParticipantFactory, Store
+from airflow_ft.core.planning import Delivery, free_segments, live_plans, quarantined
+from airflow_ft.core.ports import Archive, ParticipantFactory, Progress, Store
 from airflow_ft.core.recovery import Recovery, recover
 from airflow_ft.core.retention import retain
 
@@ -58,13 +64,20 @@ class Context:
 
 
 def require_active(store: Store, pipeline: str) -> None:
-    """PipelineHaltedError while the pipeline is HALTED, with the reason and the way out."""
+    """PipelineHaltedError or QuarantinedError while nothing may be staged or delivered: why, and the way out."""
     row = store.pipeline(pipeline)
     if row.status is PipelineStatus.HALTED:
         raise PipelineHaltedError(
             f"it is HALTED ({row.halt_reason}): {row.halt_message}",
             remedy=f"when the cause is gone, `airflow ft resume {pipeline}`.",
             pipeline=pipeline,
+        )
+    for checkpoint in quarantined(store.open_checkpoints(pipeline)):
+        raise QuarantinedError(
+            f"it is QUARANTINED: {checkpoint.message}",
+            remedy=f"`airflow ft in-doubt --pipeline {pipeline}` says what each sink holds, and how to settle it.",
+            pipeline=pipeline,
+            checkpoint=checkpoint.number,
         )
 
 
@@ -197,7 +210,13 @@ class Confirmation:
     rows: int
 
 
-def confirm_step(context: Context, config: CheckpointConfig, archive: Archive) -> Confirmation:
+def _untold(_: Checkpoint) -> None:
+    pass
+
+
+def confirm_step(
+    context: Context, config: CheckpointConfig, archive: Archive, progress: Progress = _untold
+) -> Confirmation:
     """Succeeds when every published number of the run is confirmed (I9), then finalises, retains, gives the turn back.
 
     NotDeliveredError names each number that is not, its state and what to do. The turn is given back in both cases.
@@ -212,7 +231,7 @@ def confirm_step(context: Context, config: CheckpointConfig, archive: Archive) -
         problems.append(
             "its stage has not finished" + (f" (checkpoint {why.number} {why.state}: {why.message})" if why else "")
         )
-    retain(store, pipeline, config, context.participants, archive)
+    retain(store, pipeline, config, context.participants, archive, progress)
     store.leave_turn(pipeline, context.run)
     if problems:
         raise NotDeliveredError(
@@ -236,4 +255,6 @@ def _problem(checkpoint: Checkpoint) -> str:
     waiting = [name for name, vote in checkpoint.votes.items() if vote.proof is None]
     if checkpoint.state is CheckpointState.COMMITTING and waiting:
         text += f", waiting for {', '.join(sorted(waiting))}"
+    if checkpoint.state is CheckpointState.QUARANTINED:
+        text += f" ({checkpoint.message} `airflow ft in-doubt` says how to settle it)"
     return text

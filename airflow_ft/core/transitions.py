@@ -16,11 +16,15 @@ TRANSITIONS: frozenset[tuple[S, S]] = frozenset(
         (S.COMMITTING, S.COMPLETED),  # every proof was read
         (S.COMMITTING, S.QUARANTINED),  # a person decides; gates stay closed
         (S.PREPARED, S.QUARANTINED),
+        (S.QUARANTINED, S.COMMITTING),  # taken back by a person: to where it came from, and nowhere else
+        (S.QUARANTINED, S.PREPARED),
     }
 )
 
-UNFINISHED = frozenset({S.TRIGGERED, S.STAGED, S.PREPARED, S.COMMITTING})
+UNFINISHED = frozenset({S.TRIGGERED, S.STAGED, S.PREPARED, S.COMMITTING, S.QUARANTINED})
 IN_DOUBT = frozenset({S.PREPARED, S.COMMITTING})
+MAY_BE_VISIBLE = IN_DOUBT | {S.QUARANTINED}
+"""A sink may hold a marker, or rows: only proof settles it, and nothing may be computed again past it."""
 
 
 def is_allowed(old: S, new: S) -> bool:

@@ -9,12 +9,15 @@ from airflow_ft import settings
 from airflow_ft.assets import pipeline_asset
 from airflow_ft.core import steps
 from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.hooks.connections import task_connections
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.recover import emit
-from airflow_ft.templates import is_template
+from airflow_ft.templates import is_template, rebuild, spec_fields
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ft.sources import Source
 
 
 class ConfirmOperator(CheckpointOperator):
@@ -23,6 +26,7 @@ class ConfirmOperator(CheckpointOperator):
     Updates the pipeline's asset, unless the run had nothing to deliver. Gives the pipeline's turn to the next run.
 
     Args:
+        sources: specifications by name: the consumer groups of `KafkaSource(group_id=...)` follow what is confirmed.
         checkpointing: how much is retained.
         wal_root: folder of the write-ahead log; None: `[airflow_ft] wal_root`.
         emit_asset: whether the asset is updated.
@@ -31,17 +35,21 @@ class ConfirmOperator(CheckpointOperator):
     Result: {"numbers": [...], "latest": newest confirmed number of the pipeline, "rows": confirmed in this run}.
     """
 
-    template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "checkpointing", "wal_root")
+    template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "sources", "checkpointing", "wal_root")
+    template_fields_renderers = {"sources": "json", "checkpointing": "json"}  # noqa: RUF012 - as Airflow declares it
 
     def __init__(
         self,
         *,
+        sources: Mapping[str, Source] | None = None,
         checkpointing: CheckpointConfig | Mapping[str, Any] | None = None,
         wal_root: str | None = None,
         emit_asset: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.sources = {name: spec_fields(source) for name, source in (sources or {}).items()}
+        self._source_classes: dict[str, type[Source]] = {name: type(s) for name, s in (sources or {}).items()}
         self.checkpointing = checkpoint_settings(checkpointing)
         self.wal_root = wal_root
         if emit_asset and not is_template(self.pipeline):
@@ -49,10 +57,13 @@ class ConfirmOperator(CheckpointOperator):
 
     def step(self, run: steps.Context, context: Context) -> Any:
         """Confirms; NotDeliveredError (which fails the task) says which numbers are not, and why."""
+        from airflow_ft.sources.progress import GroupOffsets
         from airflow_ft.wal.retention import WalArchive
 
         config = CheckpointConfig.from_json(self.checkpointing)
-        confirmation = steps.confirm_step(run, config, WalArchive(self.wal_root or settings.wal_root()))
+        archive = WalArchive(self.wal_root or settings.wal_root())
+        progress = GroupOffsets(rebuild(self._source_classes, self.sources), task_connections)
+        confirmation = steps.confirm_step(run, config, archive, progress)
         emit(self, context, confirmation.numbers, run)
         self.log.info(
             "confirmed in this run: %s (%s rows)",

@@ -152,6 +152,7 @@ class CheckpointedPipeline(TaskGroup):
                 ]
             confirmed = ConfirmOperator(
                 task_id="confirmed",
+                sources=sources,
                 checkpointing=config,
                 wal_root=wal_root,
                 emit_asset=emit_asset,

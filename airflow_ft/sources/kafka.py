@@ -49,8 +49,10 @@ class KafkaSource:
     run: later runs go on from the checkpoint. It is "earliest", "latest", `{topic: {partition: offset}}` (-2:
     earliest, -1: latest) or a datetime with a zone (the first record at or after it; a partition without one starts
     at its end). `max_offsets_per_trigger` bounds a checkpoint, in offsets over all partitions. With
-    `fail_on_data_loss` a run fails when records are gone before they were read. `options` go to Spark's reader as
-    they are. Raises ConfigurationError for combinations that cannot work.
+    `fail_on_data_loss` a run fails when records are gone before they were read. The committed offsets of `group_id`
+    follow what is confirmed, so that tools which watch the lag of a consumer group see this pipeline's; nothing is
+    read by it, and no consumer may use it. `options` go to Spark's reader as they are. Raises ConfigurationError for
+    combinations that cannot work.
     """
 
     topics: Sequence[str] = ()
@@ -60,6 +62,7 @@ class KafkaSource:
     isolation_level: str = "read_committed"
     max_offsets_per_trigger: int | None = None
     fail_on_data_loss: bool = True
+    group_id: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,6 +81,8 @@ class KafkaSource:
             )
         if self.max_offsets_per_trigger is not None and self.max_offsets_per_trigger < 1:
             raise ConfigurationError("max_offsets_per_trigger of KafkaSource is a number of offsets, at least 1")
+        if self.group_id is not None and not self.group_id:
+            raise ConfigurationError("group_id of KafkaSource is empty", remedy="leave it out, or name a group")
         self._check_start()
         for name in self.options:
             if name.lower() in _RESERVED:
@@ -175,6 +180,7 @@ _PLAIN_FIELDS = (
     "isolation_level",
     "max_offsets_per_trigger",
     "fail_on_data_loss",
+    "group_id",
     "options",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,16 @@ from airflow_ft.core.errors import (
     TurnHeldError,
 )
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, Outcome, PipelineStatus, RunKey
+from airflow_ft.core.model import (
+    AbortReason,
+    AfterAbort,
+    Checkpoint,
+    CheckpointState,
+    HaltReason,
+    Outcome,
+    PipelineStatus,
+    RunKey,
+)
 from airflow_ft.core.steps import commit_step, confirm_step, prepare_step, recover_step
 from tests.core.systems import NoArchive, Systems
 from tests.core.world import PIPELINE, RUN, World
@@ -228,6 +238,30 @@ def test_old_markers_are_forgotten_below_the_floor_only(world: World) -> None:
         world.steps(world.context(run=run))
     assert sorted(world.systems["db"].markers) == [3, 4, 5]
     assert world.systems["db"].floor == 2
+
+
+def test_sources_are_told_how_far_the_newest_confirmed_number_goes(world: World) -> None:
+    numbers = world.stage(3)
+    world.steps(world.context())
+    told: list[int] = []
+    for number in numbers:
+        assert world.store.checkpoint(PIPELINE, number).finalised
+    world.stage(2, run=RunKey("dag", "run-2"))
+    context = world.context(run=RunKey("dag", "run-2"))
+    recover_step(context)
+    for step in (lambda name: prepare_step(context, world.delivery, world.config, name), partial(commit_step, context)):
+        for name in world.delivery.names:
+            step(name)
+
+    def away(_: Checkpoint) -> None:
+        raise SinkUnavailableError("the source's cluster is away.")
+
+    confirm_step(context, world.config, NoArchive(), away)  # type: ignore[arg-type]
+    assert not world.store.checkpoint(PIPELINE, 5).finalised  # so that the next run does it again
+    confirm_step(context, world.config, NoArchive(), lambda c: told.append(c.number))  # type: ignore[arg-type]
+    confirm_step(context, world.config, NoArchive(), lambda c: told.append(c.number))  # type: ignore[arg-type]
+    assert told == [5]
+    assert world.store.checkpoint(PIPELINE, 4).finalised and world.store.checkpoint(PIPELINE, 5).finalised
 
 
 def test_a_token_that_vanished_while_all_was_settled_is_seeded_anew(world: World) -> None:

@@ -1,0 +1,56 @@
+"""Tells the systems that are read how far a confirmed checkpoint goes: consumer groups, for those who watch their lag.
+
+Nothing rests on it: the pipeline's positions are in its checkpoints. It follows COMPLETED under the `finalised` flag
+(DESIGN 3), so after a crash, or while Kafka is away, the next run does it again; of several numbers the last counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.model import Checkpoint
+from airflow_ft.core.ports import ConnectionResolver
+from airflow_ft.sources.kafka import KafkaSource
+
+if TYPE_CHECKING:
+    from airflow_ft.sources import Source
+
+log = logging.getLogger(__name__)
+
+
+class GroupOffsets:
+    """Commits the end positions of a checkpoint to the `group_id` of each Kafka source. See `core.ports.Progress`."""
+
+    def __init__(self, sources: Mapping[str, Source], connections: ConnectionResolver) -> None:
+        self._sources = {n: s for n, s in sources.items() if isinstance(s, KafkaSource) and s.group_id}
+        self._connections = connections
+
+    def __call__(self, checkpoint: Checkpoint) -> None:
+        """SinkUnavailableError or SinkAccessError, naming the connection, when a cluster does not take them."""
+        for name, source in self._sources.items():
+            ends = checkpoint.positions.get(name, {}).get("end")
+            if ends:
+                self._commit(source, ends)
+
+    def _commit(self, source: KafkaSource, ends: Mapping[str, Mapping[str, int]]) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+
+        group = str(source.group_id)
+        clients = KafkaClients(KafkaSettings.from_connection(self._connections(source.conn_id)))
+        offsets: list[Any] = [
+            TopicPartition(topic, int(partition), offset)
+            for topic, partitions in ends.items()
+            for partition, offset in partitions.items()
+            if offset >= 0  # Spark's -1 and -2 stand for places that it has not looked up
+        ]
+        with closing(clients.consumer(group)) as consumer:
+            try:
+                consumer.commit(offsets=offsets, asynchronous=False)
+            except KafkaException as error:
+                raise clients.error(error.args[0], f"committing the offsets of group {group}") from None
+        log.info("group %s stands at the end of what is confirmed (%d partitions)", group, len(offsets))

@@ -1,0 +1,66 @@
+"""The consumer group of a Kafka source follows what is confirmed, as a lag monitor sees it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
+from airflow_ft.core.model import Checkpoint
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sources import FileSource, KafkaSource
+from airflow_ft.sources.progress import GroupOffsets
+from tests.conftest import TopicFactory
+from tests.core.test_planning import staged
+from tools.servers import Kafka
+from tools.servers.processes import free_port
+
+pytestmark = pytest.mark.server
+
+
+def confirmed(topic: str, end: dict[str, int]) -> Checkpoint:
+    return staged(1, positions={"orders": {"start": None, "end": {topic: end}}, "files": {"start": 0, "end": 7}})
+
+
+def group_offsets(bootstrap: str, source: KafkaSource, **extra: Any) -> GroupOffsets:
+    settings = {"bootstrap.servers": bootstrap, "group.id": "of-other-code", "airflow_ft_timeout": 5, **extra}
+    files = FileSource(path="/data", format="csv", schema="id bigint")
+    return GroupOffsets(
+        {"orders": source, "files": files}, lambda conn_id: ConnectionInfo(conn_id, "kafka", extra=settings)
+    )
+
+
+def committed(kafka: Kafka, group: str, topic: str, partitions: int) -> list[int]:
+    with closing(Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})) as consumer:
+        places = [TopicPartition(topic, number) for number in range(partitions)]
+        return [place.offset for place in consumer.committed(places, 30)]
+
+
+def test_the_group_stands_where_the_confirmed_checkpoint_ends(kafka: Kafka, topic_factory: TopicFactory) -> None:
+    topic = topic_factory(partitions=3)
+    group = f"monitor-{topic}"
+    progress = group_offsets(kafka.bootstrap, KafkaSource(topics=[topic], group_id=group))
+    progress(confirmed(topic, {"0": 10, "1": 0, "2": -1}))
+    assert committed(kafka, group, topic, 3) == [10, 0, -1001]
+    progress(confirmed(topic, {"0": 12, "1": 5, "2": 3}))
+    progress(confirmed(topic, {"0": 12, "1": 5, "2": 3}))
+    assert committed(kafka, group, topic, 3) == [12, 5, 3]
+
+
+def test_without_a_group_nothing_is_committed(topic_factory: TopicFactory) -> None:
+    topic = topic_factory(partitions=1)
+    nobody = f"127.0.0.1:{free_port()}"
+    group_offsets(nobody, KafkaSource(topics=[topic]))(confirmed(topic, {"0": 10}))  # connects to nothing
+
+
+def test_a_cluster_that_is_away_is_named(topic_factory: TopicFactory) -> None:
+    topic = topic_factory(partitions=1)
+    nobody = f"127.0.0.1:{free_port()}"
+    progress = group_offsets(
+        nobody, KafkaSource(topics=[topic], group_id="monitor", conn_id="kafka_orders"), **{"socket.timeout.ms": 1000}
+    )
+    with pytest.raises((SinkUnavailableError, SinkAccessError), match=r"'kafka_orders'.*offsets of group monitor"):
+        progress(confirmed(topic, {"0": 10}))
