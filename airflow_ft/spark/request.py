@@ -57,8 +57,8 @@ class StageRequest:
     master, conf: for spark-submit. jars: jar files or folders of them; without any, Spark fetches the Kafka
     connector by itself when a source needs it (`spark.jars.packages`). packages: further Maven coordinates.
     python_path: folders to import the job from, besides those of the running interpreter.
-    retained_batches: how many micro-batches Spark keeps state for: it has to cover all that is unconfirmed or
-    retained, since a rewind goes back to them.
+    retained_batches: how many micro-batches Spark keeps state for. A rewind goes back to the last delivered one, so
+    staging ends when that many wait for delivery; the next run goes on.
     """
 
     pipeline: str

@@ -48,7 +48,15 @@ if TYPE_CHECKING:
 # How long a query may take to stop before the process ends without it, in seconds: a job may hang in its own code.
 STOP_SECONDS = 15.0
 
+# Batches that Spark keeps beyond those that wait for delivery: the last delivered one, to which a rewind goes, and the
+# one under way.
+SPARE_BATCHES = 2
+
 log = logging.getLogger("airflow_ft.spark")
+
+
+class _QueueIsFull(Exception):
+    """As many checkpoints wait for delivery as Spark keeps state for: more could not be rewound any more (I10)."""
 
 
 def main(folder: str) -> int:
@@ -147,8 +155,14 @@ class Attempt:
             stop=stopper,
         )
 
+        waiting = sum(checkpoint.is_undelivered for checkpoint in store.open_checkpoints(request.pipeline))
+        room = request.retained_batches - SPARE_BATCHES - waiting
+
         def on_batch(batch: DataFrame, batch_id: int) -> None:
             try:
+                publisher.settle()
+                if len(publisher.published) >= room:
+                    raise _QueueIsFull
                 durable.freeze()
                 self._on_batch(job, publisher, location, names, batch, batch_id)
             except BaseException as error:
@@ -170,6 +184,12 @@ class Attempt:
             durable()
         except BaseException as error:
             publisher.close(f"the attempt ended: {type(error).__name__}")
+            if isinstance(self._failed, _QueueIsFull) and publisher.failure is None:
+                log.warning(
+                    "%d checkpoints wait for delivery: no more are staged before; the next run reads what is left",
+                    waiting + len(publisher.published),
+                )
+                return _result(publisher, None)  # the batch under way makes this end an unclean one
             raise
         publisher.close("the attempt ended")
         if publisher.failure is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.core.errors import JobError, StageError
 from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import ColumnStatistics
 from airflow_ft.spark.request import FIXED_CONF, StageRequest
@@ -55,7 +55,10 @@ def stage_batch(
         counted: dict[str, int] = {}
         for sink in (*request.sinks, *request.optional_sinks):
             if sink in frames:
-                counted[sink], statistics[sink] = _write(frames[sink], folder, sink)
+                try:
+                    counted[sink], statistics[sink] = _write(frames[sink], folder, sink)
+                except JobError as error:
+                    raise error.located(pipeline=request.pipeline, checkpoint=number, sink=sink) from None
             else:
                 counted[sink], statistics[sink] = 0, None
     finally:

@@ -39,13 +39,16 @@ def date_text(days: int) -> str:
 
 
 def is_ordered(kind: pa.DataType) -> bool:
-    """Whether minimum and maximum are kept: numbers, booleans, dates, times. Not of text: it would copy user data."""
+    """Whether minimum and maximum are kept: numbers, booleans, dates, times. Not of text: it would copy user data.
+
+    Not of lengths of time either, which no sink takes.
+    """
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
         or pa.types.is_decimal(kind)
         or pa.types.is_boolean(kind)
-        or pa.types.is_temporal(kind)
+        or (pa.types.is_temporal(kind) and not pa.types.is_duration(kind) and not pa.types.is_interval(kind))
     )
 
 

@@ -78,6 +78,21 @@ def test_each_micro_batch_is_a_checkpoint_and_the_next_run_goes_on(pipeline: Sta
     assert [row["n"] for row in pipeline.all_rows()] == [0, 1, 2, 3]
 
 
+def test_no_more_is_staged_than_could_be_rewound(pipeline: StageWorld) -> None:
+    """Spark keeps the state of so many batches; when all of them wait for delivery, delivery goes first."""
+    for n in range(8):
+        pipeline.add_file(f"f{n}", [{"k": "a", "n": n}])
+    sources = _numbers(pipeline, max_files_per_trigger=1)
+    request = pipeline.request(f"{JOBS}:Plain", sources, retained_batches=7)
+    first = pipeline.complete(request)
+    assert len(first.numbers) == 5 and first.position is None
+    assert any(line.startswith("5 checkpoints wait for delivery") for line in pipeline.lines)
+    assert pipeline.complete(pipeline.request(f"{JOBS}:Plain", sources, retained_batches=7)).numbers == ()
+    rest = pipeline.complete(pipeline.request(f"{JOBS}:Plain", sources))
+    assert rest.rows == {"orders": 3}
+    assert [row["n"] for row in pipeline.all_rows()] == list(range(8))
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

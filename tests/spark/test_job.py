@@ -145,6 +145,25 @@ def test_values_are_exact_and_statistics_are_those_of_the_rows(spark: SparkSessi
     assert reader.statistics("orders") == table_statistics(table)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "cast(unhex('61FF') as string)",
+        "array('a', null, cast(unhex('C3') as string))",
+        "map('k', cast(unhex('FF') as string))",
+        "map(cast(unhex('FF') as string), 1)",
+        "named_struct('n', 1, 'in.ner', array(named_struct('text', cast(unhex('EDA080') as string))))",
+    ],
+)
+def test_text_that_is_not_utf8_is_refused_before_anything_is_published(
+    spark: SparkSession, tmp_path: Path, value: str
+) -> None:
+    """A sink would find it only when it sends the rows, perhaps after another sink has committed."""
+    frame = spark.sql(f"select 1 as id, {value} as note union all select 2, null")
+    with pytest.raises(JobError, match=r"checkpoint 1, sink 'orders', column 'note': 1 of its values .* not UTF-8"):
+        stage_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), frame, 0, 1, {})
+
+
 def test_sources_are_known_by_name_in_sparks_order(spark: SparkSession, tmp_path: Path) -> None:
     specs = {}
     for name in ("one", "two"):
