@@ -41,8 +41,15 @@ _MIN_AGE = _arg(
 )
 
 
-def _command(name: str, about: str, *args: Arg) -> ActionCommand:
-    func = lazy_load_command(f"airflow_ft.commands.{name}")
+_IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
+
+
+def _act(name: str, about: str) -> Arg:
+    return _arg(f"--{name}", type=int, metavar="NUMBER", default=None, help=about)
+
+
+def _command(name: str, where: str, about: str, *args: Arg) -> ActionCommand:
+    func = lazy_load_command(f"airflow_ft.commands.{where}.{name.replace('-', '_')}")
     return ActionCommand(name=name, help=about, func=func, args=(*args, _STORE))
 
 
@@ -52,18 +59,43 @@ def get_ft_cli_commands() -> list[CLICommand]:
         GroupCommand(
             name="ft",
             help="Exactly-once pipelines: look at their checkpoints, settle what is in doubt",
-            subcommands=(
-                _command("pipelines", "List the pipelines", ARG_OUTPUT),
-                _command("checkpoints", "List a pipeline's newest checkpoints", _PIPELINE, _LIMIT, ARG_OUTPUT),
-                _command("events", "Print the event log, newest first", _PIPELINE, _ANY_NUMBER, _LIMIT, ARG_OUTPUT),
-                _command("show", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),
-                _command("recover", "Settle what is in doubt, from the stored plans", _PIPELINE, _MIN_AGE),
-                _command(
-                    "abort", "Abort a checkpoint that is not decided", _PIPELINE, _NUMBER, _REWIND, _REASON, ARG_YES
-                ),
-                _command("rewind", "Compute all rows that are not delivered yet again", _PIPELINE, _REASON, ARG_YES),
-                _command("resume", "Let a HALTED pipeline go on", _PIPELINE, ARG_YES),
-                _command("adopt", "Take the sinks over from a decision log that is lost", _PIPELINE, ARG_YES),
-            ),
+            subcommands=(*_looking(), *_settling()),
         )
     ]
+
+
+def _looking() -> tuple[ActionCommand, ...]:
+    return (
+        _command("pipelines", "looking", "List the pipelines", ARG_OUTPUT),
+        _command("checkpoints", "looking", "List a pipeline's newest checkpoints", _PIPELINE, _LIMIT, ARG_OUTPUT),
+        _command("events", "looking", "Print the event log, newest first", _PIPELINE, _ANY_NUMBER, _LIMIT, ARG_OUTPUT),
+        _command("show", "looking", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),
+    )
+
+
+def _settling() -> tuple[ActionCommand, ...]:
+    return (
+        _command(
+            "in-doubt",
+            "doubt",
+            "List what is not settled and what each sink says of it; with a NUMBER: act on it",
+            _IN_PIPELINE,
+            _act("commit", "deliver this checkpoint under its marker"),
+            _act("abort", "give this checkpoint up, if it is not decided"),
+            _act("quarantine", "keep this checkpoint as it is; nothing later is delivered meanwhile"),
+            _act("redeliver", "deliver this decided checkpoint, also into a sink that has lost its token"),
+            _REWIND,
+            _REASON,
+            ARG_YES,
+            ARG_OUTPUT,
+        ),
+        _command("recover", "settling", "Settle what is in doubt, from the stored plans", _PIPELINE, _MIN_AGE),
+        _command(
+            "abort", "settling", "Abort a checkpoint that is not decided", _PIPELINE, _NUMBER, _REWIND, _REASON, ARG_YES
+        ),
+        _command(
+            "rewind", "settling", "Compute all rows that are not delivered yet again", _PIPELINE, _REASON, ARG_YES
+        ),
+        _command("resume", "settling", "Let a HALTED pipeline go on", _PIPELINE, ARG_YES),
+        _command("adopt", "settling", "Take the sinks over from a decision log that is lost", _PIPELINE, ARG_YES),
+    )

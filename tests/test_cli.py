@@ -29,7 +29,7 @@ def parser() -> ArgumentParser:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path)
-    monkeypatch.setattr("airflow_ft.commands.participant_factory", lambda _: Systems(world.systems))
+    monkeypatch.setattr("airflow_ft.commands.common.participant_factory", lambda _: Systems(world.systems))
     return world
 
 
@@ -124,7 +124,7 @@ def test_rewind_gives_up_what_is_not_delivered(world: World, ft: Any) -> None:
 def test_rewind_refuses_what_is_decided(world: World, ft: Any) -> None:
     prepared(world)
     steps.commit_step(world.context(), "db")
-    with pytest.raises(SystemExit, match="airflow ft recover"):
+    with pytest.raises(SystemExit, match="airflow ft in-doubt"):
         ft("rewind", PIPELINE, "--yes")
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.COMMITTING
 
@@ -166,3 +166,58 @@ def test_a_living_process_is_not_fenced_by_a_command(world: World, ft: Any, monk
         pytest.raises(SystemExit, match="at work"),
     ):
         ft("recover", PIPELINE)
+
+
+def test_in_doubt_lists_each_sink_and_what_is_known(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    assert "nothing is in doubt" in ft("in-doubt")
+    prepared(world)
+    steps.commit_step(world.context(), "db")
+    db, log = json.loads(ft("in-doubt", "-o", "json"))
+    assert (db["pipeline"], db["checkpoint"], db["sink"], db["state"]) == (PIPELINE, "1", "db", "COMMITTING")
+    assert (db["finding"], log["finding"]) == ("delivered", "absent")
+    assert "committed by epoch" in db["known"] and "not delivered as of now" in log["known"]
+
+
+@pytest.mark.parametrize(
+    ("act", "state"),
+    [("commit", "COMPLETED"), ("abort", "ABORTED"), ("quarantine", "QUARANTINED")],
+)
+def test_in_doubt_acts_when_told_to_and_logs_by_whom(
+    world: World, ft: Any, act: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    prepared(world)
+    asked: list[str] = []
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        return "n"
+
+    monkeypatch.setattr("builtins.input", answer)
+    with pytest.raises(SystemExit, match="Nothing was changed"):
+        ft("in-doubt", "--pipeline", PIPELINE, f"--{act}", "1")
+    assert "checkpoint 1 (PREPARED, 20 rows)".lower() in asked[0].lower()
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
+    assert state in ft("in-doubt", "--pipeline", PIPELINE, f"--{act}", "1", "--yes", "--reason", "a test")
+    events = " ".join(event.message for event in world.store.events(PIPELINE))
+    assert f"`airflow ft in-doubt --{act} 1` by ada: a test" in events
+
+
+def test_an_act_needs_the_pipeline_and_explains_what_it_refuses(world: World, ft: Any) -> None:
+    world.stage(1)
+    with pytest.raises(SystemExit, match="say --pipeline NAME"):
+        ft("in-doubt", "--commit", "1")
+    with pytest.raises(SystemExit, match="it is STAGED: there is nothing to commit"):
+        ft("in-doubt", "--pipeline", PIPELINE, "--commit", "1", "--yes")
+    with pytest.raises(SystemExit, match="no such checkpoint"):
+        ft("in-doubt", "--pipeline", PIPELINE, "--abort", "9", "--yes")
+
+
+def test_rewind_and_recover_leave_what_is_quarantined(world: World, ft: Any) -> None:
+    prepared(world)
+    ft("in-doubt", "--pipeline", PIPELINE, "--quarantine", "1", "--yes")
+    assert "checkpoint 1 is QUARANTINED" in ft("recover", PIPELINE)
+    with pytest.raises(SystemExit, match="it is QUARANTINED"):
+        ft("rewind", PIPELINE, "--yes")
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.QUARANTINED

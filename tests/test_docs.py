@@ -68,9 +68,9 @@ def test_every_command_that_a_page_shows_exists() -> None:
 
     (group,) = get_ft_cli_commands()
     known = {command.name for command in group.subcommands}  # type: ignore[union-attr]
-    shown = {name for text in TEXT.values() for name in re.findall(r"airflow ft ([a-z]+)", text)}
+    shown = {name for text in TEXT.values() for name in re.findall(r"airflow ft ([a-z-]+)", text)}
     assert shown <= known
-    assert known == set(re.findall(r"^airflow ft ([a-z]+)", TEXT["docs/operations.md"], re.MULTILINE))
+    assert known == set(re.findall(r"^airflow ft ([a-z-]+)", TEXT["docs/operations.md"], re.MULTILINE))
 
 
 def test_every_error_is_explained() -> None:

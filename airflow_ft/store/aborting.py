@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, Promise, RunKey, SparkPosition
-from airflow_ft.core.transitions import IN_DOUBT
+from airflow_ft.core.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import clean_text
@@ -130,7 +130,7 @@ def _rewind(
     """
     concerned = [c for c in write.open_checkpoints() if c.number >= rewind_from]
     for checkpoint in concerned:
-        if checkpoint.state in IN_DOUBT:
+        if checkpoint.state in MAY_BE_VISIBLE:
             raise write.conflict(
                 checkpoint.number,
                 f"it is {checkpoint.state.value}, so checkpoint {rewind_from} and later cannot be rewound yet.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
-from airflow_ft.core.transitions import IN_DOUBT
+from airflow_ft.core.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import clean_text
@@ -26,7 +26,9 @@ class AdoptionOperations:
                 raise write.conflict(0, "it is not HALTED, so nothing has to be adopted.")
             checkpoints = write.open_checkpoints()
             for checkpoint in checkpoints:
-                if checkpoint.state in IN_DOUBT:  # its markers may stand in the sinks: recovery settles it, not this
+                if (
+                    checkpoint.state in MAY_BE_VISIBLE
+                ):  # its markers may stand in the sinks: recovery settles it, not this
                     raise write.conflict(checkpoint.number, f"it is {checkpoint.state.value}: settle it first.")
             mine: int = max(write.row["epoch"], epoch) + 1
             newest = max(delivered.values(), default=0)

@@ -9,6 +9,7 @@ from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, Outcome, Plan, Promise, Proof, Segment
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind, numbers_text, plan_text
+from airflow_ft.store.quarantine import require_nothing_quarantined
 from airflow_ft.store.rows import json_text, proof_text
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
@@ -33,6 +34,7 @@ class DeliveryOperations:
                 return checkpoint.plan
             if checkpoint.state is not S.STAGED:
                 raise write.conflict(plan.number, f"it is {checkpoint.state.value}; only a STAGED one is planned.")
+            require_nothing_quarantined(write, plan.number)
             _require_own_segment(write, checkpoint, plan)
             parts = [_require_deliverable(write, plan.number, segment) for segment in plan.segments]
             write.update_checkpoint(checkpoint, plan=text)
@@ -158,6 +160,7 @@ class DeliveryOperations:
             plan = checkpoint.plan
             if checkpoint.state is not S.PREPARED or plan is None:
                 raise write.conflict(number, f"it is {checkpoint.state.value}; only a PREPARED one is decided.")
+            require_nothing_quarantined(write, number)
             votes = _prepared(checkpoint)
             if set(votes) != {p.name for p in plan.participants} or dict(prepared) != votes:
                 # Hole 7: a decision may only land on the very attempts that it counts.

@@ -12,6 +12,7 @@ from airflow_ft.store.database import Database
 from airflow_ft.store.delivery import DeliveryOperations
 from airflow_ft.store.epochs import EpochOperations
 from airflow_ft.store.migrations import migrate
+from airflow_ft.store.quarantine import QuarantineOperations
 from airflow_ft.store.reading import ReadingOperations
 from airflow_ft.store.rows import to_time
 from airflow_ft.store.staging import StagingOperations
@@ -23,6 +24,7 @@ class SqlStore(
     DeliveryOperations,
     AbortingOperations,
     AdoptionOperations,
+    QuarantineOperations,
     ReadingOperations,
 ):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.

@@ -29,13 +29,14 @@ class System:
     declines_in_commit: bool = False
     token_is_gone: bool = False
     foreign: bool = False
+    owner: str = "other"
 
     def raise_head(self, fence: Fence) -> None:
         if self.foreign:
             raise ForeignOwnerError("the head belongs to another installation.", remedy="`airflow ft adopt`.")
         if fence.rank < self.rank:
             raise FencedError(f"the head is at {self.rank}, this is {fence.rank}.", head_epoch=self.rank[0])
-        self.rank = fence.rank
+        self.rank, self.owner = fence.rank, fence.installation
 
 
 @dataclass
@@ -101,7 +102,7 @@ class ModelParticipant:
         self.system.markers = {n: proof for n, proof in self.system.markers.items() if n > self.system.floor}
 
     def head(self, pipeline: str) -> SinkHead | None:
-        return None if self.system.token_is_gone else SinkHead("other", self.system.rank[0], self.system.last)
+        return None if self.system.token_is_gone else SinkHead(self.system.owner, self.system.rank[0], self.system.last)
 
     def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
         if not foreign:

@@ -38,8 +38,9 @@ def test_checkpoint_settings_survive_json_and_unknown_ones_are_named() -> None:
 
 
 def test_final_states_are_final() -> None:
-    final = {CheckpointState.COMPLETED, CheckpointState.ABORTED, CheckpointState.SUBSUMED, CheckpointState.QUARANTINED}
+    final = {CheckpointState.COMPLETED, CheckpointState.ABORTED, CheckpointState.SUBSUMED}
     assert not {old for old, _ in TRANSITIONS} & final
+    assert not is_allowed(CheckpointState.QUARANTINED, CheckpointState.ABORTED)  # never lost in silence
     assert not is_allowed(CheckpointState.PREPARED, CheckpointState.SUBSUMED)  # hole 9: rows twice
     assert not is_allowed(CheckpointState.COMMITTING, CheckpointState.ABORTED)  # I3
 

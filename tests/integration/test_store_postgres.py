@@ -24,6 +24,7 @@ from tests.store.test_concurrency import TestRaces
 from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, TestVotes
 from tests.store.test_epochs import TestEpochs, TestHalts, TestLeases, TestPipelines, TestTurns
 from tests.store.test_reading import TestReading
+from tests.store.test_quarantine import TestQuarantine
 from tests.store.test_staging import TestStaging
 from tools.servers import Postgres
 
@@ -37,6 +38,7 @@ __all__ = [
     "TestPipelines",
     "TestPlans",
     "TestProofs",
+    "TestQuarantine",
     "TestRaces",
     "TestReading",
     "TestRewinds",

@@ -102,6 +102,11 @@ def every_operation(store: Store) -> None:
     scene.prepare(number)
     scene.abort(number, AfterAbort.REWOUND, number)
     scene.rolled_back(number, "xa")
+    kept = scene.stage(2)[0]
+    scene.prepare(kept)
+    scene.quarantine(kept)
+    scene.release(kept)
+    scene.abort(kept)
     store.rewind(PIPELINE, 2, 1, None, "a test")
     store.prune(PIPELINE, 1)
     store.enter_turn(PIPELINE, RUN, store.now())

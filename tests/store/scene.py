@@ -145,6 +145,12 @@ class Scene:
             self.pipeline, self.epoch, number, AbortReason.DECLINED, "too long", after, rewind_from, back_to
         )
 
+    def quarantine(self, number: int, message: str = "a test.") -> Checkpoint:
+        return self.store.quarantine(self.pipeline, self.epoch, number, message)
+
+    def release(self, number: int, message: str = "a test.") -> Checkpoint:
+        return self.store.release(self.pipeline, self.epoch, number, message)
+
     def rolled_back(self, number: int, participant: str) -> Checkpoint:
         return self.store.record_rollback(self.pipeline, self.epoch, number, participant)
 

@@ -40,6 +40,8 @@ def moves(scene: Scene, dice: random.Random, number: int) -> dict[str, Callable[
         "abort and rewind": lambda: scene.abort(number, AfterAbort.REWOUND, start),
         "rewind": lambda: scene.store.rewind(PIPELINE, scene.epoch, start, a_position(start), "a walk"),
         "prune": lambda: scene.store.prune(PIPELINE, number),
+        "quarantine": lambda: scene.quarantine(number),
+        "release": lambda: scene.release(number),
     }
 
 
@@ -50,6 +52,7 @@ NEXT = {
     S.PREPARED: ["decide"],
     S.COMMITTING: ["prove"],
     S.COMPLETED: ["finalise"],
+    S.QUARANTINED: ["release"],
 }
 
 
@@ -110,7 +113,16 @@ def check_laws(scene: Scene, before: dict[int, Checkpoint]) -> dict[int, Checkpo
         and len(retained) == 2
         and c.delivered_by < retained[-1]
     ]
-    decided = [c for c in now.values() if c.state in (S.COMMITTING, S.COMPLETED)]
+    decided = [c for c in now.values() if c.decided_at is not None]
+    for checkpoint in decided:
+        assert checkpoint.state in (S.COMMITTING, S.COMPLETED, S.QUARANTINED)  # I3: never lost again
+    kept = [c.number for c in now.values() if c.state is S.QUARANTINED]
+    assert len(kept) <= 1
+    for number in kept:  # I4: nothing goes past it
+        new = [
+            n for n, c in now.items() if n > number and c.decided_at and not (before.get(n) and before[n].decided_at)
+        ]
+        assert not new
     assert store.last_delivered(PIPELINE, "db") == max((c.number for c in decided), default=0)
     completed = [c.number for c in now.values() if c.state is S.COMPLETED]
     latest = store.latest_confirmed(PIPELINE)

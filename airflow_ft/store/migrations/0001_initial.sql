@@ -84,10 +84,10 @@ CREATE TABLE checkpoint (
     completed_at BIGINT,
     is_open SMALLINT GENERATED ALWAYS AS (
         CASE
-            WHEN state IN ('TRIGGERED', 'STAGED', 'PREPARED', 'COMMITTING') THEN 1
+            WHEN state IN ('TRIGGERED', 'STAGED', 'PREPARED', 'COMMITTING', 'QUARANTINED') THEN 1
             WHEN state = 'COMPLETED' AND finalised = 0 THEN 1
             WHEN rollback_pending = 1 THEN 1
-            WHEN segment_digest IS NOT NULL AND delivered_by IS NULL AND state <> 'QUARANTINED'
+            WHEN segment_digest IS NOT NULL AND delivered_by IS NULL
                 AND (after_abort IS NULL OR after_abort <> 'rewound') THEN 1
             ELSE 0
         END

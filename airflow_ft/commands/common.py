@@ -1,0 +1,133 @@
+"""What the commands share: the decision log, the question before an act, tables, and our errors without a traceback."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from airflow.cli.simple_table import AirflowConsole
+
+from airflow_ft import settings
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.core.lease import Worker
+from airflow_ft.core.model import Checkpoint, CheckpointState
+from airflow_ft.hooks.connections import server_connections
+from airflow_ft.hooks.store import open_configured_store, participant_factory
+
+if TYPE_CHECKING:
+    from airflow_ft.core.ports import ParticipantFactory, Store
+
+
+Command = Callable[[Namespace], None]
+
+
+def command(function: Command) -> Command:
+    """Errors of ours end the command with their message and status 1, without a traceback."""
+
+    @wraps(function)
+    def run(args: Namespace) -> None:
+        try:
+            function(args)
+        except AirflowFtError as error:
+            raise SystemExit(str(error)) from error
+
+    return run
+
+
+@contextmanager
+def open_store(args: Namespace) -> Iterator[Store]:
+    """The decision log that `--store` or the configuration names; ConfigurationError for an unknown pipeline."""
+    with closing(open_configured_store(args.store, server_connections)) as store:
+        if pipeline := getattr(args, "pipeline", None):
+            try:
+                store.pipeline(pipeline)
+            except KeyError:
+                known = ", ".join(row.name for row in store.pipelines()) or "none"
+                raise ConfigurationError(
+                    f"the decision log {store.url} knows no pipeline {pipeline!r}.",
+                    remedy=f"known are: {known}. Another log is named by --store.",
+                ) from None
+        yield store
+
+
+def find_checkpoint(store: Store, pipeline: str, number: int) -> Checkpoint:
+    """The checkpoint, or a ConfigurationError that says where to look."""
+    try:
+        return store.checkpoint(pipeline, number)
+    except KeyError:
+        raise ConfigurationError(
+            "there is no such checkpoint.",
+            remedy=f"`airflow ft checkpoints {pipeline}` lists them.",
+            pipeline=pipeline,
+            checkpoint=number,
+        ) from None
+
+
+def participants() -> ParticipantFactory:
+    """Opens participants over the connections that the command line may read."""
+    return participant_factory(server_connections)
+
+
+def worker() -> Worker:
+    """Who acts: not a task."""
+    return Worker(task="", try_number=1)
+
+
+def lease() -> float:
+    """Seconds."""
+    return settings.lease_seconds()
+
+
+def signature(args: Namespace, command: str) -> str:
+    """For the event log: which command, by whom, and why."""
+    return f"`airflow ft {command}` by {getpass.getuser()}" + (f": {args.reason}" if args.reason else "")
+
+
+def print_table(rows: Sequence[dict[str, Any]], output: str) -> None:
+    """Rows as Airflow prints them: a table, json, yaml."""
+    AirflowConsole().print_as(data=list(rows), output=output)
+
+
+def say(text: str) -> None:
+    """A line for the user."""
+    sys.stdout.write(text + "\n")
+
+
+def sure(args: Namespace, question: str) -> None:
+    """Asks, unless --yes was given; ends the command when the answer is not yes."""
+    if args.yes:
+        return
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        raise SystemExit("Nothing was changed.")
+
+
+def time_text(at: datetime | None) -> str:
+    """Seconds, UTC."""
+    return f"{at:%Y-%m-%d %H:%M:%S}Z" if at else ""
+
+
+def rows_text(checkpoint: Checkpoint) -> str:
+    """Rows over all sinks."""
+    return f"{checkpoint.segment.total_rows:,}" if checkpoint.segment else "0"
+
+
+def state_text(checkpoint: Checkpoint) -> str:
+    """The state, and what became of the rows."""
+    text = checkpoint.state.value
+    if checkpoint.reason is not None:
+        text += (
+            f" ({checkpoint.reason}, {checkpoint.after_abort})" if checkpoint.after_abort else f" ({checkpoint.reason})"
+        )
+    if checkpoint.state is not CheckpointState.COMPLETED and checkpoint.delivered_by:
+        text += f", delivered by {checkpoint.delivered_by}"
+    return text

@@ -1,0 +1,101 @@
+"""`airflow ft in-doubt`: what is not settled, what each sink says of it, and a person's decision."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from datetime import timedelta
+
+from airflow_ft.commands.common import (
+    command,
+    find_checkpoint,
+    lease,
+    open_store,
+    participants,
+    print_table,
+    rows_text,
+    say,
+    signature,
+    state_text,
+    sure,
+    worker,
+)
+from airflow_ft.core.doubt import doubts
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import AfterAbort
+from airflow_ft.core.ports import Store
+from airflow_ft.core.resolution import Resolver
+
+ACTS = {
+    "commit": "Deliver it under its marker",
+    "abort": "Give it up",
+    "quarantine": "Keep it as it is, and deliver nothing later until you take it back",
+    "redeliver": "Deliver it, also into a sink that has lost its token: are you sure that its rows are not there",
+}
+
+
+@command
+def in_doubt(args: Namespace) -> None:
+    """`airflow ft in-doubt`, and with an act: on one checkpoint."""
+    chosen = [(act, number) for act in ACTS if (number := getattr(args, act)) is not None]
+    with open_store(args) as store:
+        if not chosen:
+            _list(store, args)
+            return
+        if args.pipeline is None:
+            raise ConfigurationError(
+                "no pipeline is named.", remedy="say --pipeline NAME with the checkpoint's number."
+            )
+        _act(store, args, *chosen[0])
+
+
+def _list(store: Store, args: Namespace) -> None:
+    names = [args.pipeline] if args.pipeline else [row.name for row in store.pipelines()]
+    found = doubts(store, names, participants())
+    if not found and args.output == "table":
+        say("nothing is in doubt")
+        return
+    rows = [
+        {
+            "pipeline": doubt.pipeline,
+            "checkpoint": doubt.number or "",
+            "sink": doubt.participant,
+            "state": doubt.state,
+            "age": age_text(doubt.age),
+            "finding": doubt.evidence.finding.value,
+            "known": doubt.evidence.text,
+            "next": doubt.advice,
+        }
+        for doubt in found
+    ]
+    print_table(rows, args.output)
+
+
+def _act(store: Store, args: Namespace, act: str, number: int) -> None:
+    found = find_checkpoint(store, args.pipeline, number)
+    for doubt in doubts(store, [args.pipeline], participants()):
+        if doubt.number in (number, 0):
+            say(f"{doubt.participant or doubt.pipeline}: {doubt.evidence.text}")
+    after = AfterAbort.REWOUND if args.rewind else AfterAbort.CARRIED
+    fate = f", its rows are {after}" if act == "abort" else ""
+    sure(args, f"Checkpoint {number} ({state_text(found)}, {rows_text(found)} rows): {ACTS[act]}{fate}?")
+    who = signature(args, f"in-doubt --{act} {number}")
+    resolver = Resolver(store, args.pipeline, participants(), who, worker(), lease())
+    match act:
+        case "commit":
+            found = resolver.commit(number)
+        case "abort":
+            found = resolver.abort(number, after)
+        case "quarantine":
+            found = resolver.quarantine(number)
+        case _:
+            found = resolver.redeliver(number)
+    say(f"checkpoint {number} is {state_text(found)}")
+
+
+def age_text(age: timedelta) -> str:
+    """`3d 4h`, `2h 5m`, `41s`: the two largest units."""
+    seconds = max(0, int(age.total_seconds()))
+    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    while len(parts) > 1 and parts[0][0] == 0:
+        parts.pop(0)
+    return " ".join(f"{value}{unit}" for value, unit in parts[:2])

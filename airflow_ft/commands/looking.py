@@ -1,0 +1,122 @@
+"""Commands that only look: pipelines, checkpoints, events, one checkpoint."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_ft.commands.common import (
+    command,
+    find_checkpoint,
+    open_store,
+    print_table,
+    rows_text,
+    say,
+    state_text,
+    time_text,
+)
+from airflow_ft.core.model import Checkpoint, PipelineStatus
+
+
+@command
+def pipelines(args: Namespace) -> None:
+    """`airflow ft pipelines`."""
+    with open_store(args) as store:
+        rows = []
+        for row in store.pipelines():
+            latest = store.latest_confirmed(row.name)
+            rows.append(
+                {
+                    "pipeline": row.name,
+                    "status": f"HALTED ({row.halt_reason})"
+                    if row.status is PipelineStatus.HALTED
+                    else row.status.value,
+                    "confirmed": latest.number if latest else 0,
+                    "confirmed_at": time_text(latest.completed_at) if latest else "",
+                    "unsettled": sum(not c.is_settled for c in store.open_checkpoints(row.name)),
+                    "epoch": row.epoch,
+                    "at_work": str(row.turn) if row.turn else "",
+                }
+            )
+        print_table(rows, args.output)
+
+
+@command
+def checkpoints(args: Namespace) -> None:
+    """`airflow ft checkpoints PIPELINE`."""
+    with open_store(args) as store:
+        rows = [
+            {
+                "number": c.number,
+                "state": state_text(c),
+                "rows": rows_text(c),
+                "run": str(c.run) if c.run else "",
+                "staged": time_text(c.staged_at),
+                "decided": time_text(c.decided_at),
+                "completed": time_text(c.completed_at),
+            }
+            for c in store.checkpoints(args.pipeline, args.limit)
+        ]
+        print_table(rows, args.output)
+
+
+@command
+def events(args: Namespace) -> None:
+    """`airflow ft events PIPELINE [NUMBER]`."""
+    with open_store(args) as store:
+        rows = [
+            {
+                "at": time_text(e.at),
+                "checkpoint": e.number or "",
+                "epoch": e.epoch,
+                "kind": e.kind,
+                "message": e.message,
+            }
+            for e in store.events(args.pipeline, args.number, args.limit)
+        ]
+        print_table(rows, args.output)
+
+
+@command
+def show(args: Namespace) -> None:
+    """`airflow ft show PIPELINE NUMBER`."""
+    with open_store(args) as store:
+        for line in describe(find_checkpoint(store, args.pipeline, args.number)):
+            say(line)
+
+
+def describe(checkpoint: Checkpoint) -> Iterator[str]:
+    """One checkpoint in lines: state, rows, plan with its reasons, votes and proofs."""
+    yield f"checkpoint {checkpoint.number} of {checkpoint.pipeline}: {state_text(checkpoint)}"
+    if checkpoint.message:
+        yield f"  {checkpoint.message}"
+    if checkpoint.reason is not None:
+        yield f"  {checkpoint.reason.explanation}"
+    yield f"  epoch {checkpoint.epoch}, predecessor {checkpoint.predecessor}, run {checkpoint.run or '-'}"
+    for what in ("triggered", "staged", "prepared", "decided", "completed"):
+        if at := getattr(checkpoint, f"{what}_at"):
+            yield f"  {what:9} {time_text(at)}"
+    if segment := checkpoint.segment:
+        rows = ", ".join(f"{sink} {count:,}" for sink, count in segment.rows.items())
+        yield f"  rows      {segment.total_rows:,} ({rows}), {segment.bytes:,} bytes"
+        yield f"  log       {segment.location} (digest {segment.digest[:16]}...)"
+    if plan := checkpoint.plan:
+        yield f"  plan      delivers {', '.join(str(s.number) for s in plan.segments)}; digest {plan.digest[:16]}..."
+        for reason in plan.reasons:
+            yield f"            {reason}"
+        for participant in plan.participants:
+            yield (
+                f"  {participant.name}: {participant.kind} {participant.strategy} ({participant.promise}), after"
+                f" checkpoint {participant.predecessor}; sinks {', '.join(participant.sinks)}"
+            )
+            vote = checkpoint.votes.get(participant.name)
+            yield f"            {_vote(vote)}" if vote else "            not asked yet"
+
+
+def _vote(vote: Any) -> str:
+    text = f"voted yes (attempt {vote.prepared})" if vote.prepared else f"asked (attempt {vote.attempt})"
+    if vote.proof is not None:
+        counts = ", ".join(f"{sink} {count:,}" for sink, count in vote.proof.counts.items())
+        text += f"; proof of epoch {vote.proof.epoch}: {vote.proof.outcome}, {counts or 'no rows'}"
+    return text

@@ -1,0 +1,139 @@
+"""Commands that act on a whole pipeline, or give a checkpoint up."""
+
+from __future__ import annotations
+
+import getpass
+from argparse import Namespace
+from datetime import timedelta
+
+from airflow_ft.commands.common import (
+    command,
+    find_checkpoint,
+    lease,
+    open_store,
+    participants,
+    rows_text,
+    say,
+    signature,
+    state_text,
+    sure,
+    worker,
+)
+from airflow_ft.core.adoption import adopt as adopt_pipeline
+from airflow_ft.core.adoption import heads
+from airflow_ft.core.coordinator import Coordinator
+from airflow_ft.core.errors import StateConflictError
+from airflow_ft.core.lease import new_epoch
+from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
+from airflow_ft.core.planning import live_plans, quarantined
+from airflow_ft.core.recovery import in_doubt
+from airflow_ft.core.recovery import recover as recover_pipeline
+
+
+@command
+def recover(args: Namespace) -> None:
+    """`airflow ft recover PIPELINE`."""
+    age = timedelta(seconds=args.min_age)
+    with open_store(args) as store:
+        recovery = recover_pipeline(
+            store,
+            args.pipeline,
+            participants(),
+            worker(),
+            min_age=age,
+            lease_seconds=lease(),
+        )
+        for number, state in recovery.settled:
+            say(f"checkpoint {number} was in doubt: it is {state} now")
+        younger = in_doubt(store, args.pipeline)
+        for checkpoint in younger:
+            say(f"checkpoint {checkpoint.number} is {checkpoint.state}, and was left alone (--min-age)")
+        waiting = quarantined(store.open_checkpoints(args.pipeline))
+        for checkpoint in waiting:
+            say(f"checkpoint {checkpoint.number} is QUARANTINED, and is settled by `airflow ft in-doubt` only")
+        if not recovery.settled and not younger and not waiting:
+            say("nothing is in doubt")
+
+
+@command
+def abort(args: Namespace) -> None:
+    """`airflow ft abort PIPELINE NUMBER`."""
+    after = AfterAbort.REWOUND if args.rewind else AfterAbort.CARRIED
+    with open_store(args) as store:
+        found = find_checkpoint(store, args.pipeline, args.number)
+        if found.state not in (CheckpointState.STAGED, CheckpointState.PREPARED):
+            raise StateConflictError(
+                f"it is {found.state}: only what is STAGED or PREPARED can be aborted.",
+                remedy=f"`airflow ft show {args.pipeline} {args.number}` says how it stands.",
+                pipeline=args.pipeline,
+                checkpoint=args.number,
+            )
+        sure(args, f"Abort checkpoint {found.number} ({found.state}, {rows_text(found)} rows), its rows are {after}?")
+        why = signature(args, "abort")
+        with new_epoch(store, args.pipeline, worker(), why, lease()) as (epoch, _):
+            coordinator = Coordinator(store, args.pipeline, epoch, participants())
+            found = coordinator.abort(args.number, AbortReason.USER, why, after)
+        say(f"checkpoint {found.number} is {state_text(found)}")
+
+
+@command
+def rewind(args: Namespace) -> None:
+    """`airflow ft rewind PIPELINE`: all that is published and not decided is computed again by the next run."""
+    with open_store(args) as store:
+        sure(args, f"Compute again what {args.pipeline} has not delivered?")
+        why = signature(args, "rewind")
+        with new_epoch(store, args.pipeline, worker(), why, lease()) as (epoch, _):
+            coordinator = Coordinator(store, args.pipeline, epoch, participants())
+            opened = store.open_checkpoints(args.pipeline)
+            for planned in [*live_plans(opened), *quarantined(opened)]:
+                if planned.state in (CheckpointState.COMMITTING, CheckpointState.QUARANTINED):
+                    raise StateConflictError(
+                        f"it is {planned.state}, so a sink may show its rows already.",
+                        remedy=f"settle it first: `airflow ft in-doubt --pipeline {args.pipeline}`.",
+                        pipeline=args.pipeline,
+                        checkpoint=planned.number,
+                    )
+            if planned_now := live_plans(store.open_checkpoints(args.pipeline)):
+                coordinator.abort(planned_now[0].number, AbortReason.USER, why, AfterAbort.REWOUND)
+            undelivered = [c for c in store.open_checkpoints(args.pipeline) if c.is_undelivered]
+            if undelivered:
+                first = min(c.number for c in undelivered)
+                store.rewind(args.pipeline, epoch, first, store.position_before(args.pipeline, first), why)
+        left = store.pipeline(args.pipeline).base
+        say(f"the next run starts from {left.location} batch {left.batch}" if left else "the next run starts anew")
+
+
+@command
+def resume(args: Namespace) -> None:
+    """`airflow ft resume PIPELINE`."""
+    with open_store(args) as store:
+        row = store.pipeline(args.pipeline)
+        if row.status is not PipelineStatus.HALTED:
+            say(f"{args.pipeline} is not halted")
+            return
+        say(f"{args.pipeline} is HALTED ({row.halt_reason}): {row.halt_message}")
+        sure(args, "Is the cause gone, and shall it go on?")
+        store.resume(args.pipeline, getpass.getuser())
+        say(f"{args.pipeline} is {store.pipeline(args.pipeline).status}")
+
+
+@command
+def adopt(args: Namespace) -> None:
+    """`airflow ft adopt PIPELINE`."""
+    with open_store(args) as store:
+        factory = participants()
+        for name, head in heads(store, args.pipeline, factory).items():
+            say(
+                f"{name}: delivered up to checkpoint {head.number}, owner {head.installation}, epoch {head.epoch}"
+                if head
+                else f"{name}: remembers nothing"
+            )
+        say(f"this decision log is installation {store.installation} ({store.url})")
+        sure(args, "Is the other decision log gone for good, and shall this one go on after what the sinks hold?")
+        adoption = adopt_pipeline(store, args.pipeline, factory, getpass.getuser())
+        say(f"{args.pipeline} is {store.pipeline(args.pipeline).status}, with epoch {adoption.epoch}")
+        if adoption.uneven:
+            say(
+                "The sinks stood at different checkpoints: the lost log was delivering one. Compare them: rows of the"
+                " newest are missing in the others, and cannot be delivered from here."
+            )

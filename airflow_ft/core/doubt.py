@@ -1,0 +1,197 @@
+"""What is not settled, and what each sink says of it: nothing stays silently in doubt.
+
+Only reads, the decision log and the sinks; never an epoch, so it may run beside anything. What it finds is of this
+moment: that a marker is *absent* proves nothing while a transaction may still be open (I6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from airflow_ft.core.errors import AirflowFtError, HaltError, SinkAccessError, SinkUnavailableError
+from airflow_ft.core.model import Checkpoint, CheckpointState, Outcome, Pipeline, PipelineStatus, Plan, SinkHead
+from airflow_ft.core.ports import Participant, ParticipantFactory, Store
+from airflow_ft.core.transitions import MAY_BE_VISIBLE
+
+THREADS = 8
+
+
+class Finding(StrEnum):
+    """What a sink's own memory says of a number."""
+
+    DELIVERED = "delivered"
+    REFUSED = "refused"  # its tombstone stands there
+    ABSENT = "absent"  # nothing is there now, and everything before it is
+    WAITING = "waiting"  # something before it is not there yet
+    CONTRADICTION = "contradiction"  # the sink and the decision log tell different histories
+    UNKNOWN = "unknown"  # it cannot be read
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A finding, and how it is known."""
+
+    finding: Finding
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """One unsettled thing: a number in one participant, or (number 0) a whole pipeline that is HALTED.
+
+    `since` is when it came into this state, by the store's clock; `age` is counted by the same clock.
+    """
+
+    pipeline: str
+    number: int
+    participant: str
+    state: str
+    since: datetime
+    age: timedelta
+    evidence: Evidence
+    advice: str
+
+
+def unsettled(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Numbers of which a sink may hold something that is not proven yet."""
+    return [c for c in checkpoints if c.state in MAY_BE_VISIBLE or c.rollback_pending]
+
+
+def since(checkpoint: Checkpoint) -> datetime:
+    """Since when it is in doubt."""
+    return checkpoint.decided_at or checkpoint.prepared_at or checkpoint.triggered_at
+
+
+def doubts(store: Store, pipelines: Sequence[str], participants: ParticipantFactory) -> list[Doubt]:
+    """Everything unsettled in these pipelines, in their order, then by number and in the plan's order.
+
+    Participants are asked side by side; one that does not answer is asked once. Raises what the store raises: without
+    the decision log nothing is known.
+    """
+    found: list[Doubt | tuple[Checkpoint, str]] = []
+    for name in pipelines:
+        row = store.pipeline(name)
+        if row.status is PipelineStatus.HALTED:
+            found.append(_halted(store, row))
+        for checkpoint in unsettled(store.open_checkpoints(name)):
+            found += [(checkpoint, p.name) for p in checkpoint.plan.participants] if checkpoint.plan else []
+    questions: dict[tuple[str, str], list[Checkpoint]] = {}
+    for each in found:
+        if isinstance(each, tuple):
+            questions.setdefault((each[0].pipeline, each[1]), []).append(each[0])
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="airflow-ft-doubt") as pool:
+        asked = pool.map(lambda item: _ask(item[0][1], item[1], participants), questions.items())
+        answers = dict(zip(questions, asked, strict=True))
+    now = store.now()
+    return [
+        each if isinstance(each, Doubt) else _doubt(each[0], each[1], answers[each[0].pipeline, each[1]], now)
+        for each in found
+    ]
+
+
+def _halted(store: Store, row: Pipeline) -> Doubt:
+    events = store.events(row.name, 0)
+    at = next((event.at for event in events if event.kind == "HALTED"), store.now())
+    evidence = Evidence(Finding.CONTRADICTION, row.halt_message)
+    advice = f"find out which of the two is right, then `airflow ft resume {row.name}`"
+    return Doubt(row.name, 0, "", f"HALTED ({row.halt_reason})", at, store.now() - at, evidence, advice)
+
+
+def _doubt(checkpoint: Checkpoint, name: str, answers: dict[int, Evidence], now: datetime) -> Doubt:
+    began = since(checkpoint)
+    state = checkpoint.state.value + (", rollback pending" if checkpoint.rollback_pending else "")
+    evidence = answers[checkpoint.number]
+    advice = _advice(checkpoint, evidence)
+    return Doubt(checkpoint.pipeline, checkpoint.number, name, state, began, now - began, evidence, advice)
+
+
+def _advice(checkpoint: Checkpoint, evidence: Evidence) -> str:
+    if evidence.finding is Finding.CONTRADICTION:
+        return "find out which of the two is right before anything else"
+    match checkpoint.state:
+        case CheckpointState.QUARANTINED if checkpoint.decided_at is not None:
+            return f"{checkpoint.message} Decided, so it can only be delivered: --commit when the cause is gone"
+        case CheckpointState.QUARANTINED:
+            return f"{checkpoint.message} Not decided: --commit delivers it, --abort gives it up"
+        case CheckpointState.COMMITTING:
+            if evidence.finding is Finding.DELIVERED:
+                return "nothing: it is recorded by the next try or run"
+            return "mend what it waits for; the next try or run, or --commit, delivers it"
+        case CheckpointState.PREPARED:
+            return "the next try or run, or --commit, delivers it; --abort gives it up"
+        case _:
+            return "the next run, or `airflow ft recover`, rolls back what was prepared"
+
+
+# --- asking a sink -----------------------------------------------------------------------------------------------
+
+
+def _ask(name: str, checkpoints: Sequence[Checkpoint], participants: ParticipantFactory) -> dict[int, Evidence]:
+    """One participant's evidence by number."""
+    answers: dict[int, Evidence] = {}
+    silent: Evidence | None = None
+    for checkpoint in checkpoints:
+        plan = checkpoint.plan
+        assert plan is not None  # `doubts` asks planned numbers only
+        vote = checkpoint.votes.get(name)
+        if vote is not None and vote.proof is not None:
+            text = f"committed by epoch {vote.proof.epoch}, as the decision log has recorded"
+            answers[checkpoint.number] = Evidence(Finding.DELIVERED, text)
+        elif silent is not None:
+            answers[checkpoint.number] = silent
+        else:
+            answers[checkpoint.number] = evidence = read_evidence(plan, name, participants)
+            silent = evidence if evidence.finding is Finding.UNKNOWN else None
+    return answers
+
+
+def read_evidence(plan: Plan, name: str, participants: ParticipantFactory) -> Evidence:
+    """What a participant's marker, token and head say of a planned number; never raises for the sink's sake."""
+    try:
+        with closing(participants(plan.participant(name))) as sink:
+            return _read(plan, name, sink)
+    except HaltError as error:
+        return Evidence(Finding.CONTRADICTION, f"{error.reason}: {error.what}")
+    except (SinkUnavailableError, SinkAccessError) as error:
+        return Evidence(Finding.UNKNOWN, f"sink unreachable: {error.what}")
+    except AirflowFtError as error:
+        return Evidence(Finding.UNKNOWN, f"it cannot be read: {error.what}")
+
+
+def _read(plan: Plan, name: str, sink: Participant) -> Evidence:
+    # The marker goes before the head: a number that is delivered in between shows in the head only, as 'stands at'.
+    proof = sink.proof(plan)
+    if proof is not None and proof.digest != plan.digest:
+        text = f"its marker holds other rows under this number (epoch {proof.epoch}): was the log restored?"
+        return Evidence(Finding.CONTRADICTION, text)
+    if proof is not None and proof.outcome is Outcome.COMMITTED:
+        counts = ", ".join(f"{count:,} rows into {sink_name}" for sink_name, count in proof.counts.items())
+        return Evidence(Finding.DELIVERED, f"marker: committed by epoch {proof.epoch} ({counts or 'no rows'})")
+    if proof is not None:
+        return Evidence(
+            Finding.REFUSED, f"tombstone of epoch {proof.epoch}: {proof.detail.get('message', 'no reason given')}"
+        )
+    return _without_marker(plan, name, sink.head(plan.pipeline))
+
+
+def _without_marker(plan: Plan, name: str, head: SinkHead | None) -> Evidence:
+    predecessor = plan.participant(name).predecessor
+    if head is None:
+        if predecessor:
+            text = f"it remembers nothing of the pipeline, though it had delivered {predecessor}: its memory was lost"
+            return Evidence(Finding.CONTRADICTION, text)
+        return Evidence(Finding.ABSENT, "it remembers nothing of the pipeline, so nothing is delivered yet")
+    if head.installation != plan.installation:
+        return Evidence(Finding.CONTRADICTION, f"it belongs to installation {head.installation}")
+    stands = f"it stands at {head.number} (epoch {head.epoch})"
+    if head.number == predecessor and predecessor < plan.number:
+        return Evidence(Finding.ABSENT, f"{stands}, so this one is not delivered as of now")
+    if head.number < predecessor:
+        return Evidence(Finding.WAITING, f"{stands}, and {predecessor} goes first")
+    text = f"{stands}, past what the decision log knows, and has no marker of this number"
+    return Evidence(Finding.CONTRADICTION, text)

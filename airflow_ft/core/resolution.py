@@ -1,0 +1,163 @@
+"""What a person may do to a checkpoint in doubt: a closed list, each by way of the coordinator (`airflow ft in-doubt`).
+
+| act | on | does |
+| --- | --- | --- |
+| commit | PREPARED, COMMITTING, QUARANTINED | delivers it under its marker, deciding it if nobody has |
+| abort | STAGED, PREPARED, QUARANTINED and not decided | tombstone first, then ABORTED |
+| quarantine | PREPARED, COMMITTING | keeps it as it is; nothing later is delivered |
+| redeliver | as commit, if decided | as commit; where a token was lost, on the word that its rows are not there |
+
+Each takes a fresh epoch, so whoever was at it is shut out (I5), and may be repeated: dying between two steps leaves
+the checkpoint in doubt as it was, or settled. `who` goes into the event log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from airflow_ft.core.coordinator import Coordinator
+from airflow_ft.core.errors import AirflowFtError, FencedError, StateConflictError
+from airflow_ft.core.lease import LEASE_SECONDS, Worker, new_epoch
+from airflow_ft.core.model import (
+    AbortReason,
+    AfterAbort,
+    Checkpoint,
+    CheckpointState,
+    Fence,
+    HaltReason,
+    PipelineStatus,
+)
+from airflow_ft.core.ports import ParticipantFactory, Store
+from airflow_ft.core.transitions import IN_DOUBT, MAY_BE_VISIBLE
+
+log = logging.getLogger(__name__)
+
+S = CheckpointState
+
+
+@dataclass(frozen=True, slots=True)
+class Resolver:
+    """Acts on one pipeline for a person, `who` (command, name and reason, for the event log)."""
+
+    store: Store
+    pipeline: str
+    participants: ParticipantFactory
+    who: str
+    worker: Worker
+    lease_seconds: float = LEASE_SECONDS
+
+    def commit(self, number: int) -> Checkpoint:
+        """Delivers it: COMPLETED, or ABORTED when a tombstone stands in the sink that decides."""
+        self._require(number, MAY_BE_VISIBLE, "there is nothing to commit")
+        with self._epoch() as (epoch, coordinator):
+            self._first_in_line(number)
+            with self._taken_back(epoch, number):
+                return coordinator.deliver(number)
+
+    def abort(self, number: int, after: AfterAbort) -> Checkpoint:
+        """Gives it up; its rows are carried or rewound. Everything later that is planned is aborted too (carried)."""
+        found = self._require(number, MAY_BE_VISIBLE | {S.STAGED}, "there is nothing to abort")
+        if found.state is S.COMMITTING or found.decided_at is not None:
+            raise self._refusal(
+                found,
+                f"it is {found.state} and was decided: a sink may show its rows already, so it can only be delivered.",
+                "mend what it waits for, then --commit; or --quarantine it meanwhile.",
+            )
+        with self._epoch() as (epoch, coordinator), self._taken_back(epoch, number):
+            return coordinator.abort(number, AbortReason.USER, self.who, after)
+
+    def quarantine(self, number: int) -> Checkpoint:
+        """Keeps it as it is until a person takes it back by `commit` or `abort`. On a HALTED pipeline too."""
+        self._require(number, MAY_BE_VISIBLE, "only what is PREPARED or COMMITTING can be quarantined")
+        if self._halted() is not None:
+            # No epoch is given out now, and nobody delivers: the mark needs none of its own.
+            epoch = self.store.pipeline(self.pipeline).epoch
+            return self.store.quarantine(self.pipeline, epoch, number, self.who)
+        with self._epoch() as (epoch, _):
+            return self.store.quarantine(self.pipeline, epoch, number, self.who)
+
+    def redeliver(self, number: int) -> Checkpoint:
+        """Delivers a decided number also into a sink that has lost its token: the person says the rows are not there.
+
+        A pipeline that is HALTED for just that (TOKEN_LOST) goes on again.
+        """
+        found = self._require(number, MAY_BE_VISIBLE, "there is nothing to redeliver")
+        if found.decided_at is None:
+            raise self._refusal(found, "it is not decided, so nothing was delivered yet.", "--commit delivers it.")
+        if self._halted() is HaltReason.TOKEN_LOST:
+            self.store.resume(self.pipeline, self.who)
+        with self._epoch() as (epoch, coordinator):
+            self._first_in_line(number)
+            with self._taken_back(epoch, number):
+                self._set_lost_tokens(epoch, found)
+                return coordinator.deliver(number)
+
+    def _set_lost_tokens(self, epoch: int, found: Checkpoint) -> None:
+        """Where a participant remembers nothing at all, its token is set to what goes before this number."""
+        assert found.plan is not None  # decided
+        for participant in found.plan.participants:
+            vote = found.votes.get(participant.name)
+            if participant.predecessor == 0 or (vote is not None and vote.proof is not None):
+                continue
+            with closing(self.participants(participant)) as sink:
+                if sink.head(self.pipeline) is not None:
+                    continue
+                attempt = self.store.begin_attempt(self.pipeline, epoch, found.number, participant.name)
+                log.warning("the token of %s is set to %d by %s", participant.name, participant.predecessor, self.who)
+                fence = Fence(self.pipeline, self.store.installation, epoch, attempt)
+                sink.seed(fence, participant.predecessor)
+
+    # --- what the acts share -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _epoch(self) -> Iterator[tuple[int, Coordinator]]:
+        with new_epoch(self.store, self.pipeline, self.worker, self.who, self.lease_seconds) as (epoch, keeper):
+            yield epoch, Coordinator(self.store, self.pipeline, epoch, self.participants)
+            keeper.check()
+
+    def _halted(self) -> HaltReason | None:
+        row = self.store.pipeline(self.pipeline)
+        return row.halt_reason if row.status is PipelineStatus.HALTED else None
+
+    def _require(self, number: int, states: frozenset[S], otherwise: str) -> Checkpoint:
+        found = self.store.checkpoint(self.pipeline, number)
+        if found.state not in states:
+            raise self._refusal(
+                found,
+                f"it is {found.state}: {otherwise}.",
+                f"`airflow ft show {self.pipeline} {number}` says how it stands.",
+            )
+        return found
+
+    def _first_in_line(self, number: int) -> None:
+        """I4: no sink takes a number before its predecessor."""
+        for earlier in self.store.open_checkpoints(self.pipeline):
+            if earlier.number < number and earlier.state in MAY_BE_VISIBLE:
+                raise self._refusal(
+                    self.store.checkpoint(self.pipeline, number),
+                    f"checkpoint {earlier.number} is {earlier.state}, and goes first.",
+                    f"settle {earlier.number} first.",
+                )
+
+    @contextmanager
+    def _taken_back(self, epoch: int, number: int) -> Iterator[None]:
+        """Out of quarantine for the block, and back into it when the block fails: then nothing was resolved."""
+        found = self.store.checkpoint(self.pipeline, number)
+        if found.state is not S.QUARANTINED:
+            yield
+            return
+        self.store.release(self.pipeline, epoch, number, self.who)
+        try:
+            yield
+        except FencedError:
+            raise
+        except AirflowFtError as error:
+            if self.store.checkpoint(self.pipeline, number).state in IN_DOUBT:
+                self.store.quarantine(self.pipeline, epoch, number, f"{found.message} {self.who} failed: {error.what}")
+            raise
+
+    def _refusal(self, found: Checkpoint, what: str, remedy: str) -> StateConflictError:
+        return StateConflictError(what, remedy=remedy, pipeline=self.pipeline, checkpoint=found.number)

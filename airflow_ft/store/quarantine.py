@@ -1,0 +1,60 @@
+"""QUARANTINED: what cannot be settled without a person is kept whole, and nothing goes past it (I3, I4, I10)."""
+
+from __future__ import annotations
+
+from airflow_ft.core.model import Checkpoint, CheckpointState
+from airflow_ft.core.transitions import MAY_BE_VISIBLE
+from airflow_ft.store.database import Database
+from airflow_ft.store.rows import clean_text
+from airflow_ft.store.writing import PipelineWrite, pipeline_write
+
+S = CheckpointState
+
+
+class QuarantineOperations:
+    """The part of the store that sets a checkpoint aside for a person, and takes it back."""
+
+    _database: Database
+
+    def quarantine(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+        """See `Store.quarantine`. It works on a HALTED pipeline too: it delivers nothing."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            checkpoint = write.checkpoint(number)
+            if checkpoint.state is S.QUARANTINED:
+                return checkpoint
+            for earlier in write.open_checkpoints():
+                # I4: the later ones wait for it anyway, and so there is one at most.
+                planned = earlier.state is S.STAGED and earlier.plan is not None
+                if earlier.number < number and (planned or earlier.state in MAY_BE_VISIBLE):
+                    raise write.conflict(number, f"checkpoint {earlier.number} is {earlier.state}, and goes first.")
+            write.move(
+                checkpoint,
+                S.QUARANTINED,
+                f"kept as it is for a person, from {checkpoint.state}; nothing later is delivered. {message}",
+                detail={"from": checkpoint.state.value},
+                message=clean_text(message),
+            )
+            return write.checkpoint(number)
+
+    def release(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+        """See `Store.release`; also PipelineHaltedError."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            write.require_active()
+            checkpoint = write.checkpoint(number)
+            # I3: one that was decided stays decided, one that was not can still be aborted.
+            was = S.PREPARED if checkpoint.decided_at is None else S.COMMITTING
+            if checkpoint.state is was:
+                return checkpoint
+            if checkpoint.state is not S.QUARANTINED:
+                raise write.conflict(number, f"it is {checkpoint.state}, so there is nothing to take back.")
+            write.move(checkpoint, was, f"taken out of quarantine. {message}", message="")
+            return write.checkpoint(number)
+
+
+def require_nothing_quarantined(write: PipelineWrite, number: int) -> None:
+    """I4: nothing is planned or decided past a QUARANTINED number."""
+    for earlier in write.open_checkpoints():
+        if earlier.state is S.QUARANTINED and earlier.number < number:
+            raise write.conflict(number, f"checkpoint {earlier.number} is QUARANTINED, and goes first.")
