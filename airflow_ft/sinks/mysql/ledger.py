@@ -13,11 +13,11 @@ from typing import Any
 
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, canonical_json
 from airflow_ft.sinks.mysql.naming import TableName
-from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.session import Row, Session
 
 LEDGER = "airflow_ft_ledger"
 HEAD = "airflow_ft_head"
-WHOLE = ""  # the branch of a strategy that does not slice
+WHOLE = ""  # the marker of the whole number, also where branches have markers of their own
 
 _KEY = (
     "  `pipeline` VARCHAR(63) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,\n"
@@ -124,11 +124,12 @@ class Ledger:
 
     # --- the head -----------------------------------------------------------------------------------------------
 
-    def head(self, session: Session, *, lock: bool = False) -> Head | None:
-        """The head as committed (without `lock`), or as locked by this transaction."""
+    def head(self, session: Session, *, lock: bool = False, shared: bool = False) -> Head | None:
+        """The head as committed, or as this transaction locks it: against all others, or `shared`."""
+        clause = " FOR UPDATE" if lock else " LOCK IN SHARE MODE" if shared else ""
         row = session.row(
             "SELECT `installation`, `epoch`, `attempt`, `session`, `last_delivered`, `floor`"
-            f" FROM {self.head_table} WHERE `pipeline` = %s AND `participant` = %s" + (" FOR UPDATE" if lock else ""),
+            f" FROM {self.head_table} WHERE `pipeline` = %s AND `participant` = %s" + clause,
             self._key,
         )
         return None if row is None else Head(row[0], int(row[1]), int(row[2]), row[3], int(row[4]), int(row[5]))
@@ -182,16 +183,23 @@ class Ledger:
 
     # --- the markers --------------------------------------------------------------------------------------------
 
-    def marker(self, session: Session, number: int) -> Marker | None:
+    def marker(self, session: Session, number: int, branch: str = WHOLE) -> Marker | None:
         """The marker of a number as this transaction, or a fresh snapshot in autocommit mode, sees it."""
         row = session.row(
             "SELECT `installation`, `kind`, `epoch`, `attempt`, `digest`, `counts`, `detail`"
             f" FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` = %s AND `branch` = %s",
+            (*self._key, number, branch),
+        )
+        return None if row is None else _marker(row)
+
+    def branch_markers(self, session: Session, number: int) -> dict[str, Marker]:
+        """The markers of a number's branches by label, without that of the whole."""
+        rows = session.rows(
+            "SELECT `branch`, `installation`, `kind`, `epoch`, `attempt`, `digest`, `counts`, `detail`"
+            f" FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` = %s AND `branch` <> %s",
             (*self._key, number, WHOLE),
         )
-        if row is None:
-            return None
-        return Marker(row[0], Outcome(row[1]), int(row[2]), int(row[3]), row[4], json.loads(row[5]), json.loads(row[6]))
+        return {row[0]: _marker(row[1:]) for row in rows}
 
     def newest_marker(self, session: Session) -> int:
         """The highest number with a marker; 0 when there is none."""
@@ -201,7 +209,13 @@ class Ledger:
         return int(row[0] or 0) if row else 0
 
     def insert_marker(
-        self, session: Session, plan: Plan, fence: Fence, outcome: Outcome, detail: Mapping[str, Any]
+        self,
+        session: Session,
+        plan: Plan,
+        fence: Fence,
+        outcome: Outcome,
+        detail: Mapping[str, Any],
+        branch: str = WHOLE,
     ) -> None:
         """Takes the number's place. Error 1062: it is settled already, as the row there says."""
         session.run(
@@ -211,7 +225,7 @@ class Ledger:
             (
                 *self._key,
                 plan.number,
-                WHOLE,
+                branch,
                 fence.installation,
                 outcome.value,
                 fence.epoch,
@@ -221,7 +235,9 @@ class Ledger:
             ),
         )
 
-    def fill_marker(self, session: Session, number: int, counts: Mapping[str, int], detail: Mapping[str, Any]) -> int:
+    def fill_marker(
+        self, session: Session, number: int, counts: Mapping[str, int], detail: Mapping[str, Any], branch: str = WHOLE
+    ) -> int:
         """Writes what the server counted; returns the affected rows, which must be 1."""
         return session.run(
             f"UPDATE {self.table} SET `rows` = %s, `counts` = %s, `detail` = %s, `at` = UTC_TIMESTAMP(6)"
@@ -232,7 +248,7 @@ class Ledger:
                 canonical_json(dict(detail)),
                 *self._key,
                 number,
-                WHOLE,
+                branch,
             ),
         ).affected
 
@@ -243,3 +259,7 @@ class Ledger:
             f" ORDER BY `number`, `branch` LIMIT {int(limit)}",
             (*self._key, floor),
         ).affected
+
+
+def _marker(row: Row) -> Marker:
+    return Marker(row[0], Outcome(row[1]), int(row[2]), int(row[3]), row[4], json.loads(row[5]), json.loads(row[6]))

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Promise, Segment
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sinks.mysql.local import LocalParticipant
 from airflow_ft.sinks.mysql.participant import open_participant
+from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.session import Limits
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.wal import open_wal
@@ -82,9 +82,9 @@ class MySqlWorld:
         self.number += 1
         return self.plan_of(self.number, self.segment(self.number, tables))
 
-    def participant(self, plan: Plan, **connection: Any) -> LocalParticipant:
+    def participant(self, plan: Plan, **connection: Any) -> ServerParticipant:
         opened = open_participant(plan.participants[0], self.connection(**connection), open_wal(), self.limits)
-        assert isinstance(opened, LocalParticipant)
+        assert isinstance(opened, ServerParticipant)
         return opened
 
     def fence(self, epoch: int = 1, attempt: int = 1) -> Fence:

@@ -1,0 +1,408 @@
+"""One server with all tables that a pipeline writes there: what every strategy of this sink has in common.
+
+Opening sessions, announcing, the vote, reading markers, tombstones, pruning, and trying again when an answer was lost.
+A strategy says how the rows enter (`_deliver`), and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import Any, TypeVar
+
+import pymysql
+
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    DeclinedError,
+    FencedError,
+    ForeignOwnerError,
+    HaltError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+)
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalReader
+from airflow_ft.sinks.mysql.catalog import read_table
+from airflow_ft.sinks.mysql.failures import (
+    DUPLICATE_KEY,
+    LOCAL_INFILE_REFUSED,
+    NO_SUCH_TABLE,
+    Meaning,
+    code_of,
+    describe,
+    failure,
+    meaning,
+)
+from airflow_ft.sinks.mysql.fencing import announce, check_owner, guarded_head
+from airflow_ft.sinks.mysql.inspection import check_privileges, check_server, ensure_ledger
+from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger, Marker
+from airflow_ft.sinks.mysql.load import Loader, place
+from airflow_ft.sinks.mysql.naming import TableName
+from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.upkeep import adopt_head, prune_markers, read_head
+from airflow_ft.sinks.mysql.validation import Target, check_rows, check_segment
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Unanswered(Exception):
+    """COMMIT ended with an error, whatever it says: in doubt until the marker was read."""
+
+
+class LoadLocalRefused(Exception):
+    """LOAD DATA LOCAL is switched off somewhere between here and the server."""
+
+
+class ServerParticipant(ABC):
+    """One server with all tables that a pipeline writes there. See `airflow_ft.core.ports.Participant`."""
+
+    def __init__(
+        self,
+        plan: ParticipantPlan,
+        sinks: Mapping[str, MySqlSink],
+        connection: ConnectionInfo,
+        wal: WalReader,
+        limits: Limits,
+    ) -> None:
+        self._plan = plan
+        self._sinks = sinks
+        self._connection = connection
+        self._wal = wal
+        self._limits = limits
+        self._nonces: set[str] = set()  # of the sessions that this object announced
+        self._ledger_schema = next((s.ledger_schema for s in sinks.values() if s.ledger_schema), connection.schema)
+
+    # --- the protocol -------------------------------------------------------------------------------------------
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Raises the head, then votes on server, privileges, schema and rows; returns notes for people."""
+        return self._persist("preparing", plan, lambda _: self._prepare(plan, fence))
+
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
+        """Delivers under this plan's marker, or finds that the number is settled."""
+
+        def deliver(tries: int) -> Proof:
+            try:
+                return self._deliver(plan, fence, vote, tries, use_insert=False)
+            except LoadLocalRefused as error:
+                log.warning("%s: LOAD DATA LOCAL was refused (%s): rows go by INSERT", self._plan.name, error)
+                return self._deliver(plan, fence, vote, tries, use_insert=True)
+
+        return self._persist("committing", plan, deliver)
+
+    @abstractmethod
+    def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, *, use_insert: bool) -> Proof:
+        """One try of the strategy's own way to commit."""
+
+    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        """Writes the tombstone, which a late COMMIT meets; or finds the marker that stands there."""
+        return self._persist("writing the tombstone", plan, lambda _: self._abort(plan, fence, detail))
+
+    def proof(self, plan: Plan) -> Proof | None:
+        """The marker in a fresh snapshot; None when there is none, which proves nothing."""
+        return self._persist("reading the marker", plan, lambda _: self._proof(plan))
+
+    def forget(self, fence: Fence, floor: int) -> None:
+        """Prunes markers at or below `floor` in bounded batches, each in the transaction that raises the floor."""
+        self._persist("pruning markers", None, lambda _: self._forget(fence, floor))
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        """The head's row, whoever owns it; None where the sink has never seen the pipeline."""
+        return self._persist("reading the head", None, lambda _: self._head(pipeline))
+
+    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
+        """Takes the head over from another installation. A head does not vanish by itself: nothing else is seeded."""
+        if not foreign:
+            raise StoreBehindSinkError("the sink has lost its head.", remedy="bring the ledger's tables back.")
+        self._persist("adopting the head", None, lambda _: self._adopt(fence, number))
+
+    def close(self) -> None:  # noqa: B027
+        """Nothing is held between calls: each opens its own connection and closes it."""
+
+    # --- the steps ----------------------------------------------------------------------------------------------
+
+    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        unsafe_allowed = any(sink.allow_unsafe_durability for sink in self._sinks.values())
+        ledger = self._ledger(plan.pipeline)
+        with closing(self._open()) as session:
+            warnings = check_server(session, allow_unsafe_durability=unsafe_allowed)
+            created = ensure_ledger(session, ledger)
+            preflight = self._preflight(session, ledger, plan, fence)
+            killed = self._announce(session, ledger, fence, create=self._plan.predecessor == 0)
+            head = ledger.head(session)
+            check_owner(head, fence)
+            assert head is not None
+            notes: dict[str, Any] = {
+                **preflight,
+                "server": session.product,
+                "path": "load" if session.can_load_local else "insert",
+                "head": {"last_delivered": head.last_delivered, "floor": head.floor},
+            }
+            if created:
+                notes["created"] = created
+            if killed:
+                notes["killed"] = list(killed)
+            marker = self._settled(session, ledger, plan, fence, head, exactly=False)
+            if marker is not None:  # an earlier try went further than the store knows
+                return notes | {"settled": marker.outcome.value}
+            if not session.can_load_local:
+                warnings.append("LOAD DATA LOCAL is switched off: rows go by multi-row INSERT, which is slower")
+                log.warning("%s: %s (local_infile)", self._plan.name, warnings[-1])
+            readers = [self._wal.open(segment) for segment in plan.segments]
+            targets = self._targets(session)
+            verdicts = []
+            for target in targets.values():
+                for reader in readers:
+                    if target.sink in reader.sinks():
+                        verdict = check_segment(target, reader)
+                        check_privileges(session, target, verdict.columns)
+                        verdicts.append((target, reader, verdict))
+        # From here on no connection is held: looking at rows may take longer than the server waits.
+        for target, reader, verdict in verdicts:
+            check_rows(target, reader, verdict)
+        tables: dict[str, Any] = {}
+        for name, target in targets.items():
+            found = [note for other, _, verdict in verdicts if other is target for note in verdict.notes]
+            if target.table.triggers:
+                found.append(f"triggers fire for each row: {', '.join(target.table.triggers)}")
+            tables[name] = {
+                "table": str(target.table.name),
+                "rows": sum(segment.rows.get(name, 0) for segment in plan.segments),
+                "fingerprint": target.table.fingerprint,
+                "notes": sorted(set(found)),
+            }
+        return notes | {"tables": tables, "warnings": warnings}
+
+    def _preflight(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """What a strategy demands of the server before the head is raised; returns notes."""
+        return {}
+
+    def _labels(self) -> Sequence[str]:
+        """The branches that a number of this participant may have, beside the whole."""
+        return ()
+
+    def _loader(self, session: Session, *, use_insert: bool) -> Loader:
+        return Loader(session, self._limits, use_insert=use_insert)
+
+    def _send(
+        self, session: Session, reader: SegmentReader, targets: Mapping[str, Target], *, use_insert: bool
+    ) -> dict[str, int]:
+        """All rows of a segment, or of a slice of it; returns what the server counted, which is what was sent."""
+        counts: dict[str, int] = {}
+        loader = self._loader(session, use_insert=use_insert)
+        for name, target in targets.items():
+            if name not in reader.sinks():
+                continue
+            try:
+                affected = loader.send(reader, target)
+            except pymysql.err.MySQLError as error:
+                if not use_insert and code_of(error) in LOCAL_INFILE_REFUSED:
+                    raise LoadLocalRefused(describe(error)) from error
+                if meaning(error) is Meaning.ROWS:
+                    # The marker is in already, so a duplicate key is one of the user's own.
+                    column, row = place(describe(error))
+                    declined = failure(error, f"table {target.table.name}", rows=True)
+                    raise declined.located(sink=name, column=column, row=str(row or "")) from error
+                raise
+            expected = reader.segment.rows.get(name, 0)
+            if affected != expected:
+                raise SinkUnavailableError(
+                    f"the server counted {affected} rows, segment {reader.segment.number} has {expected}.",
+                    remedy="nothing was committed; the manifest and its files disagree: report it.",
+                    sink=name,
+                )
+            counts[name] = affected
+        return counts
+
+    def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        ledger = self._ledger(plan.pipeline)
+        with closing(self._open()) as session:
+            self._announce(session, ledger, fence)
+            session.begin()
+            head = guarded_head(session, ledger, fence, self._nonce)
+            marker = self._settled(session, ledger, plan, fence, head, exactly=False)
+            if marker is not None:
+                return marker.proof(self._plan.name, plan.number)
+            for branch in (WHOLE, *self._labels()):
+                if not self._take_place(session, ledger, plan, fence, Outcome.ABORTED, detail, branch):
+                    session.close()
+                    return self._standing(plan)
+            self._end(session)
+        return Proof(self._plan.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
+
+    def _proof(self, plan: Plan) -> Proof | None:
+        with closing(self._open()) as session:
+            try:
+                marker = self._ledger(plan.pipeline).marker(session, plan.number)
+            except pymysql.err.MySQLError as error:
+                if code_of(error) == NO_SUCH_TABLE:  # never prepared
+                    return None
+                raise
+        if marker is None:
+            return None
+        self._check_marker(marker, plan, plan.installation)
+        return marker.proof(self._plan.name, plan.number)
+
+    def _forget(self, fence: Fence, floor: int) -> None:
+        if floor <= 0:
+            return
+        ledger = self._ledger(fence.pipeline)
+        with closing(self._open()) as session:
+            while prune_markers(session, ledger, fence, floor, self._limits.prune_batch):
+                self._end(session)
+            self._end(session)
+
+    def _head(self, pipeline: str) -> SinkHead | None:
+        with closing(self._open()) as session:
+            return read_head(session, self._ledger(pipeline))
+
+    def _adopt(self, fence: Fence, number: int) -> None:
+        with closing(self._open()) as session:
+            adopt_head(session, self._ledger(fence.pipeline), fence, number)
+            self._end(session)
+
+    # --- what the steps share -----------------------------------------------------------------------------------
+
+    def _settled(
+        self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, head: Head, *, exactly: bool
+    ) -> Marker | None:
+        """The number's marker, when it is settled; else checks that the head fits the plan.
+
+        `exactly`: the predecessor must have been delivered. A vote or a tombstone may come before that.
+        """
+        marker = ledger.marker(session, plan.number)
+        if marker is not None:
+            self._check_marker(marker, plan, fence.installation)
+            return marker
+        found, expected = head.last_delivered, self._plan.predecessor
+        if head.floor >= plan.number:
+            what = f"its floor is {head.floor}: number {plan.number} was settled and pruned long ago"
+        elif found > expected:
+            what = f"it delivered number {found} last, the plan of {plan.number} expects {expected}"
+        elif exactly and found < expected:
+            what = (
+                f"it delivered number {found} last, the plan of {plan.number} expects {expected}: the server has"
+                " forgotten a delivery (restored from a backup, or failed over to a replica that lagged)"
+            )
+        else:
+            return None
+        raise StoreBehindSinkError(
+            f"the decision log and the sink contradict each other: {what}.",
+            remedy="find out which of the two is the older one, compare the tables, then `airflow ft resume`.",
+        )
+
+    def _check_marker(self, marker: Marker, plan: Plan, installation: str) -> None:
+        if marker.installation != installation:
+            raise ForeignOwnerError(
+                f"the marker of number {plan.number} belongs to installation {marker.installation}.",
+                remedy="bring back that installation's decision log, or take over by `airflow ft adopt`.",
+            )
+        if marker.digest != plan.digest:
+            raise StoreBehindSinkError(
+                f"number {plan.number} stands in the sink with other rows (digest {marker.digest[:12]}, the plan's is"
+                f" {plan.digest[:12]}): the decision log was restored from a backup.",
+                remedy="bring back the newer decision log, or compare both and then `airflow ft resume`.",
+            )
+
+    def _take_place(
+        self,
+        session: Session,
+        ledger: Ledger,
+        plan: Plan,
+        fence: Fence,
+        outcome: Outcome,
+        detail: Mapping[str, Any],
+        branch: str = WHOLE,
+    ) -> bool:
+        """Inserts the marker; False when the place is taken (settled: what that means is read, not guessed)."""
+        try:
+            ledger.insert_marker(session, plan, fence, outcome, detail, branch)
+        except pymysql.err.MySQLError as error:
+            if code_of(error) != DUPLICATE_KEY:
+                raise
+            return False
+        return True
+
+    def _standing(self, plan: Plan) -> Proof:
+        """The marker that took the place, in a fresh snapshot."""
+        proof = self._proof(plan)
+        if proof is None:
+            raise SinkUnavailableError("a marker stood there and is gone.", remedy="it is tried again.")
+        return proof
+
+    def _end(self, session: Session) -> None:
+        try:
+            session.commit()
+        except pymysql.err.MySQLError as error:
+            raise Unanswered(describe(error)) from error
+
+    def _persist(self, doing: str, plan: Plan | None, step: Callable[[int], T]) -> T:
+        """Runs a step, again on a new connection when an answer was lost or a lock was not had (bounded)."""
+        for tries in range(1, self._limits.tries + 1):
+            last = tries == self._limits.tries
+            try:
+                return step(tries)
+            except Unanswered as error:
+                text: AirflowFtError = SinkUnavailableError(
+                    f"{doing}: COMMIT was not answered, so it is in doubt: {error}",
+                    remedy="the next try reads the marker.",
+                )
+                cause: BaseException = error
+            except pymysql.err.MySQLError as error:
+                text, cause = failure(error, doing), error
+                last = last or meaning(error) not in (Meaning.LOST, Meaning.BUSY)
+            except (DeclinedError, FencedError, HaltError, SinkAccessError, SinkUnavailableError) as error:
+                raise error.located(**self._where(plan)) from error.__cause__
+            if last:
+                raise text.located(**self._where(plan)) from cause
+            log.warning("%s: %s; trying again (%d of %d)", self._plan.name, text.what, tries, self._limits.tries)
+            time.sleep(min(0.1 * 4 ** (tries - 1), 5.0))
+        raise AssertionError("unreachable")
+
+    def _where(self, plan: Plan | None) -> dict[str, str | int]:
+        where: dict[str, str | int] = {"participant": self._plan.name}
+        return where | ({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {})
+
+    def _open(self) -> Session:
+        return Session(self._connection, self._limits)
+
+    def _announce(self, session: Session, ledger: Ledger, fence: Fence, *, create: bool = False) -> tuple[int, ...]:
+        self._nonce = secrets.token_hex(16)[:24]  # 96 bits: xids hold it beside much else
+        self._nonces.add(self._nonce)
+        return announce(session, ledger, fence, self._nonce, self._limits, self._nonces, create=create)
+
+    def _ledger(self, pipeline: str) -> Ledger:
+        if not self._ledger_schema:
+            raise SinkAccessError(
+                "neither the connection nor the sink names a schema for the ledger.",
+                remedy="set the connection's schema, or MySqlSink(ledger_schema=...).",
+                participant=self._plan.name,
+            )
+        return Ledger(self._ledger_schema, pipeline, self._plan.name)
+
+    def _targets(self, session: Session) -> dict[str, Target]:
+        found = {}
+        for name, sink in self._sinks.items():
+            table = TableName.parse(sink.table).within(self._connection.schema)
+            if not table.schema:
+                raise SinkAccessError(
+                    f"neither the connection nor the sink names the schema of table {table.name!r}.",
+                    remedy="set the connection's schema, or write 'schema.table'.",
+                    sink=name,
+                )
+            late = session.is_mariadb and session.version >= (11, 5, 1)
+            try:
+                read = read_table(session, table)
+            except SinkAccessError as error:
+                raise error.located(sink=name) from None
+            found[name] = Target(name, read, sink.columns, late, session.max_allowed_packet)
+        return found
