@@ -7,7 +7,7 @@ no DAG, no job code. Each method reads the state first, does what is still missi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -41,11 +41,13 @@ from airflow_ft.core.planning import (
     Delivery,
     check_sinks_of_segments,
     group,
+    is_proven,
     live_plans,
     quarantined,
     read_tombstone,
     stranded,
     tombstone_detail,
+    wants_vote,
 )
 from airflow_ft.core.ports import Participant, ParticipantFactory, Store
 
@@ -127,7 +129,7 @@ class Coordinator:
         """Asks one participant for its vote. DeclinedError: the checkpoint is ABORTED and the pipeline rewound."""
         checkpoint = self._store.checkpoint(self._pipeline, number)
         plan = checkpoint.plan
-        if checkpoint.state is not S.STAGED or plan is None or participant not in _names(plan):
+        if plan is None or participant not in _names(plan) or not wants_vote(checkpoint, participant):
             return checkpoint
         attempt = self._store.begin_attempt(self._pipeline, self._epoch, number, participant)
         with self._open(plan, participant) as sink:
@@ -169,14 +171,19 @@ class Coordinator:
         plan = checkpoint.plan
         if checkpoint.state not in (S.PREPARED, S.COMMITTING) or plan is None or participant not in _names(plan):
             return checkpoint
-        self._require_order(checkpoint)
+        earlier = self._require_order(checkpoint)
         if checkpoint.state is S.PREPARED:
             if participant != (plan.commit_point or plan.participants[0].name):
                 return checkpoint
-            if plan.commit_point is None:
+            for name in _names(plan):
+                # A late attempt may have taken a vote back: without it what the carrier commits could not be decided.
+                if wants_vote(checkpoint, name):
+                    checkpoint = self.prepare(number, name)
+            if plan.commit_point is None and checkpoint.state is S.PREPARED:
                 checkpoint = self._decide(checkpoint)
         if checkpoint.votes[participant].proof is not None:
             return checkpoint
+        self._require_delivered(earlier, checkpoint, participant)
         attempt = self._store.begin_attempt(self._pipeline, self._epoch, number, participant)
         with self._open(plan, participant) as sink:
             try:
@@ -241,8 +248,11 @@ class Coordinator:
         prepared = {name: vote.prepared for name, vote in checkpoint.votes.items()}
         return self._store.decide(self._pipeline, self._epoch, checkpoint.number, prepared)
 
-    def _require_order(self, checkpoint: Checkpoint) -> None:
-        """I4: an earlier number that is not decided goes first, and nothing goes past a QUARANTINED one."""
+    def _require_order(self, checkpoint: Checkpoint) -> list[Checkpoint]:
+        """I4: an earlier number that is not decided goes first, and nothing goes past a QUARANTINED one.
+
+        Returns the earlier ones that are decided and not delivered everywhere.
+        """
         opened = self._store.open_checkpoints(self._pipeline)
         for earlier in [*live_plans(opened), *quarantined(opened)]:
             undecided = earlier.state is not S.COMMITTING and checkpoint.state is S.PREPARED
@@ -253,6 +263,19 @@ class Coordinator:
                     " repeated by the next try or run.",
                     pipeline=self._pipeline,
                     checkpoint=checkpoint.number,
+                )
+        return [earlier for earlier in live_plans(opened) if earlier.number < checkpoint.number]
+
+    def _require_delivered(self, earlier: Iterable[Checkpoint], checkpoint: Checkpoint, participant: str) -> None:
+        """I4: within a sink the numbers before this one go first, or the sink would take its own head for lost."""
+        for before in earlier:
+            if not is_proven(before, participant):
+                raise StateConflictError(
+                    f"checkpoint {before.number} goes first and is not delivered there yet.",
+                    remedy="nothing to do: the next try or run delivers both, in order.",
+                    pipeline=self._pipeline,
+                    checkpoint=checkpoint.number,
+                    participant=participant,
                 )
 
     def _check_counts(self, plan: Plan, proof: Proof) -> None:

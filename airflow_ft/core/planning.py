@@ -183,6 +183,20 @@ def check_sinks_of_segments(pipeline: str, delivery: Delivery, segments: Iterabl
                 )
 
 
+def wants_vote(checkpoint: Checkpoint, participant: str) -> bool:
+    """STAGED; or PREPARED, and a later attempt that got lost has taken the vote back (`Store.begin_attempt`)."""
+    vote = checkpoint.votes.get(participant)
+    taken_back = vote is not None and vote.prepared == 0
+    return checkpoint.state is CheckpointState.STAGED or (checkpoint.state is CheckpointState.PREPARED and taken_back)
+
+
+def is_proven(checkpoint: Checkpoint, participant: str) -> bool:
+    """The participant has no part in the checkpoint's plan, or is proven to have delivered it."""
+    plan, vote = checkpoint.plan, checkpoint.votes.get(participant)
+    concerned = plan is not None and participant in {p.name for p in plan.participants}
+    return not concerned or (vote is not None and vote.proof is not None)
+
+
 def tombstone_detail(reason: AbortReason, message: str, after: AfterAbort) -> dict[str, Any]:
     """What a tombstone says, so that whoever finds it can finish the abort as it was meant."""
     return {"reason": reason.value, "message": message, "after": after.value}

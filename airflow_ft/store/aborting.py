@@ -9,7 +9,7 @@ from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, Checkpoin
 from airflow_ft.core.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import clean_text
+from airflow_ft.store.rows import clean_text, to_pipeline
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 S = CheckpointState
@@ -135,7 +135,8 @@ def _rewind(
                 checkpoint.number,
                 f"it is {checkpoint.state.value}, so checkpoint {rewind_from} and later cannot be rewound yet.",
             )
-    runs = {also.run} if also is not None else set()
+    # The run at work counts on what is rewound, even where it has published nothing itself (I9): it stages again.
+    runs = {to_pipeline(write.row).turn} | ({also.run} if also is not None else set())
     for checkpoint in concerned:
         if checkpoint.state is S.TRIGGERED:
             _move_to_aborted(write, checkpoint, AbortReason.ATTEMPT_ENDED, message, AfterAbort.REWOUND)

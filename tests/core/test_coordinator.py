@@ -29,10 +29,11 @@ from airflow_ft.core.model import (
     HaltReason,
     Outcome,
     PipelineStatus,
+    Promise,
     RunKey,
 )
 from airflow_ft.core.steps import commit_step, confirm_step, prepare_step, recover_step
-from tests.core.systems import NoArchive, Systems
+from tests.core.systems import NoArchive, System, Systems
 from tests.core.world import PIPELINE, RUN, World
 
 
@@ -222,6 +223,37 @@ def test_a_run_without_new_data_confirms_nothing_and_is_no_failure(world: World)
     world.steps(world.context())
     confirmation = confirm_step(world.context(), world.config, NoArchive())  # type: ignore[arg-type]
     assert (confirmation.numbers, confirmation.latest) == ((), 0)
+
+
+def test_a_task_that_passed_an_undecided_number_by_waits_for_it_in_its_sink(world: World) -> None:
+    """Else it would find its own sink one number behind, and halt the pipeline as if a delivery were lost (I4, I7)."""
+    numbers = world.stage(2)
+    for name in ("db", "log"):
+        prepare_step(world.context(), world.delivery, world.config, name)
+    late = coordinator(world)
+    assert late.commit(numbers[0], "log").state is CheckpointState.PREPARED  # not decided: passed by
+    for number in numbers:
+        late.commit(number, "db")
+    with pytest.raises(StateConflictError, match="goes first and is not delivered there"):
+        late.commit(numbers[1], "log")
+    assert world.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
+    world.steps(world.context(2))
+    world.check_exactly_once(numbers)
+
+
+@pytest.mark.parametrize("step", ["deliver", "commit"])
+def test_a_vote_that_a_lost_attempt_took_back_is_given_again(tmp_path: Path, step: str) -> None:
+    """Else what the carrier then commits could never be decided (I3, I7)."""
+    world = World(tmp_path, systems={"db": System(Promise.ATOMIC), "log": System(Promise.TWO_PHASE)})
+    (number,) = world.stage(1)
+    for name in ("db", "log"):
+        prepare_step(world.context(), world.delivery, world.config, name)
+    mine = coordinator(world)
+    world.store.begin_attempt(PIPELINE, mine._epoch, number, "log")  # arrives late; whoever sent it is gone
+    if step == "commit":
+        mine.commit(number, "db")
+    mine.deliver(number)
+    world.check_exactly_once([number])
 
 
 def test_commit_before_prepare_does_nothing(world: World) -> None:

@@ -150,6 +150,17 @@ class TestRewinds:
         assert run is not None
         assert not run.staged
 
+    def test_a_rewind_lets_the_run_at_work_stage_again_even_if_it_published_nothing(self, scene: Scene) -> None:
+        """I9: its gate would open although what it found published is computed again."""
+        (number,) = scene.stage()
+        scene.store.enter_turn(PIPELINE, LATER_RUN, None)
+        scene.store.begin_stage(PIPELINE, scene.epoch, LATER_RUN)
+        scene.store.end_stage(PIPELINE, scene.epoch, LATER_RUN, None)
+        scene.abort(number, AfterAbort.REWOUND, number)
+        run = scene.store.run(PIPELINE, LATER_RUN)
+        assert run is not None
+        assert not run.staged
+
     @pytest.mark.parametrize("decided", [False, True])
     def test_nothing_is_rewound_under_a_number_in_doubt(self, scene: Scene, decided: bool) -> None:
         scene.stage(3)

@@ -127,7 +127,9 @@ def check_owner(head: Head | None, fence: Fence) -> None:
 
 
 def _refuse_markers_without_head(session: Session, ledger: Ledger) -> None:
-    if newest := ledger.newest_marker(session):
+    newest = ledger.newest_marker(session)
+    # The head comes before its first marker: seen now, a newer attempt made both after this one had found no head.
+    if newest and ledger.head(session) is None:
         raise StoreBehindSinkError(
             f"the ledger has markers up to number {newest}, but the head is gone.",
             remedy=f"bring back the row of {ledger.head_table}; compare before resuming.",
