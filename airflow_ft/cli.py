@@ -41,6 +41,7 @@ _MIN_AGE = _arg(
 )
 
 
+_DAG = _arg("--dag", default=None, metavar="FILE", help="DAG file, for sources, and for what never ran")
 _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
 
 
@@ -69,6 +70,14 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command("pipelines", "looking", "List the pipelines", ARG_OUTPUT),
         _command("checkpoints", "looking", "List a pipeline's newest checkpoints", _PIPELINE, _LIMIT, ARG_OUTPUT),
         _command("events", "looking", "Print the event log, newest first", _PIPELINE, _ANY_NUMBER, _LIMIT, ARG_OUTPUT),
+        _command(
+            "doctor",
+            "doctor",
+            "Examine everything that a pipeline needs, in words; writes nothing that stays",
+            _PIPELINE,
+            _DAG,
+            ARG_OUTPUT,
+        ),
         _command("show", "looking", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),
     )
 

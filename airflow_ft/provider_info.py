@@ -30,6 +30,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ft.operators.prepare",
                     "airflow_ft.operators.commit",
                     "airflow_ft.operators.confirm",
+                    "airflow_ft.operators.doctor",
                 ],
             }
         ],

@@ -221,3 +221,45 @@ def test_rewind_and_recover_leave_what_is_quarantined(world: World, ft: Any) -> 
     with pytest.raises(SystemExit, match="it is QUARANTINED"):
         ft("rewind", PIPELINE, "--yes")
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.QUARANTINED
+
+
+def test_doctor_examines_the_systems_of_the_newest_plan(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", str(world.folder))
+    world.stage(1)
+    world.steps(world.context())
+    before = world.store.events(PIPELINE, limit=1000)
+    checks = json.loads(ft("doctor", PIPELINE, "-o", "json"))
+    assert {check["subject"] for check in checks} >= {
+        f"pipeline {PIPELINE}",
+        "connection db",
+        "connection log",
+        "spark",
+    }
+    assert {check["verdict"] for check in checks} == {"ok", "warning"}, "sinks of tests have no examination"
+    assert "checkpoint 1 was confirmed last" in ft("doctor", PIPELINE)
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
+    with pytest.raises(SystemExit) as ended:
+        ft("doctor", PIPELINE)
+    assert ended.value.code == 1
+    assert world.store.events(PIPELINE, limit=1000)[1:] == before
+
+
+def test_doctor_reads_a_dag_that_never_ran(
+    world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dag = tmp_path / "a_dag.py"
+    dag.write_text(
+        "from airflow.sdk import DAG\n"
+        "from airflow_ft import CheckpointedPipeline, FileSource, MySqlSink\n"
+        "with DAG('d', schedule=None):\n"
+        "    CheckpointedPipeline(pipeline='new', job='jobs.x',\n"
+        f"        sources={{'files': FileSource(path='{tmp_path}', schema='id bigint')}},\n"
+        "        sinks={'rows': MySqlSink(table='t', conn_id='no_such_connection')})\n"
+    )
+    with pytest.raises(SystemExit):
+        ft("doctor", "new", "--dag", str(dag))
+    text = capsys.readouterr().out
+    for words in ("never ran", f"{tmp_path} is there", "the Airflow connection is not defined", "connections add"):
+        assert words in text, text
+    with pytest.raises(SystemExit, match="has the pipeline 'other'"):
+        ft("doctor", "other", "--dag", str(dag))

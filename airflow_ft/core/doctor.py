@@ -1,0 +1,129 @@
+"""What an examination finds: checks in words, with remedies. Whoever examines a system reads, and leaves nothing there.
+
+A system's own part is its module `examination` (`airflow_ft.sinks.<kind>.examination` and so on), which fills an
+`Examination`; `airflow_ft.doctor` puts them together for a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.model import PipelineStatus
+from airflow_ft.core.planning import quarantined
+from airflow_ft.core.ports import Store
+from airflow_ft.core.transitions import IN_DOUBT
+
+T = TypeVar("T")
+
+
+class Verdict(StrEnum):
+    """What a check came to. A PROBLEM would stop the pipeline, a WARNING would not."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at: `subject` is the system ("connection shop"), `remedy` is "" when all is well."""
+
+    subject: str
+    name: str
+    verdict: Verdict
+    text: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Plain data for tables and XCom."""
+        return {
+            "subject": self.subject,
+            "check": self.name,
+            "verdict": self.verdict.value,
+            "text": self.text,
+            "remedy": self.remedy,
+        }
+
+
+@dataclass(slots=True)
+class Examination:
+    """Collects the checks of one subject. An error of ours is a PROBLEM with the error's own words and remedy."""
+
+    subject: str
+    checks: list[Check] = field(default_factory=list)
+
+    def ok(self, name: str, text: str) -> None:
+        """All is well."""
+        self.checks.append(Check(self.subject, name, Verdict.OK, text))
+
+    def warn(self, name: str, text: str, remedy: str) -> None:
+        """It works, but."""
+        self.checks.append(Check(self.subject, name, Verdict.WARNING, text, remedy))
+
+    def problem(self, name: str, text: str, remedy: str) -> None:
+        """It would fail."""
+        self.checks.append(Check(self.subject, name, Verdict.PROBLEM, text, remedy))
+
+    def attempt(self, name: str, step: Callable[[], T]) -> T | None:
+        """The step's result; None when it raised one of our errors, which is then a PROBLEM under this name."""
+        try:
+            return step()
+        except AirflowFtError as error:
+            where = f"sink {error.sink}: " if error.sink else ""
+            column = f"column {error.column}: " if error.column else ""
+            self.problem(name, f"{where}{column}{error.what}", error.remedy)
+            return None
+
+    def passes(self, name: str, text: str, step: Callable[[], object]) -> bool:
+        """Whether the step raised nothing; then `text` says what is well."""
+        before = len(self.checks)
+        self.attempt(name, step)
+        if len(self.checks) > before:
+            return False
+        self.ok(name, text)
+        return True
+
+
+def worst(checks: Iterable[Check]) -> Verdict:
+    """The worst verdict; OK when there are none."""
+    found = {check.verdict for check in checks}
+    return next((verdict for verdict in (Verdict.PROBLEM, Verdict.WARNING) if verdict in found), Verdict.OK)
+
+
+def examine_state(store: Store, pipeline: str) -> list[Check]:
+    """How the pipeline stands in the decision log: halted, quarantined, in doubt, at work."""
+    exam = Examination(f"pipeline {pipeline}")
+    try:
+        row = store.pipeline(pipeline)
+    except KeyError:
+        exam.warn("history", "the decision log does not know it: it never ran", "nothing, if it is new; else --store.")
+        return exam.checks
+    if row.status is PipelineStatus.HALTED:
+        exam.problem(
+            "status",
+            f"it is HALTED ({row.halt_reason}): {row.halt_message}",
+            f"when the cause is gone, `airflow ft resume {pipeline}`.",
+        )
+    else:
+        exam.ok("status", "it is ACTIVE")
+    opened = store.open_checkpoints(pipeline)
+    look = f"`airflow ft in-doubt --pipeline {pipeline}` says what each sink holds."
+    for checkpoint in quarantined(opened):
+        exam.problem("quarantine", f"checkpoint {checkpoint.number} is QUARANTINED: {checkpoint.message}", look)
+    doubtful = [c for c in opened if c.state in IN_DOUBT or c.rollback_pending]
+    if doubtful:
+        numbers = ", ".join(f"{c.number} ({c.state})" for c in doubtful[:5]) + (" ..." if len(doubtful) > 5 else "")
+        exam.warn("in doubt", f"{len(doubtful)} checkpoints are in doubt: {numbers}", look)
+    else:
+        exam.ok("in doubt", "nothing is in doubt")
+    latest = store.latest_confirmed(pipeline)
+    exam.ok("history", f"checkpoint {latest.number} was confirmed last" if latest else "nothing was confirmed yet")
+    working = [lease.task or lease.holder for lease in store.leases(pipeline)]
+    if working or row.turn:
+        who = ", ".join(working) or f"run {row.turn}, between two tasks"
+        exam.ok("at work", f"{who} (epoch {row.epoch})")
+    return exam.checks

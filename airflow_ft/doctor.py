@@ -1,0 +1,198 @@
+"""`airflow ft doctor`: every preflight of a pipeline's store, write-ahead log, Spark, sources and sinks, in words.
+
+What is looked at comes from the decision log (a pipeline that has run: its newest plan) or from the DAG (one that never
+ran). Systems are examined side by side; nothing that stays is written anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from airflow_ft.core.adoption import participants_of
+from airflow_ft.core.doctor import Check, Examination, examine_state
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.core.model import ParticipantPlan
+
+if TYPE_CHECKING:
+    from airflow_ft.core.model import Segment
+    from airflow_ft.core.ports import ConnectionResolver, ParticipantFactory, SegmentReader, Store, WalReader
+    from airflow_ft.sources import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What to examine. Without `participants` the decision log says which there are; `sources` only a DAG knows."""
+
+    pipeline: str
+    wal_root: str
+    participants: Mapping[str, ParticipantPlan] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    spark_master: str = ""
+    jars: Sequence[str] = ()
+
+
+def examine(
+    patient: Patient, open_store: Callable[[], Store], connections: ConnectionResolver, opener: ParticipantFactory
+) -> list[Check]:
+    """All checks, grouped by system; never raises for what it finds.
+
+    `opener` opens a participant, to read what its sink remembers. The store that `open_store` opens is closed.
+    """
+    from airflow_ft.wal import open_wal
+
+    wal = open_wal()
+    log = Examination("decision log")
+    store = log.attempt("reachable", open_store)
+    checks = list(log.checks)
+    participants: Mapping[str, ParticipantPlan] = patient.participants
+    needed: list[Segment] = []
+    newest: list[SegmentReader] = []
+    if store is not None:
+        try:
+            checks += _store(store, patient.pipeline)
+            participants = participants or _known(store, patient.pipeline, checks)
+            needed, newest = _rows(store, patient.pipeline, wal)
+        except AirflowFtError as error:
+            checks.append(_failed("decision log", error))
+    tasks: list[Callable[[], list[Check]]] = [
+        lambda: _wal(patient.wal_root, wal, needed),
+        lambda: _spark(patient),
+        *(lambda n=n, s=s: _source(n, s, connections) for n, s in patient.sources.items()),
+        *(lambda p=p: _sink(patient.pipeline, p, connections, newest, opener, store) for p in participants.values()),
+    ]
+    with ThreadPoolExecutor(8, thread_name_prefix="airflow-ft-doctor") as pool:
+        for found in pool.map(lambda task: task(), tasks):
+            checks += found
+    if store is not None:
+        store.close()
+    return checks
+
+
+def _store(store: Store, pipeline: str) -> list[Check]:
+    from airflow_ft.store.examination import examine_store
+
+    return [*examine_store(store), *examine_state(store, pipeline)]
+
+
+def _known(store: Store, pipeline: str, checks: list[Check]) -> Mapping[str, ParticipantPlan]:
+    try:
+        return participants_of(store, pipeline)
+    except (KeyError, ConfigurationError):
+        exam = Examination(f"pipeline {pipeline}")
+        exam.warn("sinks", "no plan names its sinks yet, so none was examined", "name its DAG file: --dag FILE.")
+        checks += exam.checks
+        return {}
+
+
+def _rows(store: Store, pipeline: str, wal: WalReader) -> tuple[list[Segment], list[SegmentReader]]:
+    """Segments that are not delivered yet, and the newest one whose files are there."""
+    try:
+        needed = [c.segment for c in store.open_checkpoints(pipeline) if c.is_undelivered and c.segment]
+        there = store.referenced_locations(pipeline)
+        newest = (c.segment for c in store.checkpoints(pipeline, 50) if c.segment and c.segment.location in there)
+    except KeyError:
+        return [], []
+    for segment in newest:
+        try:
+            return needed, [wal.open(segment)]
+        except AirflowFtError:  # told by the check of the log, if it is needed
+            return needed, []
+    return needed, []
+
+
+def _wal(root: str, wal: WalReader, needed: Sequence[Segment]) -> list[Check]:
+    from airflow_ft.wal.examination import examine_wal
+
+    return examine_wal(root, wal, needed)
+
+
+def _spark(patient: Patient) -> list[Check]:
+    from airflow_ft.spark.examination import examine_spark
+
+    return examine_spark(patient.spark_master, patient.jars)
+
+
+def _source(name: str, source: Source, connections: ConnectionResolver) -> list[Check]:
+    from airflow_ft.sources.examination import examine_source
+
+    return examine_source(name, source, connections)
+
+
+def _sink(
+    pipeline: str,
+    plan: ParticipantPlan,
+    connections: ConnectionResolver,
+    rows: Sequence[SegmentReader],
+    opener: ParticipantFactory,
+    store: Store | None,
+) -> list[Check]:
+    """Every sink package has `examination.examine(pipeline, plan, connection, rows)`."""
+    subject = f"connection {plan.name}"
+    name = f"airflow_ft.sinks.{plan.kind}.examination"
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if not name.startswith(error.name or ""):
+            raise
+        exam = Examination(subject)
+        exam.warn("examination", f"sinks of kind {plan.kind!r} have none", "its first prepare shows what is wrong.")
+        return exam.checks
+    try:
+        checks: list[Check] = module.examine(pipeline, plan, connections(plan.name), rows)
+    except AirflowFtError as error:
+        return [_failed(subject, error)]
+    if all(check.verdict != "problem" for check in checks):
+        checks += _memory(subject, pipeline, plan, opener, store)
+    return checks
+
+
+def _memory(
+    subject: str, pipeline: str, plan: ParticipantPlan, opener: ParticipantFactory, store: Store | None
+) -> list[Check]:
+    """Whether the sink remembers the pipeline as the decision log does."""
+    exam = Examination(subject)
+    sink = exam.attempt("memory", lambda: opener(plan))
+    if sink is None:
+        return exam.checks
+    head = exam.attempt("memory", lambda: (sink.head(pipeline),))
+    sink.close()
+    if head is None or store is None:
+        return exam.checks
+    [found] = head
+    try:
+        delivered, epoch = store.last_delivered(pipeline, plan.name), store.pipeline(pipeline).epoch
+    except KeyError:
+        delivered, epoch = 0, 0
+    if found is None and delivered:
+        exam.warn(
+            "memory",
+            f"it remembers nothing, though the decision log knows checkpoint {delivered} as delivered",
+            "nothing, if all is settled: a token that expired is set anew. Else bring the ledger back.",
+        )
+    elif found is None:
+        exam.ok("memory", "it has never seen the pipeline")
+    elif found.installation != store.installation:
+        exam.problem(
+            "memory",
+            f"it belongs to installation {found.installation}, this decision log is {store.installation}",
+            f"bring the right decision log back; `airflow ft adopt {pipeline}` only if that one is gone for good.",
+        )
+    elif found.epoch > epoch or found.number > delivered:
+        exam.problem(
+            "memory",
+            f"it stands at checkpoint {found.number} (epoch {found.epoch}), the decision log at {delivered} ({epoch})",
+            "the decision log is an older one (a restored backup?), or recovery is due: see `airflow ft in-doubt`.",
+        )
+    else:
+        exam.ok("memory", f"it stands at checkpoint {found.number}, epoch {found.epoch}")
+    return exam.checks
+
+
+def _failed(subject: str, error: AirflowFtError) -> Check:
+    exam = Examination(subject)
+    exam.problem("examination", error.what, error.remedy)
+    return exam.checks[0]

@@ -1,0 +1,127 @@
+"""Every preflight of a Kafka participant, in words: no producer is initialised, no token written, no topic created."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.kafka.token import METADATA_LIMIT
+from airflow_ft.sinks.kafka.topics import TopicLimits, describe
+from airflow_ft.sinks.kafka.validation import SegmentRows, check_rows, check_topic, client_limits
+
+_TRANSACTION_TIMEOUT_MS = 600_000  # what the producer asks for, unless the connection says otherwise
+_WEEK_MINUTES = 7 * 24 * 60
+
+
+def examine(
+    pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo, rows: Sequence[SegmentReader]
+) -> list[Check]:
+    """The checks of one cluster. `rows` are published segments, to be judged as `prepare` would."""
+    exam = Examination(f"connection {plan.name}")
+    settings = exam.attempt("settings", lambda: KafkaSettings.from_connection(connection))
+    if settings is None:
+        return exam.checks
+    clients = KafkaClients(settings)
+    sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
+    names = sorted({sink.topic for sink in sinks.values()})
+    topics = exam.attempt("connect", lambda: describe(clients, [settings.token_topic, *names]))
+    if topics is None:
+        return exam.checks
+    exam.ok("connect", "the brokers answer")
+    if topics[settings.token_topic] is None:
+        exam.warn(
+            "token topic",
+            f"{settings.token_topic} is not there yet",
+            "nothing, if this user may create topics: the first prepare makes it (one partition, always empty).",
+        )
+    else:
+        exam.ok("token topic", settings.token_topic)
+    limits: dict[str, TopicLimits] = {}
+    for name in names:
+        found = topics[name]
+        notes = exam.attempt(f"topic {name}", lambda name=name, found=found: check_topic(name, found, clients))  # type: ignore[misc]
+        if notes is None or found is None:
+            continue
+        limits[name] = found
+        exam.ok(f"topic {name}", f"{found.partitions} partitions, up to {found.max_message_bytes:,} bytes a batch")
+        for note in notes.values():
+            exam.warn(f"topic {name}", note, "replicate the topic, and let this user describe it.")
+    exam.attempt("broker", lambda: _broker(exam, clients))
+    if len(limits) == len(names):
+        _rows(exam, clients, sinks, limits, rows)
+    return exam.checks
+
+
+def _broker(exam: Examination, clients: KafkaClients) -> None:
+    found = _broker_settings(clients)
+    if found is None:
+        exam.warn(
+            "broker settings",
+            "this user may not read them (DESCRIBE_CONFIGS on the cluster)",
+            "make sure that transaction.max.timeout.ms, offsets.retention.minutes, offset.metadata.max.bytes suffice.",
+        )
+        return
+    wanted = int(clients.settings.producer.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
+    longest = int(found.get("transaction.max.timeout.ms", wanted))
+    if wanted > longest:
+        exam.problem(
+            "transaction time-out",
+            f"the producer asks for {wanted} ms, the broker allows {longest} (transaction.max.timeout.ms)",
+            "lower transaction.timeout.ms in the connection's extra, or raise the broker's maximum.",
+        )
+    else:
+        exam.ok("transaction time-out", f"{wanted} ms of at most {longest}")
+    minutes = int(found.get("offsets.retention.minutes", _WEEK_MINUTES))
+    text = f"tokens are forgotten {minutes / 1440:g} days after the last commit (offsets.retention.minutes)"
+    if minutes < _WEEK_MINUTES:
+        exam.warn(
+            "token retention", text, "raise it above the longest rest of the pipeline, or let recovery run daily."
+        )
+    else:
+        exam.ok("token retention", text)
+    room = int(found.get("offset.metadata.max.bytes", METADATA_LIMIT + 1))
+    if room <= METADATA_LIMIT:
+        exam.problem(
+            "token size", f"offset.metadata.max.bytes is {room}", f"raise it to {METADATA_LIMIT + 1} on the brokers."
+        )
+
+
+def _broker_settings(clients: KafkaClients) -> Mapping[str, str] | None:
+    """The settings of one broker; None when they may not be read."""
+    try:
+        metadata = clients.admin().list_topics(timeout=clients.timeout)
+        broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
+        future = clients.admin().describe_configs([broker], request_timeout=clients.timeout)[broker]
+        return {name: entry.value for name, entry in future.result(2 * clients.timeout).items() if entry.value}
+    except KafkaException as error:
+        if "AUTHORIZATION" in error.args[0].name():
+            return None
+        raise clients.error(error.args[0], "reading the broker's settings") from error
+
+
+def _rows(
+    exam: Examination,
+    clients: KafkaClients,
+    sinks: Mapping[str, KafkaSink],
+    limits: Mapping[str, TopicLimits],
+    rows: Sequence[SegmentReader],
+) -> None:
+    largest = client_limits(clients, limits)["message.max.bytes"]
+    for name, sink in sinks.items():
+        judged = [reader for reader in rows if name in reader.sinks()]
+        for reader in judged:
+            part = SegmentRows(name, sink, reader)
+            exam.passes(
+                f"rows for {sink.topic}",
+                f"those of checkpoint {reader.segment.number} would be accepted",
+                lambda part=part, sink=sink: check_rows(part, limits[sink.topic], largest),  # type: ignore[misc]
+            )
+        if not judged:
+            exam.warn(f"rows for {sink.topic}", "no published rows to judge: their schema is not known", "run it once.")

@@ -1,0 +1,160 @@
+"""Every preflight of a MySQL participant, in words: nothing is created, no head is raised, no row is sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import TypeVar
+
+import pymysql
+
+from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.mysql.catalog import read_table
+from airflow_ft.sinks.mysql.failures import failure
+from airflow_ft.sinks.mysql.inspection import _engines, _probe, check_privileges, check_server
+from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
+from airflow_ft.sinks.mysql.naming import TableName
+from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.validation import Target, check_rows, check_segment
+
+T = TypeVar("T")
+CLOCK_TOLERANCE = 60.0  # seconds
+
+
+def examine(
+    pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo, rows: Sequence[SegmentReader]
+) -> list[Check]:
+    """The checks of one server. `rows` are published segments, to be judged as `prepare` would."""
+    exam = Examination(f"connection {plan.name}")
+    sinks = exam.attempt("settings", lambda: _sinks(plan))
+    session = exam.attempt("connect", lambda: _translated("connecting", lambda: Session(connection, Limits())))
+    if sinks is None or session is None:
+        return exam.checks
+    with closing(session):
+        exam.attempt("examination", lambda: _translated("examining", lambda: _server(exam, session, sinks)))
+        exam.attempt("ledger", lambda: _translated("the ledger", lambda: _ledger(exam, session, pipeline, plan, sinks)))
+        for name, sink in sinks.items():
+            _table(exam, session, name, sink, rows)
+    return exam.checks
+
+
+def _sinks(plan: ParticipantPlan) -> dict[str, MySqlSink]:
+    return {name: MySqlSink.from_settings(plan.name, plan.strategy, dict(given)) for name, given in plan.sinks.items()}
+
+
+def _translated(doing: str, step: Callable[[], T]) -> T:
+    """The driver's errors as ours."""
+    try:
+        return step()
+    except pymysql.err.MySQLError as error:
+        raise failure(error, doing) from error
+
+
+def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) -> None:
+    row = session.row("SELECT CURRENT_USER(), UNIX_TIMESTAMP()")
+    assert row is not None
+    exam.ok("connect", f"{session.product}, as {row[0]}")
+    unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
+    warnings = exam.attempt("durability", lambda: check_server(session, allow_unsafe_durability=unsafe))
+    if warnings:
+        exam.warn("durability", "; ".join(warnings), "set both to 1; it is allowed by allow_unsafe_durability.")
+    elif warnings is not None:
+        exam.ok("durability", "acknowledged commits survive a power cut, and the server takes writes")
+    if session.can_load_local:
+        exam.ok("local_infile", "rows go by LOAD DATA LOCAL")
+    else:
+        exam.warn(
+            "local_infile", "LOAD DATA LOCAL is switched off: rows go by INSERT, slower", "SET GLOBAL local_infile=1."
+        )
+    difference = float(row[1]) - time.time()
+    if abs(difference) > CLOCK_TOLERANCE:
+        exam.warn("clock", f"it differs from this machine's by {difference:+.0f} s", "let both follow NTP.")
+
+
+def _ledger(
+    exam: Examination, session: Session, pipeline: str, plan: ParticipantPlan, sinks: dict[str, MySqlSink]
+) -> None:
+    named = next((sink.ledger_schema for sink in sinks.values() if sink.ledger_schema), None)
+    row = session.row("SELECT DATABASE()")
+    schema = named or (row[0] if row else None)
+    if not schema:
+        exam.problem("ledger", "neither the connection nor a sink names a schema", "set the connection's schema.")
+        return
+    ledger = Ledger(schema, pipeline, plan.name)
+    engines = _engines(session, ledger)
+    if len(engines) < 2:
+        _missing_ledger(exam, session, ledger)
+        return
+    wrong = [f"{name} ({engine})" for name, engine in engines.items() if engine.upper() != "INNODB"]
+    if wrong:
+        exam.problem("ledger", f"not InnoDB: {', '.join(wrong)}", "ALTER TABLE ... ENGINE=InnoDB.")
+        return
+    grant = f"GRANT SELECT, INSERT, UPDATE, DELETE on {ledger.table} and {ledger.head_table}"
+    exam.passes(
+        "ledger",
+        f"{LEDGER} and {HEAD} in schema {schema}, with all privileges",
+        lambda: _try_all(session, ledger, grant),
+    )
+
+
+def _try_all(session: Session, ledger: Ledger, grant: str) -> None:
+    for probe in ledger.probes():  # each changes nothing
+        _probe(session, probe, grant)
+
+
+def _missing_ledger(exam: Examination, session: Session, ledger: Ledger) -> None:
+    """Whether the first prepare could create the tables is read from the grants; roles do not show there."""
+    grants = " ".join(str(row[0]).upper() for row in session.rows("SHOW GRANTS"))
+    if "ALL PRIVILEGES" in grants or " CREATE," in grants or "CREATE ON" in grants:
+        exam.ok("ledger", f"{LEDGER} and {HEAD} are not there yet; the first prepare creates them")
+    else:
+        exam.problem(
+            "ledger",
+            f"{LEDGER} and {HEAD} are lacking in schema {ledger.schema!r}, and no grant lets this user create them",
+            "have these statements run, and GRANT SELECT, INSERT, UPDATE, DELETE on both tables:\n"
+            + ";\n".join(ledger.ddl()),
+        )
+
+
+def _table(exam: Examination, session: Session, name: str, sink: MySqlSink, rows: Sequence[SegmentReader]) -> None:
+    row = session.row("SELECT DATABASE()")
+    where = TableName.parse(sink.table).within((row[0] or "") if row else "")
+
+    def look() -> Target:
+        if not where.schema:
+            raise SinkAccessError("neither the connection nor the sink names a schema.", remedy="name one.", sink=name)
+        table = read_table(session, where)
+        late = session.is_mariadb and session.version >= (11, 5, 1)
+        return Target(name, table, sink.columns, late, session.max_allowed_packet)
+
+    target = exam.attempt(f"table {where}", lambda: _translated("reading the table", look))
+    if target is None:
+        return
+    keys = f"primary key {', '.join(target.table.key)}" if target.table.key else "no primary key"
+    exam.ok(f"table {where}", f"InnoDB, {len(target.table.columns)} columns, {keys}")
+    if target.table.triggers:
+        exam.warn(
+            f"table {where}", f"triggers fire for each row: {', '.join(target.table.triggers)}", "be sure they may."
+        )
+    judged = [reader for reader in rows if name in reader.sinks()]
+    for reader in judged:
+
+        def judge(reader: SegmentReader = reader) -> None:
+            verdict = check_segment(target, reader)
+            check_privileges(session, target, verdict.columns)
+            check_rows(target, reader, verdict)
+
+        exam.passes(
+            f"rows for {where}",
+            f"those of checkpoint {reader.segment.number} would be accepted",
+            lambda judge=judge: _translated("judging rows", judge),  # type: ignore[misc]
+        )
+    if not judged:
+        exam.warn(
+            f"rows for {where}", "no published rows to judge: types and privileges were not compared", "run it once."
+        )

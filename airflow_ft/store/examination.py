@@ -1,0 +1,69 @@
+"""Is the decision log durable, and are its clock and its disk in order? Reads only."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.store.database import Database
+from airflow_ft.store.sql import SqlStore
+
+if TYPE_CHECKING:
+    from airflow_ft.core.ports import Store
+
+MINIMUM_FREE = 256 << 20  # bytes
+CLOCK_TOLERANCE = 5.0  # seconds
+
+
+def examine_store(store: Store) -> list[Check]:
+    """The checks of an open decision log, whichever database it lies in."""
+    exam = Examination(f"decision log {store.url}")
+    exam.ok("reachable", f"installation {store.installation}")
+    if isinstance(store, SqlStore):
+        database: Database = store._database
+        if store.url.startswith("sqlite:"):
+            _examine_sqlite(exam, store.url)
+        else:
+            exam.attempt("durability", lambda: _examine_postgres(exam, database))
+    before = time.time()
+    difference = store.now().timestamp() - (before + time.time()) / 2
+    if abs(difference) > CLOCK_TOLERANCE:
+        exam.warn(
+            "clock",
+            f"its clock and this machine's differ by {difference:+.1f} s",
+            "let both follow NTP; ages and time-outs count by the log's clock. Safety does not rest on it.",
+        )
+    else:
+        exam.ok("clock", f"agrees with this machine's within {CLOCK_TOLERANCE:g} s")
+    return exam.checks
+
+
+def _examine_sqlite(exam: Examination, url: str) -> None:
+    path = url.removeprefix("sqlite://")
+    # That the journal is 'wal' and synchronous FULL is demanded of each connection when it is opened.
+    exam.ok("durability", "SQLite on a local disk, write-ahead journal, synchronous FULL")
+    free = shutil.disk_usage(path).free
+    if free < MINIMUM_FREE:
+        exam.problem("disk", f"{free >> 20} MB are free where {path} lies", "free space on that disk.")
+    else:
+        exam.ok("disk", f"{free >> 30} GB are free" if free >> 30 else f"{free >> 20} MB are free")
+    exam.ok("reach", "one machine only: tasks on several need a PostgreSQL store")
+
+
+def _examine_postgres(exam: Examination, database: Database) -> None:
+    names = ("server_version", "fsync", "full_page_writes", "synchronous_commit")
+    fields = ", ".join(f"current_setting('{name}') AS {name}" for name in names)
+    [found] = database.read(f"SELECT {fields}, pg_is_in_recovery() AS standby")
+    text = ", ".join(f"{name}={found[name]}" for name in names[1:])
+    if found["standby"]:
+        exam.problem("role", "the server is a standby and takes no writes", "point the URL at the primary.")
+    if found["fsync"] != "on" or found["full_page_writes"] != "on":
+        exam.problem(
+            "durability",
+            f"{text}: a power cut can lose or tear decisions that were acknowledged",
+            "set fsync=on and full_page_writes=on in postgresql.conf.",
+        )
+    else:
+        exam.ok("durability", f"PostgreSQL {found['server_version']}, {text} (demanded of each session)")

@@ -1,0 +1,85 @@
+"""Can the write-ahead log be written durably, is there room, and are the rows that are still needed there?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import Segment
+from airflow_ft.core.ports import WalReader
+from airflow_ft.wal.filesystem import local_path
+
+MINIMUM_FREE = 1 << 30  # bytes
+_VOLATILE = {"tmpfs", "ramfs"}
+
+
+def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment]) -> list[Check]:
+    """`needed` are published segments that no sink has confirmed yet. A file is written, synced and removed again."""
+    exam = Examination(f"write-ahead log {root}")
+    path = exam.attempt("place", lambda: local_path(root))
+    if path is None:
+        return exam.checks
+    existing = _nearest(path)
+    if existing != path:
+        exam.warn(
+            "place", f"{path} is not there yet", "nothing: the first run makes it, the same path for all workers."
+        )
+    if exam.passes("writable", f"a file was written to {existing}, synced and removed", lambda: _try(existing)):
+        _room(exam, existing, needed)
+    if (kind := _file_system(existing)) in _VOLATILE:
+        exam.problem("disk", f"{existing} lies in memory ({kind})", "put wal_root on a disk that survives a restart.")
+    if needed:
+        rows = sum(segment.total_rows for segment in needed)
+        exam.passes(
+            "rows",
+            f"{rows:,} rows of {len(needed)} undelivered checkpoints are there, with the manifests that were published",
+            lambda: [wal.open(segment) for segment in needed],
+        )
+    return exam.checks
+
+
+def _nearest(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _try(folder: Path) -> None:
+    try:
+        # Unnamed where the system can do that, else removed at once: nothing stays, whatever kills this process.
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"airflow-ft")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise ConfigurationError(
+            f"{folder} cannot be written and synced: {error.strerror}.",
+            remedy="let the user of workers and Spark own the folder, on a disk that is not full or read-only.",
+        ) from error
+
+
+def _room(exam: Examination, folder: Path, needed: Sequence[Segment]) -> None:
+    free = shutil.disk_usage(folder).free
+    text = f"{free / (1 << 30):.1f} GB are free"
+    largest = max((segment.bytes for segment in needed), default=0)
+    if free < max(MINIMUM_FREE, 3 * largest):
+        exam.warn("room", text, "free space: a checkpoint that does not fit fails, and is computed again.")
+    else:
+        exam.ok("room", text)
+
+
+def _file_system(folder: Path) -> str:
+    """The type of the mount that holds the folder; "" when the system does not say."""
+    mounts = Path("/proc/self/mounts")
+    best, kind = -1, ""
+    for line in mounts.read_text(errors="replace").splitlines() if mounts.exists() else ():
+        fields = line.split()
+        point = Path(fields[1].replace("\\040", " "))
+        if (folder.resolve().is_relative_to(point)) and len(point.parts) >= best:
+            best, kind = len(point.parts), fields[2]
+    return kind
