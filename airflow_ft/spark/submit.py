@@ -95,6 +95,9 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
     }
     if conf["spark.master"].startswith("local"):
         conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = "127.0.0.1"
+    elif request.python_path:
+        # Python functions travel by the name of their module: executors import the job from the same folders.
+        conf["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(request.python_path)
     conf |= request.conf
     if request.master:
         conf["spark.master"] = request.master
