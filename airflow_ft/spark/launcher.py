@@ -14,6 +14,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.submit import RESULT, environment, prepare, private_folder
+from airflow_ft.spark.symptoms import Symptoms
 
 __all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
 
@@ -44,11 +45,17 @@ def run_stage(
             driver.kill(0)
             driver.wait(lambda _: None, folder / RESULT)
             raise
-        code = driver.wait(lambda line: log(hide(line)), folder / RESULT)
+        symptoms = Symptoms()
+
+        def look_and_log(line: str) -> None:
+            symptoms.look(line)
+            log(hide(line))
+
+        code = driver.wait(look_and_log, folder / RESULT)
         try:
             report = json.loads((folder / RESULT).read_text())
         except FileNotFoundError:
-            report = {"error": _ended(driver, code, request)}
+            report = {"error": _ended(driver, code, request, symptoms)}
     if "result" in report:
         return StageResult.from_json(report["result"])
     error = rebuild_error({**report["error"], "what": hide(report["error"]["what"])})
@@ -57,7 +64,7 @@ def run_stage(
     raise error
 
 
-def _ended(driver: Driver, code: int, request: StageRequest) -> dict[str, Any]:
+def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms) -> dict[str, Any]:
     """The error of a driver that could not report one itself."""
     number = -code if code < 0 else code - 128
     try:
@@ -70,8 +77,9 @@ def _ended(driver: Driver, code: int, request: StageRequest) -> dict[str, Any]:
         how = f"ended with exit code {code} before it could report"
     return {
         "type": "StageError",
-        "what": f"the Spark driver {how}.",
-        "remedy": "see the task's log; what it had not published is computed again by the next attempt.",
+        "what": f"the Spark driver {how}" + (f": {symptoms.what}." if symptoms.what else "."),
+        "remedy": symptoms.remedy
+        or "see the task's log; what it had not published is computed again by the next attempt.",
         "pipeline": request.pipeline,
     }
 

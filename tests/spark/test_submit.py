@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import sys
 import time
@@ -14,10 +15,12 @@ from airflow_ft.core.errors import AirflowFtError, ConfigurationError, StageErro
 from airflow_ft.core.model import RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
-from airflow_ft.spark.launcher import describe_error, rebuild_error
+from airflow_ft.spark.launcher import describe_error, rebuild_error, run_stage
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.submit import environment, prepare, private_folder, properties, settings
+from airflow_ft.spark.symptoms import Symptoms
+from airflow_ft.store import open_store
 
 SECRET = "s3cr3t-Passw0rd"
 
@@ -158,6 +161,32 @@ def test_every_error_comes_through_another_process_as_itself() -> None:
 
 def _driver(code: str) -> Driver:
     return Driver([sys.executable, "-c", code], dict(os.environ))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("[unresolved dependency: org.apache.spark#spark-sql-kafka;4.2.0: not found]", "spark-sql-kafka:4.2.0 .*Maven"),
+        ("JAVA_HOME is not set", "no Java"),
+        ("/opt/bin/spark-class: line 71: /opt/jdk/bin/java: No such file or directory", "no Java"),
+        ("java.lang.OutOfMemoryError: Java heap space", "out of memory"),
+        ("whatever", ""),
+    ],
+)
+def test_what_ended_a_driver_too_early_is_told_by_its_lines(line: str, told: str) -> None:
+    symptoms = Symptoms()
+    for each in ("Spark starts", line, "Exception in thread main"):
+        symptoms.look(each)
+    assert re.search(told, symptoms.what) and bool(symptoms.remedy) is bool(told)
+
+
+def test_a_machine_without_java_is_named(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/ft.db")
+    store.register("orders")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StageError, match=r"no Java.* install a JDK 17"):
+        patch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+        run_stage(_request(wal_root=str(tmp_path / "wal")), store, log=lambda _: None)
+    store.close()
 
 
 def test_lines_arrive_one_by_one_also_the_last_and_what_is_no_text(tmp_path: Path) -> None:
