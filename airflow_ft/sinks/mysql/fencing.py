@@ -7,7 +7,8 @@ the transaction open; it locks the head and goes on only while the head still na
 So whoever holds the head's row lock for longer than a statement is the session that the *committed* head names, with
 its rank, and the lock's name is derived from installation, pipeline, participant, rank and nonce. A successor that
 waits in vain reads the head; when the rank there is older than its own, IS_USED_LOCK tells which connection is that
-session at this moment, and exactly this connection is killed: never a newer one, never a stranger's. Connection ids
+session at this moment, and exactly this connection is killed: never a newer one, never a stranger's. Where an attempt
+works in several sessions, a branch each, each holds a lock that is named after the nonce and its branch. Connection ids
 are not given out again while the server runs, and when it restarts the killer's own connection ends too.
 """
 
@@ -16,22 +17,22 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import pymysql
 
 from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.core.model import Fence
 from airflow_ft.sinks.mysql.failures import LOCK_WAIT_TIMEOUT, NO_SUCH_THREAD, Meaning, code_of, describe, meaning
-from airflow_ft.sinks.mysql.ledger import Head, Ledger
+from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger
 from airflow_ft.sinks.mysql.session import Limits, Session
 
 log = logging.getLogger(__name__)
 
 
-def lock_name(ledger: Ledger, installation: str, rank: tuple[int, int], nonce: str) -> str:
+def lock_name(ledger: Ledger, installation: str, rank: tuple[int, int], nonce: str, branch: str = WHOLE) -> str:
     """Name of the user-level lock that a writing session holds: 51 ASCII characters (the limit is 64)."""
-    parts = (installation, ledger.pipeline, ledger.participant, *map(str, rank), nonce)
+    parts = (installation, ledger.pipeline, ledger.participant, *map(str, rank), nonce, *([branch] if branch else []))
     return "airflow_ft." + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
 
 
@@ -44,12 +45,13 @@ def announce(
     mine: Collection[str] = (),
     *,
     create: bool = False,
+    branches: Sequence[str] = (),
 ) -> tuple[int, ...]:
     """Raises the head to `fence` and names `session` there, waiting for (or ending) an older attempt's transaction.
 
-    `nonce` is 32 hex digits that were never used; `mine` are those that this very process announced before: its own
-    lost sessions. With `create` a pipeline's head is created when the sink has never seen the pipeline. Returns the
-    connections that were killed.
+    `nonce` is 24 hex digits that were never used; `mine` are those that this very process announced before: its own
+    lost sessions. With `create` a pipeline's head is created when the sink has never seen the pipeline. `branches` are
+    the labels that an attempt's sessions may have. Returns the connections that were killed.
 
     Raises:
         FencedError: the head is newer.
@@ -57,7 +59,7 @@ def announce(
         StoreBehindSinkError: the head is gone, though it was there.
         SinkUnavailableError: the lock on the head was not had within `limits.head_wait` seconds.
     """
-    _take_lock(session, lock_name(ledger, fence.installation, fence.rank, nonce))
+    hold_lock(session, ledger, fence, nonce)
     killed: list[int] = []
     deadline = time.monotonic() + limits.head_wait
     while True:
@@ -71,9 +73,9 @@ def announce(
             head = ledger.head(session)
             if head is not None:  # None: its creator is still at it
                 check_owner(head, fence)
-                victim = _older_session(session, ledger, fence, head, mine)
-                if victim is not None and victim not in killed and _kill(session, victim, head):
-                    killed.append(victim)  # rolling back may take it longer than one lock wait
+                for victim in older_sessions(session, ledger, fence, head, mine, branches):
+                    if victim not in killed and kill(session, victim, head.rank):
+                        killed.append(victim)  # rolling back may take it longer than one lock wait
             if time.monotonic() > deadline:
                 raise SinkUnavailableError(
                     f"the head's row stayed locked for {limits.head_wait:.0f} s.",
@@ -91,9 +93,16 @@ def announce(
             raise SinkUnavailableError("the head keeps changing.", remedy="it is tried again.")
 
 
-def guarded_head(session: Session, ledger: Ledger, fence: Fence, nonce: str) -> Head:
-    """Locks the head, first in the transaction, and returns it when it still names this session."""
-    head = ledger.head(session, lock=True)
+def guarded_head(session: Session, ledger: Ledger, fence: Fence, nonce: str, *, shared: bool = False) -> Head:
+    """Locks the head, first in the transaction, and returns it when it still names this attempt's sessions.
+
+    `shared`: other branches of this attempt may hold it too; nobody can raise it before all of them have ended.
+    """
+    return still_named(ledger.head(session, lock=not shared, shared=shared), fence, nonce)
+
+
+def still_named(head: Head | None, fence: Fence, nonce: str) -> Head:
+    """The head, when it names this attempt's sessions; else FencedError, or what `check_owner` raises."""
     check_owner(head, fence)
     assert head is not None  # check_owner raises
     if head.rank != fence.rank or head.session != nonce:
@@ -136,8 +145,9 @@ def _refuse_markers_without_head(session: Session, ledger: Ledger) -> None:
         )
 
 
-def _take_lock(session: Session, name: str) -> None:
+def hold_lock(session: Session, ledger: Ledger, fence: Fence, nonce: str, branch: str = WHOLE) -> None:
     """Lets a successor prove which connection this is. Not needed for safety: without it a successor has to wait."""
+    name = lock_name(ledger, fence.installation, fence.rank, nonce, branch)
     try:
         refused = "" if session.row("SELECT GET_LOCK(%s, 0)", (name,)) == (1,) else "GET_LOCK did not return 1"
     except pymysql.err.MySQLError as error:  # clusters may forbid it
@@ -148,26 +158,36 @@ def _take_lock(session: Session, name: str) -> None:
         log.warning("no user-level lock: %s; if this process is stopped, its successor waits for time-outs", refused)
 
 
-def _older_session(session: Session, ledger: Ledger, fence: Fence, head: Head, mine: Collection[str]) -> int | None:
-    """The connection of the session that the head names, if that is an older attempt's or this process's own lost one.
+def older_sessions(
+    session: Session, ledger: Ledger, fence: Fence, head: Head, mine: Collection[str], branches: Sequence[str] = ()
+) -> list[int]:
+    """The connections of the sessions that the head names, if they are an older attempt's or this process's lost ones.
 
-    None when it is neither, or when nobody holds that session's lock: then the head is locked by somebody unknown.
+    Empty when they are neither, or when nobody holds their locks: then the head is locked by somebody unknown.
     """
     if head.rank >= fence.rank and head.session not in mine:
-        return None
-    row = session.row("SELECT IS_USED_LOCK(%s)", (lock_name(ledger, head.installation, head.rank, head.session),))
-    if row is None or row[0] is None or int(row[0]) == session.id:
-        return None
-    return int(row[0])
+        return []
+    found = (
+        lock_holder(session, lock_name(ledger, head.installation, head.rank, head.session, branch))
+        for branch in (WHOLE, *branches)
+    )
+    return [connection for connection in found if connection is not None]
 
 
-def _kill(session: Session, victim: int, head: Head) -> bool:
+def lock_holder(session: Session, name: str) -> int | None:
+    """Which other connection holds that user-level lock at this moment; None: none does."""
+    row = session.row("SELECT IS_USED_LOCK(%s)", (name,))
+    return None if row is None or row[0] is None or int(row[0]) == session.id else int(row[0])
+
+
+def kill(session: Session, victim: int, rank: tuple[int, int]) -> bool:
+    """Ends a connection that was proven to be a session of `rank`; False when it could not be, or had ended."""
     try:
         session.run(f"KILL CONNECTION {victim}")
     except pymysql.err.MySQLError as error:
         if code_of(error) == NO_SUCH_THREAD:  # it ended by itself
             return False
-        log.warning("connection %d of attempt %s could not be killed: %s", victim, head.rank, describe(error))
+        log.warning("connection %d of attempt %s could not be killed: %s", victim, rank, describe(error))
         return False
-    log.warning("killed connection %d of attempt %s, which held the head", victim, head.rank)
+    log.warning("killed connection %d of attempt %s, which stood in the way", victim, rank)
     return True

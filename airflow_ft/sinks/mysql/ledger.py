@@ -252,6 +252,21 @@ class Ledger:
             ),
         ).affected
 
+    def touch(self, session: Session, fence: Fence, name: str) -> None:
+        """Writes and takes back a row of number 0, so that the transaction is a real one and leaves nothing."""
+        key = (*self._key, 0, name)
+        session.run(
+            f"INSERT INTO {self.table} (`pipeline`, `participant`, `number`, `branch`, `installation`, `kind`, `epoch`,"
+            " `attempt`, `digest`, `rows`, `counts`, `detail`, `at`)"
+            " VALUES (%s, %s, %s, %s, %s, 'test', %s, %s, '', 0, '{}', '{}', UTC_TIMESTAMP(6))",
+            (*key, fence.installation, fence.epoch, fence.attempt),
+        )
+        session.run(
+            f"DELETE FROM {self.table}"
+            " WHERE `pipeline` = %s AND `participant` = %s AND `number` = %s AND `branch` = %s",
+            key,
+        )
+
     def prune(self, session: Session, floor: int, limit: int) -> int:
         """Deletes up to `limit` markers at or below `floor`, oldest first; returns how many."""
         return session.run(

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, Participant, WalReader
 from airflow_ft.sinks.mysql.local import LocalParticipant
+from airflow_ft.sinks.mysql.parallel import ParallelParticipant
+from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.session import Limits
 from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.xa import XaParticipant
+
+STRATEGIES: Mapping[str, type[ServerParticipant]] = {
+    "local": LocalParticipant,
+    "parallel": ParallelParticipant,
+    "xa": XaParticipant,
+}
 
 
 def open_participant(
@@ -25,4 +36,4 @@ def open_participant(
             remedy="give all of them the same ledger_schema: they share one ledger.",
             participant=plan.name,
         )
-    return LocalParticipant(plan, sinks, connection, wal, limits or Limits())
+    return STRATEGIES[plan.strategy](plan, sinks, connection, wal, limits or Limits())

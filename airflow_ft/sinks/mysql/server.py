@@ -78,7 +78,8 @@ class ServerParticipant(ABC):
         self._connection = connection
         self._wal = wal
         self._limits = limits
-        self._nonces: set[str] = set()  # of the sessions that this object announced
+        self._nonce = ""  # of the sessions that the head names, if it names this object's
+        self._nonces: set[str] = set()  # of all sessions that this object announced
         self._ledger_schema = next((s.ledger_schema for s in sinks.values() if s.ledger_schema), connection.schema)
 
     # --- the protocol -------------------------------------------------------------------------------------------
@@ -378,7 +379,8 @@ class ServerParticipant(ABC):
     def _announce(self, session: Session, ledger: Ledger, fence: Fence, *, create: bool = False) -> tuple[int, ...]:
         self._nonce = secrets.token_hex(16)[:24]  # 96 bits: xids hold it beside much else
         self._nonces.add(self._nonce)
-        return announce(session, ledger, fence, self._nonce, self._limits, self._nonces, create=create)
+        labels = self._labels()
+        return announce(session, ledger, fence, self._nonce, self._limits, self._nonces, create=create, branches=labels)
 
     def _ledger(self, pipeline: str) -> Ledger:
         if not self._ledger_schema:

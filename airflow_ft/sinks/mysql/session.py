@@ -213,7 +213,7 @@ class Session:
         names = (
             "version", "version_comment", "local_infile", "max_allowed_packet", "read_only", "super_read_only",
             "innodb_flush_log_at_trx_commit", "log_bin", "sync_binlog", "binlog_format", "lower_case_table_names",
-            "innodb_read_only",
+            "innodb_read_only", "wsrep_on",
         )  # fmt: skip
         listed = ", ".join(f"'{name}'" for name in names)
         found = self.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({listed})")

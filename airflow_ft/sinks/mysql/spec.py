@@ -10,8 +10,16 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.sinks.mysql.naming import TableName, check_identifier
 
-PROMISES: Mapping[str, Promise] = {"local": Promise.ATOMIC}
+PROMISES: Mapping[str, Promise] = {
+    "local": Promise.ATOMIC,
+    "xa": Promise.TWO_PHASE,
+    "parallel": Promise.REDO,
+}
 """The strategies there are, and what each can promise."""
+
+BRANCHED = ("parallel", "xa")
+DEFAULT_BRANCHES = 2
+MAX_BRANCHES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +29,12 @@ class MySqlSink:
     table: "orders" (in the connection's schema) or "shop.orders"; parts with odd characters in backticks. It must
         exist, as an InnoDB base table. May contain Jinja, which must be rendered before the plan is made.
     conn_id: the Airflow connection. All sinks of one connection are one participant: they commit together.
-    strategy: "local": marker and all rows of all tables of the server in one local transaction (promise ATOMIC).
+    strategy: how the rows of a checkpoint enter, and what that promises:
+        "local": marker and all rows of all tables of the server in one local transaction (ATOMIC).
+        "xa": rows are prepared in several branches before the decision, and only committed after it (TWO_PHASE).
+        "parallel": several local transactions side by side, after the decision (REDO).
+    branches: "xa" and "parallel" only: how many transactions at most, 1 to 32 (default 2); the largest of the
+        connection's sinks counts. More than the server has cores is of no use.
     columns: source column -> table column, naming every column that is written; a source column that is not named
         is not delivered. None: each source column goes into the table's column of the same name.
     ledger_schema: schema of the tables `airflow_ft_ledger` and `airflow_ft_head`; None: the connection's.
@@ -38,6 +51,7 @@ class MySqlSink:
     columns: Mapping[str, str] | None = None
     ledger_schema: str | None = None
     allow_unsafe_durability: bool = False
+    branches: int = 0
 
     kind: ClassVar[str] = "mysql"
 
@@ -58,6 +72,22 @@ class MySqlSink:
             )
         if self.columns is not None:
             _check_columns(self.columns)
+        self._check_branches()
+
+    def _check_branches(self) -> None:
+        if self.strategy not in BRANCHED:
+            if self.branches != 0:
+                raise ConfigurationError(
+                    f"branches={self.branches!r} means nothing to strategy {self.strategy!r}.",
+                    remedy=f"leave it out, or choose one of {', '.join(BRANCHED)}.",
+                )
+            return
+        if self.branches == 0:
+            object.__setattr__(self, "branches", DEFAULT_BRANCHES)  # frozen: the usual way for a derived default
+        if type(self.branches) is not int or not 1 <= self.branches <= MAX_BRANCHES:
+            raise ConfigurationError(
+                f"branches is {self.branches!r}.", remedy=f"give a whole number from 1 to {MAX_BRANCHES}."
+            )
 
     @property
     def promise(self) -> Promise:
@@ -71,17 +101,18 @@ class MySqlSink:
                 raise ConfigurationError(
                     f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
                 )
-        return {
+        settings = {
             "table": self.table,
             "columns": dict(self.columns) if self.columns is not None else None,
             "ledger_schema": self.ledger_schema,
             "allow_unsafe_durability": self.allow_unsafe_durability,
         }
+        return settings | ({"branches": self.branches} if self.strategy in BRANCHED else {})
 
     @classmethod
     def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> MySqlSink:
         """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
-        known = {"table", "columns", "ledger_schema", "allow_unsafe_durability"}
+        known = {"table", "columns", "ledger_schema", "allow_unsafe_durability", "branches"}
         if unknown := sorted(set(settings) - known):
             raise ConfigurationError(
                 f"the plan has settings that this release does not know: {', '.join(unknown)}.",

@@ -27,7 +27,11 @@ def test_a_sink_says_what_a_plan_has_to_hold() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"table": "orders", "strategy": "xa"}, "available: local"),
+        ({"table": "orders", "strategy": "once"}, "available: local, parallel"),
+        ({"table": "orders", "branches": 2}, "means nothing to strategy 'local'"),
+        ({"table": "orders", "strategy": "xa", "branches": 33}, "from 1 to 32"),
+        ({"table": "orders", "strategy": "parallel", "branches": True}, "from 1 to 32"),
+        ({"table": "orders", "strategy": "xa", "branches": -1}, "from 1 to 32"),
         ({"table": ""}, "does not name a table"),
         ({"table": "a.b.c"}, "does not name a table"),
         ({"table": "`open"}, "does not name a table"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Promise, Segment
+from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Promise, Segment, Vote
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.server import ServerParticipant
@@ -57,12 +58,18 @@ class MySqlWorld:
         self.batch += 1
         return write_segment(SegmentFolder(str(self.root), self.pipeline, 1, 1, self.batch), number, tables)
 
+    def use(self, strategy: str, **settings: Any) -> MySqlWorld:
+        """From now on all sinks have this strategy; returns itself."""
+        self.sinks = {name: replace(sink, strategy=strategy, **settings) for name, sink in self.sinks.items()}
+        return self
+
     def participant_plan(self) -> ParticipantPlan:
+        sink = next(iter(self.sinks.values()))
         return ParticipantPlan(
             name="shop",
             kind="mysql",
-            strategy="local",
-            promise=Promise.ATOMIC,
+            strategy=sink.strategy,
+            promise=sink.promise,
             predecessor=self.predecessor,
             sinks={name: dict(sink.settings()) for name, sink in self.sinks.items()},
         )
@@ -74,7 +81,7 @@ class MySqlWorld:
             number=number,
             segments=segments,
             participants=(self.participant_plan(),),
-            commit_point="shop",
+            commit_point="shop" if self.participant_plan().promise is Promise.ATOMIC else None,
         )
 
     def plan(self, **tables: pa.Table) -> Plan:
@@ -93,8 +100,8 @@ class MySqlWorld:
     def deliver(self, plan: Plan, epoch: int = 1, attempt: int = 1) -> None:
         """Prepares and commits; the next plan has this number as its predecessor."""
         participant = self.participant(plan)
-        participant.prepare(plan, self.fence(epoch, attempt))
-        participant.commit(plan, self.fence(epoch, attempt))
+        notes = participant.prepare(plan, self.fence(epoch, attempt))
+        participant.commit(plan, self.fence(epoch, attempt), vote_for(notes, attempt))
         self.predecessor = plan.number
 
     def sql(self, statement: str, *args: Any) -> list[tuple[Any, ...]]:
@@ -115,6 +122,11 @@ def make_world(database: Database, root: Path, **tables: str) -> MySqlWorld:
     server = database.server
     assert isinstance(server, (MariaDb, MySql))
     return MySqlWorld(server, database.name, root, sinks)
+
+
+def vote_for(notes: Mapping[str, Any], attempt: int = 1) -> Vote:
+    """The vote that a decision counts, as the store would hand it over."""
+    return Vote("shop", attempt, attempt, None, json.loads(json.dumps(notes)))
 
 
 def orders(first: int, count: int) -> pa.Table:

@@ -1,0 +1,166 @@
+"""What `parallel` and `xa` have in common: a number's rows in several branches, each with a marker of its own.
+
+A branch that is missing is delivered in one local transaction: lock the head (shared), marker, rows, counts, COMMIT.
+The marker's key is what makes a repetition safe: it waits for whoever holds that place, prepared or not, and finds it
+taken when that one has committed. When the markers of all branches stand there, the marker of the whole is written, and
+the head's last-delivered number with it: only that is proof (I6), and it is what later numbers wait for (I4).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any, TypeVar
+
+from airflow_ft.core.errors import DeclinedError, FencedError, HaltError, SinkUnavailableError
+from airflow_ft.core.model import Fence, Outcome, Plan, Proof
+from airflow_ft.core.ports import WalReader
+from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
+from airflow_ft.sinks.mysql.ledger import Ledger, Marker
+from airflow_ft.sinks.mysql.server import LoadLocalRefused, ServerParticipant
+from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.slices import Slice, divide, labels
+from airflow_ft.sinks.mysql.validation import Target
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_GRAVEST = (FencedError, HaltError, DeclinedError, LoadLocalRefused)
+
+
+def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
+    """Runs all, each in a thread; when all have ended, their results, or the gravest error of them."""
+    with ThreadPoolExecutor(max(1, len(work)), thread_name_prefix="airflow-ft-branch") as pool:
+        futures = [pool.submit(each) for each in work]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for kind in _GRAVEST:
+        for error in errors:
+            if isinstance(error, kind):
+                raise error
+    if errors:
+        raise errors[0]
+    return [future.result() for future in futures]
+
+
+class BranchedParticipant(ServerParticipant):
+    """One server, several transactions side by side."""
+
+    def _labels(self) -> Sequence[str]:
+        return labels(self._width)
+
+    @property
+    def _width(self) -> int:
+        return max(sink.branches for sink in self._sinks.values())
+
+    def _slices(self, plan: Plan) -> list[Slice]:
+        """The branches of a plan: the same each time."""
+        return divide(self._opened(plan), self._sinks, self._width)
+
+    def _opened(self, plan: Plan) -> list[Any]:
+        wal: WalReader = self._wal
+        return [wal.open(segment) for segment in plan.segments]
+
+    def _fill(
+        self,
+        session: Session,
+        ledger: Ledger,
+        plan: Plan,
+        part: Slice,
+        targets: Mapping[str, Target],
+        detail: Mapping[str, Any],
+        *,
+        use_insert: bool,
+    ) -> dict[str, int]:
+        """The rows of a branch whose marker is in, then what the server counted into that marker."""
+        counts = dict.fromkeys(part.rows, 0)
+        for reader in part.readers(self._opened(plan)):
+            for name, rows in self._send(session, reader, targets, use_insert=use_insert).items():
+                counts[name] += rows
+        if ledger.fill_marker(session, plan.number, counts, detail, part.label) != 1:
+            raise SinkUnavailableError("the marker of this very transaction is not to be found.")
+        return counts
+
+    def _detail(self, session: Session, fence: Fence, *, use_insert: bool) -> dict[str, Any]:
+        return {
+            "connection": session.id,
+            "path": "insert" if use_insert else "load",
+            "attempt": fence.attempt,
+            "branches": self._width,
+        }
+
+    # --- what is missing ----------------------------------------------------------------------------------------
+
+    def _standing_branches(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> dict[str, Marker]:
+        """The markers of the branches that are visible now, of this very plan."""
+        found = ledger.branch_markers(session, plan.number)
+        for marker in found.values():
+            self._check_marker(marker, plan, fence.installation)
+        return found
+
+    def _deliver_branches(self, plan: Plan, fence: Fence, missing: Sequence[Slice], *, use_insert: bool) -> None:
+        """Delivers these branches side by side; the head must name this object's nonce."""
+        with closing(self._open()) as session:
+            targets = self._targets(session)
+            use_insert = use_insert or not session.can_load_local
+        side_by_side([self._one_branch(plan, fence, part, targets, use_insert) for part in missing])
+
+    def _one_branch(
+        self, plan: Plan, fence: Fence, part: Slice, targets: Mapping[str, Target], use_insert: bool
+    ) -> Callable[[], None]:
+        ledger = self._ledger(plan.pipeline)
+
+        def deliver() -> None:
+            with closing(self._open()) as session:
+                hold_lock(session, ledger, fence, self._nonce, part.label)
+                session.begin()
+                guarded_head(session, ledger, fence, self._nonce, shared=True)
+                detail = self._detail(session, fence, use_insert=use_insert)
+                if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail, part.label):
+                    return  # settled: what stands there is read by `_conclude`
+                self._fill(session, ledger, plan, part, targets, detail, use_insert=use_insert)
+                self._end(session)
+
+        return deliver
+
+    # --- the whole ----------------------------------------------------------------------------------------------
+
+    def _conclude(self, plan: Plan, fence: Fence, expected: Sequence[str], detail: Mapping[str, Any]) -> Proof:
+        """When the markers of all `expected` branches stand there: the marker of the whole, and the head with it."""
+        ledger = self._ledger(plan.pipeline)
+        with closing(self._open()) as session:
+            self._announce(session, ledger, fence)
+            session.begin()
+            head = guarded_head(session, ledger, fence, self._nonce)
+            marker = self._settled(session, ledger, plan, fence, head, exactly=True)
+            if marker is not None:
+                return marker.proof(self._plan.name, plan.number)
+            standing = self._standing_branches(session, ledger, plan, fence)
+            lacking = [branch for branch in expected if branch not in standing]
+            refused = [branch for branch, marker in standing.items() if marker.outcome is not Outcome.COMMITTED]
+            unknown = [branch for branch in standing if branch not in expected]
+            if lacking or refused or unknown:
+                raise SinkUnavailableError(
+                    f"of its branches {lacking} are lacking, {refused} aborted and {unknown} not of this plan.",
+                    remedy="it is tried again; if it stays so, look at the ledger's rows of this number.",
+                )
+            counts = dict.fromkeys(self._sinks, 0)
+            for marker in standing.values():
+                for name, rows in marker.counts.items():
+                    counts[name] += rows
+            whole = {
+                **detail,
+                "server": session.product,
+                "segments": [segment.number for segment in plan.segments],
+                "branches": {branch: dict(marker.counts) for branch, marker in sorted(standing.items())},
+            }
+            if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, whole):
+                session.close()
+                return self._standing(plan)
+            if ledger.fill_marker(session, plan.number, counts, whole) != 1:
+                raise SinkUnavailableError("the marker of this very transaction is not to be found.")
+            ledger.deliver_head(session, plan.number)
+            self._end(session)
+        return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, whole)

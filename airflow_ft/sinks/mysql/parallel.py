@@ -1,0 +1,41 @@
+"""The strategy `parallel`: after the decision, each branch in a local transaction of its own, side by side (REDO).
+
+Faster than one transaction where the server has cores to spare. Its price: branches become visible one after the other,
+and rows that the server refuses when others are visible already can only be mended, not aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from airflow_ft.core.model import Fence, Plan, Proof, Vote
+from airflow_ft.sinks.mysql.branches import BranchedParticipant
+
+
+class ParallelParticipant(BranchedParticipant):
+    """One server, a marker and a local transaction a branch. See `airflow_ft.core.ports.Participant`."""
+
+    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        notes = super()._prepare(plan, fence)
+        return notes if "settled" in notes else {**notes, "branches": {s.label: s.rows for s in self._slices(plan)}}
+
+    def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, *, use_insert: bool) -> Proof:
+        ledger = self._ledger(plan.pipeline)
+        slices = self._slices(plan)
+        with closing(self._open()) as session:
+            # From here on no older attempt's branch is open: raising the head waits for each, or ends it.
+            killed = self._announce(session, ledger, fence)
+            head = ledger.head(session)
+            assert head is not None  # it was raised just now
+            marker = self._settled(session, ledger, plan, fence, head, exactly=True)
+            if marker is not None:
+                return marker.proof(self._plan.name, plan.number)
+            standing = self._standing_branches(session, ledger, plan, fence)
+        missing = [part for part in slices if part.label not in standing]
+        self._deliver_branches(plan, fence, missing, use_insert=use_insert)
+        detail: dict[str, Any] = {"attempt": fence.attempt, "tries": tries}
+        if killed:
+            detail["killed"] = list(killed)
+        return self._conclude(plan, fence, [part.label for part in slices], detail)

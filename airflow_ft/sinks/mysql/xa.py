@@ -1,0 +1,288 @@
+"""The strategy `xa`: rows and markers in prepared branches before the decision, committed after it (TWO_PHASE).
+
+What fences what: a branch that is *prepared* outlives its process, and the decision alone says what becomes of it,
+since it names the attempt that it counts. Before the decision, an attempt rolls back what older ones have prepared,
+and only that. No branch locks the head: MySQL keeps a shared lock through XA PREPARE, so that a prepared branch would
+forbid every later attempt to raise the head (MariaDB lets it go, and fences nothing by it). The markers do it instead:
+a branch first takes the place of its marker and then looks at the head, without a lock; a successor first raises the
+head and then takes the same place. So either the older one sees the newer head and stops, or the newer one meets its
+lock, and ends it or rolls it back. An abort takes every place with a tombstone in the same way.
+
+Inquiry goes in this order: XA RECOVER, then the marker; the other way round a commit may happen in between (I6).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any
+
+import pymysql
+
+from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError, TerminalError
+from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.sinks.mysql.branches import BranchedParticipant, side_by_side
+from airflow_ft.sinks.mysql.failures import DUPLICATE_KEY, LOCK_WAIT_TIMEOUT, Meaning, code_of, describe, meaning
+from airflow_ft.sinks.mysql.fencing import (
+    check_owner,
+    hold_lock,
+    kill,
+    lock_holder,
+    lock_name,
+    older_sessions,
+    still_named,
+)
+from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.server import LoadLocalRefused
+from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.slices import Slice
+from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.mysql.xa_preflight import check_xa
+from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_NOTA, Xid, owner_of, recover
+
+log = logging.getLogger(__name__)
+
+
+class XaParticipant(BranchedParticipant):
+    """One server, a prepared transaction a branch. See `airflow_ft.core.ports.Participant`."""
+
+    # --- phase 1 ------------------------------------------------------------------------------------------------
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Phase 1: when it returns, all rows are prepared: durable, and invisible."""
+        try:
+            return super().prepare(plan, fence)
+        except SinkUnavailableError as error:
+            cause = error.__cause__
+            if self._width > 1 and cause is not None and meaning(cause) is Meaning.BUSY:
+                error.remedy += (
+                    " If it stays so, two branches may wait for each other: rows with the same unique key. With"
+                    " branches=1 the server names them."
+                )
+            raise error.located() from cause
+
+    def _preflight(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        notes = check_xa(self._open, session, ledger, fence, self._limits)
+        self._clear_the_way(session, ledger, plan, fence)
+        self._sweep(session, ledger, plan, fence)
+        return {"xa": notes}
+
+    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        notes = super()._prepare(plan, fence)
+        if "settled" in notes:
+            return notes
+        slices = self._slices(plan)
+        try:
+            try:
+                self._hold(plan, fence, slices, use_insert=False)
+            except LoadLocalRefused as error:
+                log.warning("%s: LOAD DATA LOCAL was refused (%s): rows go by INSERT", self._plan.name, error)
+                self._renounce(plan, fence)
+                self._hold(plan, fence, slices, use_insert=True)
+        except (AirflowFtError, pymysql.err.MySQLError):
+            self._renounce(plan, fence)  # prepared rows lock out others; the next attempt would find them anyway
+            raise
+        return {**notes, "epoch": fence.epoch, "branches": {part.label: part.rows for part in slices}}
+
+    def _hold(self, plan: Plan, fence: Fence, slices: list[Slice], *, use_insert: bool) -> None:
+        """Prepares all branches side by side under the nonce that the head names; returns when all are durable."""
+        ledger = self._ledger(plan.pipeline)
+        with closing(self._open()) as session:
+            self._announce(session, ledger, fence)
+            targets = self._targets(session)
+            use_insert = use_insert or not session.can_load_local
+        owner = owner_of(ledger, fence.installation)
+        xids = [Xid(owner, plan.number, fence.epoch, fence.attempt, part.label, self._nonce) for part in slices]
+        pairs = list(zip(xids, slices, strict=True))
+        side_by_side([self._branch(plan, fence, xid, part, targets, use_insert) for xid, part in pairs])
+        with closing(self._open()) as session:
+            lacking = set(xids) - recover(session).xids
+        if lacking:
+            raise SinkUnavailableError(
+                f"{len(lacking)} of {len(xids)} branches were prepared, and are not in XA RECOVER.",
+                remedy="a newer attempt may have rolled them back; it is tried again.",
+            )
+
+    def _branch(
+        self, plan: Plan, fence: Fence, xid: Xid, part: Slice, targets: Mapping[str, Target], use_insert: bool
+    ) -> Callable[[], None]:
+        ledger = self._ledger(plan.pipeline)
+
+        def prepare() -> None:
+            with closing(self._open()) as session:  # closing an unprepared branch rolls it back
+                hold_lock(session, ledger, fence, xid.nonce, xid.branch)
+                session.run(f"XA START {xid.sql}")
+                detail = self._detail(session, fence, use_insert=use_insert)
+                self._claim(session, ledger, plan, fence, xid, detail)
+                still_named(ledger.head(session), fence, xid.nonce)  # I5: after the place is taken, never before
+                self._fill(session, ledger, plan, part, targets, detail, use_insert=use_insert)
+                session.run(f"XA END {xid.sql}")
+                session.run(f"XA PREPARE {xid.sql}")
+
+        return prepare
+
+    def _claim(
+        self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, xid: Xid, detail: Mapping[str, Any]
+    ) -> None:
+        """Takes the place of the branch's marker, ending whatever older attempt stands there."""
+        deadline = time.monotonic() + self._limits.head_wait
+        while True:
+            try:
+                ledger.insert_marker(session, plan, fence, Outcome.COMMITTED, detail, xid.branch)
+                return
+            except pymysql.err.MySQLError as error:
+                if code_of(error) not in (DUPLICATE_KEY, LOCK_WAIT_TIMEOUT):
+                    raise
+                # A lock wait time-out ends the statement, not the branch, which has done nothing else yet.
+                still_named(ledger.head(session), fence, xid.nonce)
+                if code_of(error) == DUPLICATE_KEY or time.monotonic() > deadline:
+                    raise SinkUnavailableError(
+                        f"the place of branch {xid.branch} is taken: {describe(error)}",
+                        remedy="see the ledger's rows of this number, and XA RECOVER; it is tried again.",
+                    ) from error
+            with closing(self._open()) as other:
+                self._clear_the_way(other, ledger, plan, fence)
+
+    # --- phase 2 ------------------------------------------------------------------------------------------------
+
+    def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, *, use_insert: bool) -> Proof:
+        if vote is None:
+            raise TerminalError(
+                "a two-phase commit needs the vote that the decision counted.",
+                remedy="commit through the coordinator.",
+                checkpoint=plan.number,
+            )
+        ledger = self._ledger(plan.pipeline)
+        expected = sorted(vote.notes.get("branches", {}))
+        with closing(self._open()) as session:
+            self._announce(session, ledger, fence)
+            head = ledger.head(session)
+            assert head is not None  # it was raised just now
+            marker = self._settled(session, ledger, plan, fence, head, exactly=True)  # I4: not before its predecessor
+            if marker is None or marker.outcome is Outcome.COMMITTED:
+                self._commit_prepared(session, ledger, plan, fence, vote)
+            self._sweep(session, ledger, plan, fence)
+            if marker is not None:
+                return marker.proof(self._plan.name, plan.number)
+            standing = self._standing_branches(session, ledger, plan, fence)
+            if not expected or set(expected) - set(standing):
+                self._commit_prepared(session, ledger, plan, fence, vote)  # asked once more, in the same order
+                standing = self._standing_branches(session, ledger, plan, fence)
+        detail: dict[str, Any] = {"attempt": fence.attempt, "tries": tries, "prepared": [_epoch(vote), vote.prepared]}
+        if not expected or set(expected) - set(standing):
+            # Neither prepared nor committed: rolled back by somebody's hand, or forgotten by the server. It is decided,
+            # so it is delivered from the log; should it come back after all, the marker's key lets only one in.
+            slices = self._slices(plan)
+            expected = [part.label for part in slices]
+            lost = [part for part in slices if part.label not in standing]
+            log.warning("%s: branches %s of checkpoint %d are lost: they are delivered from the write-ahead log",
+                        self._plan.name, ", ".join(part.label for part in lost), plan.number)  # fmt: skip
+            detail["redelivered"] = [part.label for part in lost]
+            self._deliver_branches(plan, fence, lost, use_insert=use_insert)
+        return self._conclude(plan, fence, expected, detail)
+
+    def _commit_prepared(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, vote: Vote) -> None:
+        """Commits what the decision counted; rolls back what older attempts, which it did not count, have left."""
+        counted = (_epoch(vote), vote.prepared)
+        for xid in recover(session).of(owner_of(ledger, fence.installation)):
+            if xid.number != plan.number:
+                continue
+            if xid.rank == counted:
+                self._end_branch(session, ledger, fence, xid, "COMMIT")
+            elif xid.rank < fence.rank:
+                self._end_branch(session, ledger, fence, xid, "ROLLBACK")
+
+    # --- abort --------------------------------------------------------------------------------------------------
+
+    def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        """ABORTED is decided: rolls back, then takes every place with a tombstone, which a late branch meets."""
+        ledger = self._ledger(plan.pipeline)
+        deadline = time.monotonic() + self._limits.head_wait
+        while True:
+            with closing(self._open()) as session:
+                self._clear_the_way(session, ledger, plan, fence)
+            try:
+                return super()._abort(plan, fence, detail)
+            except pymysql.err.MySQLError as error:
+                if code_of(error) != LOCK_WAIT_TIMEOUT or time.monotonic() > deadline:
+                    raise  # else: a branch was prepared after the list was read; it is listed now
+
+    def _renounce(self, plan: Plan, fence: Fence) -> None:
+        """Rolls back what this attempt itself has prepared and will not vote for, if that can be done now."""
+        self._nonce = ""
+        try:
+            with closing(self._open()) as session:
+                self._clear_the_way(session, self._ledger(plan.pipeline), plan, fence)
+        except (AirflowFtError, pymysql.err.MySQLError) as error:
+            log.warning("%s: left to the next attempt, which rolls it back: %s", self._plan.name, error)
+
+    # --- prepared branches --------------------------------------------------------------------------------------
+
+    def _clear_the_way(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> None:
+        """Ends older attempts' sessions, and rolls back what they (or this process's own lost tries) have prepared.
+
+        Of this number, which must be undecided or ABORTED, and of preflights. Strictly older ones: a successor's
+        branches are not touched, whoever calls this late.
+        """
+        head = ledger.head(session)
+        if head is not None:
+            check_owner(head, fence)
+            lost = self._nonces - {self._nonce}
+            for connection in older_sessions(session, ledger, fence, head, lost, self._labels()):
+                kill(session, connection, head.rank)
+        for xid in recover(session).of(owner_of(ledger, fence.installation)):
+            mine = xid.nonce in self._nonces and xid.nonce != self._nonce
+            if xid.number in (plan.number, PROBE_NUMBER) and (mine or xid.rank < fence.rank):
+                log.warning(
+                    "%s: rolling back a branch of attempt %s of checkpoint %d", self._plan.name, xid.rank, xid.number
+                )
+                self._end_branch(session, ledger, fence, xid, "ROLLBACK")
+
+    def _sweep(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> None:
+        """Branches of other numbers that are settled long ago and came back: a server may forget that it ended them.
+
+        What the number's own marker says is done again. Without a marker nothing is known, and nothing is touched.
+        """
+        for xid in recover(session).of(owner_of(ledger, fence.installation)):
+            if xid.number in (plan.number, PROBE_NUMBER) or xid.rank >= fence.rank:
+                continue
+            marker = ledger.marker(session, xid.number)
+            if marker is None:
+                continue
+            counted = marker.outcome is Outcome.COMMITTED and list(xid.rank) == marker.detail.get("prepared")
+            verb = "COMMIT" if counted and ledger.marker(session, xid.number, xid.branch) is None else "ROLLBACK"
+            log.warning("%s: a branch of checkpoint %d came back: %s", self._plan.name, xid.number, verb)
+            self._end_branch(session, ledger, fence, xid, verb)
+
+    def _end_branch(self, session: Session, ledger: Ledger, fence: Fence, xid: Xid, verb: str) -> None:
+        """XA COMMIT or XA ROLLBACK, until the branch is no longer listed. What came of it, the marker tells.
+
+        'Unknown' (1397) proves nothing: somebody else may have ended it, or (MariaDB) the connection that prepared it
+        may still be there, stopped perhaps; then that one is ended first.
+        """
+        deadline = time.monotonic() + self._limits.head_wait
+        while True:
+            try:
+                session.run(f"XA {verb} {xid.sql}")
+                return
+            except pymysql.err.MySQLError as error:
+                if code_of(error) != XAER_NOTA:
+                    raise
+                if xid not in recover(session).xids:
+                    return
+                holder = lock_holder(session, lock_name(ledger, fence.installation, xid.rank, xid.nonce, xid.branch))
+                if holder is not None:
+                    kill(session, holder, xid.rank)
+                if time.monotonic() > deadline:
+                    raise SinkUnavailableError(
+                        f"a prepared branch of attempt {xid.rank} cannot be ended: {describe(error)}",
+                        remedy="the connection that prepared it is still there: see SHOW PROCESSLIST and KILL it.",
+                    ) from error
+            time.sleep(0.02)
+
+
+def _epoch(vote: Vote) -> int:
+    """The epoch of the attempt that voted."""
+    return int(vote.notes.get("epoch", 0))

@@ -1,0 +1,113 @@
+"""Whether prepared branches are safe on this server: what is known of versions, and one branch that is really prepared.
+
+| refused | because |
+| --- | --- |
+| MariaDB before 10.5.2 | a disconnect rolls a prepared branch back |
+| MySQL before 8.0.30 | prepared branches and the binary log can disagree after a crash |
+| Galera (wsrep_on) | it has no XA |
+| MySQL with prepared branches of other formatIDs | a restart forgets acknowledged ones [tried, 9.7.4] |
+| no right to XA RECOVER (MySQL: XA_RECOVER_ADMIN) | nobody could find what is in doubt |
+| the branch of the test does not survive its connection, or nobody else can commit it | whatever the reason |
+
+There is no limit of prepared transactions to check: neither server has one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any
+
+import pymysql
+
+from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.model import Fence
+from airflow_ft.sinks.mysql.failures import Meaning, code_of, describe, meaning
+from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.session import Limits, Session, is_on
+from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_NOTA, XAER_RMERR, Listed, Xid, owner_of, recover
+
+SAFE_MARIADB = (10, 5, 2)
+SAFE_MYSQL = (8, 0, 30)
+
+
+def check_xa(
+    open_session: Callable[[], Session], session: Session, ledger: Ledger, fence: Fence, limits: Limits
+) -> Mapping[str, Any]:
+    """Refuses a server on which prepared branches are not safe; returns notes. The ledger must be there.
+
+    Prepares a branch that leaves nothing behind, disconnects, finds it by XA RECOVER and commits it.
+
+    Raises:
+        SinkAccessError: with the reason and what to do.
+    """
+    _check_version(session)
+    listed = _listed(session)
+    if listed.foreign and not session.is_mariadb:
+        found = ", ".join(f"{count} of formatID {format_id}" for format_id, count in sorted(listed.foreign.items()))
+        raise SinkAccessError(
+            f"other applications have prepared branches on this server ({found}): MySQL can lose acknowledged branches"
+            " at a restart when formatIDs are mixed.",
+            remedy="end them (XA RECOVER CONVERT XID), have that application use formatID 1, or choose strategy"
+            " 'local'.",
+        )
+    owner = owner_of(ledger, fence.installation)
+    xid = Xid(owner, PROBE_NUMBER, fence.epoch, fence.attempt, "test", secrets.token_hex(16)[:24])
+    began = time.monotonic()
+    with closing(open_session()) as other:
+        other.run(f"XA START {xid.sql}")
+        ledger.touch(other, fence, xid.nonce)
+        other.run(f"XA END {xid.sql}")
+        other.run(f"XA PREPARE {xid.sql}")
+    _commit_from_here(session, xid, limits)
+    return {"prepared, found and committed a branch in ms": round((time.monotonic() - began) * 1000, 1)}
+
+
+def _check_version(session: Session) -> None:
+    safe = SAFE_MARIADB if session.is_mariadb else SAFE_MYSQL
+    if session.version < safe:
+        raise SinkAccessError(
+            f"{session.product} does not keep prepared branches safely"
+            f" (it is known to from {'.'.join(map(str, safe))} on).",
+            remedy="use a newer server, or strategy 'local'.",
+        )
+    if is_on(session.variables.get("wsrep_on", "OFF")):
+        raise SinkAccessError("the server is a Galera node, which has no XA.", remedy="use strategy 'local'.")
+
+
+def _listed(session: Session) -> Listed:
+    try:
+        return recover(session)
+    except pymysql.err.MySQLError as error:
+        if code_of(error) != XAER_RMERR and meaning(error) is not Meaning.ACCESS:
+            raise
+        raise SinkAccessError(
+            f"this user may not list prepared branches: {describe(error)}",
+            remedy="GRANT XA_RECOVER_ADMIN ON *.* to the connection's user.",
+        ) from error
+
+
+def _commit_from_here(session: Session, xid: Xid, limits: Limits) -> None:
+    """As a recovery would: the connection that prepared it is gone."""
+    deadline = time.monotonic() + limits.head_wait
+    while True:
+        if xid not in recover(session).xids:
+            raise SinkAccessError(
+                "a branch was prepared, and is gone since its connection was closed.",
+                remedy="something between here and the server (a proxy, a pool) or the server itself does not keep"
+                " prepared branches; use strategy 'local'.",
+            )
+        try:
+            session.run(f"XA COMMIT {xid.sql}")
+            return
+        except pymysql.err.MySQLError as error:
+            if code_of(error) != XAER_NOTA:
+                raise
+            if time.monotonic() > deadline:
+                raise SinkAccessError(
+                    f"a prepared branch could not be committed from another connection: {describe(error)}",
+                    remedy="use strategy 'local'.",
+                ) from error
+        time.sleep(0.01)

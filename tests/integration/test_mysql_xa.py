@@ -1,0 +1,326 @@
+"""The strategy `xa` against real servers: prepared, decided, committed from elsewhere, rolled back, lost, come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+import pytest
+
+from airflow_ft.core.errors import (
+    DeclinedError,
+    FencedError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+    TerminalError,
+)
+from airflow_ft.core.model import Outcome
+from airflow_ft.sinks.mysql import slices
+from tests.sinks.mysql.world import MySqlWorld, make_world, orders, vote_for
+from tools.servers import Database
+
+ROWS = 9_000
+
+
+@pytest.fixture(autouse=True)
+def small_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that few rows are divided too."""
+    monkeypatch.setattr(slices, "MIN_ROWS", 2)
+
+
+@pytest.fixture
+def world(any_mysql_database: Database, tmp_path: Path) -> Iterator[MySqlWorld]:
+    world = make_world(any_mysql_database, tmp_path).use("xa", branches=3)
+    yield world
+    end_all(world)
+
+
+def end_all(world: MySqlWorld) -> None:
+    """Prepared branches would keep the database from being dropped."""
+    for name in prepared(world):
+        with suppress(pymysql.err.MySQLError):
+            world.server.sql(f"XA ROLLBACK {name}")
+
+
+def prepared(world: MySqlWorld) -> list[str]:
+    """The prepared branches of the server, as XA statements name them: read by SQL alone."""
+    names = []
+    mysql = world.server.name == "mysql"
+    for row in world.server.sql("XA RECOVER CONVERT XID" if mysql else "XA RECOVER"):
+        data = bytes.fromhex(row[3][2:]) if mysql else row[3]
+        if data.isascii():
+            names.append(f"'{data[: row[1]].decode()}','{data[row[1] :].decode()}',{row[0]}")
+    return sorted(names)
+
+
+def commit(world: MySqlWorld, plan: Any, notes: Any, attempt: int, voted: int = 1, epoch: int = 1) -> Any:
+    return world.participant(plan).commit(plan, world.fence(epoch, attempt), vote_for(notes, voted))
+
+
+def test_rows_are_durable_and_invisible_until_they_are_committed_from_elsewhere(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    participant = world.participant(plan)
+    notes = participant.prepare(plan, world.fence())
+
+    assert len(prepared(world)) == 3
+    assert notes["branches"] == {"0001": {"orders": 3}, "0002": {"orders": 3}, "0003": {"orders": 4}}
+    assert (world.count(), world.markers(), participant.proof(plan)) == (0, [], None)
+
+    proof = commit(world, plan, notes, 2)
+    assert (proof.outcome, proof.counts, proof.digest) == (Outcome.COMMITTED, {"orders": 10}, plan.digest)
+    assert participant.proof(plan) == proof
+    assert world.count() == 10 and prepared(world) == []
+    assert world.sql("SELECT last_delivered FROM airflow_ft_head") == [(1,)]
+    assert [row[:2] for row in world.markers()] == [(1, "committed")] * 4
+
+
+def test_the_notes_name_no_branch_that_an_unprivileged_user_could_commit(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    notes = str(world.participant(plan).prepare(plan, world.fence()))
+    for name in prepared(world):
+        nonce = name.split("'")[3].rsplit(".", 1)[1]
+        assert len(nonce) == 24 and nonce not in notes
+        assert all(len(part) <= 64 and part.isascii() for part in name.split("'")[1:4:2])
+
+
+def test_a_repeated_commit_has_no_second_effect(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    notes = world.participant(plan).prepare(plan, world.fence())
+    proof = commit(world, plan, notes, 2)
+    assert commit(world, plan, notes, 3) == proof
+    assert world.participant(plan).prepare(plan, world.fence(2, 4))["settled"] == "committed"
+    assert world.count() == 10
+
+
+def test_a_checkpoint_without_rows_has_a_branch_and_a_proof(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 0))
+    notes = world.participant(plan).prepare(plan, world.fence())
+    assert len(prepared(world)) == 1
+    assert commit(world, plan, notes, 2).counts == {"orders": 0}
+
+
+def test_several_tables_and_segments_are_divided_by_rows(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path, orders="id BIGINT, name TEXT", refunds="id BIGINT").use("xa")
+    carried = world.segment(1, {"orders": orders(1, 5), "refunds": pa.table({"id": [1]})})
+    plan = world.plan_of(2, carried, world.segment(2, {"orders": orders(6, 5), "refunds": pa.table({"id": [2, 3]})}))
+    notes = world.participant(plan).prepare(plan, world.fence())
+    assert {label: sum(rows.values()) for label, rows in notes["branches"].items()} == {"0001": 6, "0002": 7}
+    assert commit(world, plan, notes, 2).counts == {"orders": 10, "refunds": 3}
+    assert world.sql("SELECT id FROM orders ORDER BY id") == [(i,) for i in range(1, 11)]
+    assert world.sql("SELECT id FROM refunds ORDER BY id") == [(1,), (2,), (3,)]
+
+
+def test_the_next_number_is_prepared_beside_one_that_waits_for_its_commit(world: MySqlWorld) -> None:
+    """On MySQL a prepared branch that had read the head FOR SHARE would forbid this for ever."""
+    first = world.plan(orders=orders(1, 10))
+    first_notes = world.participant(first).prepare(first, world.fence(1, 1))
+    world.predecessor = 1
+    second = world.plan(orders=orders(11, 10))
+    second_notes = world.participant(second).prepare(second, world.fence(1, 2))
+    assert len(prepared(world)) == 6
+
+    with pytest.raises(StoreBehindSinkError):  # I4: never before its predecessor
+        commit(world, second, second_notes, 3, voted=2)
+    assert len(prepared(world)) == 6 and world.count() == 0
+    commit(world, first, first_notes, 4)
+    commit(world, second, second_notes, 5, voted=2)
+    assert world.count() == 20
+
+
+def test_pruning_passes_what_later_numbers_have_prepared(world: MySqlWorld) -> None:
+    for number in (1, 2):
+        world.deliver(world.plan(orders=orders(number, 10)), 1, number)
+    plan = world.plan(orders=orders(31, 10))
+    notes = world.participant(plan).prepare(plan, world.fence(1, 3))
+    world.participant(plan).forget(world.fence(1, 0), 1)
+    assert {row[0] for row in world.markers()} == {2}
+    commit(world, plan, notes, 4, voted=3)
+
+
+# --- undecided -------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_attempt_rolls_back_what_an_older_one_has_prepared(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    world.participant(plan).prepare(plan, world.fence(1, 1))
+    before = prepared(world)
+    notes = world.participant(plan).prepare(plan, world.fence(1, 2))
+    assert len(prepared(world)) == 3 and not set(before) & set(prepared(world))
+    commit(world, plan, notes, 3, voted=2)
+    assert world.count() == 10
+
+
+def test_an_older_attempt_touches_nothing_of_a_newer_one(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    notes = world.participant(plan).prepare(plan, world.fence(2, 5))
+    before = prepared(world)
+    for rank in ((2, 4), (1, 99)):
+        with pytest.raises(FencedError):
+            world.participant(plan).prepare(plan, world.fence(*rank))
+        with pytest.raises(FencedError):
+            world.participant(plan).abort(plan, world.fence(*rank), {})
+    assert prepared(world) == before
+    commit(world, plan, notes, 6, voted=5, epoch=2)
+
+
+def test_an_abort_rolls_back_and_a_late_attempt_meets_the_tombstones(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    world.participant(plan).prepare(plan, world.fence())
+    proof = world.participant(plan).abort(plan, world.fence(1, 2), {"reason": "USER"})
+    assert proof.outcome is Outcome.ABORTED and prepared(world) == [] and world.count() == 0
+    assert world.participant(plan).abort(plan, world.fence(1, 3), {"reason": "OTHER"}) == proof
+
+    assert world.participant(plan).prepare(plan, world.fence(1, 4))["settled"] == "aborted"
+    assert [row[:2] for row in world.markers()] == [(1, "aborted")] * 4
+    assert prepared(world) == []
+
+
+def test_what_belongs_to_others_is_left_alone(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    world.participant(plan).prepare(plan, world.fence())
+    before = prepared(world)
+    with world.server.connect(world.database) as other, other.cursor() as cursor:
+        cursor.execute("XA START X'ff00fe','aft.'")
+        cursor.execute("INSERT INTO orders VALUES (99, 'theirs')")
+        cursor.execute("XA END X'ff00fe','aft.'")
+        cursor.execute("XA PREPARE X'ff00fe','aft.'")
+    try:
+        world.pipeline, world.number, world.predecessor = "refunds", 0, 0
+        theirs = world.plan(orders=orders(1, 4))
+        world.participant(theirs).prepare(theirs, world.fence(9, 9))
+        world.participant(theirs).abort(theirs, world.fence(9, 10), {})
+    finally:
+        world.server.sql("XA ROLLBACK X'ff00fe','aft.'")  # fails unless it is still there
+    assert prepared(world) == before
+
+
+def test_refused_rows_leave_nothing_prepared(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, name TEXT").use("xa", branches=2)
+    plan = world.plan(orders=pa.concat_tables([orders(1, 5), orders(5, 1)]))
+    with pytest.raises(DeclinedError, match="Duplicate entry '5'"):
+        world.participant(plan).prepare(plan, world.fence())
+    assert prepared(world) == [] and world.markers() == []
+
+
+def test_branches_that_wait_for_each_others_keys_end_with_a_remedy(
+    any_mysql_database: Database, tmp_path: Path
+) -> None:
+    world = make_world(any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, name TEXT").use("xa", branches=2)
+    world.limits = replace(world.limits, tries=1)
+    plan = world.plan(orders=pa.concat_tables([orders(1, 5), orders(1, 5)]))
+    with pytest.raises(SinkUnavailableError, match="branches=1"):
+        world.participant(plan).prepare(plan, world.fence())
+    assert prepared(world) == []
+
+
+def test_a_commit_without_a_vote_is_refused(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    world.participant(plan).prepare(plan, world.fence())
+    with pytest.raises(TerminalError, match="vote"):
+        world.participant(plan).commit(plan, world.fence(1, 2))
+
+
+# --- decided ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_branch_that_somebody_rolled_back_is_delivered_from_the_log(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    notes = world.participant(plan).prepare(plan, world.fence())
+    world.server.sql(f"XA ROLLBACK {prepared(world)[1]}")
+    proof = commit(world, plan, notes, 2)
+    assert proof.detail["redelivered"] == ["0002"]
+    assert world.sql("SELECT id FROM orders ORDER BY id") == [(i,) for i in range(1, 11)]
+
+
+def test_a_branch_that_somebody_committed_is_not_delivered_again(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    notes = world.participant(plan).prepare(plan, world.fence())
+    world.server.sql(f"XA COMMIT {prepared(world)[0]}")
+    proof = commit(world, plan, notes, 2)
+    assert "redelivered" not in proof.detail
+    assert world.sql("SELECT id FROM orders ORDER BY id") == [(i,) for i in range(1, 11)]
+
+
+def test_a_commit_rolls_back_what_the_decision_did_not_count(world: MySqlWorld) -> None:
+    """A stray prepared branch of an attempt that never voted would lock out others for ever."""
+    plan = world.plan(orders=orders(1, 10))
+    notes = world.participant(plan).prepare(plan, world.fence(1, 1))
+    stray = prepared(world)[0].replace("1.1.0001", "1.2.0009")
+    with world.server.connect(world.database) as other, other.cursor() as cursor:
+        cursor.execute(f"XA START {stray}")
+        cursor.execute("INSERT INTO orders VALUES (99, 'stray')")
+        cursor.execute(f"XA END {stray}")
+        cursor.execute(f"XA PREPARE {stray}")
+    commit(world, plan, notes, 3)
+    assert prepared(world) == [] and world.count() == 10
+
+
+def test_a_branch_of_a_settled_number_that_came_back_is_committed(world: MySqlWorld) -> None:
+    """As a server does that forgets an acknowledged XA COMMIT (or is restored): the number is COMPLETED long ago."""
+    plan = world.plan(orders=orders(1, 10))
+    notes = world.participant(plan).prepare(plan, world.fence(1, 1))
+    name = prepared(world)[0]
+    commit(world, plan, notes, 2)
+    with world.server.connect(world.database) as other, other.cursor() as cursor:
+        cursor.execute("DELETE FROM airflow_ft_ledger WHERE branch = '0001'")
+        cursor.execute("DELETE FROM orders WHERE id <= 3")
+        cursor.execute(f"XA START {name}")
+        cursor.execute("INSERT INTO orders VALUES (1, 'order 1'), (2, 'order 2'), (3, 'order 3')")
+        cursor.execute(f"XA END {name}")
+        cursor.execute(f"XA PREPARE {name}")
+    world.predecessor = 1
+    following = world.plan(orders=orders(11, 10))
+    world.participant(following).prepare(following, world.fence(1, 3))
+    assert world.sql("SELECT id FROM orders ORDER BY id") == [(i,) for i in range(1, 11)]
+
+
+# --- preflight -------------------------------------------------------------------------------------------------------
+
+
+def test_the_preflight_leaves_nothing(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    notes = world.participant(plan).prepare(plan, world.fence())
+    assert next(iter(notes["xa"].values())) > 0
+    assert world.sql("SELECT COUNT(*) FROM airflow_ft_ledger WHERE number = 0") == [(0,)]
+
+
+def test_foreign_branches_of_other_formats_are_refused_where_they_are_dangerous(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    with world.server.connect(world.database) as other, other.cursor() as cursor:
+        cursor.execute("XA START 'theirs','1',4711")
+        cursor.execute("INSERT INTO orders VALUES (99, 'theirs')")
+        cursor.execute("XA END 'theirs','1',4711")
+        cursor.execute("XA PREPARE 'theirs','1',4711")
+    try:
+        if world.server.name == "mysql":
+            with pytest.raises(SinkAccessError, match="1 of formatID 4711"):
+                world.participant(plan).prepare(plan, world.fence())
+        else:
+            world.participant(plan).prepare(plan, world.fence())
+    finally:
+        world.server.sql("XA ROLLBACK 'theirs','1',4711")
+
+
+def test_a_user_without_the_right_to_list_branches_is_refused(world: MySqlWorld) -> None:
+    name = f"u{world.database[-8:]}"
+    world.server.sql(f"CREATE USER '{name}'@'%' IDENTIFIED BY 'planted-Secret-1'")
+    try:
+        world.server.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON `{world.database}`.* TO '{name}'@'%'")
+        plan = world.plan(orders=orders(1, 10))
+        participant = world.participant(plan, login=name, password="planted-Secret-1")
+        if world.server.name == "mysql":
+            with pytest.raises(SinkAccessError, match="GRANT XA_RECOVER_ADMIN") as refused:
+                participant.prepare(plan, world.fence())
+            assert "planted" not in str(refused.value)
+            world.server.sql(f"GRANT XA_RECOVER_ADMIN ON *.* TO '{name}'@'%'")
+        notes = participant.prepare(plan, world.fence())
+        participant.commit(plan, world.fence(1, 2), vote_for(notes))
+        assert world.count() == 10
+    finally:
+        world.server.sql(f"DROP USER '{name}'@'%'")
