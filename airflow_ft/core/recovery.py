@@ -10,7 +10,7 @@ from datetime import timedelta
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.lease import LEASE_SECONDS, Worker, new_epoch
 from airflow_ft.core.model import Checkpoint, CheckpointState, RunKey
-from airflow_ft.core.planning import stranded
+from airflow_ft.core.planning import live_plans, stranded
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.core.transitions import IN_DOUBT
 
@@ -69,7 +69,7 @@ def recover(
     Without it STAGED numbers are left alone and `min_age` should be the orphan age, so that a healthy run between
     two of its tasks is not fenced. Raises what the steps raise; all that was settled before stays settled.
     """
-    doubtful = in_doubt(store, pipeline, min_age)
+    doubtful = _with_those_before(in_doubt(store, pipeline, min_age), store.open_checkpoints(pipeline))
     left_behind = stranded(store.open_checkpoints(pipeline)) if run is not None else []
     if not doubtful and not left_behind:
         log.info("pipeline %s: nothing is in doubt", pipeline)
@@ -86,3 +86,14 @@ def recover(
             settled.append((after.number, after.state))
         carried_by = coordinator.carry_stranded(run) if run is not None else None
     return Recovery(tuple(settled), carried_by, epoch)
+
+
+def _with_those_before(doubtful: Sequence[Checkpoint], opened: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Also what has a plan and comes before a number in doubt, which waits for it (I4): nobody else would settle it.
+
+    It was passed by when a late attempt took its vote back. As old as that number it is, so nobody is at it either.
+    """
+    newest = max((checkpoint.number for checkpoint in doubtful if checkpoint.state in IN_DOUBT), default=0)
+    numbers = {checkpoint.number for checkpoint in doubtful}
+    passed_by = [c for c in live_plans(opened) if c.number < newest and c.number not in numbers]
+    return sorted([*doubtful, *passed_by], key=lambda checkpoint: checkpoint.number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -254,6 +255,41 @@ def test_a_vote_that_a_lost_attempt_took_back_is_given_again(tmp_path: Path, ste
         mine.commit(number, "db")
     mine.deliver(number)
     world.check_exactly_once([number])
+
+
+def test_a_prepare_that_comes_after_the_decision_touches_nothing(tmp_path: Path) -> None:
+    """It read STAGED, slept, and began its attempt when the branches of the older one were decided (hole 7)."""
+    systems = {"db": System(Promise.TWO_PHASE), "log": System(Promise.REDO)}
+    world = World(tmp_path, systems=systems)
+    (number,) = world.stage(1)
+    late = coordinator(world)
+    begin = world.store.begin_attempt
+
+    def decided_meanwhile(*args: Any) -> int:
+        world.store.begin_attempt = begin  # type: ignore[method-assign]
+        for name in ("db", "log"):
+            late.prepare(number, name)  # by another task of the run: it has the same epoch
+        votes = world.store.checkpoint(PIPELINE, number).votes
+        world.store.decide(PIPELINE, late._epoch, number, {name: vote.prepared for name, vote in votes.items()})
+        return begin(*args)
+
+    late.plan(world.delivery, 0)
+    world.store.begin_attempt = decided_meanwhile  # type: ignore[method-assign]
+    assert late.prepare(number, "db").state is CheckpointState.COMMITTING
+    world.steps(world.context(2))
+    world.check_exactly_once([number])
+
+
+def test_recovery_settles_first_what_a_prepared_number_waits_for(tmp_path: Path) -> None:
+    """The vote of 1 was taken back by an attempt that is gone, 2 was prepared: neither would ever go on (I7)."""
+    world = World(tmp_path, systems={"db": System(Promise.TWO_PHASE), "log": System(Promise.REDO)})
+    numbers = world.stage(2)
+    prepare_step(world.context(), world.delivery, world.config, "db")
+    world.store.begin_attempt(PIPELINE, world.store.pipeline(PIPELINE).epoch, numbers[0], "db")
+    prepare_step(world.context(), world.delivery, world.config, "log")
+    assert [state(world, number) for number in numbers] == [CheckpointState.STAGED, CheckpointState.PREPARED]
+    recover_step(world.context(2))
+    world.check_exactly_once(numbers)
 
 
 def test_commit_before_prepare_does_nothing(world: World) -> None:
