@@ -132,6 +132,10 @@ class Coordinator:
         if plan is None or participant not in _names(plan) or not wants_vote(checkpoint, participant):
             return checkpoint
         attempt = self._store.begin_attempt(self._pipeline, self._epoch, number, participant)
+        checkpoint = self._store.checkpoint(self._pipeline, number)
+        if checkpoint.state not in (S.STAGED, S.PREPARED):
+            # Decided before the attempt began, so its vote still counts: what it prepared must not be rolled back.
+            return checkpoint
         with self._open(plan, participant) as sink:
             try:
                 notes = self._vote_of(sink, plan, participant, self._fence(attempt))
