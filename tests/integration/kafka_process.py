@@ -1,8 +1,9 @@
 """Delivers a plan in a process of its own, to be stopped and killed: `python -m tests.integration.kafka_process JOB`.
 
-The job is a JSON file: connection extra, plan, fence, step ("prepare", "commit"), and `stop_before_batch`: the process
-stops itself (SIGSTOP) before it reads that batch of the log (0: never), with its transaction open. It prints
-"working" when it begins and the outcome, or the name of the error, at its end.
+The job is a JSON file: connection extra, plan, fence, step ("prepare", "commit"), the notes of the vote that "commit"
+counts on, and where the process stops itself (SIGSTOP) with its transaction open: `stop_before_batch` of the log (0:
+never), or `stop_at` one of `POINTS` ("": never). It prints "working" when it begins, the notes of "prepare" as JSON,
+and the outcome, or the name of the error, at its end.
 """
 
 from __future__ import annotations
@@ -11,17 +12,26 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.model import Fence, Plan, Segment
+from airflow_ft.core.model import Fence, Plan, Segment, Vote
 from airflow_ft.core.ports import ConnectionInfo, WalFile
 from airflow_ft.sinks.kafka.participant import open_participant
+from airflow_ft.sinks.kafka.transaction import Transaction
+from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 from airflow_ft.wal import open_wal
+
+POINTS = {
+    "before the token": (Transaction, "write", False),
+    "after the token": (Transaction, "write", True),
+    "before EndTxn": (TransactionCoordinator, "end", False),
+    "after EndTxn": (TransactionCoordinator, "end", True),
+}
 
 
 class StoppingWal:
@@ -50,7 +60,25 @@ class StoppingSegment:
                 yield batch.slice(row, 1000)
 
 
+def stop_at(point: str) -> None:
+    """Makes the process stop itself before or after a method."""
+    owner, name, after = POINTS[point]
+    method: Callable[..., Any] = getattr(owner, name)
+
+    def stopping(*arguments: Any, **named: Any) -> Any:
+        if not after:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        answer = method(*arguments, **named)
+        if after:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return answer
+
+    setattr(owner, name, stopping)
+
+
 def main(job: dict[str, Any]) -> None:
+    if job.get("stop_at"):
+        stop_at(job["stop_at"])
     plan = Plan.from_json(job["plan"])
     connection = ConnectionInfo(plan.participants[0].name, "kafka", extra=job["extra"])
     wal = StoppingWal(job["stop_before_batch"])
@@ -59,10 +87,12 @@ def main(job: dict[str, Any]) -> None:
     print("working", flush=True)
     try:
         if job["step"] == "prepare":
-            participant.prepare(plan, fence)
+            print(json.dumps(participant.prepare(plan, fence)), flush=True)
             print("prepared", flush=True)
         else:
-            print(participant.commit(plan, fence).outcome, flush=True)
+            notes = job.get("notes")
+            vote = Vote(plan.participants[0].name, fence.attempt, fence.attempt, None, notes) if notes else None
+            print(participant.commit(plan, fence, vote).outcome, flush=True)
     except AirflowFtError as error:
         print(type(error).__name__, flush=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
-from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Segment
+from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Segment, Vote
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.participant import KafkaParticipant, open_participant
@@ -34,6 +34,7 @@ class World:
     extra: dict[str, Any] = field(default_factory=dict)
     epoch: int = 1
     attempt: int = 0
+    votes: dict[int, Vote] = field(default_factory=dict)
 
     @property
     def connection(self) -> ConnectionInfo:
@@ -55,7 +56,7 @@ class World:
         participant = ParticipantPlan(
             name=CONN_ID,
             kind="kafka",
-            strategy="transaction",
+            strategy=next(iter(self.sinks.values())).strategy,
             promise=next(iter(self.sinks.values())).promise,
             predecessor=number - 1 if predecessor is None else predecessor,
             sinks={name: sink.settings() for name, sink in self.sinks.items()},
@@ -74,16 +75,33 @@ class World:
         return open_participant(plan.participants[0], connection, wal or open_wal())
 
     def prepare(self, plan: Plan) -> Mapping[str, Any]:
+        """Prepares, and keeps the vote for `commit` as the store would."""
         participant = self.open(plan)
+        fence = self.fence()
         try:
-            return participant.prepare(plan, self.fence())
+            notes = participant.prepare(plan, fence)
         finally:
             participant.close()
+        self.vote(plan, fence, notes)
+        return notes
+
+    def vote(self, plan: Plan, fence: Fence, notes: Mapping[str, Any]) -> Vote:
+        """The vote of a prepare, after a way through the store's JSON."""
+        vote = Vote(CONN_ID, fence.attempt, fence.attempt, None, json.loads(json.dumps(notes)))
+        self.votes[plan.number] = vote
+        return vote
 
     def commit(self, plan: Plan) -> Any:
         participant = self.open(plan)
         try:
-            return participant.commit(plan, self.fence())
+            return participant.commit(plan, self.fence(), self.votes.get(plan.number))
+        finally:
+            participant.close()
+
+    def abort(self, plan: Plan) -> Any:
+        participant = self.open(plan)
+        try:
+            return participant.abort(plan, self.fence(), {"why": "test"})
         finally:
             participant.close()
 

@@ -20,7 +20,7 @@ from airflow_ft.core.errors import (
 )
 from airflow_ft.core.model import Outcome, Segment
 from airflow_ft.core.ports import SegmentReader
-from airflow_ft.sinks.kafka import KafkaSink, participant
+from airflow_ft.sinks.kafka import KafkaSink, tokens
 from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import CONN_ID, World, expected_ids, ids, read, read_ids
@@ -221,14 +221,14 @@ def test_abort_finds_what_was_delivered(world: World, kafka: Kafka, topic: str) 
 def test_an_old_token_is_renewed_and_a_fresh_one_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = world.deliver(1, 5)
     part = world.open(plan)
-    slot = part._slot(world.pipeline, 0)
+    slot = part._tokens.slots(world.pipeline)[0]
     before = slot.read_token()
     assert before is not None
     housekeeping = world.fence(attempt=0)  # retention has no attempt of its own
     part.forget(housekeeping, 1)
     assert slot.read_token() == before
     later = datetime.now(UTC) + timedelta(hours=2)
-    monkeypatch.setattr(participant, "_now", lambda: later)
+    monkeypatch.setattr(tokens, "now", lambda: later)
     with pytest.raises(FencedError):
         part.forget(replace(housekeeping, epoch=0), 1)
     part.forget(housekeeping, 1)
@@ -241,12 +241,12 @@ def test_an_old_token_is_renewed_and_a_fresh_one_left_alone(world: World, monkey
 
 def test_a_pending_token_gives_no_proof(world: World, kafka: Kafka) -> None:
     plan = world.deliver(1, 5)
-    group, tokens = f"airflow_ft.{world.pipeline}.{CONN_ID}.0", world.extra["airflow_ft_token_topic"]
+    group, token_topic = f"airflow_ft.{world.pipeline}.{CONN_ID}.0", world.extra["airflow_ft_token_topic"]
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, "log_level": 0})
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": group, "log_level": 0})
     producer.init_transactions(30)
     producer.begin_transaction()
-    position = TopicPartition(tokens, 0, 2, metadata="{}")
+    position = TopicPartition(token_topic, 0, 2, metadata="{}")
     producer.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 30)
     part = world.open(plan, airflow_ft_timeout=1)
     with pytest.raises(SinkUnavailableError):
@@ -263,3 +263,19 @@ def test_errors_name_where_they_happened(world: World, kafka: Kafka) -> None:
         world.prepare(world.checkpoint(2, 5))
     assert (caught.value.pipeline, caught.value.checkpoint, caught.value.participant) == (world.pipeline, 2, CONN_ID)
     assert caught.value.remedy
+
+
+def test_a_prepare_that_comes_late_does_not_set_a_vanished_token_anew(world: World, kafka: Kafka, topic: str) -> None:
+    """Number 1 is delivered, its token vanishes before anybody has read the proof, and a prepare of it wakes up."""
+    plan = world.checkpoint(1, 5)
+    world.prepare(plan)
+    late = world.fence()
+    world.commit(plan)
+    lose_tokens(world, kafka)
+    sleeper = world.open(plan)
+    sleeper.prepare(plan, late)
+    sleeper.close()
+    assert numbers(world) == [0], "it looks as if nothing had been delivered"
+    with pytest.raises(TokenLostError, match="not the one that prepare found"):
+        world.commit(plan)
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5))

@@ -187,9 +187,15 @@ class KafkaClients:
         """Seconds that a broker may be silent."""
         return self.settings.timeout
 
-    def producer(self, transactional_id: str, limits: Mapping[str, Any]) -> Producer:
-        """A producer that has not been initialised; `limits` are defaults that depend on the topics."""
+    def producer(
+        self, transactional_id: str, limits: Mapping[str, Any], strategy: Mapping[str, Any] | None = None
+    ) -> Producer:
+        """A producer that has not been initialised.
+
+        `limits` are defaults that depend on the topics; `strategy` are settings that go before the connection's.
+        """
         forced = {
+            **(strategy or {}),
             "transactional.id": transactional_id,
             "enable.idempotence": True,
             "acks": "all",  # an acknowledged record must survive the leader
@@ -210,11 +216,13 @@ class KafkaClients:
             del defaults["linger.ms"]
         return self._make(Producer, {**defaults, **given, **forced})
 
-    def consumer(self, group: str) -> Consumer:
-        """A consumer that only reads the token of its group: never under read_uncommitted, which shows old ones."""
-        return self._make(
-            Consumer, {"group.id": group, "isolation.level": "read_committed", "enable.auto.commit": False}
-        )
+    def consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
+        """A consumer that only reads the token of its group.
+
+        Under read_committed the brokers give no answer while a transaction is open that writes the token; under
+        read_uncommitted they give the one before it, which may be old.
+        """
+        return self._make(Consumer, {"group.id": group, "isolation.level": isolation, "enable.auto.commit": False})
 
     def admin(self) -> AdminClient:
         """The administration client, made once."""

@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 
-STRATEGIES: Mapping[str, Promise] = {"transaction": Promise.REDO}
+if TYPE_CHECKING:
+    from airflow_ft.core.config import CheckpointConfig
+
+STRATEGIES: Mapping[str, Promise] = {"transaction": Promise.REDO, "held": Promise.TWO_PHASE}
+BROKERS_DEFAULT_MAXIMUM = timedelta(minutes=15)  # transaction.max.timeout.ms where nobody has changed it
 FORMATS = ("json", "raw")
 MAX_SLOTS = 16  # transactional ids are few and fixed: each must take part in every checkpoint
 
@@ -26,7 +31,10 @@ class KafkaSink:
         topic: an existing topic. May contain Jinja, which must be rendered before the plan is made.
         conn_id: Airflow connection of type `kafka`, whose extra holds librdkafka settings. All sinks of one
             connection are delivered in the same transaction, and share the largest `slots` among them.
-        strategy: "transaction": rows and token in one Kafka transaction.
+        strategy: "transaction": rows and token in one Kafka transaction, after the decision. "held": the transaction is
+            filled and held open before the decision, so that committing is one small request; the brokers must know
+            EndTxn version 5 and have transaction.version 2 (Kafka 4.0). Readers under read_committed wait at an open
+            transaction, also for records of others that come after it.
         key: column with the record's key: string, binary, or integer (sent as decimal text). Null is no key.
         value: column with the record's value as string or binary, sent byte by byte; null is a tombstone record.
             Without it the value is a JSON object of all columns that have no other role (the key column is not
@@ -41,6 +49,10 @@ class KafkaSink:
         slots: parallel transactions, 1 to 16. With one, the order of the log is the order in each partition; with
             more, the order is kept within each file of the log only, and a reader may see one slot's rows a moment
             before another's.
+        transaction_timeout: with "held", how long the brokers keep the transaction open before they abort it (then
+            its rows are sent once more); at most their transaction.max.timeout.ms, which is the default.
+        two_phase_commit: with "held", asks for a transaction without a time-out (KIP-939,
+            transaction.two.phase.commit.enable); refused where brokers or client do not know it.
 
     Raises:
         ConfigurationError: a setting is unknown, or contradicts another.
@@ -56,6 +68,8 @@ class KafkaSink:
     timestamp: str | None = None
     format: str | None = None
     slots: int = 1
+    transaction_timeout: timedelta | None = None
+    two_phase_commit: bool = False
 
     def __post_init__(self) -> None:
         if not _is_template(self.topic) and (not _TOPIC.fullmatch(self.topic) or self.topic in (".", "..")):
@@ -88,6 +102,7 @@ class KafkaSink:
             )
         if isinstance(self.slots, bool) or not isinstance(self.slots, int) or not 1 <= self.slots <= MAX_SLOTS:
             raise self._error(f"slots={self.slots!r} is out of range.", f"Use 1 to {MAX_SLOTS}.")
+        self._check_holding()
 
     @property
     def kind(self) -> str:
@@ -105,17 +120,41 @@ class KafkaSink:
         named = {role: getattr(self, role) for role in _ROLES}
         return {role: column for role, column in named.items() if column is not None}
 
+    def check_checkpointing(self, config: CheckpointConfig) -> None:
+        """Whether a held transaction may live as long as a checkpoint may take; ConfigurationError when it may not.
+
+        One that the brokers abort sooner would as a rule be sent twice.
+        """
+        if self.strategy != "held" or self.two_phase_commit:
+            return
+        lives = self.transaction_timeout or BROKERS_DEFAULT_MAXIMUM
+        if lives < config.timeout:
+            given = (
+                "transaction_timeout" if self.transaction_timeout else "the brokers' default transaction.max.timeout.ms"
+            )
+            raise self._error(
+                f"{given} ({lives}) is shorter than CheckpointConfig.timeout ({config.timeout}).",
+                "Give a longer transaction_timeout (and raise the brokers' transaction.max.timeout.ms to it), or a"
+                " shorter CheckpointConfig.timeout.",
+            )
+
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan; `from_settings` reads it back. ConfigurationError while Jinja is left in it."""
         if _is_template(self.topic):
             raise self._error("the topic still contains Jinja.", "Render it before the plan is made (template fields).")
-        return {"topic": self.topic, **self.roles, "format": self.format, "slots": self.slots}
+        settings: dict[str, Any] = {"topic": self.topic, **self.roles, "format": self.format, "slots": self.slots}
+        if self.transaction_timeout is not None:
+            settings["transaction_timeout"] = self.transaction_timeout.total_seconds()
+        if self.two_phase_commit:
+            settings["two_phase_commit"] = True
+        return settings
 
     @classmethod
     def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> KafkaSink:
         """The sink that a plan describes; ConfigurationError when this version does not know it."""
-        unknown = set(settings) - {"topic", "format", "slots", *_ROLES}
-        if unknown or "topic" not in settings:
+        known = dict(settings)
+        unknown = set(known) - {"topic", "format", "slots", "transaction_timeout", "two_phase_commit", *_ROLES}
+        if unknown or "topic" not in known:
             raise ConfigurationError(
                 f"a Kafka sink of the plan has settings that this version does not know: {sorted(unknown)}"
                 if unknown
@@ -123,7 +162,23 @@ class KafkaSink:
                 remedy="Deliver with the version of airflow-ft that made the plan, or a newer one.",
                 participant=conn_id,
             )
-        return cls(conn_id=conn_id, strategy=strategy, **settings)
+        if "transaction_timeout" in known:
+            known["transaction_timeout"] = timedelta(seconds=known["transaction_timeout"])
+        return cls(conn_id=conn_id, strategy=strategy, **known)
+
+    def _check_holding(self) -> None:
+        timeout = self.transaction_timeout
+        if timeout is not None and (not isinstance(timeout, timedelta) or timeout < timedelta(seconds=1)):
+            raise self._error(f"transaction_timeout is {timeout!r}.", "Give a timedelta of at least one second.")
+        if self.strategy != "held" and (timeout is not None or self.two_phase_commit):
+            raise self._error(
+                f"strategy {self.strategy!r} holds no transaction open.",
+                'Leave transaction_timeout and two_phase_commit out, or take strategy="held".',
+            )
+        if timeout is not None and self.two_phase_commit:
+            raise self._error(
+                "with two_phase_commit a transaction has no time-out.", "Leave transaction_timeout or it out."
+            )
 
     def _error(self, what: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(f"KafkaSink(topic={self.topic!r}): {what}", remedy=remedy)

@@ -62,8 +62,9 @@ class Token:
     """What one transactional id remembers of a pipeline.
 
     `epoch` and `attempt` are the head: the newest that wrote here. `delivered_by` are those of the transaction that
-    delivered `number`. `history` are the last deliveries, the newest last; `ends` are the acknowledged records of
-    the newest by topic and partition (None: too many to be kept). `slots` is how many ids took part in `number`.
+    delivered `number`, or set it without a delivery. `history` are the last deliveries, the newest last; `ends` are the
+    acknowledged records of the newest by topic and partition (None: too many to be kept). `slots` is how many ids took
+    part in `number`.
     """
 
     number: int
@@ -81,6 +82,11 @@ class Token:
     def rank(self) -> tuple[int, int]:
         """What is compared with a fence."""
         return (self.epoch, self.attempt)
+
+    @property
+    def birth(self) -> tuple[int, int, int]:
+        """Number, and epoch and attempt that brought it there: stays the same while the token is only taken over."""
+        return (self.number, *self.delivered_by)
 
     def delivery(self, number: int) -> Delivery | None:
         """How `number` was delivered; None when this token does not know (any more)."""
@@ -115,12 +121,12 @@ class Token:
 
 def genesis(fence: Fence, slots: int, now: datetime) -> Token:
     """The token of a participant that has delivered nothing: number 0."""
-    return Token(0, TokenKind.GENESIS, fence.installation, *fence.rank, slots, now)
+    return Token(0, TokenKind.GENESIS, fence.installation, *fence.rank, slots, now, fence.rank)
 
 
 def seeded(fence: Fence, number: int, slots: int, now: datetime) -> Token:
     """A token set to `number` without a delivery."""
-    return Token(number, TokenKind.SEEDED, fence.installation, *fence.rank, slots, now)
+    return Token(number, TokenKind.SEEDED, fence.installation, *fence.rank, slots, now, fence.rank)
 
 
 def delivered(before: Token, fence: Fence, delivery: Delivery, slots: int, ends: Ends, now: datetime) -> Token:
@@ -184,7 +190,10 @@ def _plain(token: Token) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a plan expects of a token, and how to name the place in an error."""
+    """What a plan expects of a token, and how to name the place in an error.
+
+    `birth` is that of the token which the vote was cast upon (None: not known).
+    """
 
     pipeline: str
     participant: str
@@ -192,6 +201,7 @@ class Expectation:
     number: int
     digest: str
     predecessor: int
+    birth: tuple[int, int, int] | None = None
 
     def where(self) -> dict[str, Any]:
         """Keyword arguments of an error."""
@@ -228,12 +238,14 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
     """Whether the plan's rows are delivered (DONE) or may be sent now (READY); everything else stops the pipeline.
 
     READY demands equality with the predecessor: '>=' would call an undelivered number delivered after an abort, and
-    a vanished token looks like 'never' (hole 12). Several numbers may be prepared one after the other before the
-    first is committed: with `may_wait` a lower token is WAITING for them; whoever sends rows never waits.
+    a vanished token looks like 'never' (hole 12). It must be the very token that the vote was cast upon: after that one
+    has vanished, perhaps with the proof of this number's delivery, a prepare that slept could set it anew. Several
+    numbers may be prepared one after the other before the first is committed: with `may_wait` a lower token is WAITING
+    for them; whoever sends rows never waits.
 
     Raises:
         ForeignOwnerError, FencedError: as `check_owner`; they come first, so that a zombie halts nothing.
-        TokenLostError: the token is gone, or lower than the predecessor.
+        TokenLostError: the token is gone, another one than was voted upon, or lower than the predecessor.
         StoreBehindSinkError: the sink delivered what the store does not know of.
     """
     if token is None:
@@ -246,6 +258,14 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
         )
     check_owner(token, fence, expected.participant, expected.group, expected.number)
     if token.number == expected.predecessor and expected.predecessor < expected.number:
+        if expected.birth is not None and token.birth != expected.birth:
+            raise TokenLostError(
+                f"the token of group {expected.group!r} is not the one that prepare found: that one vanished, and"
+                f" epoch {token.delivered_by[0]}, attempt {token.delivered_by[1]} set it anew.",
+                remedy="Find out whether the topics hold the rows of this checkpoint; `airflow ft adopt` accepts what"
+                " the sinks hold.",
+                **expected.where(),
+            )
         return Standing.READY
     if token.number >= expected.number:
         delivery = token.delivery(expected.number)

@@ -1,4 +1,4 @@
-"""What the brokers say of topics: partitions, limits, end offsets; and the creation of the token topic."""
+"""What the brokers say of topics (partitions, limits, end offsets) and time-outs; creation of the token topic."""
 
 from __future__ import annotations
 
@@ -100,6 +100,25 @@ def _with_settings(clients: KafkaClients, topics: Iterable[TopicLimits]) -> Mapp
         }
         described[limits.name] = TopicLimits(**known)
     return described
+
+
+def longest_transaction(clients: KafkaClients) -> int | None:
+    """The smallest transaction.max.timeout.ms of all brokers; None when their settings may not be read."""
+    doing = "reading the brokers' transaction.max.timeout.ms"
+    try:
+        brokers = clients.admin().list_topics(topic=clients.settings.token_topic, timeout=clients.timeout).brokers
+    except KafkaException as failure:
+        raise clients.error(failure.args[0], doing) from failure
+    resources = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in brokers]
+    longest = []
+    for future in clients.admin().describe_configs(resources, request_timeout=clients.timeout).values():
+        try:
+            longest.append(int(_result(clients, future)["transaction.max.timeout.ms"].value))
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+                raise clients.error(failure.args[0], doing) from failure
+            return None
+    return min(longest) if longest else None
 
 
 def missing_topic(name: str, conn_id: str, partitions: int | None = None) -> SinkAccessError:

@@ -1,36 +1,25 @@
-"""One transactional id: reading its token, and transactions that write it (strategy `transaction`).
+"""A transaction of one transactional id: rows and token, committed by this process or left open for another one.
 
-The order is init -> read token -> rows -> token -> commit (DESIGN 6): initialising fences every other producer of the
-id, aborts what it left open and waits for the markers, so that what is read after it stays true for as long as this
-producer lives. What was read before proves nothing. A producer that failed in any way is thrown away.
+A producer that failed in any way is thrown away; what it did is in the token, for the next one to read.
 """
 
 from __future__ import annotations
 
-import logging
-import random
+import json
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailableError
-from airflow_ft.core.model import Fence
-from airflow_ft.sinks.kafka.client import KafkaClients, is_fenced, is_refusal
+from airflow_ft.sinks.kafka.client import KafkaClients
 from airflow_ft.sinks.kafka.records import Records
-from airflow_ft.sinks.kafka.token import PartitionEnd, Token, check_owner, parse
+from airflow_ft.sinks.kafka.token import PartitionEnd, Token
 
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-_BEGINNINGS = 6  # a producer that is fenced while epoch and attempt are still mine begins again, but not for ever
-_GLANCE_SECONDS = 1.0  # a commit that is alive is through within milliseconds
 _ABORT_SECONDS = 5.0  # politeness to readers only: the next init aborts what stays open (I5)
 
 
@@ -81,13 +70,55 @@ def merge_ends(tallies: Iterable[Tally]) -> dict[str, dict[int, PartitionEnd]]:
     return {topic: by_partition for topic, by_partition in ends.items() if by_partition}
 
 
-class Transaction:
-    """A producer after `init_transactions`. `send` rows, then `commit` with the token; or leave it, which aborts."""
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """What names a transaction to its coordinator: given out anew by each initialisation of the transactional id."""
 
-    def __init__(self, clients: KafkaClients, slot: Slot, limits: Mapping[str, Any]) -> None:
+    producer_id: int
+    epoch: int
+
+
+@dataclass
+class _Statistics:
+    """Librdkafka's statistics, which alone tell who a producer is; kept as text, parsed when asked."""
+
+    text: str = ""
+
+    def __call__(self, text: str) -> None:
+        self.text = text
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """The producer's identity by the newest statistics; None before it has one."""
+        known = json.loads(self.text)["eos"] if self.text else {}
+        if known.get("producer_id", -1) < 0:
+            return None
+        return ProducerIdentity(known["producer_id"], known["producer_epoch"])
+
+
+class OwnedGroup(Protocol):
+    """The transactional id, and the group of the same name whose offset is the token (`slot.Slot`)."""
+
+    group: str
+
+    def group_metadata(self) -> object: ...
+
+
+class Transaction:
+    """A producer after `init_transactions`.
+
+    `send` rows, then `commit` with the token; or `write` the token and `release`, which leaves the transaction open; or
+    leave it, which aborts. `hold` are producer settings of a transaction that is to be released.
+    """
+
+    def __init__(
+        self, clients: KafkaClients, slot: OwnedGroup, limits: Mapping[str, Any], hold: Mapping[str, Any] | None = None
+    ) -> None:
         self._clients = clients
         self._slot = slot
-        self._producer = clients.producer(slot.group, limits)
+        self._statistics = _Statistics()
+        forced = {"statistics.interval.ms": 100, "stats_cb": self._statistics, **hold} if hold is not None else {}
+        self._producer = clients.producer(slot.group, limits, forced)
         self._open = False
         try:
             self._until_done("initialising the transactional id", self._producer.init_transactions)
@@ -147,18 +178,37 @@ class Transaction:
         for tally in tallies:
             self._check(tally, doing)  # flush() returns 0 even when deliveries failed
 
-    def commit(self, token: Token) -> None:
-        """Writes the token and commits: rows and token become visible together, or neither.
-
-        ProducerLostError: not known which; the token tells the next producer.
-        """
+    def write(self, token: Token) -> None:
+        """Writes the token: from now on nothing more is sent in this transaction."""
         position = TopicPartition(self._clients.settings.token_topic, 0, token.number, metadata=token.metadata())
         group = self._slot.group_metadata()
         self._until_done(
             "writing the token",
             lambda timeout: self._producer.send_offsets_to_transaction([position], group, timeout),
         )
+
+    def commit(self, token: Token) -> None:
+        """Writes the token and commits: rows and token become visible together, or neither.
+
+        ProducerLostError: not known which; the token tells the next producer.
+        """
+        self.write(token)
         self._until_done("committing the transaction", self._producer.commit_transaction)
+        self._open = False
+
+    def identity(self) -> ProducerIdentity:
+        """Who this producer is, for whoever ends its transaction (with `hold` only)."""
+        doing = "asking librdkafka for the producer's identity"
+        deadline = time.monotonic() + self._clients.timeout
+        with self._failures(doing):
+            while (identity := self._statistics.identity) is None:
+                self._producer.poll(0.02)
+                if time.monotonic() > deadline:
+                    raise ProducerLostError(KafkaError(KafkaError._TIMED_OUT), doing)
+        return identity
+
+    def release(self) -> None:
+        """Leaves the transaction open when the producer is thrown away: destroying a producer ends nothing."""
         self._open = False
 
     def discard(self) -> None:
@@ -189,8 +239,10 @@ class Transaction:
             yield
         except KafkaException as failure:
             raise ProducerLostError(failure.args[0], doing) from failure
-        except SystemError as failure:  # how a fatal error inside a callback surfaces
-            raise ProducerLostError(KafkaError(KafkaError._FATAL), doing) from failure
+        except SystemError as failure:  # how a fatal error inside a callback surfaces; its cause says which
+            cause = failure.__cause__
+            known = cause.args[0] if isinstance(cause, KafkaException) else KafkaError(KafkaError._FATAL)
+            raise ProducerLostError(known, doing) from failure
 
     @staticmethod
     def _check(tally: Tally, doing: str) -> None:
@@ -208,158 +260,3 @@ class Transaction:
                 raise ProducerLostError(KafkaError(KafkaError._TIMED_OUT), doing)
 
         return check
-
-
-class Slot:
-    """One transactional id and the group of the same name, whose offset is the token."""
-
-    def __init__(self, clients: KafkaClients, pipeline: str, index: int) -> None:
-        self._clients = clients
-        self.index = index
-        self.group = f"airflow_ft.{pipeline}.{clients.conn_id}.{index}"
-        self._consumer: Any = None
-
-    def read_token(self, fence: Fence | None = None, patience: float | None = None) -> Token | None:
-        """The last committed token; None when there is none. A pending one is waited for.
-
-        With a fence, metadata that are not ours are a foreign owner's. `patience` is in seconds, by default the
-        connection's time-out.
-
-        Raises:
-            SinkUnavailableError: no answer, or a transaction that writes the token is still open.
-            SinkAccessError: the group may not be read.
-            ForeignOwnerError: the group's offset was not written by this package.
-        """
-        topic = self._clients.settings.token_topic
-        doing = f"reading the token of group {self.group!r}"
-        deadline = time.monotonic() + (self._clients.timeout if patience is None else patience)
-        slice_seconds = 1.0  # growing: a refusal is found early, and a slow broker still gets its time
-        while True:
-            try:
-                left = max(0.1, min(slice_seconds, deadline - time.monotonic()))
-                position = self._reader().committed([TopicPartition(topic, 0)], left)[0]
-                error = position.error
-            except KafkaException as failure:
-                error = failure.args[0]
-            if error is None:
-                break
-            refusal = self._refusal()
-            if refusal is not None or error.code() not in _SETTLING or time.monotonic() >= deadline:
-                raise self._clients.error(refusal or error, doing)
-            slice_seconds *= 2
-            time.sleep(0.05)
-        if position.offset == OFFSET_INVALID:
-            return None
-        try:
-            return parse(position.offset, position.metadata)
-        except ValueError as error:
-            raise ForeignOwnerError(
-                f"the offset {position.offset} of group {self.group!r} on topic {topic!r} was not written by"
-                f" airflow-ft ({error}).",
-                remedy="Give the group back to its owner, or rename the pipeline; `airflow ft adopt` overwrites it.",
-                participant=self._clients.conn_id,
-                pipeline=fence.pipeline if fence is not None else "",
-            ) from error
-
-    def glance(self, fence: Fence) -> Token | None:
-        """The token, if it can be read at once; None when there is none or a transaction that writes it is open.
-
-        That transaction may be one that a killed process left: only the next init ends it before its time-out, so
-        waiting for it here would wait in vain.
-        """
-        try:
-            return self.read_token(fence, min(_GLANCE_SECONDS, self._clients.timeout))
-        except SinkUnavailableError:
-            return None  # what is decided is decided by what is read after init
-
-    def group_metadata(self) -> object:
-        """What send_offsets_to_transaction wants to know of a consumer group (without members)."""
-        return self._reader().consumer_group_metadata()
-
-    def with_producer(
-        self, fence: Fence, work: Callable[[Transaction], T], limits: Mapping[str, Any], foreign: bool = False
-    ) -> T:
-        """Runs `work` with a freshly initialised producer, again with a new one while the old gets lost.
-
-        Before each initialisation the head is read, so that an older owner does not even disturb the newer one.
-        `work` must read the token itself and judge by that. `foreign` tolerates another's token (adoption).
-
-        Raises:
-            FencedError: a newer owner; or the id was taken away again and again without one.
-            SinkUnavailableError, SinkAccessError: as the brokers answer, or do not.
-        """
-        lost: ProducerLostError | None = None
-        for beginning in range(_BEGINNINGS):
-            if beginning:
-                time.sleep(random.uniform(0.02, 0.1) * 2**beginning)  # two owners must not stay in step
-            if not foreign and (token := self.glance(fence)) is not None:
-                check_owner(token, fence, self._clients.conn_id, self.group)
-            transaction: Transaction | None = None
-            try:
-                transaction = Transaction(self._clients, self, limits)
-                return work(transaction)
-            except ProducerLostError as failure:
-                lost = failure
-                _forget_frames(failure)
-                log.warning("transactional id %s: %s; beginning again", self.group, failure)
-                if is_refusal(failure.error) or failure.error.code() in _SILENCE:
-                    break
-            finally:
-                if transaction is not None:
-                    transaction.discard()
-        assert lost is not None
-        if is_fenced(lost.error):
-            raise FencedError(
-                f"another process keeps taking the transactional id {self.group!r}.",
-                remedy="Two processes deliver the same pipeline under one epoch; let one of them end.",
-                pipeline=fence.pipeline,
-                participant=self._clients.conn_id,
-            ) from lost
-        raise self._clients.error(lost.error, f"transactional id {self.group!r}: {lost.doing}") from lost
-
-    def close(self) -> None:
-        """Closes the reader of the token."""
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
-
-    def _refusal(self) -> KafkaError | None:
-        """Why the coordinator refuses the group, if it does.
-
-        Librdkafka says so once, as an event of `poll`; `committed` itself only times out. The reader is closed with
-        it, so that the next one asks again (measured with librdkafka 2.16.0).
-        """
-        event = self._reader().poll(0)
-        error: KafkaError | None = event.error() if event is not None else None
-        if error is None or not is_refusal(error):
-            return None
-        self.close()
-        return error
-
-    def _reader(self) -> Any:
-        if self._consumer is None:
-            self._consumer = self._clients.consumer(self.group)
-        return self._consumer
-
-
-# A group whose coordinator is being elected or loaded, or whose offset is still pending.
-_SETTLING = frozenset(
-    {
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.UNSTABLE_OFFSET_COMMIT,
-        KafkaError._WAIT_COORD,
-        KafkaError._TIMED_OUT,
-        KafkaError._TRANSPORT,
-    }
-)
-# The brokers were silent for the whole time-out already.
-_SILENCE = frozenset({KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN})
-
-
-def _forget_frames(failure: BaseException | None) -> None:
-    """Lets go of the lost producer: the frames of a kept exception would hold it, with its threads and buffers."""
-    while failure is not None:
-        traceback.clear_frames(failure.__traceback__)
-        failure = failure.__cause__

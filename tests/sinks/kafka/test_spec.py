@@ -33,7 +33,7 @@ def test_settings_survive_the_store() -> None:
         ({"topic": "ä"}, "no name of a Kafka topic"),
         ({"topic": ".."}, "no name of a Kafka topic"),
         ({"conn_id": ""}, "conn_id is empty"),
-        ({"strategy": "held"}, "Available: transaction"),
+        ({"strategy": "kept"}, "Available: held, transaction"),
         ({"key": ""}, "name is empty"),
         ({"key": "a", "partition": "a"}, "two roles"),
         ({"format": "avro"}, "Available: json, raw"),

@@ -1,0 +1,204 @@
+"""Strategy `held` (TWO_PHASE): the transaction is filled in `prepare`, held open, and ended by another process.
+
+`prepare` sends the rows and, last of all, the token, and leaves the transaction open; what names it, (producer id,
+epoch), is kept with the vote. `commit` ends it by one request. A transaction is initialised anew for each number, so
+that an identity names one transaction for ever, and a request that comes late ends no other.
+
+What is lost of it (time-out, another producer, a broker that forgot) is delivered from the write-ahead log as the
+strategy `transaction` does, under the same token: after the decision nothing depends on the transaction still being
+there. For the same reason a number whose predecessor is not delivered yet holds nothing: to hold two at once would need
+two transactional ids, and order (I4) only one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError, StoreBehindSinkError
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
+from airflow_ft.core.ports import WalReader
+from airflow_ft.sinks.kafka.client import KafkaClients
+from airflow_ft.sinks.kafka.participant import KafkaParticipant
+from airflow_ft.sinks.kafka.slot import Slot
+from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM
+from airflow_ft.sinks.kafka.token import Ends, Standing, Token, judge
+from airflow_ft.sinks.kafka.topics import describe, longest_transaction
+from airflow_ft.sinks.kafka.transaction import ProducerIdentity, ProducerLostError, Transaction
+from airflow_ft.sinks.kafka.transaction_coordinator import Ending, TransactionCoordinator
+
+log = logging.getLogger(__name__)
+
+HELD = "held"  # the note that names the open transactions, by transactional id
+
+
+class HeldParticipant(KafkaParticipant):
+    """A cluster whose transaction is open between `prepare` and `commit`; see `KafkaParticipant` for the rest."""
+
+    def __init__(self, plan: ParticipantPlan, clients: KafkaClients, wal: WalReader) -> None:
+        super().__init__(plan, clients, wal)
+        self._coordinator = TransactionCoordinator(clients)
+
+    # --- the protocol --------------------------------------------------------------------------------------------
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Fills one transaction a slot with rows and token, and leaves it open; returns the notes that end it.
+
+        What an older attempt of this number held is ended first (each slot is initialised anew). A number that waits
+        for its predecessor is only checked, and says so in its notes.
+
+        Raises:
+            SinkAccessError: the brokers cannot end a transaction for another process, or not hold it long enough.
+        """
+        self._coordinator.require(two_phase_commit=self._is_two_phase)
+        hold = self._hold_settings()
+        if self._waits(plan, fence):
+            notes = self._check_rows(plan, describe(self._clients, self._topics))
+            return {
+                **notes,
+                "deferred": f"number {self._plan.predecessor} is not delivered yet: sent after the decision",
+            }
+        notes = dict(super().prepare(plan, fence))
+        held: dict[str, Any] = {}
+        try:
+            self._in_each_slot(plan, lambda slot: self._hold(slot, plan, fence, hold, held))
+        except BaseException:
+            self._let_go(held)
+            raise
+        return {**notes, HELD: held}
+
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
+        """Ends what the counted vote holds; what is lost of it is sent from the write-ahead log.
+
+        Only what is decided is committed, so it does no harm that a slower twin asks for the same.
+        """
+        held = vote.notes.get(HELD, {}) if vote is not None else {}
+        for slot in self._tokens.slots(plan.pipeline):
+            token = slot.last_committed(fence)  # I5: a newer head refuses this fence
+            if slot.group not in held or (token is not None and token.number >= plan.number):
+                continue
+            if self._coordinator.end(slot.group, _identity(held[slot.group]), commit=True) is Ending.DONE:
+                slot.read_token(fence)  # waits for the marker: from here on the token proves it
+            else:
+                log.warning(
+                    "checkpoint %d: transactional id %s: the transaction that was held is gone (time-out, another"
+                    " producer, or committed before): the token tells",
+                    plan.number,
+                    slot.group,
+                )
+        return super().commit(plan, fence, vote)
+
+    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        """Ends what older attempts of this number hold, by taking every slot over. Called once ABORTED is decided.
+
+        Raises:
+            StoreBehindSinkError: the number is delivered, which the decision log denies.
+        """
+        if self._waits(plan, fence):  # it never held anything, and the id may hold an earlier number
+            return Proof(self._plan.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, detail=dict(detail))
+        proof = super().abort(plan, fence, detail)
+        if proof.outcome is Outcome.COMMITTED:
+            raise StoreBehindSinkError(
+                "it is ABORTED in the decision log, and delivered by its token: the log was restored from a backup.",
+                remedy="Compare both, then `airflow ft resume`; `airflow ft adopt` accepts what the sinks hold.",
+                pipeline=plan.pipeline,
+                checkpoint=plan.number,
+                participant=self._plan.name,
+            )
+        return proof
+
+    def close(self) -> None:
+        """Closes connections; transactions that are held stay open."""
+        self._coordinator.close()
+        super().close()
+
+    # --- holding -------------------------------------------------------------------------------------------------
+
+    def _hold(self, slot: Slot, plan: Plan, fence: Fence, hold: Mapping[str, Any], held: dict[str, Any]) -> None:
+        """Fills the slot's transaction, lets go of its producer and puts what names it into `held`."""
+        expected = self._tokens.expectation(slot, plan)
+
+        def work(transaction: Transaction) -> Mapping[str, Any] | None:
+            token = slot.read_token(fence)
+            if judge(token, expected, fence, may_wait=True) is not Standing.READY:
+                return None
+            assert token is not None  # judge raises TokenLostError
+            after = self._send(slot, plan, fence, token, transaction)
+            transaction.write(after)
+            identity = transaction.identity()
+            self._require_open(slot, identity, after)
+            transaction.release()
+            return {
+                "producer_id": identity.producer_id,
+                "epoch": identity.epoch,
+                "records": _records(after.ends or {}),
+                "timeout_ms": hold.get("transaction.timeout.ms"),
+            }
+
+        note = slot.with_producer(fence, work, self._limits(), hold=hold)
+        if note is not None:
+            held[slot.group] = note
+
+    def _require_open(self, slot: Slot, identity: ProducerIdentity, token: Token) -> None:
+        """ProducerLostError unless the coordinator holds just this transaction, with all that was written."""
+        found = self._coordinator.describe(slot.group)
+        written = {(topic, partition) for topic, ends in (token.ends or {}).items() for partition in ends}
+        if found is None or not found.is_open or found.producer != identity:
+            raise ProducerLostError(KafkaError(KafkaError.PRODUCER_FENCED), "holding the transaction open")
+        if not written <= found.partitions:
+            raise SinkUnavailableError(
+                f"the coordinator of transactional id {slot.group!r} does not know all partitions that were written.",
+                remedy="Nothing was committed; try again. Only a principal that may DESCRIBE the topics is shown them.",
+                participant=self._clients.conn_id,
+            )
+
+    def _let_go(self, held: Mapping[str, Any]) -> None:
+        """Politeness to readers: nobody has voted upon these, so nobody will commit them."""
+        for group, note in held.items():
+            with suppress(SinkUnavailableError, SinkAccessError):  # the next init or the time-out ends it
+                self._coordinator.end(group, _identity(note), commit=False)
+
+    def _waits(self, plan: Plan, fence: Fence) -> bool:
+        """Whether an earlier number is still to be delivered: its transaction may be held open under the same id.
+
+        Tokens only grow, so what stands there counts even while a transaction is open that will change it.
+        """
+        tokens = [slot.last_committed(fence) for slot in self._tokens.slots(plan.pipeline)]
+        return any(token is not None and token.number < self._plan.predecessor for token in tokens)
+
+    # --- time-outs -----------------------------------------------------------------------------------------------
+
+    @property
+    def _is_two_phase(self) -> bool:
+        return any(sink.two_phase_commit for sink in self._sinks.values())
+
+    def _hold_settings(self) -> Mapping[str, Any]:
+        """What the producer is to be told about how long its transaction may stay open."""
+        if self._is_two_phase:
+            return {"transaction.two.phase.commit.enable": True}
+        longest = longest_transaction(self._clients)
+        given = [sink.transaction_timeout for sink in self._sinks.values() if sink.transaction_timeout is not None]
+        if given:
+            wanted = int(max(given).total_seconds() * 1000)
+        else:
+            own = self._clients.settings.producer.get("transaction.timeout.ms")
+            wanted = int(own) if own is not None else longest or int(BROKERS_DEFAULT_MAXIMUM.total_seconds() * 1000)
+        if longest is not None and wanted > longest:
+            raise SinkAccessError(
+                f"a transaction is to be held for {wanted} ms; the brokers' transaction.max.timeout.ms is {longest}.",
+                remedy="Raise transaction.max.timeout.ms of the brokers, or lower KafkaSink(transaction_timeout=...).",
+                participant=self._clients.conn_id,
+            )
+        return {"transaction.timeout.ms": wanted}
+
+
+def _identity(note: Mapping[str, Any]) -> ProducerIdentity:
+    return ProducerIdentity(int(note["producer_id"]), int(note["epoch"]))
+
+
+def _records(ends: Ends) -> dict[str, dict[str, int]]:
+    return {topic: {str(p): end.records for p, end in sorted(by.items())} for topic, by in ends.items()}

@@ -1,0 +1,212 @@
+"""One transactional id: reading its token, and producers that own it one after the other.
+
+The order is init -> read token -> rows -> token -> commit (DESIGN 6): initialising fences every other producer of the
+id, aborts what it left open and waits for the markers, so that what is read after it stays true for as long as this
+producer lives. What was read before proves nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+
+from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailableError
+from airflow_ft.core.model import Fence
+from airflow_ft.sinks.kafka.client import KafkaClients, is_fenced, is_refusal
+from airflow_ft.sinks.kafka.token import Token, check_owner, parse
+from airflow_ft.sinks.kafka.transaction import ProducerLostError, Transaction
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+STABLE, LAST_COMMITTED = "read_committed", "read_uncommitted"
+_BEGINNINGS = 6  # a producer that is fenced while epoch and attempt are still mine begins again, but not for ever
+_GLANCE_SECONDS = 1.0  # a commit that is alive is through within milliseconds
+
+
+class Slot:
+    """One transactional id and the group of the same name, whose offset is the token."""
+
+    def __init__(self, clients: KafkaClients, pipeline: str, index: int) -> None:
+        self._clients = clients
+        self.index = index
+        self.group = f"airflow_ft.{pipeline}.{clients.conn_id}.{index}"
+        self._readers: dict[str, Any] = {}
+
+    def read_token(self, fence: Fence | None = None, patience: float | None = None) -> Token | None:
+        """The last committed token; None when there is none. A pending one is waited for.
+
+        With a fence, metadata that are not ours are a foreign owner's. `patience` is in seconds, by default the
+        connection's time-out.
+
+        Raises:
+            SinkUnavailableError: no answer, or a transaction that writes the token is still open.
+            SinkAccessError: the group may not be read.
+            ForeignOwnerError: the group's offset was not written by this package.
+        """
+        return self._read(fence, patience, STABLE)
+
+    def last_committed(self, fence: Fence) -> Token | None:
+        """The token without what an open transaction may be about to write; None: there was none.
+
+        It may be out of date in a moment, so it is good for two things only: a newer head refuses this fence for ever,
+        and what is delivered stays delivered.
+
+        Raises:
+            FencedError, ForeignOwnerError: as `check_owner`.
+            SinkUnavailableError, SinkAccessError: as the brokers answer, or do not.
+        """
+        token = self._read(fence, None, LAST_COMMITTED)
+        if token is not None:
+            check_owner(token, fence, self._clients.conn_id, self.group)
+        return token
+
+    def glance(self, fence: Fence) -> Token | None:
+        """The token, if it can be read at once; None when there is none or a transaction that writes it is open.
+
+        That transaction may be one that a killed process left: only the next init ends it before its time-out, so
+        waiting for it here would wait in vain.
+        """
+        try:
+            return self.read_token(fence, min(_GLANCE_SECONDS, self._clients.timeout))
+        except SinkUnavailableError:
+            return None  # what is decided is decided by what is read after init
+
+    def group_metadata(self) -> object:
+        """What send_offsets_to_transaction wants to know of a consumer group (without members)."""
+        return self._reader(STABLE).consumer_group_metadata()
+
+    def with_producer(
+        self,
+        fence: Fence,
+        work: Callable[[Transaction], T],
+        limits: Mapping[str, Any],
+        *,
+        foreign: bool = False,
+        hold: Mapping[str, Any] | None = None,
+    ) -> T:
+        """Runs `work` with a freshly initialised producer, again with a new one while the old gets lost.
+
+        Before each initialisation the head is read, so that an older owner does not even disturb the newer one.
+        `work` must read the token itself and judge by that. `foreign` tolerates another's token (adoption); `hold` is
+        for transactions that are released (see `Transaction`).
+
+        Raises:
+            FencedError: a newer owner; or the id was taken away again and again without one.
+            SinkUnavailableError, SinkAccessError: as the brokers answer, or do not.
+        """
+        lost: ProducerLostError | None = None
+        for beginning in range(_BEGINNINGS):
+            if beginning:
+                time.sleep(random.uniform(0.02, 0.1) * 2**beginning)  # two owners must not stay in step
+            if not foreign:
+                self.last_committed(fence)
+            transaction: Transaction | None = None
+            try:
+                transaction = Transaction(self._clients, self, limits, hold)
+                return work(transaction)
+            except ProducerLostError as failure:
+                lost = failure
+                _forget_frames(failure)
+                log.warning("transactional id %s: %s; beginning again", self.group, failure)
+                if is_refusal(failure.error) or failure.error.code() in _SILENCE:
+                    break
+            finally:
+                if transaction is not None:
+                    transaction.discard()
+        assert lost is not None
+        if is_fenced(lost.error):
+            raise FencedError(
+                f"another process keeps taking the transactional id {self.group!r}.",
+                remedy="Two processes deliver the same pipeline under one epoch; let one of them end.",
+                pipeline=fence.pipeline,
+                participant=self._clients.conn_id,
+            ) from lost
+        raise self._clients.error(lost.error, f"transactional id {self.group!r}: {lost.doing}") from lost
+
+    def close(self) -> None:
+        """Closes the readers of the token."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _read(self, fence: Fence | None, patience: float | None, isolation: str) -> Token | None:
+        topic = self._clients.settings.token_topic
+        doing = f"reading the token of group {self.group!r}"
+        deadline = time.monotonic() + (self._clients.timeout if patience is None else patience)
+        slice_seconds = 1.0  # growing: a refusal is found early, and a slow broker still gets its time
+        while True:
+            try:
+                left = max(0.1, min(slice_seconds, deadline - time.monotonic()))
+                position = self._reader(isolation).committed([TopicPartition(topic, 0)], left)[0]
+                error = position.error
+            except KafkaException as failure:
+                error = failure.args[0]
+            if error is None:
+                break
+            refusal = self._refusal(isolation)
+            if refusal is not None or error.code() not in _SETTLING or time.monotonic() >= deadline:
+                raise self._clients.error(refusal or error, doing)
+            slice_seconds *= 2
+            time.sleep(0.05)
+        if position.offset == OFFSET_INVALID:
+            return None
+        try:
+            return parse(position.offset, position.metadata)
+        except ValueError as error:
+            raise ForeignOwnerError(
+                f"the offset {position.offset} of group {self.group!r} on topic {topic!r} was not written by"
+                f" airflow-ft ({error}).",
+                remedy="Give the group back to its owner, or rename the pipeline; `airflow ft adopt` overwrites it.",
+                participant=self._clients.conn_id,
+                pipeline=fence.pipeline if fence is not None else "",
+            ) from error
+
+    def _refusal(self, isolation: str) -> KafkaError | None:
+        """Why the coordinator refuses the group, if it does.
+
+        Librdkafka says so once, as an event of `poll`; `committed` itself only times out. The reader is closed with
+        it, so that the next one asks again (measured with librdkafka 2.16.0).
+        """
+        event = self._reader(isolation).poll(0)
+        error: KafkaError | None = event.error() if event is not None else None
+        if error is None or not is_refusal(error):
+            return None
+        self.close()
+        return error
+
+    def _reader(self, isolation: str) -> Any:
+        # Not the administration client, which reads group offsets too: it crashes the process when the group's
+        # coordinator is not there yet (SIGSEGV in rd_kafka_handle_OffsetFetch, librdkafka 2.16.0).
+        if isolation not in self._readers:
+            self._readers[isolation] = self._clients.consumer(self.group, isolation)
+        return self._readers[isolation]
+
+
+# A group whose coordinator is being elected or loaded, or whose offset is still pending.
+_SETTLING = frozenset(
+    {
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError._WAIT_COORD,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+    }
+)
+# The brokers were silent for the whole time-out already.
+_SILENCE = frozenset({KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN})
+
+
+def _forget_frames(failure: BaseException | None) -> None:
+    """Lets go of the lost producer: the frames of a kept exception would hold it, with its threads and buffers."""
+    while failure is not None:
+        traceback.clear_frames(failure.__traceback__)
+        failure = failure.__cause__

@@ -1,0 +1,182 @@
+"""The tokens of all slots of a participant: raising the head, renewing, seeding, and what they remember together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+from airflow_ft.core.errors import StateConflictError, TokenLostError
+from airflow_ft.core.model import Fence, ParticipantPlan, Plan, SinkHead
+from airflow_ft.sinks.kafka.client import KafkaClients
+from airflow_ft.sinks.kafka.slot import Slot
+from airflow_ft.sinks.kafka.token import Expectation, Standing, Token, check_owner, genesis, judge, seeded
+from airflow_ft.sinks.kafka.topics import create_token_topic, describe
+from airflow_ft.sinks.kafka.transaction import Transaction
+
+
+class Tokens:
+    """What a participant's transactional ids remember; every slot takes part in every checkpoint."""
+
+    def __init__(self, participant: ParticipantPlan, clients: KafkaClients, slots: int) -> None:
+        self._participant = participant
+        self._clients = clients
+        self._count = slots
+        self._slots: dict[tuple[str, int], Slot] = {}
+
+    @property
+    def count(self) -> int:
+        """How many slots take part."""
+        return self._count
+
+    def slots(self, pipeline: str) -> list[Slot]:
+        """The slots of a pipeline, opened once."""
+        return [self._slot(pipeline, index) for index in range(self._count)]
+
+    def close(self) -> None:
+        """Closes what reads tokens; producers live only within a call."""
+        for slot in self._slots.values():
+            slot.close()
+        self._slots.clear()
+
+    def expectation(self, slot: Slot, plan: Plan, birth: tuple[int, int, int] | None = None) -> Expectation:
+        """What the plan expects of the slot's token; `birth` is that of the one that the vote was cast upon."""
+        mine = self._participant
+        return Expectation(plan.pipeline, mine.name, slot.group, plan.number, plan.digest, mine.predecessor, birth)
+
+    # --- what the sink remembers ---------------------------------------------------------------------------------
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        """What the tokens remember together; None: all are gone, or were never written."""
+        tokens = [token for slot in self.slots(pipeline) if (token := slot.read_token()) is not None]
+        if not tokens:
+            return None
+        newest = max(tokens, key=lambda token: token.rank)
+        return SinkHead(newest.installation, newest.epoch, min(token.number for token in tokens))
+
+    def numbers(self, pipeline: str) -> Sequence[int | None]:
+        """The number at which each slot's token stands; None: gone, or never written."""
+        tokens = [slot.read_token() for slot in self.slots(pipeline)]
+        return [token.number if token is not None else None for token in tokens]
+
+    # --- the head ------------------------------------------------------------------------------------------------
+
+    def take_over(self, slot: Slot, plan: Plan, fence: Fence) -> tuple[Token, Standing]:
+        """Writes the token of the same number under `fence` (I5: older producers are fenced, older heads refused)."""
+        expected = self.expectation(slot, plan)
+
+        def choose() -> Token:
+            token = self._present_token(slot, plan, fence)
+            judge(token, expected, fence, may_wait=True)
+            assert token is not None  # judge raises TokenLostError
+            return token.taken_over(fence, now())
+
+        token = self._write(slot, fence, choose)
+        return token, judge(token, expected, fence, may_wait=True)
+
+    def _present_token(self, slot: Slot, plan: Plan, fence: Fence) -> Token | None:
+        """The slot's token, or the one it begins with where its absence is no loss: nothing delivered yet, new slot."""
+        token, predecessor = slot.read_token(fence), self._participant.predecessor
+        if token is not None:
+            check_owner(token, fence, self._participant.name, slot.group, plan.number)
+        elif predecessor == 0:
+            return genesis(fence, self._count, now())
+        if slot.index == 0 or (token is not None and token.number >= predecessor):
+            return token
+        first = self._slot(plan.pipeline, 0).read_token(fence)
+        if first is None or first.slots > slot.index:
+            return token
+        if first.number == predecessor:  # its token proves that the predecessor was delivered without this slot
+            return seeded(fence, predecessor, self._count, now())
+        raise StateConflictError(
+            f"the number of slots was raised to {self._count} while checkpoint {predecessor} is not delivered.",
+            remedy="Nothing to do: this one is prepared again when that one is delivered.",
+            pipeline=plan.pipeline,
+            checkpoint=plan.number,
+            participant=self._participant.name,
+        )
+
+    def renew(self, fence: Fence) -> None:
+        """Renews tokens that were written more than an hour ago, under their number and the newer head.
+
+        Raises:
+            FencedError: the token's epoch is newer.
+        """
+        for slot in self.slots(fence.pipeline):
+            token = slot.glance(fence)
+            if token is None or not token.needs_renewal(now()):
+                continue
+            # Housekeeping has no attempt of its own: within its epoch it keeps the head that stands there.
+            mine = fence
+            if token.epoch == fence.epoch:
+                mine = replace(fence, attempt=max(fence.attempt, token.attempt))
+            self._write(slot, mine, partial(self._renewed, slot, mine))
+
+    def _renewed(self, slot: Slot, fence: Fence) -> Token:
+        token = slot.read_token(fence)
+        if token is None:
+            raise TokenLostError(
+                f"the token of group {slot.group!r} vanished while it was renewed.",
+                pipeline=fence.pipeline,
+                participant=self._participant.name,
+            )
+        check_owner(token, fence, self._participant.name, slot.group)
+        return token.taken_over(fence, now())
+
+    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
+        """Sets the token of every slot to `number` under `fence`, so that delivery can go on after it.
+
+        When tokens have vanished: only while every number up to `number` is settled and none is COMMITTING
+        (DESIGN 10, Predecessor); tokens that stand at `number` already are only taken over. With `foreign`, for a
+        person who has decided (`airflow ft adopt`): whatever stands there is overwritten, another installation's and
+        a newer head too.
+
+        Raises:
+            TokenLostError: a token stands elsewhere (and `foreign` is not set).
+            ForeignOwnerError, FencedError: as everywhere, unless `foreign` is set.
+        """
+        if describe(self._clients, [self._clients.settings.token_topic])[self._clients.settings.token_topic] is None:
+            create_token_topic(self._clients)
+
+        def choose(slot: Slot) -> Token:
+            token = None if foreign else slot.read_token(fence)
+            if token is None:
+                return seeded(fence, number, self._count, now()) if number else genesis(fence, self._count, now())
+            check_owner(token, fence, self._participant.name, slot.group)
+            if token.number != number:
+                raise TokenLostError(
+                    f"the token of group {slot.group!r} stands at {token.number} and is not gone; {number} was to be"
+                    " seeded.",
+                    remedy="A person has to compare store and topics before it is overwritten.",
+                    pipeline=fence.pipeline,
+                    participant=self._participant.name,
+                )
+            return token.taken_over(fence, now())
+
+        for slot in self.slots(fence.pipeline):
+            self._write(slot, fence, partial(choose, slot), foreign=foreign)
+
+    # --- small things --------------------------------------------------------------------------------------------
+
+    def _write(self, slot: Slot, fence: Fence, choose: Callable[[], Token], foreign: bool = False) -> Token:
+        """One transaction that writes the token that `choose` makes of the present one."""
+
+        def work(transaction: Transaction) -> Token:
+            token = choose()  # read after init: from here on nobody older can write it
+            transaction.begin()
+            transaction.commit(token)
+            return token
+
+        return slot.with_producer(fence, work, {}, foreign=foreign)
+
+    def _slot(self, pipeline: str, index: int) -> Slot:
+        slot = self._slots.get((pipeline, index))
+        if slot is None:
+            slot = self._slots[(pipeline, index)] = Slot(self._clients, pipeline, index)
+        return slot
+
+
+def now() -> datetime:
+    """The time that a token is written at."""
+    return datetime.now(UTC)

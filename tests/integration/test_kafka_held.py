@@ -1,0 +1,228 @@
+"""Strategy `held`: rows in the topic before the decision, seen by nobody, and committed by another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from airflow_ft.core.errors import FencedError, SinkAccessError, StoreBehindSinkError
+from airflow_ft.core.model import Outcome
+from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.sinks.kafka.transaction_coordinator import Description, TransactionCoordinator
+from tests.conftest import TopicFactory
+from tests.integration.kafka_world import World, expected_ids, read, read_ids
+from tools.servers import Kafka
+
+Make = Callable[..., World]
+
+
+@pytest.fixture
+def make(kafka: Kafka, topic: str, tmp_path: Path) -> Make:
+    def world(**settings: Any) -> World:
+        return World(
+            tmp_path, kafka.bootstrap, {"alerts": KafkaSink(**{"topic": topic, "strategy": "held", **settings})}
+        )
+
+    return world
+
+
+def described(world: World, slot: int = 0) -> Description | None:
+    coordinator = TransactionCoordinator(KafkaClients(KafkaSettings.from_connection(world.connection)))
+    try:
+        return coordinator.describe(f"airflow_ft.{world.pipeline}.kafka_default.{slot}")
+    finally:
+        coordinator.close()
+
+
+def is_open(world: World, slot: int = 0) -> bool:
+    found = described(world, slot)
+    return found is not None and found.is_open
+
+
+def test_rows_are_in_the_topic_before_the_decision_and_visible_after_it(make: Make, kafka: Kafka, topic: str) -> None:
+    world = make()
+    plan = world.checkpoint(1, 1000)
+    notes = world.prepare(plan)
+    assert len(read(kafka.bootstrap, topic, "read_uncommitted")) == 1000
+    assert read_ids(kafka.bootstrap, topic) == []
+    assert is_open(world)
+    ((group, held),) = notes["held"].items()
+    assert group == f"airflow_ft.{world.pipeline}.kafka_default.0"
+    found = described(world)
+    assert found is not None
+    assert (held["producer_id"], held["epoch"]) == (found.producer.producer_id, found.producer.epoch)
+    assert sum(held["records"][topic].values()) == 1000
+    assert held["timeout_ms"] == 900_000, "what the brokers allow"
+    proof = world.commit(plan)
+    assert (proof.outcome, proof.digest, proof.counts) == (Outcome.COMMITTED, plan.digest, {"alerts": 1000})
+    assert proof.detail["attempt"] == world.votes[1].prepared, "delivered by the prepare, not once more"
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 1000))
+    assert world.commit(plan) == proof
+
+
+def test_checkpoints_follow_each_other(make: Make, kafka: Kafka, topic: str) -> None:
+    world = make()
+    for number in (1, 2, 3):
+        world.deliver(number, 100 * number)
+    world.deliver(4, 0)
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100), (2, 200), (3, 300))
+    participant = world.open(world.checkpoint(5, 1))
+    assert participant.token_numbers(world.pipeline) == [4]
+    participant.close()
+
+
+def test_every_slot_holds_its_own_transaction(make: Make, kafka: Kafka, topic_factory: TopicFactory) -> None:
+    topic = topic_factory(2)
+    world = make(topic=topic, slots=3)
+    plan = world.checkpoint(1, 50_000)
+    notes = world.prepare(plan)
+    assert len(notes["held"]) == 3
+    assert all(is_open(world, slot) for slot in range(3))
+    assert read_ids(kafka.bootstrap, topic) == []
+    assert world.commit(plan).counts == {"alerts": 50_000}
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50_000))
+
+
+def test_what_was_prepared_can_be_aborted(make: Make, kafka: Kafka, topic: str) -> None:
+    world = make()
+    world.deliver(1, 10)
+    plan = world.checkpoint(2, 1000)
+    world.prepare(plan)
+    assert world.abort(plan).outcome is Outcome.ABORTED
+    assert not is_open(world)
+    assert world.abort(plan).outcome is Outcome.ABORTED
+    third = world.checkpoint(3, 20, predecessor=1)
+    world.prepare(third)
+    world.commit(third)
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 10), (3, 20))
+
+
+def test_a_delivered_number_that_the_store_calls_aborted_halts(make: Make) -> None:
+    world = make()
+    plan = world.deliver(1, 10)
+    with pytest.raises(StoreBehindSinkError, match="ABORTED in the decision log, and delivered"):
+        world.abort(plan)
+
+
+def test_preparing_again_sends_anew_and_ends_what_the_older_attempt_held(make: Make, kafka: Kafka, topic: str) -> None:
+    world = make()
+    plan = world.checkpoint(1, 1000)
+    first = world.prepare(plan)["held"]
+    second = world.prepare(plan)["held"]
+    assert [note["epoch"] for note in first.values()] < [note["epoch"] for note in second.values()]
+    world.commit(plan)
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 1000))
+    assert len(read(kafka.bootstrap, topic, "read_uncommitted")) == 2000
+
+
+def test_a_number_behind_one_that_is_held_is_checked_and_sent_after_the_decision(
+    make: Make, kafka: Kafka, topic: str
+) -> None:
+    world = make()
+    first, second = world.checkpoint(1, 100), world.checkpoint(2, 200)
+    world.prepare(first)
+    notes = world.prepare(second)
+    assert "held" not in notes
+    assert "number 1 is not delivered yet" in notes["deferred"]
+    assert is_open(world), "the first one is not disturbed"
+    assert world.commit(first).detail["attempt"] == world.votes[1].prepared
+    assert world.commit(second).counts == {"alerts": 200}
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100), (2, 200))
+
+
+def test_aborting_a_number_that_waits_leaves_alone_what_is_held_before_it(make: Make, kafka: Kafka, topic: str) -> None:
+    world = make()
+    first, second = world.checkpoint(1, 100), world.checkpoint(2, 200)
+    world.prepare(first)
+    world.prepare(second)
+    assert world.abort(second).outcome is Outcome.ABORTED
+    assert is_open(world)
+    assert world.commit(first).detail["attempt"] == world.votes[1].prepared
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100))
+
+
+def test_a_transaction_that_somebody_ended_is_delivered_from_the_log(make: Make, kafka: Kafka, topic: str) -> None:
+    world = make()
+    plan = world.checkpoint(1, 1000)
+    world.prepare(plan)
+    clients = KafkaClients(KafkaSettings.from_connection(world.connection))
+    intruder = clients.producer(f"airflow_ft.{world.pipeline}.kafka_default.0", {})
+    intruder.init_transactions(30)
+    assert not is_open(world)
+    proof = world.commit(plan)
+    assert proof.detail["attempt"] > world.votes[1].prepared, "sent once more"
+    assert world.commit(plan) == proof
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 1000))
+
+
+def test_an_older_owner_does_not_commit_and_does_not_disturb(make: Make, kafka: Kafka, topic: str) -> None:
+    world = make()
+    plan = world.checkpoint(1, 100)
+    old = world.fence()
+    world.epoch = 2
+    world.prepare(plan)
+    participant = world.open(plan)
+    for step in (
+        lambda: participant.prepare(plan, old),
+        lambda: participant.commit(plan, old, world.votes[1]),
+        lambda: participant.abort(plan, old, {}),
+    ):
+        with pytest.raises(FencedError):
+            step()
+    participant.close()
+    assert is_open(world)
+    assert world.commit(plan).detail["attempt"] == world.votes[1].prepared
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100))
+
+
+def test_renewing_tokens_leaves_a_held_transaction_alone(
+    make: Make, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make()
+    plan = world.checkpoint(1, 100)
+    world.prepare(plan)
+    monkeypatch.setattr("airflow_ft.sinks.kafka.token.RENEW_AFTER", timedelta(0))
+    participant = world.open(plan)
+    participant.forget(world.fence(), 0)
+    participant.close()
+    assert is_open(world)
+    assert world.commit(plan).detail["attempt"] == world.votes[1].prepared
+
+
+def test_a_transaction_is_not_held_longer_than_the_brokers_allow(make: Make) -> None:
+    world = make(transaction_timeout=timedelta(minutes=20))
+    with pytest.raises(SinkAccessError, match=r"held for 1200000 ms.*transaction.max.timeout.ms is 900000"):
+        world.prepare(world.checkpoint(1, 1))
+
+
+def test_the_connections_own_time_out_counts_where_the_sink_says_nothing(make: Make) -> None:
+    world = make()
+    world.extra["transaction.timeout.ms"] = 123_000
+    ((_, held),) = world.prepare(world.checkpoint(1, 1))["held"].items()
+    assert held["timeout_ms"] == 123_000
+
+
+def test_two_phase_commit_is_refused_where_brokers_do_not_know_it(make: Make) -> None:
+    world = make(two_phase_commit=True)
+    with pytest.raises(SinkAccessError, match=r"InitProducerId version 6 \(KIP-939\); the brokers have version 5"):
+        world.prepare(world.checkpoint(1, 1))
+
+
+def test_brokers_that_cannot_shut_out_a_late_producer_are_refused(
+    own_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    server: Kafka = own_server(Kafka)
+    server.create_topic("alerts", 1)
+    admin = KafkaAdminClient(bootstrap_servers=server.bootstrap)
+    admin.update_features({"transaction.version": ("SAFE_DOWNGRADE", 1)})
+    admin.close()
+    world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts", strategy="held")})
+    with pytest.raises(SinkAccessError, match=r"the brokers have EndTxn version \d and transaction.version 1"):
+        world.prepare(world.checkpoint(1, 1))
+    assert read(server.bootstrap, "alerts", "read_uncommitted") == []
