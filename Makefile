@@ -51,6 +51,10 @@ demo-stop: ## end what `make demo KEEP=1` has kept running
 chaos: install ## kill processes at random moments and count rows; KILLS=number, SEED=number, REPORT=file
 	@KILLS="$(KILLS)" SEED="$(SEED)" REPORT="$(REPORT)" $(bin)/python -m tests.chaos $(ARGS)
 
+.PHONY: simulate
+simulate: venv ## play random schedules of crashes against models of the servers; SCHEDULES=number, SEED=number
+	@SCHEDULES="$(SCHEDULES)" SEED="$(SEED)" $(bin)/python -m tests.simulation $(ARGS)
+
 .PHONY: lock
 lock: venv ## renew requirements.lock from setup.cfg
 	@$(uv) pip compile setup.cfg --extra dev --constraint tools/lock-constraints.txt --upgrade --quiet \

@@ -1,0 +1,77 @@
+"""`make simulate SCHEDULES=number SEED=number`: random schedules, on all cores when there are many.
+
+`python -m tests.simulation --replay SCENARIO DEVIATION...` tells one schedule as a story.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.simulation.adapters import product_over_models
+from tests.simulation.explore import play, replaying, story
+from tests.simulation.kernel import Deviation
+from tests.simulation.scenarios import ALL, scenario_of
+from tests.simulation.search import Count, first_violation, tell
+
+MANY = 50_000
+CHUNK = 2_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--schedules", type=int, default=int(os.environ.get("SCHEDULES") or 10_000))
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED") or 1))
+    parser.add_argument("--replay", nargs="+", metavar="WORD", help="scenario's name, then deviations (A1:107:SLEEP)")
+    given = parser.parse_args()
+    if given.replay:
+        return replay(given.replay[0], given.replay[1:])
+    print(f"{given.schedules:,} schedules from seed {given.seed}, {len(ALL)} scenarios", flush=True)
+    began = time.monotonic()
+    orders = [(given.seed, first, min(first + CHUNK, given.schedules)) for first in range(0, given.schedules, CHUNK)]
+    total = Count()
+    with ProcessPoolExecutor(os.cpu_count() if given.schedules > MANY else 1) as pool:
+        for number, (count, story) in enumerate(pool.map(_chunk, orders), 1):
+            total = Count(total.schedules + count.schedules, total.calls + count.calls)
+            if story:
+                print(story)
+                pool.shutdown(cancel_futures=True)
+                return 1
+            if number % 25 == 0:
+                print(f"  {total.schedules:,} schedules, {time.monotonic() - began:,.0f} s", flush=True)
+    seconds = time.monotonic() - began
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(
+        f"{total.schedules:,} schedules, {total.calls:,} calls, no law broken; {seconds:,.0f} s,"
+        f" {children.ru_utime + children.ru_stime:,.0f} s of CPU"
+    )
+    return 0
+
+
+def _chunk(order: tuple[int, int, int]) -> tuple[Count, str]:
+    """Plays some schedules; how many, and the story of the first violation."""
+    seed, first, end = order
+    count = Count()
+    with product_over_models() as running:
+        found = first_violation(running, seed, range(first, end), scenario_of, count)
+        return count, tell(found, running) if found is not None else ""
+
+
+def replay(name: str, words: list[str]) -> int:
+    """Tells one schedule as a story."""
+    scenario = next((scenario for scenario in ALL if scenario.name == name), None)
+    if scenario is None:
+        print(f"there is no scenario {name!r}; there are: {', '.join(repr(s.name) for s in ALL)}")
+        return 2
+    with product_over_models() as running:
+        outcome = play(scenario, replaying([Deviation.parse(word) for word in words]), running)
+        print(story(outcome, running))
+    return 1 if outcome.violation is not None else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

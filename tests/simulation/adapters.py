@@ -1,0 +1,138 @@
+"""What stands between the product's code and the models: patched names, one place for all of them.
+
+Replaced are clocks, random names, threads that only renew leases, and what judges or encodes rows (it is tested by
+itself, and no part of the protocol). Everything that decides, orders, fences or proves is the product's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import airflow_ft.sinks.kafka.participant
+import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before names in them are replaced
+from airflow_ft.core import lease
+from airflow_ft.sinks.kafka.records import Records
+from airflow_ft.sinks.kafka.topics import TopicLimits
+from airflow_ft.sinks.mysql.catalog import Table
+from airflow_ft.sinks.mysql.validation import Verdict
+from tests.simulation.kernel import Kernel
+
+
+class Running:
+    """The world that is running now: the patched names look here."""
+
+    def __init__(self) -> None:
+        self.kernel = Kernel(lambda *_: None)
+        self.connect: Callable[[str], Any] = lambda _: None
+        self.names = itertools.count(1)
+
+    def sleep(self, seconds: float) -> None:
+        self.kernel.sleep(seconds)
+
+    def monotonic(self) -> float:
+        return self.kernel.clock
+
+    def name(self, _: int = 0) -> str:
+        """32 hexadecimal digits that were never used."""
+        return f"{next(self.names):012d}{0:020d}"
+
+
+RUNNING = Running()
+
+
+class NoThread:
+    """A lease that is never renewed: leases are politeness, and the laws must hold without them (I5)."""
+
+    def __init__(self, **_: Any) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def join(self) -> None:
+        pass
+
+
+class ModelLoader:
+    """See `airflow_ft.sinks.mysql.load.Loader`."""
+
+    def __init__(self, session: Any, limits: Any, *, use_insert: bool) -> None:
+        self._session = session
+
+    def send(self, reader: Any, target: Any) -> int:
+        affected = 0
+        for file in reader.files(target.sink):
+            for items in reader.batches(target.sink, file):
+                affected += self._session.load(target.sink, items)
+        return affected
+
+
+class ModelEncoder:
+    """See `airflow_ft.sinks.kafka.records.RecordEncoder`: the value is the item itself."""
+
+    def __init__(self, sink: Any, schema: Any) -> None:
+        pass
+
+    def encode(self, batch: Any) -> Iterator[Records]:
+        yield Records(values=batch, keys=None, partitions=None, timestamps=None, headers=None)
+
+
+def _modules(package: str, replaced: Mapping[str, Any]) -> list[tuple[ModuleType, dict[str, Any]]]:
+    """The modules of a sink that use one of these names, with what they shall use instead; each must be in use."""
+    prefix = f"airflow_ft.sinks.{package}."
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(prefix)]
+    found = [(module, {n: value for n, value in replaced.items() if hasattr(module, n)}) for module in modules]
+    unused = set(replaced) - {name for _, names in found for name in names}
+    assert not unused, f"the product has no {unused} any more: the simulator would simulate something else"
+    return [(module, names) for module, names in found if names]
+
+
+@contextmanager
+def product_over_models() -> Iterator[Running]:
+    """The product's modules speak to the models inside this block. One thread, one world at a time."""
+    clock = SimpleNamespace(sleep=RUNNING.sleep, monotonic=RUNNING.monotonic, time=RUNNING.monotonic)
+    threading = SimpleNamespace(Thread=NoThread, Event=lambda: SimpleNamespace(set=lambda: None))
+    names = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=RUNNING.name()), token_hex=RUNNING.name)
+    take = partial(lease.take_epoch, sleep=RUNNING.sleep, monotonic=RUNNING.monotonic)
+    mysql = {
+        "time": clock,
+        "secrets": names,
+        "Session": lambda info, limits: RUNNING.connect(info.conn_id),
+        "Loader": ModelLoader,
+        "check_server": lambda *_, **__: [],
+        "ensure_ledger": lambda *_: "",
+        "read_table": lambda session, table: Table(table, {}, [], []),
+        "check_segment": lambda *_: Verdict((), (), ()),
+        "check_rows": lambda *_: None,
+        "check_privileges": lambda *_: None,
+    }
+    kafka = {
+        "time": clock,
+        "random": SimpleNamespace(uniform=lambda low, high: low),
+        "describe": lambda clients, names: {name: TopicLimits(name, 1, 1, 1, 0, True) for name in names},
+        "create_token_topic": lambda *_: None,
+        "await_readable": lambda *_: [],
+        "check_topic": lambda *_: {},
+        "check_rows": lambda *_: None,
+        "client_limits": lambda *_: {"message.max.bytes": 1_000_000},
+        "RecordEncoder": ModelEncoder,
+    }
+    core = {"threading": threading, "uuid": names, "take_epoch": take}
+    places = [(lease, core), *_modules("mysql", mysql), *_modules("kafka", kafka)]
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with ExitStack() as stack:
+            for module, changed in places:
+                stack.enter_context(patch.multiple(module, **changed))
+            yield RUNNING
+    finally:
+        logging.disable(before)

@@ -1,0 +1,191 @@
+"""Schedules: replayed, exhaustive, random, shrunk to the shortest that still breaks the law, and told as a story."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tests.simulation.adapters import Running
+from tests.simulation.kernel import FAULTS, Act, Chooser, Deviation, Kernel, Line, Process, Violation
+from tests.simulation.world import Scenario, World
+
+MOST_DEVIATIONS = 6
+MOST_LINES = 600
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a schedule ended: the deviations that took place, and the law that broke (None: all held)."""
+
+    scenario: Scenario
+    schedule: tuple[Deviation, ...]
+    violation: Violation | None
+    steps: int
+    story: tuple[Line, ...] = ()
+
+
+def play(
+    scenario: Scenario, choose: Chooser, running: Running, *, telling: bool = False, real_store: bool = False
+) -> Outcome:
+    """Plays one schedule to its end, or to the first violation."""
+    world = World(scenario, choose, running, telling=telling, real_store=real_store)
+    violation: Violation | None = None
+    try:
+        world.play()
+    except Violation as met:
+        violation = met
+    kernel = world.kernel
+    return Outcome(scenario, tuple(kernel.done), violation, kernel.steps, tuple(kernel.story))
+
+
+def replaying(schedule: Sequence[Deviation]) -> Chooser:
+    """Chooses what a schedule says; what cannot take place any more is left out."""
+    places = {(deviation.process, deviation.call): deviation for deviation in schedule}
+
+    def choose(kernel: Kernel, process: Process, writes: bool) -> tuple[Act, str] | None:
+        deviation = places.get((process.name, process.calls))
+        if deviation is None or (deviation.act is Act.DELAY and not writes):
+            return None
+        if deviation.act is Act.YIELD and deviation.to not in {other.name for other in kernel.others()}:
+            return None
+        return deviation.act, deviation.to
+
+    return choose
+
+
+# --- exhaustive ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a quiet run."""
+
+    process: str
+    number: int
+    writes: bool
+
+
+def calls_of(scenario: Scenario, running: Running, schedule: Sequence[Deviation] = ()) -> list[Call]:
+    """All calls of a schedule, in order, without those of the last run that heals."""
+    calls: list[Call] = []
+    choose = replaying(schedule)
+
+    def record(kernel: Kernel, process: Process, writes: bool) -> tuple[Act, str] | None:
+        chosen = choose(kernel, process, writes)
+        calls.append(Call(process.name, process.calls, writes))
+        return chosen
+
+    outcome = play(scenario, record, running)
+    if outcome.violation is not None:
+        raise outcome.violation
+    return calls
+
+
+def every_crash(scenario: Scenario, running: Running) -> Iterator[tuple[Deviation, ...]]:
+    """Every fault at every call of a run: before it, after it, request lost, reply lost, request late, or asleep."""
+    for call in calls_of(scenario, running):
+        for act in (*FAULTS, Act.SLEEP):
+            if call.writes or act in (Act.DIE_BEFORE, Act.LOSE_REQUEST, Act.SLEEP):
+                yield (Deviation(call.process, call.number, act),)
+
+
+def zombie_and_successor(scenario: Scenario, running: Running) -> Iterator[tuple[Deviation, ...]]:
+    """The process falls asleep before any write, and wakes before any write of its successor."""
+    for first in calls_of(scenario, running):
+        if not first.writes:
+            continue
+        asleep = Deviation(first.process, first.number, Act.SLEEP)
+        for second in calls_of(scenario, running, [asleep]):
+            if second.writes and second.process != first.process:
+                yield asleep, Deviation(second.process, second.number, Act.YIELD, first.process)
+
+
+# --- random -------------------------------------------------------------------------------------------------------
+
+_WEIGHTS = {
+    Act.DIE_BEFORE: 2,
+    Act.DIE_AFTER: 3,
+    Act.LOSE_REQUEST: 1,
+    Act.LOSE_REPLY: 2,
+    Act.DELAY: 3,
+    Act.SLEEP: 4,
+    Act.YIELD: 6,
+    Act.EVENT: 2,
+}
+
+
+def rolling(scenario: Scenario, seed: int) -> Chooser:
+    """Some deviations at random places; the same seed chooses the same ones."""
+    dice = random.Random(seed)
+    left = dice.randint(1, MOST_DEVIATIONS)
+    mean = dice.choice((8, 40, 120))
+    following = dice.randint(1, 200)
+
+    def choose(kernel: Kernel, process: Process, writes: bool) -> tuple[Act, str] | None:
+        nonlocal left, following
+        if kernel.steps < following or not left:
+            return None
+        if not writes and dice.random() < 0.7:  # at the next write
+            return None
+        others = kernel.others()
+        possible = [
+            act
+            for act in _WEIGHTS
+            if not (act is Act.DELAY and not writes)
+            and not (act is Act.YIELD and not others)
+            and not (act is Act.EVENT and not scenario.events)
+            and not ("~" in process.name and act is not Act.YIELD)
+        ]
+        if not possible:
+            return None
+        left -= 1
+        following = kernel.steps + 1 + int(dice.expovariate(1 / mean))
+        act = dice.choices(possible, [_WEIGHTS[act] for act in possible])[0]
+        if act is Act.YIELD:
+            return act, dice.choice(others).name
+        return act, dice.choice(scenario.events) if act is Act.EVENT else ""
+
+    return choose
+
+
+# --- a violation ------------------------------------------------------------------------------------------------
+
+
+def shrink(outcome: Outcome, running: Running) -> Outcome:
+    """The shortest schedule found that still breaks the same law: deviations are taken away, then made earlier."""
+    assert outcome.violation is not None
+    law = outcome.violation.law
+    best = outcome
+
+    def breaks(schedule: Sequence[Deviation]) -> Outcome | None:
+        tried = play(outcome.scenario, replaying(schedule), running)
+        return tried if tried.violation is not None and tried.violation.law == law else None
+
+    shorter = True
+    while shorter:
+        shorter = False
+        for size in range(len(best.schedule), 0, -1):
+            for start in range(len(best.schedule) - size + 1):
+                left = best.schedule[:start] + best.schedule[start + size :]
+                found = breaks(left)
+                if found is not None and len(found.schedule) < len(best.schedule):
+                    best, shorter = found, True
+                    break
+            if shorter:
+                break
+    return best
+
+
+def story(outcome: Outcome, running: Running, replay: str = "") -> str:
+    """The schedule as numbered lines: who called what, and what was answered."""
+    told = play(outcome.scenario, replaying(outcome.schedule), running, telling=True)
+    lines = [f"scenario: {outcome.scenario.name}", f"schedule: {' '.join(map(str, outcome.schedule)) or 'no fault'}"]
+    if replay:
+        lines.append(f"again:    {replay}")
+    numbered = [f"{number:4}. {line.process:6} {line}" for number, line in enumerate(told.story, 1)]
+    if len(numbered) > MOST_LINES:
+        numbered[MOST_LINES // 2 : -MOST_LINES // 2] = ["      ..."]
+    lines += numbered
+    lines.append(f"      {told.violation or 'no law was broken'}")
+    return "\n".join(lines)

@@ -1,0 +1,340 @@
+"""One process at a time: real synchronous code in greenlets, and every call to a server a place to interfere.
+
+A process runs on until a `Deviation` says otherwise, so a schedule is nothing but the list of its deviations: it is
+short, it can be replayed, and it stays meaningful when some of them are taken away (see `shrinking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
+
+T = TypeVar("T")
+MOST_STEPS = 4000
+
+
+class Death(BaseException):
+    """The process was killed: nothing that it still tries reaches anybody."""
+
+
+class Violation(AssertionError):
+    """A law does not hold; `law` names it (I1 to I10)."""
+
+    def __init__(self, law: str, what: str) -> None:
+        self.law = law
+        super().__init__(f"{law}: {what}")
+
+
+class Blocked(Exception):
+    """A call that has to wait for what `holder` holds; `in_vain` is what it gets after so many `seconds`."""
+
+    def __init__(self, holder: Process | None, in_vain: Exception, seconds: float = 0.0) -> None:
+        self.holder = holder
+        self.in_vain = in_vain
+        self.seconds = seconds
+        super().__init__()
+
+
+class Act(StrEnum):
+    """What can happen at a call."""
+
+    DIE_BEFORE = "is killed before this call"
+    DIE_AFTER = "is killed when this call has taken effect"
+    LOSE_REQUEST = "gets no answer: the request was lost"
+    LOSE_REPLY = "gets no answer: the reply was lost"
+    DELAY = "gets no answer: the request is still under way"
+    SLEEP = "stands still before this call, until all others have ended"
+    YIELD = "is overtaken before this call"
+    EVENT = "before this call"
+
+
+FAULTS = (Act.DIE_BEFORE, Act.DIE_AFTER, Act.LOSE_REQUEST, Act.LOSE_REPLY, Act.DELAY)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Deviation:
+    """At the `call`-th call (from 1) of `process`; `to` names who overtakes it (YIELD), or what happens (EVENT)."""
+
+    process: str
+    call: int
+    act: Act
+    to: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.process}:{self.call}:{self.act.name}{':' + self.to if self.to else ''}"
+
+    @classmethod
+    def parse(cls, text: str) -> Deviation:
+        """The inverse of `str`."""
+        process, call, act, *to = text.split(":", 3)
+        return cls(process, int(call), Act[act], to[0] if to else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a story."""
+
+    process: str
+    call: int
+    what: str
+    answer: object = ""
+
+    def __str__(self) -> str:
+        answer = _text(self.answer)
+        return self.what if answer == "" else f"{self.what} -> {answer}"
+
+
+class Process:
+    """A process of the operating system, or a request that is still under way."""
+
+    __slots__ = ("asleep", "calls", "dead", "ended", "error", "greenlet", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls = 0
+        self.asleep = False  # until nobody else can go on
+        self.dead = False
+        self.ended = False
+        self.error: BaseException | None = None
+        self.greenlet: Any = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+Chooser = Callable[["Kernel", Process, bool], "tuple[Act, str] | None"]
+
+
+class Kernel:
+    """Runs processes, one at a time, and asks `choose` at each call whether something else happens.
+
+    `watch` is called after every call that may have changed something; `on_end` and `on_sleep` tell the world (which
+    may start a successor), `on_death` lets servers notice a closed connection, `on_event` performs an EVENT.
+    """
+
+    def __init__(self, choose: Chooser, *, telling: bool = False) -> None:
+        self.choose = choose
+        self.telling = telling
+        self.story: list[Line] = []
+        self.processes: list[Process] = []
+        self.clock = 1_000_000.0
+        self.steps = 0
+        self.current: Process | None = None
+        self.done: list[Deviation] = []  # those that took place
+        self.watch: Callable[[], None] = lambda: None
+        self.on_end: Callable[[Process], None] = lambda _: None
+        self.on_sleep: Callable[[Process], None] = lambda _: None
+        self.on_death: Callable[[Process], None] = lambda _: None
+        self.on_event: Callable[[str], None] = lambda _: None
+        self._next: Process | None = None
+        self._hub = getcurrent()
+
+    # --- processes ------------------------------------------------------------------------------------------------
+
+    def start(self, name: str, body: Callable[[], object], *, asleep: bool = False) -> Process:
+        """A process that runs `body` when its turn comes."""
+        process = Process(name)
+        process.asleep = asleep
+
+        def main() -> None:
+            try:
+                body()
+            except (Death, Exception) as error:
+                process.error = error
+            process.ended = True
+
+        process.greenlet = greenlet(main, self._hub)
+        self.processes.append(process)
+        return process
+
+    def run(self) -> None:
+        """Until every process has ended; raises a Violation of whoever meets it."""
+        while (process := self._choose_next()) is not None:
+            self.current = process
+            process.greenlet.switch()
+            self.current = None
+            if process.ended:
+                self.processes.remove(process)
+                if isinstance(process.error, Violation):
+                    raise process.error
+                self.on_end(process)
+
+    def end(self) -> None:
+        """Unwinds what still stands in a call, so that nothing of an abandoned schedule goes on."""
+        for process in self.processes:
+            process.dead = True
+            self.current = process
+            if process.greenlet:  # begun and not ended
+                process.greenlet.throw(Death)
+        self.processes.clear()
+
+    def _choose_next(self) -> Process | None:
+        wanted, self._next = self._next, None
+        if wanted is not None and not wanted.ended:
+            wanted.asleep = False
+            return wanted
+        for process in self.processes:
+            if not process.asleep:
+                return process
+        if self.processes:
+            self.processes[0].asleep = False
+            return self.processes[0]
+        return None
+
+    def _give_way(self, to: Process | None) -> None:
+        """The baton goes to `to`, or to whoever is next."""
+        process = self.current
+        assert process is not None
+        self._next = to
+        if to is None:  # behind all others
+            self.processes.remove(process)
+            self.processes.append(process)
+        self._hub.switch()
+
+    def others(self) -> list[Process]:
+        """Who could go on in place of the current process."""
+        return [process for process in self.processes if process is not self.current]
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes: whoever is awake goes on meanwhile."""
+        process = self.current
+        if process is None or process.dead:
+            return
+        self.clock += seconds
+        if any(not other.asleep for other in self.others()):
+            self._give_way(None)
+
+    def monotonic(self) -> float:
+        """The clock that all processes share; it moves when somebody sleeps."""
+        return self.clock
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        what: str,
+        act: Callable[[], T],
+        lost: Callable[[bool], Exception],
+        *,
+        writes: bool = True,
+    ) -> T:
+        """A call of the current process: `act` is what the server does, `lost(sent)` the error of a lost answer."""
+        process = self.current
+        if process is None:  # the world itself
+            return act()
+        if process.dead:
+            raise Death
+        process.calls += 1
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise Violation("I7", f"no end after {MOST_STEPS} calls")
+        chosen = self.choose(self, process, writes)
+        if chosen is None:
+            return self._perform(process, what, act)
+        return self._deviate(process, what, act, lost, *chosen)
+
+    def _perform(self, process: Process, what: str, act: Callable[[], T]) -> T:
+        waited = 0
+        while True:
+            try:
+                result = act()
+            except Blocked as blocked:
+                holder = blocked.holder
+                waited += 1
+                if holder is None or holder is process or holder.ended or holder.asleep or waited > 2:
+                    self.clock += blocked.seconds
+                    self.tell(process, what, blocked.in_vain)
+                    raise blocked.in_vain from None
+                self._give_way(holder)
+                if process.dead:
+                    raise Death from None
+                continue
+            except Exception as error:
+                self.tell(process, what, error)
+                self.watch()
+                raise
+            self.tell(process, what, result)
+            self.watch()
+            return result
+
+    def _deviate(
+        self, process: Process, what: str, act: Callable[[], T], lost: Callable[[bool], Exception], kind: Act, to: str
+    ) -> T:
+        self.done.append(Deviation(process.name, process.calls, kind, to))
+        if kind is Act.EVENT:
+            self.say(process, f"{kind.value}: {to}")
+            self.on_event(to)
+            self.watch()
+            if process.dead:
+                raise Death
+            return self._perform(process, what, act)
+        if kind in (Act.SLEEP, Act.YIELD):
+            self.say(process, kind.value + (f" by {to}" if to else ""), what)
+            if kind is Act.SLEEP:
+                process.asleep = True
+                self.on_sleep(process)
+            self._give_way(next((other for other in self.processes if other.name == to), None) if to else None)
+            if process.dead:
+                raise Death
+            return self._perform(process, what, act)
+        if kind is Act.DIE_BEFORE:
+            self.say(process, kind.value, what)
+            self._kill(process)
+        if kind is Act.LOSE_REQUEST:
+            self.say(process, kind.value, what)
+            raise lost(False)
+        if kind is Act.DELAY:
+            self.say(process, kind.value, what)
+            name = f"{process.name}~{process.calls}"
+            self.start(name, lambda: self._arrive(name, what, act), asleep=True)
+            raise lost(True)
+        try:
+            self._perform(process, what, act)
+        except Exception:
+            if kind is Act.LOSE_REPLY:
+                raise lost(True) from None
+        self.say(process, kind.value, what)
+        if kind is Act.DIE_AFTER:
+            self._kill(process)
+        raise lost(True)
+
+    def _kill(self, process: Process) -> None:
+        process.dead = True
+        self.on_death(process)
+        self.watch()
+        raise Death
+
+    def _arrive(self, name: str, what: str, act: Callable[[], T]) -> None:
+        late = self.current
+        assert late is not None
+        try:
+            self._perform(late, what, act)
+        except Violation:
+            raise
+        except Exception:
+            pass  # refused, and nobody is there to be told
+
+    # --- the story ------------------------------------------------------------------------------------------------
+
+    def tell(self, process: Process, what: str, answer: object) -> None:
+        """A call and its answer."""
+        if self.telling:
+            self.story.append(Line(process.name, process.calls, what, answer))
+
+    def say(self, process: Process, what: str, at: str = "") -> None:
+        """Something that is no call."""
+        if self.telling:
+            self.story.append(Line(process.name, process.calls, f"*** {what}" + (f" [{at}]" if at else "")))
+
+
+def _text(answer: object, most: int = 130) -> str:
+    if answer is None:
+        return "ok"
+    text = answer if isinstance(answer, str) else repr(answer)
+    if isinstance(answer, Exception):
+        text = f"{type(answer).__name__}: {answer}"
+    return text if len(text) <= most else f"{text[: most - 3]}..."

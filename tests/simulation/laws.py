@@ -1,0 +1,263 @@
+"""The invariants I1 to I10, judged from outside: only what the servers, the log and the decision log hold is looked at.
+
+`watch` runs after every call; it looks when something has changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    DeclinedError,
+    HaltError,
+    NotDeliveredError,
+    PipelineHaltedError,
+    TransientError,
+    WalCorruptError,
+)
+from airflow_ft.core.model import Checkpoint, CheckpointState, PipelineStatus, Plan, RunKey, Segment
+from airflow_ft.core.steps import Confirmation
+from airflow_ft.core.transitions import is_allowed
+from airflow_ft.sinks.kafka.token import parse
+from airflow_ft.store.errors import UnknownPipelineError
+from tests.simulation.kafka_broker import EndedTransaction
+from tests.simulation.kernel import Death, Violation
+from tests.simulation.mysql_server import Commit
+from tests.simulation.source import Item, Wal
+from tests.simulation.two_phase import TwoPhaseCommit
+
+PIPELINE = "orders"
+S = CheckpointState
+_EXPECTED = (TransientError, DeclinedError, NotDeliveredError, WalCorruptError)
+
+
+class Laws:
+    """Remembers what was seen, so that nothing can be taken back unnoticed."""
+
+    def __init__(self, store: Any, servers: Mapping[str, Any], wal: Wal, *, may_halt: bool) -> None:
+        self._store = store
+        self._servers = servers
+        self._wal = wal
+        self._may_halt = may_halt
+        self._version = -1
+        self._states: dict[int, S] = {}
+        self._segments: dict[int, Segment] = {}
+        self._plans: dict[int, Plan] = {}
+        self._epoch = 0
+        self._shown: dict[int, str] = {}  # item -> the variant that some sink shows
+        self._delivered: dict[int, set[str]] = {}  # number -> the servers that show it
+        self._restored = False
+        self.halted = False
+
+    # --- after every call -----------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Raises a Violation when a law does not hold."""
+        if self._store.version != self._version:
+            self._version = self._store.version
+            self._look_at_the_store()
+        for name, server in self._servers.items():
+            if server.commits:
+                for commit in server.commits:
+                    self._look_at(name, commit)
+                server.commits.clear()
+
+    @contextmanager
+    def fenced(self, name: str, epoch: int) -> Iterator[None]:
+        """I5: a write under an epoch that is over changes nothing."""
+        version, current = self._store.version, self._current_epoch()
+        yield
+        if epoch < current and self._store.version != version:
+            raise Violation("I5", f"{name} of epoch {epoch} changed the decision log, whose epoch is {current}")
+
+    def _current_epoch(self) -> int:
+        try:
+            return int(self._store.pipeline(PIPELINE).epoch)
+        except UnknownPipelineError:
+            return 0
+
+    # --- the decision log -----------------------------------------------------------------------------------------
+
+    def _look_at_the_store(self) -> None:
+        try:
+            pipeline = self._store.pipeline(PIPELINE)
+        except UnknownPipelineError:
+            return
+        if pipeline.status is PipelineStatus.HALTED and not self.halted:
+            self.halted = True
+            if not self._may_halt:
+                raise Violation("I7", f"the pipeline was halted without cause: {pipeline.halt_message}")
+        for checkpoint in self._store.checkpoints(PIPELINE, 1000):
+            self._look_at_checkpoint(checkpoint)
+        if pipeline.base is not None and pipeline.base.batch not in self._wal.states.get(pipeline.base.location, {}):
+            raise Violation("I10", f"the state of the base {pipeline.base} is gone")
+
+    def _look_at_checkpoint(self, checkpoint: Checkpoint) -> None:
+        number, state = checkpoint.number, checkpoint.state
+        before = self._states.get(number)
+        if before is not state:
+            if before is not None and not is_allowed(before, state):
+                raise Violation("I3", f"checkpoint {number} went from {before} to {state}")
+            self._states[number] = state
+            if state is S.ABORTED and self._delivered.get(number):
+                raise Violation("I3", f"checkpoint {number} is ABORTED, and {self._delivered[number]} shows its rows")
+            if state is S.COMPLETED:
+                self._look_at_completed(checkpoint)
+        if checkpoint.segment is not None and self._segments.setdefault(number, checkpoint.segment) != (
+            checkpoint.segment
+        ):
+            raise Violation("I1", f"the segment of checkpoint {number} was replaced")
+        if checkpoint.plan is not None:
+            self._plans[number] = checkpoint.plan
+        # A restored log may name what was delivered and deleted since: the sinks know better, and halt it.
+        segment = checkpoint.segment if checkpoint.is_undelivered and not self._restored else None
+        if segment is not None and segment.location not in self._wal.segments:
+            raise Violation("I10", f"the undelivered segment of checkpoint {number} was deleted")
+
+    def _look_at_completed(self, checkpoint: Checkpoint) -> None:
+        assert checkpoint.plan is not None
+        for participant in checkpoint.plan.participants:
+            for sink in participant.sinks:
+                visible = self._servers[participant.name].visible.get(sink, [])
+                for item in self._items(checkpoint.plan, [sink]):
+                    if item[1] not in visible:
+                        raise Violation(
+                            "I2", f"checkpoint {checkpoint.number} is COMPLETED, and {participant.name} lacks {item[1]}"
+                        )
+
+    def _items(self, plan: Plan, sinks: Iterable[str]) -> list[tuple[str, Item]]:
+        return [
+            (sink, self._wal.item(segment.digest))
+            for segment in plan.segments
+            for sink in sinks
+            if segment.rows.get(sink)
+        ]
+
+    # --- the sinks ------------------------------------------------------------------------------------------------
+
+    def _look_at(self, name: str, commit: Commit | EndedTransaction | TwoPhaseCommit) -> None:
+        match commit:
+            case Commit():
+                self._look_at_mysql(name, commit)
+            case EndedTransaction():
+                self._look_at_kafka(name, commit)
+            case TwoPhaseCommit():
+                self._look_at_delivery(name, commit.number, commit.rows)
+        self._look_at_rows(name)
+
+    def _look_at_mysql(self, name: str, commit: Commit) -> None:
+        before, head = commit.head_before, commit.head
+        if head is not None and before is not None and not self._restored and _rank(head) < _rank(before):
+            raise Violation("I5", f"the head of {name} went back from {_rank(before)} to {_rank(head)}")
+        delivered = [marker for marker in commit.markers if marker["kind"] == "committed"]
+        for marker in commit.markers:
+            if head is not None and _rank(marker) < _rank(head):
+                raise Violation("I5", f"{name} took a marker of {_rank(marker)}, its head is at {_rank(head)}")
+            if marker["kind"] == "aborted" and self._states.get(marker["number"]) in (S.COMMITTING, S.COMPLETED):
+                raise Violation("I3", f"{name} got a tombstone of {marker['number']}, which is decided")
+        if commit.rows and len(delivered) != 1:
+            raise Violation("I6", f"{name} shows {_told(commit.rows)} without a marker in the same transaction")
+        for marker in delivered:
+            self._look_at_delivery(name, marker["number"], commit.rows)
+
+    def _look_at_kafka(self, name: str, commit: EndedTransaction) -> None:
+        if commit.token is None:
+            raise Violation("I6", f"{name} shows {_told(commit.records)} without a token")
+        token = parse(*commit.token)
+        before = parse(*commit.before) if commit.before is not None else None
+        if before is not None and not self._restored and token.rank < before.rank:
+            raise Violation("I5", f"the token of {name} went back from {before.rank} to {token.rank}")
+        if before is not None and not self._restored and token.number < before.number:
+            raise Violation("I6", f"the token of {name} went back from {before.number} to {token.number}")
+        if commit.records or (before is not None and token.number > before.number and token.history):
+            self._look_at_delivery(name, token.number, commit.records)
+
+    def _look_at_delivery(self, name: str, number: int, rows: tuple[tuple[str, Item], ...]) -> None:
+        plan = self._plans.get(number)
+        if plan is None:
+            raise Violation("I6", f"{name} delivered {number}, which has no plan")
+        expected = self._items(plan, plan.participant(name).sinks)
+        if sorted(map(str, expected)) != sorted(map(str, rows)):
+            raise Violation("I2", f"{name} delivered {_told(rows)} under number {number}; planned is {_told(expected)}")
+        state = self._states.get(number)
+        wanted = S.PREPARED if plan.commit_point == name else S.COMMITTING
+        if state is not wanted and not self._restored:
+            raise Violation("I3", f"{name} shows checkpoint {number} while it is {state}")
+        self._delivered.setdefault(number, set()).add(name)
+
+    def _look_at_rows(self, name: str) -> None:
+        for sink, visible in self._servers[name].visible.items():
+            for place, item in enumerate(visible, 1):
+                if item.number < place:
+                    raise Violation("I2", f"{name} shows item {item.number} twice in {sink}: {_told(visible)}")
+                if item.number > place:
+                    raise Violation("I4", f"{name} shows {item} without what comes before it: {_told(visible)}")
+                if place > 1 and item.parent != visible[place - 2].variant:
+                    raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_told(visible)}")
+                if self._shown.setdefault(item.number, item.variant) != item.variant:
+                    raise Violation("I3", f"{name} shows {item}, another sink {self._shown[item.number]}")
+
+    # --- what processes report ------------------------------------------------------------------------------------
+
+    def check_error(self, process: str, error: BaseException | None) -> None:
+        """A process may end by its death, by an error that a retry can mend, or by one that the scenario allows."""
+        if error is None or isinstance(error, (Death, *_EXPECTED)):
+            return
+        if isinstance(error, UnknownPipelineError) and not self._states:
+            return  # nobody got as far as to register it
+        if isinstance(error, (HaltError, PipelineHaltedError)) and self._may_halt:
+            return
+        law = "I7" if isinstance(error, AirflowFtError) else "-"
+        raise Violation(law, f"{process} ended with {type(error).__name__}: {error}") from error
+
+    def gate_opened(self, run: RunKey, items: int, confirmation: Confirmation) -> None:
+        """I9: what stands behind the group starts now, so everything of the run is visible in every sink."""
+        for checkpoint in self._store.run_checkpoints(PIPELINE, run):
+            item = self._wal.item(checkpoint.segment.digest) if checkpoint.segment is not None else None
+            if item is not None and checkpoint.number in confirmation.numbers:
+                self._require_visible(item.number, f"the gate of {run} opened")
+        for number in range(1, items + 1):
+            self._require_visible(number, f"the gate of {run} opened")
+
+    def _require_visible(self, item: int, when: str) -> None:
+        for name, server in self._servers.items():
+            sinks = [
+                sink for plan in self._plans.values() for p in plan.participants if p.name == name for sink in p.sinks
+            ]
+            for sink in sorted(set(sinks)):
+                if item not in {shown.number for shown in server.visible.get(sink, [])}:
+                    raise Violation("I9", f"{when}, and {name} lacks item {item}")
+
+    def store_restored(self) -> None:
+        """Somebody has put an older backup of the decision log in place."""
+        self._restored = True
+        self._version = -1
+        self._states.clear()
+        self._segments.clear()
+
+    def at_the_end(self, items: int, confirmed: bool) -> None:
+        """I7 and I10: everything could be reached again, so every item is in every sink, and nothing is in doubt."""
+        if self.halted:
+            return
+        if not confirmed:
+            raise Violation("I7", "the last run, which met no fault, was not confirmed")
+        for name, server in self._servers.items():
+            for sink, visible in server.visible.items():
+                if [item.number for item in visible] != list(range(1, items + 1)):
+                    raise Violation("I10", f"{name} shows {_told(visible)} in {sink}; there are {items} items")
+            if getattr(server, "branches", None):
+                raise Violation("I7", f"{name} still holds the prepared branches {sorted(server.branches)}")
+        for checkpoint in self._store.checkpoints(PIPELINE, 1000):
+            if not checkpoint.is_settled or checkpoint.rollback_pending:
+                raise Violation("I7", f"checkpoint {checkpoint.number} is left {checkpoint.state}")
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[int, int]:
+    return (row["epoch"], row["attempt"])
+
+
+def _told(rows: Iterable[Any]) -> str:
+    return "[" + ", ".join(str(row[1] if isinstance(row, tuple) else row) for row in rows) + "]"

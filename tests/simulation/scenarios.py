@@ -1,0 +1,61 @@
+"""The pipelines that are simulated: every mix of promises, alone and in a crowd."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.simulation.world import Scenario
+
+_MYSQL = {"rows": ("mysql", "db")}
+_KAFKA = {"copies": ("kafka", "log")}
+_BOTH = {**_MYSQL, **_KAFKA}
+_TWO_MYSQL = {"rows": ("mysql", "db"), "more": ("mysql", "shop")}
+_BRANCHES = {"held": ("two-phase", "xa")}
+
+DB = ("db restarts", "db refuses item 1", "db refuses item 2")
+LOG = ("log times out",)
+XA = ("xa loses its branches",)
+
+BOTH = Scenario("MySQL decides, Kafka follows", _BOTH, events=DB + LOG)
+ONE_ITEM = replace(BOTH, name="one checkpoint", runs=(1,))
+KAFKA = Scenario("Kafka alone: the store decides", _KAFKA, events=LOG)
+TWO_PHASE = Scenario("two-phase and Kafka: the store decides", {**_BRANCHES, **_KAFKA}, events=LOG + XA)
+
+SCENARIOS = (
+    BOTH,
+    KAFKA,
+    TWO_PHASE,
+    replace(BOTH, name="tasks side by side", parallel=True),
+    replace(BOTH, name="two runs, one after the other", runs=(1, 3)),
+    replace(BOTH, name="two runs at once", runs=(1, 2), concurrent=True),
+    replace(BOTH, name="several numbers delivered as one", max_rows=1000, runs=(2, 4)),
+    replace(BOTH, name="leases respected", lease=30.0, runs=(1, 2), concurrent=True),
+    Scenario("MySQL alone", _MYSQL, events=DB),
+    Scenario("two MySQL servers", _TWO_MYSQL, events=(*DB, "shop restarts", "shop refuses item 2")),
+    Scenario("MySQL decides, two-phase prepared", {**_MYSQL, **_BRANCHES}, events=DB + XA),
+    replace(TWO_PHASE, name="two-phase and Kafka, side by side", parallel=True, runs=(1, 2)),
+    replace(BOTH, name="a person aborts, the rows are carried", person="abort carried", runs=(2, 3)),
+    replace(BOTH, name="a person aborts, the rows are computed again", person="abort rewound", runs=(2, 3)),
+    replace(TWO_PHASE, name="a person aborts what is prepared", person="abort carried", runs=(2, 3)),
+    replace(BOTH, name="a person commits", person="commit"),
+    replace(BOTH, name="a stage that was given up beside its delivery", parallel=True, tries=1, runs=(2, 3)),
+    Scenario("all promises", {**_BOTH, **_BRANCHES}, runs=(1, 2), events=DB + LOG + XA),
+)
+
+RESTORED = replace(
+    BOTH,
+    name="a decision log restored from a backup",
+    runs=(1, 2),
+    events=("store is backed up", "store is restored", "store is restored"),
+    may_halt=True,
+)
+FORGETTING = replace(
+    BOTH, name="Kafka forgets its tokens", runs=(1, 2), events=("log forgets its tokens",), may_halt=True
+)
+
+ALL = (*SCENARIOS, RESTORED, FORGETTING)
+
+
+def scenario_of(seed: int) -> Scenario:
+    """Which scenario a random schedule plays."""
+    return ALL[seed % len(ALL)]

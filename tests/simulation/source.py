@@ -1,0 +1,92 @@
+"""What a pipeline reads and computes: numbered items, each computed anew (with another result) by each attempt.
+
+A segment holds one item. Its `variant` tells which attempt computed it, `parent` which variant of the item before was
+in the operator state: so a sink that shows 2 computed on top of another 1 than it holds shows a broken I1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.model import Segment
+from airflow_ft.core.ports import WalFile
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The rows of one micro-batch: the same text goes into every sink."""
+
+    number: int
+    variant: str
+    parent: str
+
+    def __str__(self) -> str:
+        return f"{self.number}{self.variant}"
+
+
+class Wal:
+    """The write-ahead log and Spark's locations: what is in them, by location."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, Item] = {}  # by manifest digest; kept for ever, so that the laws can look
+        self.segments: dict[str, str] = {}  # location -> digest
+        self.states: dict[str, dict[int, str]] = {}  # Spark's location -> batch -> variant in its state
+
+    def write(self, epoch: int, attempt: int, number: int, item: Item, sinks: Sequence[str]) -> Segment:
+        """Seals a segment in the folder of this attempt."""
+        digest = f"{number:08x}{item}".ljust(64, "0")
+        location = f"file:///wal/orders/{epoch}-{attempt}/{item.number}"
+        self.items[digest] = item
+        self.segments[location] = digest
+        return Segment(number, digest, location, dict.fromkeys(sinks, 1), 100)
+
+    def item(self, digest: str) -> Item:
+        return self.items[digest]
+
+    # --- airflow_ft.core.ports.WalReader ---------------------------------------------------------------------------
+
+    def open(self, segment: Segment) -> SegmentModel:
+        if self.segments.get(segment.location) != segment.digest:
+            # What is still to be delivered must be there (the laws see to that): only a zombie comes too late.
+            raise WalCorruptError(f"the rows of segment {segment.number} are gone.")
+        return SegmentModel(segment, self.items[segment.digest])
+
+    # --- airflow_ft.core.ports.Archive -----------------------------------------------------------------------------
+
+    def delete(self, segment: Segment) -> None:
+        self.segments.pop(segment.location, None)
+
+    def sweep(self, pipeline: str, keep: Any, below_epoch: int) -> None:
+        for kept in (self.segments, self.states):
+            for location in [place for place in kept if place not in keep and _epoch(place) < below_epoch]:
+                del kept[location]
+
+
+def _epoch(location: str) -> int:
+    return int(location.split("/orders/")[1].removeprefix("spark/").split("-")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentModel:
+    """See `airflow_ft.core.ports.SegmentReader`: one file a sink, one row in it."""
+
+    segment: Segment
+    item: Item
+
+    def sinks(self) -> Sequence[str]:
+        return list(self.segment.rows)
+
+    def schema(self, sink: str) -> Any:
+        return None
+
+    def files(self, sink: str) -> Sequence[WalFile]:
+        return [WalFile("1", 1, 100, "")]
+
+    def statistics(self, sink: str) -> Mapping[str, Any]:
+        return {}
+
+    def batches(self, sink: str, file: WalFile) -> Iterator[Any]:
+        yield [self.item]

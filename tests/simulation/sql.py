@@ -1,0 +1,121 @@
+"""The little SQL that the sink speaks to its ledger, compiled into Python: the statements are those of the product.
+
+Understood are SELECT (columns or MAX), INSERT (with ON DUPLICATE KEY UPDATE of nothing), UPDATE and DELETE on one
+table with a condition of comparisons, AND, OR and parentheses. Anything else raises NotImplementedError.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+Row = dict[str, Any]
+Values = Sequence[Any]
+
+_TABLE = r"(?P<table>(?:`\w+`\.)?`\w+`)"
+_SELECT = re.compile(
+    rf"SELECT (?P<what>.+?) FROM {_TABLE} WHERE (?P<where>.+?)(?P<lock> FOR UPDATE| FOR SHARE| LOCK IN SHARE MODE)?"
+)
+_INSERT = re.compile(
+    rf"INSERT INTO {_TABLE} \((?P<columns>.+?)\) VALUES \((?P<values>.+)\)"
+    r"(?P<ignore> ON DUPLICATE KEY UPDATE (?P<same>`\w+`) = (?P=same))?"
+)
+_UPDATE = re.compile(rf"UPDATE {_TABLE} SET (?P<sets>.+?) WHERE (?P<where>.+)")
+_DELETE = re.compile(rf"DELETE FROM {_TABLE} WHERE (?P<where>.+?)(?: ORDER BY .+? LIMIT (?P<limit>\d+))?")
+_TOKEN = re.compile(r"`(\w+)`|(%s)|'([^']*)'|(\d+)|(<=|>=|<>|=|<|>)|([(),])|([A-Z_]+)|\s+")
+_WORDS = {"AND": " and ", "OR": " or ", "GREATEST": "max", "UTC_TIMESTAMP": "_now"}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A compiled statement. `where` and `values` take (row, arguments)."""
+
+    verb: str
+    table: str
+    where: Callable[[Mapping[str, Any], Values], bool] | None = None
+    columns: tuple[str, ...] = ()
+    values: Callable[[Mapping[str, Any], Values], tuple[Any, ...]] | None = None
+    lock: bool = False
+    shared: bool = False
+    ignore: bool = False
+    maximum: bool = False
+    limit: int | None = None
+
+
+@cache
+def parse(sql: str) -> Statement:
+    """Compiles a statement once."""
+    text = " ".join(sql.split())
+    if match := _SELECT.fullmatch(text):
+        what = match["what"]
+        lock = match["lock"] or ""
+        return Statement(
+            "SELECT",
+            match["table"],
+            _compile(match["where"], 0),
+            _names(what),
+            lock=bool(lock),
+            shared="SHARE" in lock,
+            maximum=what.startswith("MAX("),
+        )
+    if match := _INSERT.fullmatch(text):
+        values = _compile(f"({match['values']},)", 0)
+        return Statement("INSERT", match["table"], None, _names(match["columns"]), values, ignore=bool(match["ignore"]))
+    if match := _UPDATE.fullmatch(text):
+        names, contents = zip(*(part.split(" = ", 1) for part in _split(match["sets"])), strict=True)
+        given = match["sets"].count("%s")
+        return Statement(
+            "UPDATE",
+            match["table"],
+            _compile(match["where"], given),
+            tuple(name.strip("`") for name in names),
+            _compile(f"({', '.join(contents)},)", 0),
+        )
+    if match := _DELETE.fullmatch(text):
+        limit = match["limit"]
+        return Statement("DELETE", match["table"], _compile(match["where"], 0), limit=int(limit) if limit else None)
+    raise NotImplementedError(f"the model does not speak: {text}")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"`(\w+)`", text))
+
+
+def _split(text: str) -> list[str]:
+    """At the commas outside of parentheses."""
+    parts, depth, begin = [], 0, 0
+    for place, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and depth == 0:
+            parts.append(text[begin:place].strip())
+            begin = place + 1
+    return [*parts, text[begin:].strip()]
+
+
+def _compile(expression: str, first: int) -> Callable[..., Any]:
+    """The expression as a function of (row, arguments); its placeholders begin with argument `first`."""
+    python, place, argument = [], 0, first
+    while place < len(expression):
+        match = _TOKEN.match(expression, place)
+        if match is None:
+            raise NotImplementedError(f"the model does not speak: {expression[place:]}")
+        column, parameter, text, number, operator, sign, word = match.groups()
+        if column is not None:
+            python.append(f"r[{column!r}]")
+        elif parameter:
+            python.append(f"a[{argument}]")
+            argument += 1
+        elif text is not None:
+            python.append(repr(text))
+        elif number or sign:
+            python.append(number or sign)
+        elif operator:
+            python.append({"=": "==", "<>": "!="}.get(operator, operator))
+        elif word:
+            python.append(_WORDS[word])
+        place = match.end()
+    compiled: Callable[..., Any] = eval(f"lambda r, a: {''.join(python)}", {"_now": lambda _: 0, "max": max})
+    return compiled

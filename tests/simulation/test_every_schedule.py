@@ -1,0 +1,48 @@
+"""Exhaustive: every fault at every call of one process, and every zombie beside its successor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.simulation.adapters import Running
+from tests.simulation.explore import every_crash, play, replaying, shrink, story, zombie_and_successor
+from tests.simulation.kernel import Deviation
+from tests.simulation.scenarios import BOTH, KAFKA, ONE_ITEM, SCENARIOS, TWO_PHASE
+from tests.simulation.world import Scenario
+
+NAMED = {scenario.name: scenario for scenario in SCENARIOS}
+PREPARED = NAMED["MySQL decides, two-phase prepared"]
+
+
+def play_all(scenario: Scenario, schedules: Iterable[tuple[Deviation, ...]], running: Running) -> int:
+    """Plays them all; the number, or the story of the first that breaks a law."""
+    played = 0
+    for schedule in schedules:
+        outcome = play(scenario, replaying(schedule), running)
+        played += 1
+        if outcome.violation is not None:
+            pytest.fail(story(shrink(outcome, running), running))
+    print(f"{scenario.name}: {played:,} schedules")
+    return played
+
+
+@pytest.mark.parametrize("scenario", [BOTH, KAFKA, TWO_PHASE, PREPARED], ids=lambda scenario: scenario.name)
+def test_every_fault_at_every_call_is_made_good(running: Running, scenario: Scenario) -> None:
+    assert play_all(scenario, every_crash(scenario, running), running) > 300
+
+
+def test_every_fault_at_every_call_is_made_good_over_the_real_decision_log(running: Running) -> None:
+    """As above, with the product's own decision log in place of its model."""
+    played = 0
+    for schedule in every_crash(ONE_ITEM, running):
+        outcome = play(ONE_ITEM, replaying(schedule), running, real_store=True)
+        assert outcome.violation is None, story(outcome, running)
+        played += 1
+    assert played > 300
+
+
+def test_a_zombie_and_its_successor_in_every_order_of_two_turns(running: Running) -> None:
+    """The zombie sleeps before any of its writes, and wakes before any write of its successor."""
+    assert play_all(ONE_ITEM, zombie_and_successor(ONE_ITEM, running), running) > 1000

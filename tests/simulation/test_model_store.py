@@ -1,0 +1,50 @@
+"""The model of the decision log says what the real one says: the same schedules over both, call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.simulation.adapters import Running
+from tests.simulation.explore import play, rolling
+from tests.simulation.kernel import Line
+from tests.simulation.scenarios import ALL
+from tests.simulation.world import Scenario
+
+SCHEDULES = 12  # a scenario
+
+
+def plain(value: object) -> object:
+    """What an answer says, whatever the order of its parts; times are only there or not, errors only of a kind."""
+    if isinstance(value, Exception):
+        return type(value).__name__
+    if isinstance(value, datetime):
+        return "a time"
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name != "owner"}
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    return value
+
+
+def told(line: Line) -> tuple[Any, ...]:
+    if line.what.startswith("log "):  # the token holds the time of writing
+        return (line.process, line.call, line.what)
+    return (line.process, line.call, line.what, plain(line.answer))
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
+def test_the_model_and_the_real_log_tell_the_same_story(running: Running, scenario: Scenario) -> None:
+    for seed in range(SCHEDULES):
+        real = play(scenario, rolling(scenario, seed), running, telling=True, real_store=True)
+        model = play(scenario, rolling(scenario, seed), running, telling=True)
+        for number, (one, other) in enumerate(zip(real.story, model.story, strict=False)):
+            assert told(one) == told(other), f"seed {seed}, line {number}"
+        assert len(real.story) == len(model.story)
+        assert str(real.violation) == str(model.violation)

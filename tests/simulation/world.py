@@ -1,0 +1,417 @@
+"""A pipeline with its servers, and an Airflow that starts its tasks, retries them, and takes sleepers for dead."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from inspect import isfunction, signature
+from typing import Any
+
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import StoreUnavailableError
+from airflow_ft.core.lease import Worker, new_epoch
+from airflow_ft.core.model import AfterAbort, ParticipantPlan, RunKey, SparkPosition
+from airflow_ft.core.planning import Delivery, plan_delivery
+from airflow_ft.core.ports import ConnectionInfo, Store
+from airflow_ft.core.recovery import in_doubt
+from airflow_ft.core.resolution import Resolver
+from airflow_ft.core.steps import (
+    Confirmation,
+    Context,
+    commit_step,
+    confirm_step,
+    prepare_step,
+    recover_step,
+    require_active,
+    take_turn,
+)
+from airflow_ft.sinks.kafka.participant import KafkaParticipant
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.mysql.local import LocalParticipant
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.spark.publisher import last_published
+from airflow_ft.store.errors import UnknownPipelineError
+from tests.simulation.adapters import Running
+from tests.simulation.kafka_broker import KafkaCluster, ModelClients
+from tests.simulation.kernel import Chooser, Kernel, Process, Violation
+from tests.simulation.laws import PIPELINE, Laws
+from tests.simulation.memory_database import RealStore
+from tests.simulation.model_store import ModelStore
+from tests.simulation.mysql_server import LIMITS, ModelSession, MySqlServer
+from tests.simulation.source import Item, Wal
+from tests.simulation.two_phase import TwoPhaseParticipant, TwoPhaseServer, TwoPhaseSink
+
+HEALING_TRIES = 12
+Server = MySqlServer | KafkaCluster | TwoPhaseServer
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is delivered into what, and by whom.
+
+    `sinks` maps a sink to (kind, connection); `runs` says how many items the source holds when each run stages.
+    `parallel`: prepare and commit have a task for each participant. `concurrent`: all runs are started at once.
+    `lease`: seconds that a challenger waits. `person`: what somebody does to the newest number in doubt, at any time
+    ("abort carried", "abort rewound", "commit"). `events` may happen to the servers; with `may_halt` one of them is
+    such that a person has to act, so that HALTED is a good end.
+    """
+
+    name: str
+    sinks: Mapping[str, tuple[str, str]]
+    runs: tuple[int, ...] = (2,)
+    parallel: bool = False
+    concurrent: bool = False
+    max_rows: int = 0
+    lease: float = 0.0
+    tries: int = 3
+    person: str = ""
+    events: tuple[str, ...] = ()
+    may_halt: bool = False
+
+    @property
+    def items(self) -> int:
+        """How many items there are in the end."""
+        return max(self.runs)
+
+    def delivery(self) -> Delivery:
+        """What the DAG declares."""
+        makers: Mapping[str, Callable[[str, str], Any]] = {
+            "mysql": lambda sink, conn: MySqlSink(table=f"shop.{sink}", conn_id=conn),
+            "kafka": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn),
+            "two-phase": lambda sink, conn: TwoPhaseSink(conn_id=conn),
+        }
+        return plan_delivery({sink: makers[kind](sink, conn) for sink, (kind, conn) in self.sinks.items()})
+
+
+@dataclass
+class Run:
+    """A DAG run: tasks that wait for one another, each with its tries."""
+
+    key: RunKey
+    letter: str
+    items: int
+    phases: list[list[list[str]]]
+    over: bool = False
+    waiting: set[int] = field(default_factory=set)  # tasks of the present phase
+    tries: dict[int, int] = field(default_factory=dict)
+    confirmed: bool = False
+
+
+class StoreClient:
+    """The decision log as a process sees it: each method is a call."""
+
+    def __init__(self, kernel: Kernel, store: Store, laws: Laws) -> None:
+        self._kernel = kernel
+        self._store = store
+        self._laws = laws
+        self.installation = store.installation
+        self.url = store.url
+
+    def now(self) -> Any:
+        return self._store.now()
+
+    def close(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        writes = name in _WRITES
+        fenced = name in _FENCED
+        kernel, laws = self._kernel, self._laws
+
+        def lost(sent: bool) -> Exception:
+            return StoreUnavailableError("no answer.", unanswered=sent and writes)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            def act() -> Any:
+                if not fenced:
+                    return method(*args, **kwargs)
+                with laws.fenced(name, args[1]):
+                    return method(*args, **kwargs)
+
+            what = f"store.{name}{_shown(args[1:])}" if kernel.telling else name
+            return kernel.call(what, act, lost, writes=writes)
+
+        setattr(self, name, call)
+        return call
+
+
+_READS = """
+    pipeline pipelines leases run checkpoint checkpoints open_checkpoints run_checkpoints prunable position_before
+    referenced_locations latest_confirmed last_delivered events now close url
+"""
+_METHODS = {name: method for name, method in vars(Store).items() if isfunction(method) and name[0] != "_"}
+_WRITES = frozenset(_METHODS) - frozenset(_READS.split())
+_FENCED = frozenset(name for name in _WRITES if list(signature(_METHODS[name]).parameters)[2:3] == ["epoch"])
+
+
+def _shown(args: tuple[Any, ...]) -> str:
+    return f"({', '.join(str(arg) if len(str(arg)) < 40 else type(arg).__name__ for arg in args)})"
+
+
+class World:
+    """One schedule's world; `run` plays it to its end, under the laws."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        choose: Chooser,
+        running: Running,
+        *,
+        telling: bool = False,
+        real_store: bool = False,
+    ) -> None:
+        self.scenario = scenario
+        self.kernel = kernel = Kernel(choose, telling=telling)
+        running.kernel, running.connect, running.names = kernel, self._connect, itertools.count(1)
+        store: Any = RealStore(lambda: int(kernel.clock * 1e6) + kernel.steps) if real_store else ModelStore()
+        self._log = store
+        self.wal = Wal()
+        self.delivery = scenario.delivery()
+        self.config = CheckpointConfig(max_delivery_rows=scenario.max_rows, num_retained=1)
+        self.servers: dict[str, Server] = {}
+        makers: Mapping[str, Callable[[Kernel, str], Server]] = {
+            "mysql": MySqlServer,
+            "kafka": KafkaCluster,
+            "two-phase": TwoPhaseServer,
+        }
+        for participant in self.delivery.participants:
+            self.servers[participant.name] = makers[participant.kind](kernel, participant.name)
+        self.laws = Laws(store, self.servers, self.wal, may_halt=scenario.may_halt)
+        self.store: Any = StoreClient(kernel, store, self.laws)
+        self._clients = {
+            name: ModelClients(server) for name, server in self.servers.items() if isinstance(server, KafkaCluster)
+        }
+        kernel.watch, kernel.on_event = self.laws.watch, self._event
+        kernel.on_end, kernel.on_sleep, kernel.on_death = self._ended, self._slept, self._died
+        self.runs: list[Run] = []
+        self._backup: Any = None
+        self._tasks: dict[str, tuple[Run, int, int]] = {}
+
+    # --- Airflow --------------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """All runs, then a run without any fault, which must bring everything to its end (I7)."""
+        kernel = self.kernel
+        try:
+            for index, items in enumerate(self.scenario.runs):
+                self._add_run(chr(ord("A") + index), items)
+            self._start_runs()
+            if self.scenario.person:
+                kernel.start("P1", self._person, asleep=True)
+            kernel.run()
+            kernel.choose = lambda *_: None
+            if kernel.telling:
+                kernel.say(Process("-"), "everything can be reached again; one more run, without faults")
+            if not self.laws.halted:
+                healing = self._add_run("Z", self.scenario.items)
+                self._begin(healing)
+                kernel.run()
+                self.laws.at_the_end(self.scenario.items, healing.confirmed)
+        finally:
+            kernel.end()
+            self._log.close()
+
+    def _add_run(self, letter: str, items: int) -> Run:
+        names = self.delivery.names
+        if self.scenario.parallel and letter != "Z":
+            phases = [
+                [["recover", "stage"]],
+                [[f"prepare {name}"] for name in names],
+                [[f"commit {name}"] for name in names],
+                [["confirm"]],
+            ]
+        else:
+            prepares, commits = [f"prepare {name}" for name in names], [f"commit {name}" for name in names]
+            phases = [[["recover", "stage", *prepares, *commits, "confirm"]]]
+        run = Run(RunKey("dag", f"run-{letter}"), letter, items, phases)
+        self.runs.append(run)
+        return run
+
+    def _start_runs(self) -> None:
+        for run in self.runs if self.scenario.concurrent else self.runs[:1]:
+            self._begin(run)
+
+    def _begin(self, run: Run) -> None:
+        if not run.phases:
+            run.over = True
+            following = [other for other in self.runs if other.key > run.key and not other.over]
+            if not self.scenario.concurrent and following and run.letter != "Z":
+                self._begin(following[0])
+            return
+        run.waiting = set(range(len(run.phases[0])))
+        run.tries = {}
+        for task in sorted(run.waiting):
+            self._start_task(run, task)
+
+    def _start_task(self, run: Run, task: int) -> None:
+        number = run.tries[task] = run.tries.get(task, 0) + 1
+        phase = len(run.phases)
+        steps = run.phases[0][task]
+        name = f"{run.letter}{number}" if len(run.phases[0]) == 1 else f"{run.letter}{number}{'abcd'[task]}"
+        if self.scenario.parallel and phase != 4:
+            name += {3: "p", 2: "c", 1: "f"}.get(phase, "")
+        self._tasks[name] = (run, phase, task)
+        self.kernel.start(name, lambda: self._task(run, number, steps))
+
+    def _task(self, run: Run, number: int, steps: list[str]) -> None:
+        worker = Worker(f"{run.key}/{'+'.join(steps[:2])}", number)
+        context = Context(
+            store=self.store,
+            pipeline=PIPELINE,
+            run=run.key,
+            participants=self._open,
+            worker=worker,
+            lease_seconds=self.scenario.lease,
+            run_is_over=lambda other: other != run.key and next(r.over for r in self.runs if r.key == other),
+        )
+        for step in steps:
+            verb, _, name = step.partition(" ")
+            match verb:
+                case "recover":
+                    recover_step(context)
+                case "stage":
+                    self._stage(context, run.items)
+                case "prepare":
+                    prepare_step(context, self.delivery, self.config, name)
+                case "commit":
+                    commit_step(context, name)
+                case "confirm":
+                    self._gate(run, confirm_step(context, self.config, self.wal))
+                case _:
+                    raise ValueError(step)
+
+    def _gate(self, run: Run, confirmation: Confirmation) -> None:
+        process = self.kernel.current
+        assert process is not None
+        _, phase, task = self._tasks[process.name]
+        if phase != len(run.phases) or not process.name.startswith(f"{run.letter}{run.tries[task]}"):
+            return  # a zombie: Airflow does not listen to it any more
+        run.confirmed = True
+        self.laws.gate_opened(run.key, run.items, confirmation)
+
+    def _ended(self, process: Process) -> None:
+        self._died(process)  # its connections are closed
+        self.laws.check_error(process.name, process.error)
+        if process.name not in self._tasks:
+            return  # a person, or a request that was under way
+        run, phase, task = self._tasks[process.name]
+        error = process.error
+        if phase != len(run.phases) or task not in run.waiting:
+            return  # a zombie: Airflow has gone on
+        most = HEALING_TRIES if run.letter == "Z" else self.scenario.tries
+        if error is not None and run.tries[task] < most:
+            self._start_task(run, task)
+            return
+        self._task_over(run, task)
+
+    def _task_over(self, run: Run, task: int) -> None:
+        run.waiting.discard(task)
+        if not run.waiting:  # all_done: what follows runs, also beside a failed sibling
+            run.phases.pop(0)
+            self._begin(run)
+
+    def _slept(self, process: Process) -> None:
+        """Airflow takes it for dead: another try is started, or the task has failed."""
+        if process.name not in self._tasks:
+            return
+        run, phase, task = self._tasks[process.name]
+        if phase == len(run.phases) and task in run.waiting:
+            if run.tries[task] < self.scenario.tries:
+                self._start_task(run, task)
+            else:
+                self._task_over(run, task)
+
+    def _person(self) -> None:
+        """`airflow ft in-doubt`, on the newest number that is in doubt."""
+        act, _, after = self.scenario.person.partition(" ")
+        resolver = Resolver(self.store, PIPELINE, self._open, "a person", Worker("a person"), self.scenario.lease)
+        try:
+            doubtful = in_doubt(self.store, PIPELINE)
+        except UnknownPipelineError:
+            return
+        if doubtful and act == "abort":
+            resolver.abort(doubtful[-1].number, AfterAbort(after))
+        elif doubtful:
+            resolver.commit(doubtful[-1].number)
+
+    # --- servers --------------------------------------------------------------------------------------------------
+
+    def _open(self, plan: ParticipantPlan) -> Any:
+        server = self.servers[plan.name]
+        if isinstance(server, MySqlServer):
+            sinks = {name: MySqlSink.from_settings(plan.name, plan.strategy, s) for name, s in plan.sinks.items()}
+            info = ConnectionInfo(plan.name, "mysql", schema="shop")
+            return LocalParticipant(plan, sinks, info, self.wal, LIMITS)
+        if isinstance(server, KafkaCluster):
+            return KafkaParticipant(plan, self._clients[plan.name], self.wal)
+        return TwoPhaseParticipant(plan, server, self.wal)
+
+    def _connect(self, conn_id: str) -> ModelSession:
+        server = self.servers[conn_id]
+        assert isinstance(server, MySqlServer)
+        return ModelSession(server, LIMITS)
+
+    def _died(self, process: Process) -> None:
+        for server in self.servers.values():
+            if isinstance(server, MySqlServer):
+                server.process_died(process)
+
+    def _event(self, name: str) -> None:
+        """`<server> <what happens>`."""
+        subject, _, what = name.partition(" ")
+        server = self.servers.get(subject)
+        match what:
+            case "restarts" if isinstance(server, MySqlServer):
+                server.restart()
+            case "times out" if isinstance(server, KafkaCluster):
+                server.time_out()
+            case "forgets its tokens" if isinstance(server, KafkaCluster):
+                server.forget_offsets()
+            case "loses its branches" if isinstance(server, TwoPhaseServer):
+                server.lose_branches()
+            case "refuses item 1" | "refuses item 2" if isinstance(server, MySqlServer):
+                server.refuses[int(what[-1])] = 1
+            case "is backed up":
+                self._backup = self._log.snapshot()
+            case "is restored":
+                if self._backup is not None:
+                    self._log.restore(self._backup)
+                    self.laws.store_restored()
+            case _:
+                raise Violation("-", f"no such event: {name}")
+
+    # --- Spark ----------------------------------------------------------------------------------------------------
+
+    def _stage(self, context: Context, items: int) -> None:
+        """What `spark.stage`, the driver and its publisher do, without Spark: each batch is one item."""
+        store, run = self.store, context.run
+        store.register(PIPELINE)
+        require_active(store, PIPELINE)
+        row = store.run(PIPELINE, run)
+        if (row is not None and row.staged) or not take_turn(context):
+            return
+        with new_epoch(store, PIPELINE, context.worker, f"stage of {run}", context.lease_seconds) as (epoch, keeper):
+            before = store.pipeline(PIPELINE)
+            attempt = store.begin_stage(PIPELINE, epoch, run)
+            variant, location = f"v{epoch}.{attempt}", f"file:///wal/{PIPELINE}/spark/{epoch}-{attempt}"
+            state: dict[int, str] = {}
+            if before.base is not None:
+                found = self.wal.states.get(before.base.location)
+                if found is None or before.base.batch not in found:
+                    raise Violation("I10", f"the state at {before.base} is needed and gone")
+                state = {batch: kept for batch, kept in found.items() if batch <= before.base.batch}
+            self.wal.states[location] = state
+            predecessor = last_published(store, PIPELINE)
+            while (batch := max(state, default=0) + 1) <= items:
+                number = store.trigger(PIPELINE, epoch, run)
+                item = Item(batch, variant, state.get(batch - 1, ""))
+                segment = self.wal.write(epoch, attempt, number, item, list(self.scenario.sinks))
+                state[batch] = variant
+                position = SparkPosition(location, batch)
+                store.publish(PIPELINE, epoch, number, predecessor, segment, position, {})
+                predecessor = number
+            keeper.check()
+            last = max(state, default=0)
+            store.end_stage(PIPELINE, epoch, run, SparkPosition(location, last) if last else None)
