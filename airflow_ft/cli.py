@@ -42,6 +42,7 @@ _MIN_AGE = _arg(
 
 
 _DAG = _arg("--dag", default=None, metavar="FILE", help="DAG file, for sources, and for what never ran")
+_NUMBERS = _arg("numbers", metavar="NUMBER", type=int, nargs="*", help="of these checkpoints (default: all in the log)")
 _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
 
 
@@ -76,6 +77,14 @@ def _looking() -> tuple[ActionCommand, ...]:
             "Examine everything that a pipeline needs, in words; writes nothing that stays",
             _PIPELINE,
             _DAG,
+            ARG_OUTPUT,
+        ),
+        _command(
+            "verify",
+            "verify",
+            "Compare the write-ahead log with what is in the sinks; only reports",
+            _PIPELINE,
+            _NUMBERS,
             ARG_OUTPUT,
         ),
         _command("show", "looking", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),

@@ -263,3 +263,14 @@ def test_doctor_reads_a_dag_that_never_ran(
         assert words in text, text
     with pytest.raises(SystemExit, match="has the pipeline 'other'"):
         ft("doctor", "other", "--dag", str(dag))
+
+
+def test_verify_says_what_cannot_be_compared(world: World, ft: Any) -> None:
+    world.stage(1)
+    with pytest.raises(SystemExit, match="it is STAGED"):
+        ft("verify", PIPELINE, "1")
+    assert "nothing to compare" in ft("verify", PIPELINE)
+    world.steps(world.context())
+    with pytest.raises(SystemExit) as ended:
+        ft("verify", PIPELINE)
+    assert ended.value.code == 1, "sinks of tests cannot be compared"

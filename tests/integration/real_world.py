@@ -115,7 +115,7 @@ class RealWorld:
 
     def tables(self, number: int, rows: int) -> Mapping[str, pa.Table]:
         ids = range(number * 1000, number * 1000 + rows)
-        table = pa.table({"id": pa.array(ids, pa.int64()), "name": [f"order {i}" for i in ids]})
+        table = pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array([f"order {i}" for i in ids], pa.string())})
         return dict.fromkeys(self.sinks, table)
 
     def prepare(self) -> None:

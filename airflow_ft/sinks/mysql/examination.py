@@ -10,17 +10,15 @@ from typing import TypeVar
 import pymysql
 
 from airflow_ft.core.doctor import Check, Examination
-from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
-from airflow_ft.sinks.mysql.catalog import read_table
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.inspection import _engines, _probe, check_privileges, check_server
 from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
-from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.validation import Target, check_rows, check_segment
+from airflow_ft.sinks.mysql.validation import check_rows, check_segment
+from airflow_ft.sinks.mysql.verification import read_target
 
 T = TypeVar("T")
 CLOCK_TOLERANCE = 60.0  # seconds
@@ -122,19 +120,12 @@ def _missing_ledger(exam: Examination, session: Session, ledger: Ledger) -> None
 
 
 def _table(exam: Examination, session: Session, name: str, sink: MySqlSink, rows: Sequence[SegmentReader]) -> None:
-    row = session.row("SELECT DATABASE()")
-    where = TableName.parse(sink.table).within((row[0] or "") if row else "")
-
-    def look() -> Target:
-        if not where.schema:
-            raise SinkAccessError("neither the connection nor the sink names a schema.", remedy="name one.", sink=name)
-        table = read_table(session, where)
-        late = session.is_mariadb and session.version >= (11, 5, 1)
-        return Target(name, table, sink.columns, late, session.max_allowed_packet)
-
-    target = exam.attempt(f"table {where}", lambda: _translated("reading the table", look))
+    target = exam.attempt(
+        f"table {sink.table}", lambda: _translated("reading the table", lambda: read_target(session, name, sink))
+    )
     if target is None:
         return
+    where = target.table.name
     keys = f"primary key {', '.join(target.table.key)}" if target.table.key else "no primary key"
     exam.ok(f"table {where}", f"InnoDB, {len(target.table.columns)} columns, {keys}")
     if target.table.triggers:

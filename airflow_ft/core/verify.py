@@ -1,0 +1,182 @@
+"""Compares what the write-ahead log holds with what is really in the sinks, and only reports (`airflow ft verify`).
+
+A sink package brings `verification.verify(delivered, plan, connection, wal)`, which returns a `SinkReport` for each of
+its sinks. Rows are compared as multisets, by what was delivered of them: a table or topic may hold other rows, which
+are counted and are no difference; rows of the log that are not there are one. Delivery never rests on this (DESIGN 3,
+confirm): others may rightly have changed or deleted rows since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.core.model import Checkpoint, CheckpointState, ParticipantPlan, Plan, Proof, canonical_json
+from airflow_ft.core.ports import Store
+from airflow_ft.core.transitions import MAY_BE_VISIBLE
+
+MAXIMUM = 1000
+"""How many of the newest checkpoints are looked through for what is still in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A planned number and what proves its delivery to one participant (None: not proven).
+
+    `before` is the proof of the participant's predecessor: where its part of a log begins.
+    """
+
+    plan: Plan
+    proof: Proof | None
+    before: Proof | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Rows of one file of the log that the sink lacks; `samples` are some of them, shortened."""
+
+    number: int
+    file: str
+    rows: int
+    samples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SinkReport:
+    """One sink over all numbers that were compared.
+
+    `expected` rows are in the log; `missing` of them are not in the sink. `repeated` rows there equal delivered ones
+    beyond their number, `other` rows equal none (None: not counted). `error` says why nothing could be compared.
+    """
+
+    participant: str
+    sink: str
+    target: str
+    numbers: tuple[int, ...]
+    expected: int
+    missing: int = 0
+    repeated: int = 0
+    other: int | None = None
+    differences: tuple[Difference, ...] = ()
+    notes: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Everything was compared, and every row is there."""
+        return not self.missing and not self.error
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "participant": self.participant,
+            "sink": self.sink,
+            "target": self.target,
+            "numbers": list(self.numbers),
+            "expected": self.expected,
+            "missing": self.missing,
+            "repeated": self.repeated,
+            "other": self.other,
+            "differences": [
+                {"number": d.number, "file": d.file, "rows": d.rows, "samples": list(d.samples)}
+                for d in self.differences
+            ],
+            "notes": list(self.notes),
+            "error": self.error,
+        }
+
+
+Verifier = Callable[[Sequence[Delivered], ParticipantPlan], Sequence[SinkReport]]
+
+
+def verify(store: Store, pipeline: str, verifier: Verifier, numbers: Iterable[int] = ()) -> list[SinkReport]:
+    """Compares these numbers, or all COMPLETED ones whose rows are still in the log, sink by sink.
+
+    ConfigurationError for a number that cannot be compared. A participant that cannot be read is a report with its
+    error; the others are compared all the same.
+    """
+    chosen = _asked_for(store, pipeline, sorted(set(numbers))) or _still_there(store, pipeline)
+    reports: list[SinkReport] = []
+    for plan, delivered in _by_participant(store, pipeline, chosen).items():
+        participant = delivered[0].plan.participant(plan[0])
+        try:
+            reports += verifier(delivered, participant)
+        except AirflowFtError as error:
+            reports += [
+                SinkReport(
+                    participant.name,
+                    sink,
+                    "",
+                    tuple(d.plan.number for d in delivered),
+                    expected_rows(delivered, sink),
+                    error=str(error),
+                )
+                for sink in participant.sinks
+            ]
+    return reports
+
+
+def expected_rows(delivered: Iterable[Delivered], sink: str) -> int:
+    """Rows of one sink in these plans."""
+    return sum(segment.rows.get(sink, 0) for each in delivered for segment in each.plan.segments)
+
+
+def _asked_for(store: Store, pipeline: str, numbers: Sequence[int]) -> list[Checkpoint]:
+    found = []
+    there = store.referenced_locations(pipeline) if numbers else frozenset()
+    for number in numbers:
+        try:
+            checkpoint = store.checkpoint(pipeline, number)
+        except KeyError:
+            raise _refusal(pipeline, number, "there is no such checkpoint.") from None
+        if checkpoint.delivered_by not in (None, number):
+            raise _refusal(
+                pipeline, number, f"checkpoint {checkpoint.delivered_by} delivered its rows: compare that one."
+            )
+        if checkpoint.state is not CheckpointState.COMPLETED and checkpoint.state not in MAY_BE_VISIBLE:
+            raise _refusal(pipeline, number, f"it is {checkpoint.state}: no sink was given its rows under this number.")
+        if not _is_there(checkpoint, there):
+            raise _refusal(pipeline, number, "its rows were pruned (num_retained), so there is nothing to compare.")
+        found.append(checkpoint)
+    return found
+
+
+def _still_there(store: Store, pipeline: str) -> list[Checkpoint]:
+    there = store.referenced_locations(pipeline)
+    newest = store.checkpoints(pipeline, MAXIMUM)
+    return [c for c in reversed(newest) if c.state is CheckpointState.COMPLETED and _is_there(c, there)]
+
+
+def _is_there(checkpoint: Checkpoint, there: frozenset[str]) -> bool:
+    return checkpoint.plan is not None and all(segment.location in there for segment in checkpoint.plan.segments)
+
+
+def _by_participant(
+    store: Store, pipeline: str, checkpoints: Sequence[Checkpoint]
+) -> dict[tuple[str, str], list[Delivered]]:
+    """Numbers that were delivered into the same sinks in the same way are compared together."""
+    groups: dict[tuple[str, str], list[Delivered]] = {}
+    for checkpoint in checkpoints:
+        assert checkpoint.plan is not None  # `_is_there`
+        for plan in checkpoint.plan.participants:
+            key = (plan.name, canonical_json({**plan.to_json(), "predecessor": 0}))
+            vote = checkpoint.votes.get(plan.name)
+            before = _proof_of(store, pipeline, plan.predecessor, plan.name)
+            delivered = Delivered(checkpoint.plan, vote.proof if vote else None, before)
+            groups.setdefault(key, []).append(delivered)
+    return groups
+
+
+def _proof_of(store: Store, pipeline: str, number: int, participant: str) -> Proof | None:
+    try:
+        vote = store.checkpoint(pipeline, number).votes.get(participant) if number else None
+    except KeyError:  # adopted: another decision log knew it
+        return None
+    return vote.proof if vote else None
+
+
+def _refusal(pipeline: str, number: int, what: str) -> ConfigurationError:
+    remedy = f"`airflow ft checkpoints {pipeline}` lists them."
+    return ConfigurationError(what, remedy=remedy, pipeline=pipeline, checkpoint=number)

@@ -1,0 +1,236 @@
+"""What the topics really hold of the log's rows: committed records between the offsets that the proofs name.
+
+The rows are encoded again as they were sent, and digests of key, value, headers (and of partition and timestamp, where
+the sink sets them) are compared as multisets on disk (`airflow_ft.sinks.multiset`), so memory is bounded by a batch.
+Records of others between the offsets are counted, and are no difference. Where a token could not hold all offsets, a
+partition is read up to its present end. What retention or compaction has removed shows as missing, with a note.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from airflow_ft.core.errors import SinkUnavailableError
+from airflow_ft.core.model import ParticipantPlan, Proof
+from airflow_ft.core.ports import ConnectionInfo, WalFile, WalReader
+from airflow_ft.core.verify import Delivered, Difference, SinkReport, expected_rows
+from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.sinks.kafka.content import PlanContent
+from airflow_ft.sinks.kafka.records import RecordEncoder, Records
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.kafka.topics import TopicLimits, describe
+from airflow_ft.sinks.kafka.validation import SegmentRows
+from airflow_ft.sinks.multiset import Multiset
+
+SAMPLES = 3
+_BATCH = 10_000
+_PATIENCE = 0.1  # seconds
+Window = Mapping[int, tuple[int, int | None]]  # by partition: first offset, and the one after the last
+
+
+def verify(
+    delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
+) -> list[SinkReport]:
+    """One report a sink. SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared."""
+    clients = KafkaClients(KafkaSettings.from_connection(connection))
+    sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
+    topics = describe(clients, {sink.topic for sink in sinks.values()})
+    reports = []
+    for name, sink in sinks.items():
+        reports.append(_verify(delivered, plan, name, sink, topics[sink.topic], clients, wal))
+    return reports
+
+
+def _verify(
+    delivered: Sequence[Delivered],
+    plan: ParticipantPlan,
+    name: str,
+    sink: KafkaSink,
+    topic: TopicLimits | None,
+    clients: KafkaClients,
+    wal: WalReader,
+) -> SinkReport:
+    numbers = tuple(each.plan.number for each in delivered)
+    expected = expected_rows(delivered, name)
+    if topic is None:
+        return SinkReport(plan.name, name, sink.topic, numbers, expected, error="the topic does not exist")
+    content = PlanContent(plan.name, {name: sink}, wal)
+    with_time = sink.timestamp is not None and not topic.log_append_time
+    with closing(Multiset()) as rows:
+        parts: list[tuple[int, SegmentRows, WalFile]] = []
+        for each in delivered:
+            for part, _ in content.rows(each.plan):
+                for file in part.reader.files(name):
+                    for records in _records(part, file):
+                        rows.expect(len(parts), _digests(records, sink, with_time))
+                    parts.append((each.plan.number, part, file))
+        window, notes = _window(delivered, topic)
+        removed = _read(clients, sink, window, rows, with_time)
+        if removed:
+            notes.append(f"{removed:,} offsets are there no more (retention): their records count as missing")
+        if topic.compacted and rows.missing:
+            notes.append("the topic is compacted: records with a newer one of the same key count as missing")
+        differences = tuple(
+            Difference(parts[i][0], parts[i][2].path, count, _samples(rows, *parts[i][1:], sink, with_time))
+            for i, count in rows.missing_by_part().items()
+        )
+        return SinkReport(
+            participant=plan.name,
+            sink=name,
+            target=sink.topic,
+            numbers=numbers,
+            expected=expected,
+            missing=rows.missing,
+            repeated=rows.repeated,
+            other=rows.other,
+            differences=differences,
+            notes=tuple(notes),
+        )
+
+
+def _records(part: SegmentRows, file: WalFile) -> Iterator[Records]:
+    encoder = RecordEncoder(part.sink, part.reader.schema(part.name))
+    for batch in part.reader.batches(part.name, file):
+        yield from encoder.encode(batch)
+
+
+def _digests(records: Records, sink: KafkaSink, with_time: bool) -> list[bytes]:
+    """One for each record; a part that the sink does not set is left out of both sides."""
+    found = []
+    for i, value in enumerate(records.values):
+        key = records.keys[i] if records.keys is not None else None
+        headers = records.headers[i] if records.headers is not None else None
+        partition = records.partitions[i] if records.partitions is not None else None
+        at = records.timestamps[i] if with_time and records.timestamps is not None else None
+        found.append(_digest(key, value, headers, partition, at))
+    return found
+
+
+def _digest(
+    key: bytes | None, value: bytes | None, headers: Any, partition: int | None, timestamp: int | None
+) -> bytes:
+    digest = hashlib.blake2b(digest_size=20)
+    pairs = [item for name, content in headers or () for item in (str(name).encode(), content)]
+    plain = [None if number is None else str(number).encode() for number in (partition, timestamp)]
+    for part in (key, value, *plain, *pairs):
+        # Each with its length, so that no two records have the same text.
+        digest.update(b"-" if part is None else b"%d:" % len(part) + bytes(part))
+    return digest.digest()
+
+
+def _samples(rows: Multiset, part: SegmentRows, file: WalFile, sink: KafkaSink, with_time: bool) -> tuple[str, ...]:
+    found: list[str] = []
+    for records in _records(part, file):
+        for index in rows.lacking(_digests(records, sink, with_time)):
+            key = records.keys[index] if records.keys is not None else None
+            text = f"key {_short(key)}, value {_short(records.values[index])}"
+            found.append(text)
+            if len(found) == SAMPLES:
+                return tuple(found)
+    return tuple(found)
+
+
+def _short(value: bytes | None) -> str:
+    text = "null" if value is None else value.decode("utf-8", "backslashreplace")
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _window(delivered: Sequence[Delivered], topic: TopicLimits) -> tuple[Window, list[str]]:
+    """From behind the predecessor's last record (0: not known) to the last one of these numbers (None: not known)."""
+    compared = {each.plan.number for each in delivered}
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    unknown = False
+    for each in delivered:
+        ends = _ends(each.proof, topic.name)
+        unknown = unknown or (not ends and any(segment.total_rows for segment in each.plan.segments))
+        for partition, end in ends.items():
+            last[partition] = max(last.get(partition, 0), end + 1)
+        if each.before is not None and each.before.number in compared:
+            continue
+        before = _ends(each.before, topic.name)
+        for partition in range(topic.partitions):
+            begin = before.get(partition, -1) + 1
+            first[partition] = min(first.get(partition, begin), begin)
+    partitions = range(topic.partitions)
+    window = {p: (first.get(p, 0), None if unknown else last.get(p, 0)) for p in partitions}
+    return window, ["the proofs do not name all offsets: read to the topic's end"] if unknown else []
+
+
+def _ends(proof: Proof | None, topic: str) -> Mapping[int, int]:
+    """The offset of the last record by partition; empty when it is not known, or nothing was sent."""
+    partitions = proof.detail.get("partitions", {}).get(topic, {}) if proof is not None else {}
+    return {int(partition): int(end["last_offset"]) for partition, end in partitions.items()}
+
+
+def _read(clients: KafkaClients, sink: KafkaSink, window: Window, rows: Multiset, with_time: bool) -> int:
+    """Hands all committed records of the window over; returns how many of its offsets the brokers have removed."""
+    removed = 0
+    config = {
+        "group.id": f"airflow_ft.verify.{sink.topic}",  # assigned by hand and never committed: no group comes to be
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+    }
+    with closing(clients._make(Consumer, config)) as consumer:
+        waiting: dict[int, int] = {}
+        starts = []
+        for partition, (first, last) in window.items():
+            low, high = _watermarks(clients, consumer, sink.topic, partition)
+            end = high if last is None else last
+            removed += max(0, min(low, end) - first) if first else 0
+            begin = max(low, first)
+            if begin < min(end, high):
+                waiting[partition] = end
+                starts.append(TopicPartition(sink.topic, partition, begin))
+        if starts:
+            consumer.assign(starts)
+        heard = time.monotonic()
+        while waiting:
+            # It returns when the batch is full or the time is over, so this is also what the last batch costs.
+            messages = consumer.consume(_BATCH, _PATIENCE)
+            if messages:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > clients.timeout:
+                raise SinkUnavailableError(
+                    f"the brokers sent nothing of {sink.topic} for {clients.timeout:g} s.", remedy="try again."
+                )
+            digests = []
+            for message in messages:
+                partition, offset = _place(clients, message)
+                end = waiting.get(partition, 0)
+                if offset is not None and offset < end:
+                    digests.append(_digest_of(message, sink, with_time))
+                if offset is None or offset + 1 >= end:  # the end of what is committed, or of the window
+                    waiting.pop(partition, None)
+            rows.found(digests)
+    return removed
+
+
+def _place(clients: KafkaClients, message: Message) -> tuple[int, int | None]:
+    """Partition and offset; no offset at the end of a partition."""
+    error, partition = message.error(), message.partition()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        raise clients.error(error, f"reading {message.topic()}")
+    assert partition is not None  # librdkafka names it on records and on their end
+    return partition, message.offset() if error is None else None
+
+
+def _digest_of(message: Message, sink: KafkaSink, with_time: bool) -> bytes:
+    at = message.timestamp()[1] if with_time else None
+    partition = message.partition() if sink.partition else None
+    return _digest(message.key(), message.value(), message.headers(), partition, at)
+
+
+def _watermarks(clients: KafkaClients, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), clients.timeout)
+    except KafkaException as error:
+        raise clients.error(error.args[0], f"reading the ends of {topic}[{partition}]") from error
+    return int(low), int(high)

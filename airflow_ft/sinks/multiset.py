@@ -1,0 +1,69 @@
+"""A multiset of digests on disk, for comparing the log with a sink in bounded memory.
+
+It lies in SQLite's own temporary database (https://sqlite.org/inmemorydb.html, "Temporary Databases"), which spills to
+a file without a name as it grows, and vanishes with the connection, whatever ends the process.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+_CACHE_KIB = 65_536
+
+
+class Multiset:
+    """Digests that are expected, each in a part (a number of the caller's), and how often they were found."""
+
+    def __init__(self) -> None:
+        self._db = sqlite3.connect("", isolation_level=None)
+        self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        self._db.execute("PRAGMA journal_mode = OFF")
+        self._db.execute("CREATE TABLE expected (digest BLOB PRIMARY KEY, n INTEGER NOT NULL) WITHOUT ROWID")
+        self._db.execute("CREATE TABLE part (digest BLOB NOT NULL, part INTEGER NOT NULL)")
+        self.other = 0
+
+    def expect(self, part: int, digests: Sequence[bytes]) -> None:
+        """Adds expected digests, each once more."""
+        self._db.execute("BEGIN")
+        self._db.executemany(
+            "INSERT INTO expected VALUES (?, 1) ON CONFLICT (digest) DO UPDATE SET n = n + 1", ((d,) for d in digests)
+        )
+        self._db.executemany("INSERT INTO part VALUES (?, ?)", ((d, part) for d in digests))
+        self._db.execute("COMMIT")
+
+    def found(self, digests: Sequence[bytes]) -> None:
+        """Takes each once from what is expected; what was never expected is counted in `other`."""
+        self._db.execute("BEGIN")
+        cursor = self._db.executemany("UPDATE expected SET n = n - 1 WHERE digest = ?", ((d,) for d in digests))
+        self.other += len(digests) - cursor.rowcount
+        self._db.execute("COMMIT")
+
+    @property
+    def missing(self) -> int:
+        """How many expected ones were not found."""
+        return self._sum("SELECT sum(n) FROM expected WHERE n > 0")
+
+    @property
+    def repeated(self) -> int:
+        """How many were found more often than expected."""
+        return self._sum("SELECT -sum(n) FROM expected WHERE n < 0")
+
+    def missing_by_part(self) -> dict[int, int]:
+        """How many digests of each part are among those that were not found often enough."""
+        rows = self._db.execute(
+            "SELECT part, count(*) FROM part NATURAL JOIN expected WHERE n > 0 GROUP BY part ORDER BY part"
+        )
+        return dict(rows.fetchall())
+
+    def lacking(self, digests: Iterable[bytes]) -> list[int]:
+        """Which of these (by position) were not found often enough."""
+        query = "SELECT 1 FROM expected WHERE digest = ? AND n > 0"
+        return [index for index, digest in enumerate(digests) if self._db.execute(query, (digest,)).fetchone()]
+
+    def close(self) -> None:
+        """Frees the space."""
+        self._db.close()
+
+    def _sum(self, query: str) -> int:
+        return int(self._db.execute(query).fetchone()[0] or 0)

@@ -1,0 +1,280 @@
+"""`airflow ft verify` on real servers: it names what is lacking, and calls nothing else a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from airflow_ft.commands.verify import describe
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import Plan, Proof
+from airflow_ft.core.ports import Store
+from airflow_ft.core.verify import Delivered, SinkReport, verify
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.kafka.verification import verify as verify_kafka
+from airflow_ft.sinks.mysql.verification import verify as verify_mysql
+from airflow_ft.store import open_store
+from airflow_ft.wal import open_wal
+from tests.conftest import TopicFactory
+from tests.integration.kafka_world import World as KafkaWorld
+from tests.integration.real_world import RealWorld, make_world
+from tests.integration.test_mysql_values import CASES
+from tests.sinks.mysql.world import make_world as make_mysql_world
+from tools.servers import Database, Kafka, MariaDb
+from tools.servers.processes import free_port
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        yield store
+
+
+@pytest.fixture
+def world(store: Store, tmp_path: Path, any_mysql_database: Database, kafka: Kafka, topic: str) -> RealWorld:
+    return make_world(store, tmp_path / "wal", any_mysql_database, kafka, topic)
+
+
+def compared(world: RealWorld, *numbers: int) -> dict[str, SinkReport]:
+    def verifier(delivered: Sequence[Delivered], plan: Any) -> Sequence[SinkReport]:
+        with_kind = {"mysql": verify_mysql, "kafka": verify_kafka}[plan.kind]
+        return with_kind(delivered, plan, world.connections(plan.name), open_wal())
+
+    return {report.sink: report for report in verify(world.store, world.pipeline, verifier, numbers)}
+
+
+def send(world: RealWorld, count: int, key: str = "a stranger's") -> None:
+    assert world.kafka is not None
+    producer = Producer({"bootstrap.servers": world.kafka.bootstrap})
+    for i in range(count):
+        producer.produce(world.topic, key=key, value=f"{i}")
+    assert producer.flush(30) == 0
+
+
+def test_what_was_delivered_is_complete_also_beside_others_rows(world: RealWorld) -> None:
+    world.stage(3)
+    world.deliver()
+    send(world, 7)
+    world.database.sql("INSERT INTO orders VALUES (-1, 'a stranger''s'), (-2, NULL)")
+    world.stage(1, rows=0)
+    world.deliver()
+    reports = compared(world)
+    assert all(report.is_complete for report in reports.values()), reports
+    rows, copies = reports["rows"], reports["copies"]
+    assert (rows.numbers, rows.expected, rows.missing, rows.repeated, rows.other) == ((2, 3, 4), 40, 0, 0, 22)
+    assert (copies.expected, copies.missing, copies.repeated) == (40, 0, 0)
+    assert "complete: 40 of 40 rows" in "\n".join(describe(rows))
+
+
+def test_rows_that_are_gone_are_named_by_file_with_samples(world: RealWorld) -> None:
+    world.stage(2)
+    world.deliver()
+    world.database.sql("DELETE FROM orders WHERE id IN (1003, 2004, 2005)")
+    world.database.sql("UPDATE orders SET name = 'another' WHERE id = 2006")
+    report = compared(world)["rows"]
+    assert (report.missing, report.other) == (4, 1)
+    assert [(d.number, d.rows) for d in report.differences] == [(1, 1), (2, 3)]
+    assert report.differences[0].samples == ("1003, order 1003",)
+    text = "\n".join(describe(report))
+    assert "INCOMPLETE: 36 of 40 rows are there" in text and "3 rows of checkpoint 2, rows/part-" in text
+    assert compared(world, 1)["rows"].missing == 1
+
+
+def test_doubled_rows_are_told(world: RealWorld) -> None:
+    world.stage(1)
+    world.deliver()
+    world.database.sql("INSERT INTO orders SELECT * FROM orders WHERE id < 1005")
+    report = compared(world)["rows"]
+    assert (report.missing, report.repeated, report.other) == (0, 5, 0)
+    assert "5 more rows equal delivered ones" in "\n".join(describe(report))
+
+
+def test_equal_rows_of_several_checkpoints_are_counted_together(world: RealWorld) -> None:
+    world.tables = lambda number, rows: dict.fromkeys(  # type: ignore[method-assign]
+        world.sinks, pa.table({"id": pa.array([7, 7, None], pa.int64()), "name": ["x", "x", None]})
+    )
+    world.stage(2)
+    world.deliver()
+    assert all(report.is_complete and not report.repeated for report in compared(world).values())
+    world.database.sql("DELETE FROM orders WHERE id = 7 LIMIT 1")
+    assert compared(world)["rows"].missing == 1
+
+
+def test_it_leaves_nothing_in_the_database(world: RealWorld) -> None:
+    world.stage(1)
+    world.deliver()
+    before = world.server.sql("SHOW TABLES", world.database.name)
+    compared(world)
+    assert world.server.sql("SHOW TABLES", world.database.name) == before
+    assert len(world.ids()) == 20
+
+
+def test_a_checkpoint_in_doubt_is_compared_when_asked_for(world: RealWorld) -> None:
+    """What a person wants to know before `--redeliver`: are the rows there?"""
+    world.stage(1)
+    world.prepare()
+    world.commit("shop")
+    assert compared(world) == {}
+    reports = compared(world, 1)
+    assert reports["rows"].is_complete
+    assert (reports["copies"].missing, reports["copies"].differences[0].rows) == (20, 20)
+    world.deliver()
+    assert compared(world, 1)["copies"].is_complete
+
+
+def test_what_cannot_be_compared_is_refused_with_the_reason(world: RealWorld) -> None:
+    world.stage(1)
+    with pytest.raises(ConfigurationError, match="it is STAGED"):
+        compared(world, 1)
+    with pytest.raises(ConfigurationError, match="no such checkpoint"):
+        compared(world, 9)
+    world.deliver()
+    world.store.prune(world.pipeline, 1)
+    with pytest.raises(ConfigurationError, match="pruned"):
+        compared(world, 1)
+    assert compared(world) == {}
+
+
+def test_a_sink_that_is_away_does_not_keep_the_others_from_being_compared(world: RealWorld) -> None:
+    world.stage(1)
+    world.deliver()
+    world.overrides = {"shop": {"port": free_port()}}
+    reports = compared(world)
+    assert reports["copies"].is_complete
+    assert "comparing table orders" in reports["rows"].error and not reports["rows"].is_complete
+    assert "NOT COMPARED" in "\n".join(describe(reports["rows"]))
+
+
+def test_a_user_without_the_privilege_is_told_which(world: RealWorld) -> None:
+    world.stage(1)
+    world.deliver()
+    user = f"v{world.database.name}"[:30]
+    world.server.sql(f"CREATE USER '{user}'@'%' IDENTIFIED BY 'secret'")
+    world.server.sql(f"GRANT SELECT ON `{world.database.name}`.* TO '{user}'@'%'")
+    try:
+        world.overrides = {"shop": {"login": user, "password": "secret"}}
+        assert "CREATE TEMPORARY TABLES" in compared(world)["rows"].error
+    finally:
+        world.server.sql(f"DROP USER '{user}'@'%'")
+
+
+def test_every_type_of_column_is_compared_exactly(any_mysql_database: Database, tmp_path: Path) -> None:
+    """Complete as delivered; then each column in turn is changed in one row, and that row alone is lacking."""
+    server = "mariadb" if isinstance(any_mysql_database.server, MariaDb) else "mysql"
+    cases = {name: case for name, case in CASES.items() if case.only in ("", server) and name != "only nulls"}
+    columns = ", ".join(f"`{name}` {case.column}" for name, case in cases.items())
+    world = make_mysql_world(any_mysql_database, tmp_path, orders=f"id INT, {columns}")
+    length = max(len(case.values) for case in cases.values())
+    data = {name: pa.array((case.values * length)[:length], case.kind) for name, case in cases.items()}
+    plan = world.plan(orders=pa.table({"id": pa.array(range(length), pa.int32()), **data}))
+    world.deliver(plan)
+
+    def report() -> SinkReport:
+        [found] = verify_mysql([Delivered(plan, None, None)], plan.participants[0], world.connection(), open_wal())
+        return found
+
+    assert report().is_complete, report().differences
+    wrong = []
+    for name in cases:
+        [(row,)] = world.sql(f"SELECT MIN(id) FROM orders WHERE `{name}` IS NOT NULL")
+        world.sql(f"CREATE TABLE kept AS SELECT * FROM orders WHERE id = {row}")
+        world.sql(f"UPDATE orders SET `{name}` = NULL WHERE id = {row}")
+        found = report()
+        if (found.missing, found.other) != (1, 1):
+            wrong.append((name, found.missing, found.other))
+        world.sql(f"DELETE FROM orders WHERE id = {row}")
+        world.sql("INSERT INTO orders SELECT * FROM kept")
+        world.sql("DROP TABLE kept")
+    assert wrong == []
+    assert report().is_complete
+
+
+@pytest.mark.parametrize("column", ["FLOAT", "DOUBLE"])
+def test_the_smallest_difference_counts(mariadb_database: Database, tmp_path: Path, column: str) -> None:
+    world = make_mysql_world(mariadb_database, tmp_path, orders=f"id INT, x {column}")
+    values = pa.array([1.0, 1.0000001, 3.0], pa.float32() if column == "FLOAT" else pa.float64())
+    plan = world.plan(orders=pa.table({"id": pa.array([1, 2, 3], pa.int32()), "x": values}))
+    world.deliver(plan)
+    world.sql("UPDATE orders SET x = 1 WHERE id = 2")
+    [report] = verify_mysql([Delivered(plan, None, None)], plan.participants[0], world.connection(), open_wal())
+    assert report.missing == 1
+
+
+def test_json_and_a_table_that_demands_keys(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_mysql_world(any_mysql_database, tmp_path, orders="id INT PRIMARY KEY, doc JSON, at TIMESTAMP NOT NULL")
+    table = pa.table(
+        {
+            "id": pa.array([1, 2], pa.int32()),
+            "doc": ['{"b": 1, "a": [1, 2]}', None],
+            "at": pa.array([1_700_000_000_000_000, 1_700_000_001_000_000], pa.timestamp("us", "UTC")),
+        }
+    )
+    plan = world.plan(orders=table)
+    world.deliver(plan)
+    [report] = verify_mysql([Delivered(plan, None, None)], plan.participants[0], world.connection(), open_wal())
+    assert report.is_complete, report
+
+
+def delivered_by(world: KafkaWorld, numbers: Sequence[int], rows: int) -> tuple[list[Plan], list[Proof]]:
+    """The proofs as they are recorded: right after each delivery."""
+    plans = [world.checkpoint(number, rows) for number in numbers]
+    proofs = []
+    for plan in plans:
+        world.prepare(plan)
+        proofs.append(world.commit(plan))
+    return plans, proofs
+
+
+class TestKafka:
+    def test_only_committed_records_count_and_nothing_before_or_after(
+        self, kafka: Kafka, tmp_path: Path, topic: str
+    ) -> None:
+        world = KafkaWorld(tmp_path, kafka.bootstrap, {"alerts": KafkaSink(topic=topic, slots=2)})
+        plans, proofs = delivered_by(world, (1, 2, 3), 50)
+        delivered = [Delivered(plans[1], proofs[1], proofs[0])]
+        [report] = verify_kafka(delivered, plans[1].participants[0], world.connection, open_wal())
+        assert (report.expected, report.missing, report.repeated, report.other) == (50, 0, 0, 0)
+        assert report.notes == ()
+
+    def test_keys_headers_partitions_and_times_are_compared(self, kafka: Kafka, tmp_path: Path, topic: str) -> None:
+        sink = KafkaSink(topic=topic, key="k", value="v", partition="p", timestamp="t", headers="h")
+        world = KafkaWorld(tmp_path, kafka.bootstrap, {"alerts": sink})
+        table = pa.table(
+            {
+                "k": pa.array([b"a", None, b"", b"a"], pa.binary()),
+                "v": pa.array([b"1", b"2", None, b"1"], pa.binary()),
+                "p": pa.array([0, 1, 2, 0], pa.int32()),
+                "t": pa.array([1_700_000_000_000 + i for i in range(4)], pa.int64()),
+                "h": pa.array([[("x", b"1"), ("x", None)], [], None, [("y", b"")]], pa.map_(pa.string(), pa.binary())),
+            }
+        )
+        plan = world.plan(1, world.segment(1, {"alerts": table}))
+        world.prepare(plan)
+        proof = world.commit(plan)
+        [report] = verify_kafka([Delivered(plan, proof, None)], plan.participants[0], world.connection, open_wal())
+        assert (report.expected, report.missing, report.other) == (4, 0, 0)
+
+    def test_records_that_retention_has_removed_are_missing_and_explained(
+        self, kafka: Kafka, tmp_path: Path, topic_factory: TopicFactory
+    ) -> None:
+        topic = topic_factory(1)
+        world = KafkaWorld(tmp_path, kafka.bootstrap, {"alerts": KafkaSink(topic=topic)})
+        plans, (first, second) = delivered_by(world, (1, 2), 30)
+        end = second.detail["partitions"][topic]["0"]["last_offset"]
+        place = TopicPartition(topic, 0, end - 9)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        for future in admin.delete_records([place]).values():
+            future.result(30)
+        [report] = verify_kafka(
+            [Delivered(plans[1], second, first)], plans[1].participants[0], world.connection, open_wal()
+        )
+        assert (report.missing, report.expected) == (20, 30)
+        assert "retention" in report.notes[0]
+        assert report.differences[0].number == 2 and "value" in report.differences[0].samples[0]
