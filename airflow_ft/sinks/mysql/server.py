@@ -62,6 +62,11 @@ class LoadLocalRefused(Exception):
     """LOAD DATA LOCAL is switched off somewhere between here and the server."""
 
 
+def new_nonce() -> str:
+    """24 hexadecimal digits that nobody can guess: 96 bits, since an xid has room for no more."""
+    return secrets.token_hex(16)[:24]
+
+
 class ServerParticipant(ABC):
     """One server with all tables that a pipeline writes there. See `airflow_ft.core.ports.Participant`."""
 
@@ -377,7 +382,7 @@ class ServerParticipant(ABC):
         return Session(self._connection, self._limits)
 
     def _announce(self, session: Session, ledger: Ledger, fence: Fence, *, create: bool = False) -> tuple[int, ...]:
-        self._nonce = secrets.token_hex(16)[:24]  # 96 bits: xids hold it beside much else
+        self._nonce = new_nonce()
         self._nonces.add(self._nonce)
         labels = self._labels()
         return announce(session, ledger, fence, self._nonce, self._limits, self._nonces, create=create, branches=labels)

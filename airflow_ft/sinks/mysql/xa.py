@@ -35,7 +35,7 @@ from airflow_ft.sinks.mysql.fencing import (
     still_named,
 )
 from airflow_ft.sinks.mysql.ledger import Ledger
-from airflow_ft.sinks.mysql.server import LoadLocalRefused
+from airflow_ft.sinks.mysql.server import LoadLocalRefused, new_nonce
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.slices import Slice
 from airflow_ft.sinks.mysql.validation import Target
@@ -64,7 +64,9 @@ class XaParticipant(BranchedParticipant):
             raise error.located() from cause
 
     def _preflight(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> Mapping[str, Any]:
-        notes = check_xa(self._open, session, ledger, fence, self._limits)
+        nonce = new_nonce()
+        self._nonces.add(nonce)
+        notes = check_xa(self._open, session, ledger, fence, nonce, self._limits)
         self._clear_the_way(session, ledger, plan, fence)
         self._sweep(session, ledger, plan, fence)
         return {"xa": notes}
@@ -99,10 +101,11 @@ class XaParticipant(BranchedParticipant):
         side_by_side([self._branch(plan, fence, xid, part, targets, use_insert) for xid, part in pairs])
         with closing(self._open()) as session:
             lacking = set(xids) - recover(session).xids
+            still_named(ledger.head(session), fence, self._nonce)  # a newer attempt may have rolled them back
         if lacking:
             raise SinkUnavailableError(
                 f"{len(lacking)} of {len(xids)} branches were prepared, and are not in XA RECOVER.",
-                remedy="a newer attempt may have rolled them back; it is tried again.",
+                remedy="somebody has ended them, or the server forgot them; it is tried again.",
             )
 
     def _branch(

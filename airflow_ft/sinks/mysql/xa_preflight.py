@@ -14,7 +14,6 @@ There is no limit of prepared transactions to check: neither server has one.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -25,6 +24,7 @@ import pymysql
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import Fence
 from airflow_ft.sinks.mysql.failures import Meaning, code_of, describe, meaning
+from airflow_ft.sinks.mysql.fencing import check_owner, hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Limits, Session, is_on
 from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_NOTA, XAER_RMERR, Listed, Xid, owner_of, recover
@@ -34,14 +34,17 @@ SAFE_MYSQL = (8, 0, 30)
 
 
 def check_xa(
-    open_session: Callable[[], Session], session: Session, ledger: Ledger, fence: Fence, limits: Limits
+    open_session: Callable[[], Session], session: Session, ledger: Ledger, fence: Fence, nonce: str, limits: Limits
 ) -> Mapping[str, Any]:
     """Refuses a server on which prepared branches are not safe; returns notes. The ledger must be there.
 
-    Prepares a branch that leaves nothing behind, disconnects, finds it by XA RECOVER and commits it.
+    Prepares a branch that leaves nothing behind, disconnects, finds it by XA RECOVER and commits it. `nonce` is 24 hex
+    digits that were never used. A process that dies in between leaves a branch of number 0, which locks nobody out and
+    is rolled back by the next attempt.
 
     Raises:
         SinkAccessError: with the reason and what to do.
+        FencedError: a newer attempt has ended the branch of this one.
     """
     _check_version(session)
     listed = _listed(session)
@@ -54,14 +57,15 @@ def check_xa(
             " 'local'.",
         )
     owner = owner_of(ledger, fence.installation)
-    xid = Xid(owner, PROBE_NUMBER, fence.epoch, fence.attempt, "test", secrets.token_hex(16)[:24])
+    xid = Xid(owner, PROBE_NUMBER, fence.epoch, fence.attempt, "test", nonce)
     began = time.monotonic()
     with closing(open_session()) as other:
+        hold_lock(other, ledger, fence, xid.nonce, xid.branch)  # else nobody could end it while this process is stopped
         other.run(f"XA START {xid.sql}")
         ledger.touch(other, fence, xid.nonce)
         other.run(f"XA END {xid.sql}")
         other.run(f"XA PREPARE {xid.sql}")
-    _commit_from_here(session, xid, limits)
+    _commit_from_here(session, ledger, fence, xid, limits)
     return {"prepared, found and committed a branch in ms": round((time.monotonic() - began) * 1000, 1)}
 
 
@@ -89,11 +93,14 @@ def _listed(session: Session) -> Listed:
         ) from error
 
 
-def _commit_from_here(session: Session, xid: Xid, limits: Limits) -> None:
+def _commit_from_here(session: Session, ledger: Ledger, fence: Fence, xid: Xid, limits: Limits) -> None:
     """As a recovery would: the connection that prepared it is gone."""
     deadline = time.monotonic() + limits.head_wait
     while True:
         if xid not in recover(session).xids:
+            head = ledger.head(session)
+            if head is not None:
+                check_owner(head, fence)
             raise SinkAccessError(
                 "a branch was prepared, and is gone since its connection was closed.",
                 remedy="something between here and the server (a proxy, a pool) or the server itself does not keep"

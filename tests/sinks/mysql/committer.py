@@ -1,17 +1,19 @@
-"""A process that delivers (or aborts) one plan, to be killed, or stopped at a named place and woken up later.
+"""A process that prepares, delivers or aborts one plan, to be killed, or stopped at a named place and woken up later.
 
-Reads one JSON object from its standard input; prints "ready", then one line of JSON with what became of it.
+Reads one JSON object from its standard input; prints "ready", then one line of JSON with what became of it. A stop is
+one of `STOPS`, or "before REGEX" and "after REGEX" for the first statement whose beginning matches.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,11 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.model import Fence, Plan, Segment
+from airflow_ft.core.model import Fence, Plan, Segment, Vote
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
+from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.participant import open_participant
-from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.session import Limits, Session, Statement
 from airflow_ft.wal import open_wal
 
 STOPS = ("announced", "loading", "before commit", "after commit")
@@ -52,6 +55,21 @@ class StoppingWal:
 
     def open(self, segment: Segment) -> Any:
         return StoppingSegment(self._wal.open(segment), self._stop)
+
+
+def stopping_at(run: Callable[..., Statement], when: str, statement: str, stop: Callable[[], None]) -> Any:
+    """`Session.run`, which stops the process at the first statement that matches."""
+
+    def call(session: Session, sql: str, args: Any = None) -> Statement:
+        fits = re.match(statement, sql) is not None
+        if fits and when == "before":
+            stop()
+        result = run(session, sql, args)
+        if fits and when == "after":
+            stop()
+        return result
+
+    return call
 
 
 def main() -> None:
@@ -86,17 +104,24 @@ def main() -> None:
             setattr(Session, "commit", stopping(False, commit))  # noqa: B010
         case "loading":
             wal = StoppingWal(wal, stop)
+        case other if other:
+            setattr(Session, "run", stopping_at(Session.run, *other.split(" ", 1), stop))  # noqa: B010
 
     plan = Plan.from_json(order["plan"])
     participant = open_participant(
         plan.participants[0], ConnectionInfo(**order["connection"]), wal, Limits(**order["limits"])
     )
     fence = Fence(**order["fence"])
+    vote = None if order["notes"] is None else Vote("shop", fence.attempt, order["voted"], None, order["notes"])
+    slices.MIN_ROWS = 2
     print("ready", flush=True)
     try:
-        commits = order["action"] == "commit"
-        proof = participant.commit(plan, fence) if commits else participant.abort(plan, fence, {})
-        answer = {"outcome": proof.outcome.value, "detail": dict(proof.detail)}
+        if order["action"] == "prepare":
+            answer: dict[str, Any] = {"notes": dict(participant.prepare(plan, fence))}
+        else:
+            commits = order["action"] == "commit"
+            proof = participant.commit(plan, fence, vote) if commits else participant.abort(plan, fence, {})
+            answer = {"outcome": proof.outcome.value, "detail": dict(proof.detail)}
     except AirflowFtError as error:
         answer = {"error": type(error).__name__, "message": str(error)}
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
@@ -115,6 +140,8 @@ class Committer:
         *,
         stop: str = "",
         action: str = "commit",
+        notes: Mapping[str, Any] | None = None,
+        voted: int = 0,
     ) -> None:
         self._order = {
             "plan": plan.to_json(),
@@ -123,6 +150,8 @@ class Committer:
             "limits": asdict(limits),
             "stop": stop,
             "action": action,
+            "notes": notes,
+            "voted": voted,
         }
 
     def __enter__(self) -> Committer:

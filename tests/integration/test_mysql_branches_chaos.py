@@ -1,0 +1,236 @@
+"""Kills, zombies, lost replies and restarts of the server while rows are in several branches (I2, I3, I5, I6, I7)."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.errors import SinkUnavailableError
+from airflow_ft.core.model import Outcome, Plan
+from airflow_ft.sinks.mysql import slices
+from tests.integration.test_mysql_xa import end_all, prepared
+from tests.sinks.mysql.committer import Committer
+from tests.sinks.mysql.proxy import CuttingProxy
+from tests.sinks.mysql.world import MySqlWorld, make_world, vote_for
+from tools.servers import Database, MariaDb, MySql
+
+ROWS = 150_000  # more than one batch in a branch, so that a process can stop between two
+LEDGER = "INSERT INTO .*airflow_ft_ledger.* VALUES .%s, %s, %s, %s, %s, %s"  # a marker, not the preflight's row
+OF_ROWS = "'aft.[0-9a-f]+.1'"  # a branch of checkpoint 1, not the preflight's
+IN_PREPARE = (
+    "after XA PREPARE",  # in the preflight
+    f"before XA START {OF_ROWS}", f"before {LEDGER}", f"after {LEDGER}", "loading", f"before XA END {OF_ROWS}",
+    f"before XA PREPARE {OF_ROWS}", f"after XA PREPARE {OF_ROWS}",
+)  # fmt: skip
+IN_COMMIT = ("announced", "before XA COMMIT", "after XA COMMIT", "before commit", "after commit")
+IN_ABORT = ("before XA ROLLBACK", "after XA ROLLBACK", "announced", f"after {LEDGER}", "before commit", "after commit")
+
+
+@pytest.fixture(autouse=True)
+def small_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "MIN_ROWS", 2)
+
+
+@pytest.fixture
+def world(any_mysql_database: Database, tmp_path: Path) -> Iterator[MySqlWorld]:
+    world = make_world(any_mysql_database, tmp_path).use("xa", branches=2)  # no unique key: only the markers help
+    yield world
+    end_all(world)
+
+
+def many(first: int, count: int) -> pa.Table:
+    ids = np.arange(first, first + count)
+    return pa.table({"id": ids, "name": pa.array(ids).cast(pa.string())})
+
+
+def process(world: MySqlWorld, plan: Plan, attempt: int, stop: str, **arguments: Any) -> Committer:
+    return Committer(plan, world.connection(), world.fence(1, attempt), world.limits, stop=stop, **arguments)
+
+
+def prepare(world: MySqlWorld, plan: Plan, attempt: int) -> Mapping[str, Any]:
+    return world.participant(plan).prepare(plan, world.fence(1, attempt))
+
+
+def commit(world: MySqlWorld, plan: Plan, attempt: int, notes: Mapping[str, Any], voted: int) -> Any:
+    return world.participant(plan).commit(plan, world.fence(1, attempt), vote_for(notes, voted))
+
+
+def is_exact(world: MySqlWorld, rows: int) -> bool:
+    return world.sql("SELECT COUNT(*), COUNT(DISTINCT id) FROM orders") == [(rows, rows)]
+
+
+# --- xa --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("end", ["killed", "woken"])
+@pytest.mark.parametrize("stop", IN_PREPARE)
+def test_a_prepare_that_stopped_anywhere_is_made_good_by_the_next_attempt(
+    world: MySqlWorld, stop: str, end: str
+) -> None:
+    plan = world.plan(orders=many(1, ROWS))
+    prepare(world, plan, 1)  # makes the tables, so that the stop is met in the branches; rolled back by the next
+    with process(world, plan, 2, stop, action="prepare") as other:
+        other.wait_until_stopped()
+        if end == "killed":
+            other.kill()
+        notes = prepare(world, plan, 3)
+        assert len(prepared(world)) == 2 and world.count() == 0
+        if end == "woken":
+            other.wake()
+            answer = other.answer()
+            assert answer["error"] == "FencedError", answer["message"]
+        proof = commit(world, plan, 4, notes, 3)
+    assert "redelivered" not in proof.detail
+    assert is_exact(world, ROWS) and prepared(world) == []
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("stop", IN_PREPARE)
+def test_a_prepare_that_wakes_after_an_abort_leaves_nothing(world: MySqlWorld, stop: str) -> None:
+    plan = world.plan(orders=many(1, ROWS))
+    prepare(world, plan, 1)
+    with process(world, plan, 2, stop, action="prepare") as zombie:
+        zombie.wait_until_stopped()
+        assert world.participant(plan).abort(plan, world.fence(1, 3), {}).outcome is Outcome.ABORTED
+        assert prepared(world) == []
+        zombie.wake()
+        assert "error" in zombie.answer()
+    assert prepared(world) == [] and world.count() == 0
+    following = world.plan_of(2, *plan.segments, world.segment(2, {"orders": many(ROWS + 1, 10)}))
+    commit(world, following, 5, prepare(world, following, 4), 4)
+    assert is_exact(world, ROWS + 10)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("end", ["killed", "woken"])
+@pytest.mark.parametrize("stop", IN_COMMIT)
+def test_a_commit_that_stopped_anywhere_is_finished_by_the_next_attempt(world: MySqlWorld, stop: str, end: str) -> None:
+    plan = world.plan(orders=many(1, 1000))
+    notes = prepare(world, plan, 1)
+    with process(world, plan, 2, stop, notes=notes, voted=1) as other:
+        other.wait_until_stopped()
+        if end == "killed":
+            other.kill()
+        proof = commit(world, plan, 3, notes, 1)
+        assert proof.outcome is Outcome.COMMITTED and "redelivered" not in proof.detail
+        if end == "woken":
+            other.wake()
+            answer = other.answer()
+            assert answer.get("error") == "FencedError" or answer["outcome"] == "committed"
+    assert is_exact(world, 1000) and prepared(world) == []
+    assert world.participant(plan).proof(plan) == proof
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("stop", IN_ABORT)
+def test_an_abort_that_was_killed_anywhere_is_finished_by_the_next_attempt(world: MySqlWorld, stop: str) -> None:
+    plan = world.plan(orders=many(1, 1000))
+    prepare(world, plan, 1)
+    with process(world, plan, 2, stop, action="abort") as other:
+        other.wait_until_stopped()
+        other.kill()
+        assert world.participant(plan).abort(plan, world.fence(1, 3), {}).outcome is Outcome.ABORTED
+    assert prepared(world) == [] and world.count() == 0
+    assert {row[1] for row in world.markers()} == {"aborted"}
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("kind", ["lost request", "lost reply"])
+@pytest.mark.parametrize("statement", ["XA START", "airflow_ft_ledger", "LOAD DATA", "XA END", "XA PREPARE"])
+def test_a_lost_request_or_reply_in_prepare_is_repeated(world: MySqlWorld, kind: str, statement: str) -> None:
+    plan = world.plan(orders=many(1, 1000))
+    prepare(world, plan, 1)
+    with CuttingProxy(world.server.port) as proxy:
+        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        proxy.cut(kind, statement.encode())
+        notes = prepare(world, plan, 2)
+        assert proxy.cuts == 1 and len(prepared(world)) == 2
+    world.port = None
+    assert "redelivered" not in commit(world, plan, 3, notes, 2).detail
+    assert is_exact(world, 1000)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("kind", ["lost request", "lost reply"])
+@pytest.mark.parametrize("statement", ["XA RECOVER", "XA COMMIT", "`branch` <>", "\x03COMMIT"])
+def test_a_lost_request_or_reply_in_commit_is_settled_by_the_markers(
+    world: MySqlWorld, kind: str, statement: str
+) -> None:
+    plan = world.plan(orders=many(1, 1000))
+    notes = prepare(world, plan, 1)
+    with CuttingProxy(world.server.port) as proxy:
+        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        proxy.cut(kind, statement.encode())
+        proof = commit(world, plan, 2, notes, 1)
+        assert proxy.cuts == 1
+    assert "redelivered" not in proof.detail
+    assert is_exact(world, 1000) and prepared(world) == []
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "options"), [(MariaDb, {}), (MariaDb, {"log_bin": "binlog"}), (MySql, {})])
+def test_prepared_branches_outlive_kills_of_the_server(
+    own_server: Callable[..., Any], tmp_path: Path, kind: type[Any], options: dict[str, str]
+) -> None:
+    """Killed while prepared, while committing and right after the proof: it is there, once, and stays."""
+    moments = random.Random(11)
+    with Database.fresh(own_server(kind, **options)) as database:
+        world = make_world(database, tmp_path).use("xa", branches=4)
+        for round_ in range(1, 6):
+            plan = world.plan(orders=many(round_ * 1_000_000, 20_000))
+            notes = prepare(world, plan, 10 * round_)
+            world.server.kill()
+            world.server.start()
+            assert len(prepared(world)) == 4
+
+            def deliver(plan: Plan = plan, notes: Any = notes, round_: int = round_) -> None:
+                with suppress(SinkUnavailableError):
+                    commit(world, plan, 10 * round_ + 1, notes, 10 * round_)
+
+            thread = threading.Thread(target=deliver)
+            thread.start()
+            time.sleep(moments.uniform(0, 0.1))  # not a wait: the moment of the kill
+            world.server.kill()
+            thread.join()
+            world.server.start()
+            proof = commit(world, plan, 10 * round_ + 2, notes, 10 * round_)
+            world.server.kill()  # the proof was read: nothing of this number may come back
+            world.server.start()
+            assert world.participant(plan).proof(plan) == proof and "redelivered" not in proof.detail
+            assert is_exact(world, 20_000 * round_) and prepared(world) == []
+            world.predecessor = plan.number
+
+
+# --- parallel --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("end", ["killed", "woken"])
+@pytest.mark.parametrize("stop", ["announced", f"after {LEDGER}", "loading", "before commit", "after commit"])
+def test_a_parallel_delivery_that_stopped_anywhere_is_finished_by_the_next_attempt(
+    world: MySqlWorld, stop: str, end: str
+) -> None:
+    world.use("parallel")
+    plan = world.plan(orders=many(1, ROWS))
+    prepare(world, plan, 1)
+    with process(world, plan, 2, stop) as other:
+        other.wait_until_stopped()
+        if end == "killed":
+            other.kill()
+        proof = world.participant(plan).commit(plan, world.fence(1, 3))
+        assert proof.counts == {"orders": ROWS} and is_exact(world, ROWS)
+        if end == "woken":
+            other.wake()
+            assert other.answer()["error"] == "FencedError"
+    assert is_exact(world, ROWS) and world.participant(plan).proof(plan) == proof
