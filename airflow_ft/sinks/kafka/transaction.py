@@ -5,6 +5,7 @@ A producer that failed in any way is thrown away; what it did is in the token, f
 
 from __future__ import annotations
 
+import ctypes
 import json
 import time
 from collections import defaultdict
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from airflow_ft.sinks.kafka.client import KafkaClients
 from airflow_ft.sinks.kafka.records import Records
@@ -96,6 +97,15 @@ class _Statistics:
         return ProducerIdentity(known["producer_id"], known["producer_epoch"])
 
 
+def _keep_for_ever(producer: Producer) -> None:
+    """Keeps a producer with a fatal error until the process ends, and from being destroyed even then.
+
+    Librdkafka 2.16.0 corrupts its heap now and then when it destroys one (SIGABRT or SIGSEGV; see docs/findings.md).
+    Such a producer was fenced, so its process does not live long.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(producer))
+
+
 class OwnedGroup(Protocol):
     """The transactional id, and the group of the same name whose offset is the token (`slot.Slot`)."""
 
@@ -120,6 +130,7 @@ class Transaction:
         forced = {"statistics.interval.ms": 100, "stats_cb": self._statistics, **hold} if hold is not None else {}
         self._producer = clients.producer(slot.group, limits, forced)
         self._open = False
+        self._is_fatal = False
         try:
             self._until_done("initialising the transactional id", self._producer.init_transactions)
         except ProducerLostError:
@@ -216,8 +227,10 @@ class Transaction:
         if self._open:
             self._open = False
             # Whatever goes wrong here, the id's next init aborts the transaction, or the coordinator's time-out does.
-            with suppress(KafkaException, SystemError, BufferError):
+            with suppress(ProducerLostError, BufferError), self._failures("aborting"):
                 self._producer.abort_transaction(_ABORT_SECONDS)
+        if self._is_fatal:
+            _keep_for_ever(self._producer)
         del self._producer  # not close(): that would wait for brokers without a bound
 
     def _until_done(self, doing: str, call: Callable[[float], object]) -> None:
@@ -238,11 +251,22 @@ class Transaction:
         try:
             yield
         except KafkaException as failure:
-            raise ProducerLostError(failure.args[0], doing) from failure
+            raise ProducerLostError(self._cause(failure.args[0]), doing) from failure
         except SystemError as failure:  # how a fatal error inside a callback surfaces; its cause says which
             cause = failure.__cause__
             known = cause.args[0] if isinstance(cause, KafkaException) else KafkaError(KafkaError._FATAL)
-            raise ProducerLostError(known, doing) from failure
+            raise ProducerLostError(self._cause(known), doing) from failure
+
+    def _cause(self, error: KafkaError) -> KafkaError:
+        """What is behind 'fatal error', which is all that `produce` says of a producer that was fenced meanwhile."""
+        if error.code() == KafkaError._FATAL:
+            with suppress(SystemError, BufferError):
+                try:
+                    self._producer.poll(0)  # the error itself waits there
+                except KafkaException as failure:
+                    error = failure.args[0]
+        self._is_fatal = self._is_fatal or error.fatal() or error.code() == KafkaError._FATAL
+        return error
 
     @staticmethod
     def _check(tally: Tally, doing: str) -> None:
