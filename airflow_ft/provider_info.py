@@ -31,6 +31,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ft.operators.commit",
                     "airflow_ft.operators.confirm",
                     "airflow_ft.operators.doctor",
+                    "airflow_ft.operators.sweep",
                 ],
             }
         ],

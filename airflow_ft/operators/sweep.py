@@ -1,0 +1,111 @@
+"""`RecoverAllOperator`: recovery of every pipeline from time to time, its gauges, and the alert."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_ft import metrics, settings
+from airflow_ft.core.errors import TerminalError, TransientError
+from airflow_ft.core.lease import Worker
+from airflow_ft.core.sweep import ORPHAN_AGE, Swept, health, recover_all
+from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RecoverAllOperator(BaseOperator):
+    """Settles what has been in doubt for `orphan_age` in all pipelines of a decision log, and says how they stand.
+
+    Runs beside the pipelines' own DAGs: whoever is at work is left alone, and STAGED checkpoints are. While the
+    decision log is out of reach it does nothing. It fails, after all was done, when a pipeline needs a person, so that
+    an `on_failure_callback` (an Airflow notifier) is the alert.
+
+    Args:
+        pipelines: only these; None: all that the decision log knows.
+        store: as of `CheckpointOperator`.
+        orphan_age: how long something must have been in doubt.
+        patience: an undelivered checkpoint that is older needs a person; None: for ever young.
+        threads: how many pipelines are settled side by side.
+
+    Result: {pipeline: {"settled": {number: state}, "undelivered_age": seconds, "left_alone": why, "error": what}}.
+    """
+
+    template_fields: Sequence[str] = ("store", "pipelines")
+    ui_color = "#e8f4ea"
+
+    def __init__(
+        self,
+        *,
+        pipelines: Sequence[str] | None = None,
+        store: str | None = None,
+        orphan_age: timedelta = ORPHAN_AGE,
+        patience: timedelta | None = timedelta(hours=1),
+        threads: int = 8,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pipelines = pipelines
+        self.store = check_store(store)
+        self.orphan_age = orphan_age
+        self.patience = patience
+        self.threads = threads
+
+    def execute(self, context: Context) -> Any:
+        """Recovers, sends gauges, and fails when somebody has to act."""
+        try:
+            return self._sweep(context)
+        except TerminalError as error:
+            raise AirflowFailException(str(error)) from error
+        except TransientError as error:
+            raise AirflowException(str(error)) from error
+
+    def _sweep(self, context: Context) -> dict[str, Any]:
+        ti = context.get("ti")
+        task = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" if ti is not None else "recovery"
+        worker = Worker(task=task, try_number=ti.try_number if ti is not None else 1)
+        result: dict[str, Any] = {}
+        needs: list[str] = []
+        with closing(open_configured_store(self.store)) as store:
+            swept = recover_all(
+                store,
+                participant_factory(),
+                worker,
+                pipelines=self.pipelines,
+                orphan_age=self.orphan_age,
+                lease_seconds=settings.lease_seconds(),
+                threads=self.threads,
+            )
+            for each in swept:
+                found = health(store, each.pipeline, self.patience)
+                metrics.emit(found)
+                self._tell(each)
+                result[each.pipeline] = {
+                    "settled": {str(number): state.value for number, state in each.recovery.settled},
+                    "undelivered_age": found.undelivered.total_seconds(),
+                    "left_alone": each.left_alone,
+                    "error": str(each.error) if each.error else "",
+                }
+                if found.needs:
+                    needs.append(f"{each.pipeline}: {found.needs}")
+                elif isinstance(each.error, TerminalError):
+                    needs.append(f"{each.pipeline}: {each.error}")
+        if needs:
+            raise AirflowFailException(
+                "somebody has to act. " + "; ".join(needs) + " Remedy: `airflow ft in-doubt` says what each sink holds."
+            )
+        return result
+
+    def _tell(self, swept: Swept) -> None:
+        for number, state in swept.recovery.settled:
+            self.log.info("%s: checkpoint %d was in doubt: it is %s now", swept.pipeline, number, state)
+        if swept.left_alone:
+            self.log.info("%s was left alone: %s", swept.pipeline, swept.left_alone)
+        if swept.error is not None:
+            self.log.warning("%s could not be settled: %s", swept.pipeline, swept.error)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_ft.core import steps
+from airflow_ft.core.model import CheckpointState, HaltReason
+from airflow_ft.operators.sweep import RecoverAllOperator
+from tests.core.systems import Systems
+from tests.core.world import PIPELINE, World
+
+pytestmark = pytest.mark.airflow
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    world = World(tmp_path)
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
+    monkeypatch.setattr("airflow_ft.operators.sweep.participant_factory", lambda: Systems(world.systems))
+    monkeypatch.setattr("airflow_ft.settings.lease_seconds", lambda: 0.03)
+    with closing(world.store):
+        yield world
+
+
+@pytest.fixture
+def gauges(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    from airflow.sdk.observability import stats
+
+    found: dict[str, float] = {}
+    monkeypatch.setattr(stats, "gauge", lambda name, value, **_: found.update({name: value}))
+    return found
+
+
+def prepared(world: World) -> None:
+    world.stage(1)
+    for name in world.delivery.names:
+        steps.prepare_step(world.context(), world.delivery, world.config, name)
+
+
+def run(**arguments: Any) -> Any:
+    return RecoverAllOperator(task_id="recover", orphan_age=timedelta(0), **arguments).execute({})  # type: ignore[arg-type]
+
+
+def test_it_settles_and_measures(world: World, gauges: dict[str, float]) -> None:
+    prepared(world)
+    assert run()[PIPELINE]["settled"] == {"1": "COMPLETED"}
+    assert gauges[f"airflow_ft.undelivered_age.{PIPELINE}"] == 0
+    assert gauges[f"airflow_ft.needs_attention.{PIPELINE}"] == 0
+    assert gauges[f"airflow_ft.since_confirmed.{PIPELINE}"] >= 0
+
+
+def test_it_fails_when_somebody_has_to_act_after_all_was_done(world: World, gauges: dict[str, float]) -> None:
+    prepared(world)
+    world.store.register("other")
+    world.store.halt("other", HaltReason.TOKEN_LOST, "it is gone.")
+    with pytest.raises(AirflowFailException, match=r"other: it is HALTED.*airflow ft in-doubt"):
+        run()
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.COMPLETED
+    assert gauges["airflow_ft.needs_attention.other"] == 1
+    assert run(pipelines=[PIPELINE])[PIPELINE]["settled"] == {}
+
+
+def test_patience_ends(world: World, gauges: dict[str, float]) -> None:
+    world.stage(1)
+    assert run()[PIPELINE]["undelivered_age"] > 0
+    with pytest.raises(AirflowFailException, match="checkpoint 1 was published"):
+        run(patience=timedelta(0))
+
+
+def test_a_decision_log_that_is_away_lets_airflow_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", "postgresql://ada:sesame@127.0.0.1:1/db?connect_timeout=2")
+    with pytest.raises(AirflowException, match="cannot be reached") as caught:
+        run()
+    assert not isinstance(caught.value, AirflowFailException)
+    assert "sesame" not in str(caught.value)
+
+
+def test_the_example_dag_recovers_and_alerts(
+    world: World, gauges: dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag: Any = DagBag(dag_folder=str(ROOT / "dags" / "airflow_ft_recovery.py"), safe_mode=False)
+    [task] = bag.dags["airflow_ft_recovery"].tasks
+    task.orphan_age = timedelta(0)
+    prepared(world)
+    assert task.execute({})[PIPELINE]["settled"] == {"1": "COMPLETED"}
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
+    with pytest.raises(AirflowFailException) as caught:
+        task.execute({})
+    [notifier] = task.on_failure_callback
+    with caplog.at_level("ERROR"):
+        notifier.notify({"exception": caught.value})
+    assert "orders: it is HALTED (TOKEN_LOST)" in caplog.text
