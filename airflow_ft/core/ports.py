@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from airflow_ft.core.model import (
     AbortReason,
@@ -30,6 +30,8 @@ from airflow_ft.core.model import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from airflow_ft.core.config import CheckpointConfig
 
 
 class Store(Protocol):
@@ -325,6 +327,14 @@ class SinkSpec(Protocol):
 
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan, without secrets; what the participant reads back."""
+
+
+@runtime_checkable
+class HoldingSinkSpec(SinkSpec, Protocol):
+    """A sink that holds something open between prepare and commit, and not for ever."""
+
+    def check_checkpointing(self, config: CheckpointConfig) -> None:
+        """ConfigurationError when it cannot be held as long as a checkpoint may take."""
 
 
 class ParticipantFactory(Protocol):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core import steps
 from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.ports import SinkSpec
+from airflow_ft.core.ports import HoldingSinkSpec, SinkSpec
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.confirm import checkpoint_settings
 from airflow_ft.templates import rebuild, spec_fields
@@ -48,6 +49,8 @@ class PrepareOperator(CheckpointOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if checkpointing is None or isinstance(checkpointing, CheckpointConfig):  # else it may still contain Jinja
+            _check_holding(sinks, checkpointing or CheckpointConfig())
         self.participant = participant
         self.sinks = {name: spec_fields(sink) for name, sink in sinks.items()}
         self._sink_classes: dict[str, type[SinkSpec]] = {name: type(sink) for name, sink in sinks.items()}
@@ -56,9 +59,22 @@ class PrepareOperator(CheckpointOperator):
 
     def step(self, run: steps.Context, context: Context) -> Any:
         """Plans and votes; a refusal aborts the checkpoint and rewinds the pipeline."""
-        delivery = plan_delivery(rebuild(self._sink_classes, self.sinks), self.commit_point)
+        sinks = rebuild(self._sink_classes, self.sinks)
+        delivery = plan_delivery(sinks, self.commit_point)
         config = CheckpointConfig.from_json(self.checkpointing)
+        _check_holding(sinks, config)
         prepared = steps.prepare_step(run, delivery, config, self.participant)
         for reason in delivery.reasons:
             self.log.info("plan: %s", reason)
         return {"numbers": {str(checkpoint.number): checkpoint.state.value for checkpoint in prepared}}
+
+
+def _check_holding(sinks: Mapping[str, SinkSpec], config: CheckpointConfig) -> None:
+    """ConfigurationError, naming the sink, when one cannot hold its rows as long as a checkpoint may take."""
+    for name, sink in sinks.items():
+        if isinstance(sink, HoldingSinkSpec):
+            try:
+                sink.check_checkpointing(config)
+            except ConfigurationError as error:
+                error.located(sink=name)
+                raise

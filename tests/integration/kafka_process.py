@@ -21,14 +21,15 @@ import pyarrow as pa
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import Fence, Plan, Segment, Vote
 from airflow_ft.core.ports import ConnectionInfo, WalFile
+from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.participant import open_participant
 from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 from airflow_ft.wal import open_wal
 
 POINTS = {
-    "before the token": (Transaction, "write", False),
-    "after the token": (Transaction, "write", True),
+    "before the token": (PlanContent, "send", True),
+    "after the token": (Transaction, "identity", False),
     "before EndTxn": (TransactionCoordinator, "end", False),
     "after EndTxn": (TransactionCoordinator, "end", True),
 }

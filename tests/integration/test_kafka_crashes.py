@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +12,11 @@ from typing import Any
 import pytest
 
 from airflow_ft.core.errors import FencedError, SinkUnavailableError
-from airflow_ft.core.model import Fence, Outcome, Plan
+from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
+from tests.integration.kafka_children import Children, await_stopped, await_working, children, kill, outcome, wake
 from tests.integration.kafka_world import World, expected_ids, read, read_ids
 from tools.servers import Kafka
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -35,59 +27,13 @@ def world(kafka: Kafka, topic: str, tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a delivering process; all are killed at the end."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def begin(world: World, plan: Plan, fence: Fence, step: str = "commit", stop_before_batch: int = 0) -> Any:
-        job = tmp_path / f"job-{uuid.uuid4().hex}.json"
-        job.write_text(
-            json.dumps(
-                {
-                    "extra": dict(world.connection.extra),
-                    "plan": plan.to_json(),
-                    "epoch": fence.epoch,
-                    "attempt": fence.attempt,
-                    "step": step,
-                    "stop_before_batch": stop_before_batch,
-                }
-            )
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-m", "tests.integration.kafka_process", str(job)],
-            cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,  # an unexpected end must say why
-            text=True,
-        )
-        processes.append(process)
-        return process
-
-    yield begin
-    for process in processes:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-
-def await_stopped(process: subprocess.Popen[str], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        assert process.poll() is None, "it ended instead of stopping"
-        assert time.monotonic() < deadline, "it did not stop"
-        time.sleep(0.01)
-
-
-def outcome(process: subprocess.Popen[str]) -> str:
-    text, _ = process.communicate(timeout=90)
-    assert process.returncode == 0, f"ended with status {process.returncode}:\n{text}"
-    return text.split()[-1]
+def start(tmp_path: Path) -> Iterator[Children]:
+    with children(tmp_path) as started:
+        yield started
 
 
 def test_a_zombie_that_wakes_up_in_its_transaction_changes_nothing(
-    world: World, kafka: Kafka, topic: str, start: Start
+    world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     plan = world.checkpoint(1, 50_000)
     world.prepare(plan)
@@ -98,7 +44,7 @@ def test_a_zombie_that_wakes_up_in_its_transaction_changes_nothing(
     world.deliver(2, 10)
     wanted = expected_ids((1, 50_000), (2, 10))
     assert read_ids(kafka.bootstrap, topic) == wanted
-    zombie.send_signal(signal.SIGCONT)
+    wake(zombie)
     assert outcome(zombie) == "FencedError"
     assert read_ids(kafka.bootstrap, topic) == wanted
     uncommitted = len(read(kafka.bootstrap, topic, "read_uncommitted"))
@@ -108,7 +54,7 @@ def test_a_zombie_that_wakes_up_in_its_transaction_changes_nothing(
 
 
 def test_a_take_over_alone_shuts_out_a_stopped_transaction(
-    world: World, kafka: Kafka, topic: str, start: Start
+    world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     plan = world.checkpoint(1, 50_000)
     world.prepare(plan)
@@ -117,7 +63,7 @@ def test_a_take_over_alone_shuts_out_a_stopped_transaction(
     world.epoch = 2
     participant = world.open(plan)
     assert participant.abort(plan, world.fence(), {"why": "test"}).outcome is Outcome.ABORTED
-    zombie.send_signal(signal.SIGCONT)
+    wake(zombie)
     assert outcome(zombie) == "FencedError"
     assert read_ids(kafka.bootstrap, topic) == []
     assert participant.proof(plan) is None
@@ -127,7 +73,7 @@ def test_a_take_over_alone_shuts_out_a_stopped_transaction(
 
 
 def test_a_twin_of_the_same_epoch_that_comes_late_finds_the_delivery(
-    world: World, kafka: Kafka, topic: str, start: Start
+    world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     """An older attempt of the same epoch is treated like an older epoch."""
     plan = world.checkpoint(1, 20_000)
@@ -135,12 +81,14 @@ def test_a_twin_of_the_same_epoch_that_comes_late_finds_the_delivery(
     twin = start(world, plan, world.fence(), stop_before_batch=10)
     await_stopped(twin)
     world.commit(plan)
-    twin.send_signal(signal.SIGCONT)
+    wake(twin)
     assert outcome(twin) == "FencedError"
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 20_000))
 
 
-def test_two_processes_that_deliver_at_once_deliver_once(world: World, kafka: Kafka, topic: str, start: Start) -> None:
+def test_two_processes_that_deliver_at_once_deliver_once(
+    world: World, kafka: Kafka, topic: str, start: Children
+) -> None:
     plan = world.checkpoint(1, 30_000)
     world.prepare(plan)
     both = [start(world, plan, world.fence()) for _ in range(2)]
@@ -154,7 +102,7 @@ def test_two_processes_that_deliver_at_once_deliver_once(world: World, kafka: Ka
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_at_any_moment_and_delivered_again_is_exactly_once(
-    seed: int, world: World, kafka: Kafka, topic: str, start: Start
+    seed: int, world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     chance = random.Random(seed)
     wanted: list[tuple[int, int]] = []
@@ -164,11 +112,9 @@ def test_killed_at_any_moment_and_delivered_again_is_exactly_once(
             if step == "commit":
                 world.prepare(plan)
             process = start(world, plan, world.fence(), step)
-            assert process.stdout is not None
-            assert process.stdout.readline() == "working\n"
+            await_working(process)
             time.sleep(chance.uniform(0, 0.06 if step == "prepare" else 0.5))  # the seeded moment, not a wait
-            process.kill()
-            process.wait()
+            kill(process)
         assert world.commit(plan).counts == {"alerts": 30_000}
         wanted.append((number, 30_000))
     assert read_ids(kafka.bootstrap, topic) == expected_ids(*wanted)
@@ -247,7 +193,7 @@ def test_a_broker_that_freezes_in_the_middle_is_given_up_and_delivered_later(
 
 
 def test_an_older_owner_does_not_even_disturb_the_newer_ones_transaction(
-    world: World, kafka: Kafka, topic: str, start: Start
+    world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     plan = world.checkpoint(1, 50_000)
     world.prepare(plan)
@@ -266,6 +212,6 @@ def test_an_older_owner_does_not_even_disturb_the_newer_ones_transaction(
     with pytest.raises(FencedError):
         participant.abort(plan, old, {})
     participant.close()
-    os.kill(owner.pid, signal.SIGCONT)
+    wake(owner)
     assert outcome(owner) == "committed"
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50_000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
@@ -344,4 +345,33 @@ def test_each_missing_privilege_is_named_and_the_granted_ones_suffice(
     notes = world.prepare(plan)
     assert any("DESCRIBE_CONFIGS" in note for note in notes.values())
     assert world.commit(plan).counts == {"alerts": 5}
+    assert "writer-secret" not in caplog.text
+
+
+def test_the_same_privileges_suffice_to_hold_a_transaction_and_no_log_has_the_password(
+    secured: SecuredKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    allow(
+        secured,
+        ("TOPIC", "airflow_ft.", "READ"),
+        ("GROUP", "airflow_ft.", "READ"),
+        ("TRANSACTIONAL_ID", "airflow_ft.", "WRITE"),
+        ("TOPIC", "held", "DESCRIBE"),
+        ("TOPIC", "held", "WRITE"),
+    )
+    secured.create_topic("held", 2)
+    if "airflow_ft.tokens" not in secured.admin().list_topics(timeout=30).topics:
+        secured.create_topic("airflow_ft.tokens", 1)
+    world = World(
+        tmp_path,
+        secured.bootstrap,
+        {"alerts": KafkaSink(topic="held", strategy="held")},
+        extra=as_user(secured, "writer", "writer-secret"),
+    )
+    plan = world.checkpoint(1, 5)
+    ((_, held),) = world.prepare(plan)["held"].items()
+    assert held["timeout_ms"] == 900_000, "the brokers' settings may not be read: Kafka's default is assumed"
+    assert world.commit(plan).detail["attempt"] == world.votes[1].prepared
+    assert "kafka.net" in caplog.text, "the second client does write to the log"
     assert "writer-secret" not in caplog.text

@@ -121,6 +121,18 @@ def test_a_dag_with_it_is_serialised_and_shows_no_change_at_the_next_parse() -> 
     DagSerialization.deserialize_dag(first)
 
 
+def test_a_sink_with_a_time_out_is_serialised_too() -> None:
+    held = KafkaSink(topic="alerts", strategy="held", transaction_timeout=timedelta(minutes=10))
+
+    def once() -> dict[str, Any]:
+        dag = DAG("d", schedule=None)
+        pipeline(dag, sinks={"alerts": held})
+        return DagSerialization.serialize_dag(dag)
+
+    assert once() == once()
+    DagSerialization.deserialize_dag(once())
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -132,6 +144,13 @@ def test_a_dag_with_it_is_serialised_and_shows_no_change_at_the_next_parse() -> 
         ({"optional_sinks": ["rejected"]}, "rejected"),
         ({"sinks": {"orders": MySqlSink(table="orders", conn_id="{{ var.value.x }}")}}, "connection id"),
         ({"sinks": {"orders": MySqlSink(table="orders", conn_id="a/b")}}, "'a/b'"),
+        (
+            {
+                "sinks": {"alerts": KafkaSink(topic="alerts", strategy="held")},
+                "checkpointing": CheckpointConfig(timeout=timedelta(minutes=16)),
+            },
+            "sink 'alerts'.*shorter than CheckpointConfig.timeout",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_when_the_dag_is_parsed(dag: DAG, changes: dict[str, Any], words: str) -> None:

@@ -82,7 +82,7 @@ class HeldParticipant(KafkaParticipant):
             if slot.group not in held or (token is not None and token.number >= plan.number):
                 continue
             if self._coordinator.end(slot.group, _identity(held[slot.group]), commit=True) is Ending.DONE:
-                slot.read_token(fence)  # waits for the marker: from here on the token proves it
+                slot.await_number(plan.number, fence)  # from here on the token proves it
             else:
                 log.warning(
                     "checkpoint %d: transactional id %s: the transaction that was held is gone (time-out, another"

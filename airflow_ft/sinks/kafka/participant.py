@@ -127,11 +127,13 @@ class KafkaParticipant:
         """What the tokens say now. None: not delivered, or so long ago that the tokens no longer know its digest.
 
         A proof is given only when read_committed readers can see the records. SinkUnavailableError while a
-        transaction that writes the token is open.
+        transaction that may write this number is open.
         """
         tokens = []
         for slot in self._tokens.slots(plan.pipeline):
-            token = slot.read_token()
+            token = slot.last_committed()  # what is delivered stays delivered, whatever is open after it
+            if token is None or token.delivery(plan.number) is None:
+                token = slot.read_token()
             if token is None or token.delivery(plan.number) is None:
                 return None
             if token.installation != plan.installation:

@@ -52,7 +52,7 @@ class Slot:
         """
         return self._read(fence, patience, STABLE)
 
-    def last_committed(self, fence: Fence) -> Token | None:
+    def last_committed(self, fence: Fence | None = None) -> Token | None:
         """The token without what an open transaction may be about to write; None: there was none.
 
         It may be out of date in a moment, so it is good for two things only: a newer head refuses this fence for ever,
@@ -63,9 +63,28 @@ class Slot:
             SinkUnavailableError, SinkAccessError: as the brokers answer, or do not.
         """
         token = self._read(fence, None, LAST_COMMITTED)
-        if token is not None:
+        if token is not None and fence is not None:
             check_owner(token, fence, self._clients.conn_id, self.group)
         return token
+
+    def await_number(self, number: int, fence: Fence) -> None:
+        """Waits until the token has reached `number`: its transaction is committed, its marker is under way.
+
+        A later transaction that is open does not delay it, as it would `read_token`.
+
+        Raises:
+            SinkUnavailableError: not within the connection's time-out.
+        """
+        deadline, pause = time.monotonic() + self._clients.timeout, 0.002
+        while (token := self.last_committed(fence)) is None or token.number < number:
+            if time.monotonic() > deadline:
+                raise SinkUnavailableError(
+                    f"transactional id {self.group!r} is committed, but its token does not say so yet.",
+                    remedy="Try again; when it stays so, look at the broker that leads __consumer_offsets.",
+                    participant=self._clients.conn_id,
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.25)
 
     def glance(self, fence: Fence) -> Token | None:
         """The token, if it can be read at once; None when there is none or a transaction that writes it is open.

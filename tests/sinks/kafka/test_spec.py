@@ -1,9 +1,11 @@
 import json
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
 
+from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.core.ports import SinkSpec
@@ -24,6 +26,13 @@ def test_settings_survive_the_store() -> None:
     )
     assert sink.format == "raw"
     assert KafkaSink.from_settings("k", "transaction", json.loads(json.dumps(sink.settings()))) == sink
+    for held in (
+        KafkaSink(topic="a", conn_id="k", strategy="held"),
+        KafkaSink(topic="a", conn_id="k", strategy="held", transaction_timeout=timedelta(seconds=1.5)),
+        KafkaSink(topic="a", conn_id="k", strategy="held", two_phase_commit=True),
+    ):
+        assert held.promise is Promise.TWO_PHASE
+        assert KafkaSink.from_settings("k", "held", json.loads(json.dumps(held.settings()))) == held
 
 
 @pytest.mark.parametrize(
@@ -43,11 +52,35 @@ def test_settings_survive_the_store() -> None:
         ({"slots": 17}, "out of range"),
         ({"slots": True}, "out of range"),
         ({"slots": "2"}, "out of range"),
+        ({"transaction_timeout": timedelta(minutes=1)}, "holds no transaction open"),
+        ({"two_phase_commit": True}, "holds no transaction open"),
+        ({"strategy": "held", "transaction_timeout": timedelta(milliseconds=10)}, "at least one second"),
+        ({"strategy": "held", "transaction_timeout": 60}, "at least one second"),
+        (
+            {"strategy": "held", "transaction_timeout": timedelta(minutes=1), "two_phase_commit": True},
+            "has no time-out",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_when_the_dag_is_parsed(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         KafkaSink(**{"topic": "alerts", **settings})  # type: ignore[arg-type]
+
+
+def test_a_transaction_must_live_as_long_as_a_checkpoint_may_take() -> None:
+    config = CheckpointConfig(timeout=timedelta(minutes=20))
+    short, default = (
+        KafkaSink(topic="a", strategy="held", transaction_timeout=timedelta(minutes=19)),
+        KafkaSink(topic="a", strategy="held"),
+    )
+    with pytest.raises(ConfigurationError, match=r"transaction_timeout \(0:19:00\) is shorter than .*0:20:00"):
+        short.check_checkpointing(config)
+    with pytest.raises(ConfigurationError, match=r"default transaction.max.timeout.ms \(0:15:00\) is shorter"):
+        default.check_checkpointing(config)
+    default.check_checkpointing(CheckpointConfig())
+    KafkaSink(topic="a", strategy="held", transaction_timeout=timedelta(minutes=20)).check_checkpointing(config)
+    KafkaSink(topic="a", strategy="held", two_phase_commit=True).check_checkpointing(config)
+    KafkaSink(topic="a").check_checkpointing(config)
 
 
 def test_a_plan_of_a_newer_version_is_not_half_understood() -> None:
