@@ -54,8 +54,16 @@ class Context:
     run_is_over: Callable[[RunKey], bool] = _never_over
 
     def unsettled(self) -> Sequence[Checkpoint]:
-        """This run's numbers for which something is left to do."""
-        return [c for c in self.store.run_checkpoints(self.pipeline, self.run) if not c.is_settled]
+        """This run's numbers for which something is left to do.
+
+        A run that published nothing has found everything published before: then that is what it waits for (I9). With
+        numbers of its own the order within the sinks sees to this; and not while a later run is at work.
+        """
+        own = self.store.run_checkpoints(self.pipeline, self.run)
+        left = [c for c in own if not c.is_settled]
+        if not any(c.segment for c in own) and self.store.pipeline(self.pipeline).turn in (None, self.run):
+            left += [c for c in self.store.open_checkpoints(self.pipeline) if c.is_undelivered]
+        return left
 
     def is_finished(self) -> bool:
         """This run has staged, and all its numbers are settled: read before you take (a cleared, old run)."""
@@ -225,7 +233,7 @@ def confirm_step(
     store.register(pipeline)
     row = store.run(pipeline, context.run)
     numbers = store.run_checkpoints(pipeline, context.run)
-    problems = [_problem(checkpoint) for checkpoint in numbers if not checkpoint.is_settled]
+    problems = [_problem(checkpoint) for checkpoint in context.unsettled()]
     if row is None or not row.staged:
         why = next((c for c in reversed(numbers) if c.message), None)
         problems.append(

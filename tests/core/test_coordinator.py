@@ -292,6 +292,19 @@ def test_recovery_settles_first_what_a_prepared_number_waits_for(tmp_path: Path)
     world.check_exactly_once(numbers)
 
 
+def test_a_run_that_published_nothing_waits_for_what_an_earlier_run_published(world: World) -> None:
+    """I9: its stage found those rows published; whoever waits for it must not start without them."""
+    numbers = world.stage(1)
+    later = world.context(2, run=RunKey("dag", "run-2"))
+    recover_step(later)
+    world.stage(0, run=later.run, try_number=2)
+    for _ in range(2):  # also when it is asked again, after it gave its turn back
+        with pytest.raises(NotDeliveredError, match=f"checkpoint {numbers[0]} is STAGED"):
+            confirm_step(later, world.config, NoArchive())  # type: ignore[arg-type]
+    world.steps(world.context(3, run=later.run))
+    world.check_exactly_once(numbers)
+
+
 def test_commit_before_prepare_does_nothing(world: World) -> None:
     (number,) = world.stage(1)
     assert commit_step(world.context(), "db") == []
