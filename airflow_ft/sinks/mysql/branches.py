@@ -77,7 +77,7 @@ class BranchedParticipant(ServerParticipant):
         """The rows of a branch whose marker is in, then what the server counted into that marker."""
         counts = dict.fromkeys(part.rows, 0)
         for reader in part.readers(self._opened(plan)):
-            for name, rows in self._send(session, reader, targets, use_insert=use_insert).items():
+            for name, rows in self._send(session, plan, reader, targets, use_insert=use_insert).items():
                 counts[name] += rows
         if ledger.fill_marker(session, plan.number, counts, detail, part.label) != 1:
             raise SinkUnavailableError("the marker of this very transaction is not to be found.")

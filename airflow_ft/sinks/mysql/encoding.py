@@ -113,9 +113,37 @@ def load_statement(table: str, columns: Sequence[TargetColumn]) -> str:
 
 
 def insert_statements(
-    table: str, batch: pa.RecordBatch, columns: Sequence[TargetColumn], size: int
+    table: str, batch: pa.RecordBatch, columns: Sequence[TargetColumn], size: int, suffix: str = ""
 ) -> Iterator[tuple[bytes, int]]:
     """Multi-row INSERT statements of at most `size` bytes (one row may exceed it), each with its number of rows."""
+    tuples = _wrap("(", _join(_literals(batch, columns), ",", null="NULL"), "),")
+    names = ", ".join(quote(column.name) for column in columns)
+    prefix = f"INSERT INTO {table} ({names}) VALUES ".encode()
+    ends = np.frombuffer(tuples.buffers()[1], np.int64, len(tuples) + 1, tuples.offset * 8)
+    data = _bytes(tuples)
+    ends = ends - ends[0]
+    start, tail = 0, suffix.encode()
+    while start < len(tuples):
+        room = ends[start] + max(0, size - len(prefix) - len(tail))
+        stop = max(start + 1, int(np.searchsorted(ends, room, side="right")) - 1)
+        yield prefix + bytes(data[ends[start] : ends[stop] - 1]) + tail, stop - start
+        start = stop
+
+
+def delete_statements(
+    table: str, batch: pa.RecordBatch, keys: Sequence[TargetColumn], guard: str, rows: int = 500
+) -> Iterator[tuple[bytes, int]]:
+    """DELETE by key, where `guard` allows it, of at most `rows` rows each; no key may be NULL."""
+    # AND and OR, not lists of tuples: every release finds the rows by their index.
+    equal = [_wrap(f"{quote(key.name)} = ", text, "") for key, text in zip(keys, _literals(batch, keys), strict=True)]
+    conditions = _wrap("(", _join(equal, " AND "), ")")
+    for start in range(0, len(conditions), rows):
+        found = conditions.slice(start, rows).to_pylist()
+        yield f"DELETE FROM {table} WHERE ({' OR '.join(found)}) AND {guard}".encode(), len(found)
+
+
+def _literals(batch: pa.RecordBatch, columns: Sequence[TargetColumn]) -> list[pa.Array]:
+    """The columns as SQL literals; null stays null."""
     literals = []
     for column in columns:
         text = _text(batch.column(batch.schema.get_field_index(column.source)), column.form)
@@ -126,18 +154,7 @@ def insert_statements(
         elif column.form is Form.HEX:
             text = _wrap("x'", text, "'")
         literals.append(text)
-    tuples = _wrap("(", _join(literals, ",", null="NULL"), "),")
-    names = ", ".join(quote(column.name) for column in columns)
-    prefix = f"INSERT INTO {table} ({names}) VALUES ".encode()
-    ends = np.frombuffer(tuples.buffers()[1], np.int64, len(tuples) + 1, tuples.offset * 8)
-    data = _bytes(tuples)
-    ends = ends - ends[0]
-    start = 0
-    while start < len(tuples):
-        room = ends[start] + max(0, size - len(prefix))
-        stop = max(start + 1, int(np.searchsorted(ends, room, side="right")) - 1)
-        yield prefix + bytes(data[ends[start] : ends[stop] - 1]), stop - start
-        start = stop
+    return literals
 
 
 # --- one column ------------------------------------------------------------------------------------------------------

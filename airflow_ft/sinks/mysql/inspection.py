@@ -98,6 +98,14 @@ def check_privileges(session: Session, target: Target, columns: Sequence[TargetC
     )
 
 
+def check_changes_allowed(session: Session, target: Target, column: str, *, deletes: bool) -> None:
+    """UPDATE (tried with `column`), and where they may come DELETE, on the table."""
+    name, column = target.table.name.sql, quote(column)
+    _probe(session, f"UPDATE {name} SET {column} = {column} WHERE 1 = 0", f"GRANT UPDATE on {name}", target.sink)
+    if deletes:
+        _probe(session, f"DELETE FROM {name} WHERE 1 = 0", f"GRANT DELETE on {name}", target.sink)
+
+
 def _engines(session: Session, ledger: Ledger) -> dict[str, str]:
     rows = session.rows(
         "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",

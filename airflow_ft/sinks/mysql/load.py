@@ -81,6 +81,9 @@ class Loader:
             raise self._lost(affected, file.rows, target, file)
         return affected
 
+    def _ahead(self, items: Iterator[T]) -> _Ahead[T]:
+        return _Ahead(items)
+
     def _await_first(self, pieces: _Ahead[Any]) -> None:
         """A large file is checked before its first row comes: keep the server, which waits only shortly, awake."""
         while not pieces.ready(self._limits.idle / 4):

@@ -53,7 +53,7 @@ class LocalParticipant(ServerParticipant):
                 return self._standing(plan)
             counts = dict.fromkeys(targets, 0)
             for segment in plan.segments:
-                sent = self._send(session, self._wal.open(segment), targets, use_insert=use_insert)
+                sent = self._send(session, plan, self._wal.open(segment), targets, use_insert=use_insert)
                 for name, rows in sent.items():
                     counts[name] += rows
             if ledger.fill_marker(session, plan.number, counts, detail) != 1:

@@ -12,11 +12,13 @@ from airflow_ft.sinks.mysql.parallel import ParallelParticipant
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.session import Limits
 from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.upsert import UpsertParticipant
 from airflow_ft.sinks.mysql.xa import XaParticipant
 
 STRATEGIES: Mapping[str, type[ServerParticipant]] = {
     "local": LocalParticipant,
     "parallel": ParallelParticipant,
+    "upsert": UpsertParticipant,
     "xa": XaParticipant,
 }
 

@@ -169,9 +169,10 @@ class ServerParticipant(ABC):
             for target in targets.values():
                 for reader in readers:
                     if target.sink in reader.sinks():
-                        verdict = check_segment(target, reader)
+                        judged = self._judged(reader, target)
+                        verdict = check_segment(target, judged)
                         check_privileges(session, target, verdict.columns)
-                        verdicts.append((target, reader, verdict))
+                        verdicts.append((target, judged, verdict))
         # From here on no connection is held: looking at rows may take longer than the server waits.
         for target, reader, verdict in verdicts:
             check_rows(target, reader, verdict)
@@ -196,15 +197,19 @@ class ServerParticipant(ABC):
         """The branches that a number of this participant may have, beside the whole."""
         return ()
 
-    def _loader(self, session: Session, *, use_insert: bool) -> Loader:
+    def _judged(self, reader: SegmentReader, target: Target) -> SegmentReader:
+        """The rows that the vote looks at."""
+        return reader
+
+    def _loader(self, session: Session, plan: Plan, *, use_insert: bool) -> Loader:
         return Loader(session, self._limits, use_insert=use_insert)
 
     def _send(
-        self, session: Session, reader: SegmentReader, targets: Mapping[str, Target], *, use_insert: bool
+        self, session: Session, plan: Plan, reader: SegmentReader, targets: Mapping[str, Target], *, use_insert: bool
     ) -> dict[str, int]:
         """All rows of a segment, or of a slice of it; returns what the server counted, which is what was sent."""
         counts: dict[str, int] = {}
-        loader = self._loader(session, use_insert=use_insert)
+        loader = self._loader(session, plan, use_insert=use_insert)
         for name, target in targets.items():
             if name not in reader.sinks():
                 continue

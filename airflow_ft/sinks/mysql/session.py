@@ -98,10 +98,11 @@ class _Connection(_PlainConnection):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What the server said of one statement."""
+    """What the server said of one statement; `records` of an INSERT with several rows only."""
 
     affected: int
     warnings: int
+    records: int = 0
 
 
 class Session:
@@ -160,7 +161,9 @@ class Session:
         """Executes a statement given as utf8mb4 text that may be large."""
         connection: Any = self._connection
         affected = connection.query(sql)
-        return Statement(int(affected), self._warning_count())
+        message = getattr(connection._result, "message", None) or b""
+        records = re.search(rb"Records: (\d+)", message if isinstance(message, bytes) else message.encode())
+        return Statement(int(affected), self._warning_count(), int(records[1]) if records else 0)
 
     def load(self, sql: str, stream: Iterable[bytes | memoryview]) -> Statement:
         """Executes LOAD DATA LOCAL, sending `stream`. Raises what `stream` raises, with the connection cut."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from airflow_ft.core.errors import ConfigurationError
@@ -14,6 +14,7 @@ PROMISES: Mapping[str, Promise] = {
     "local": Promise.ATOMIC,
     "xa": Promise.TWO_PHASE,
     "parallel": Promise.REDO,
+    "upsert": Promise.IDEMPOTENT,
 }
 """The strategies there are, and what each can promise."""
 
@@ -33,8 +34,14 @@ class MySqlSink:
         "local": marker and all rows of all tables of the server in one local transaction (ATOMIC).
         "xa": rows are prepared in several branches before the decision, and only committed after it (TWO_PHASE).
         "parallel": several local transactions side by side, after the decision (REDO).
+        "upsert": rows replace those of the same key, in one local transaction after the decision (IDEMPOTENT).
     branches: "xa" and "parallel" only: how many transactions at most, 1 to 32 (default 2); the largest of the
         connection's sinks counts. More than the server has cores is of no use.
+    key_columns: "upsert" only: the table's columns of its primary (or only unique) key.
+    version_column: "upsert" only: a BIGINT column of the table, which the sink fills with the checkpoint's number. Rows
+        of a higher number are left alone.
+    change_column: "upsert" only: the source column that tells the kind of change: "delete", "d" or "-D" deletes the row
+        of that key; "insert", "update", "c", "u", "r" and the like put it there. It is not written. None: no deletes.
     columns: source column -> table column, naming every column that is written; a source column that is not named
         is not delivered. None: each source column goes into the table's column of the same name.
     ledger_schema: schema of the tables `airflow_ft_ledger` and `airflow_ft_head`; None: the connection's.
@@ -52,6 +59,9 @@ class MySqlSink:
     ledger_schema: str | None = None
     allow_unsafe_durability: bool = False
     branches: int = 0
+    key_columns: Sequence[str] = ()
+    version_column: str | None = None
+    change_column: str | None = None
 
     kind: ClassVar[str] = "mysql"
 
@@ -73,6 +83,36 @@ class MySqlSink:
         if self.columns is not None:
             _check_columns(self.columns)
         self._check_branches()
+        self._check_keys()
+
+    def _check_keys(self) -> None:
+        given = {"key_columns": self.key_columns, "version_column": self.version_column}
+        if self.strategy != "upsert":
+            if wrong := [name for name, value in {**given, "change_column": self.change_column}.items() if value]:
+                raise ConfigurationError(
+                    f"{', '.join(wrong)} means nothing to strategy {self.strategy!r}.",
+                    remedy="leave it out, or choose strategy 'upsert'.",
+                )
+            return
+        if missing := [name for name, value in given.items() if not value]:
+            raise ConfigurationError(
+                f"strategy 'upsert' needs {' and '.join(missing)}.", remedy="name columns of the table."
+            )
+        if isinstance(self.key_columns, str) or not isinstance(self.key_columns, Sequence):
+            raise ConfigurationError(f"key_columns is {self.key_columns!r}.", remedy="give a list of column names.")
+        object.__setattr__(self, "key_columns", tuple(self.key_columns))  # a list would make the sink unhashable
+        for column in (*self.key_columns, self.version_column):
+            check_identifier("column", column)
+        written = {target.lower() for target in self.columns.values()} if self.columns is not None else None
+        if written is not None and not {key.lower() for key in self.key_columns} <= written:
+            raise ConfigurationError("columns leaves out a key column.", remedy="name all of key_columns in it.")
+        assert self.version_column is not None
+        if self.version_column.lower() in {key.lower() for key in self.key_columns} | (written or set()):
+            raise ConfigurationError(
+                f"version_column {self.version_column!r} is filled by the sink itself.", remedy="name another column."
+            )
+        if self.change_column is not None and not isinstance(self.change_column, str):
+            raise ConfigurationError(f"change_column is {self.change_column!r}.", remedy="give a source column's name.")
 
     def _check_branches(self) -> None:
         if self.strategy not in BRANCHED:
@@ -101,18 +141,26 @@ class MySqlSink:
                 raise ConfigurationError(
                     f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
                 )
-        settings = {
+        settings: dict[str, Any] = {
             "table": self.table,
             "columns": dict(self.columns) if self.columns is not None else None,
             "ledger_schema": self.ledger_schema,
             "allow_unsafe_durability": self.allow_unsafe_durability,
         }
-        return settings | ({"branches": self.branches} if self.strategy in BRANCHED else {})
+        if self.strategy in BRANCHED:
+            settings["branches"] = self.branches
+        if self.strategy == "upsert":
+            settings |= {
+                "key_columns": list(self.key_columns),
+                "version_column": self.version_column,
+                "change_column": self.change_column,
+            }
+        return settings
 
     @classmethod
     def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> MySqlSink:
         """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
-        known = {"table", "columns", "ledger_schema", "allow_unsafe_durability", "branches"}
+        known = {field.name for field in fields(cls)} - {"conn_id", "strategy"}
         if unknown := sorted(set(settings) - known):
             raise ConfigurationError(
                 f"the plan has settings that this release does not know: {', '.join(unknown)}.",

@@ -21,20 +21,28 @@ from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of, is_text
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A sink's table and how the sink's columns are mapped into it (None: by name)."""
+    """A sink's table and how the sink's columns are mapped into it (None: by name).
+
+    `ignored` are source columns that are not written; of the table's columns (in lower case) `own` are filled by the
+    sink itself, and `required` must come from the rows.
+    """
 
     sink: str
     table: Table
     mapping: Mapping[str, str] | None
     timestamps_to_2106: bool
     max_allowed_packet: int
+    ignored: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
 
     def written(self, schema: pa.Schema) -> list[TargetColumn]:
         """The columns to write for a segment's schema. DeclinedError when they cannot be told."""
         duplicates = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if duplicates:
             raise self._declined(f"the rows have several columns named {duplicates[0]!r}", "rename them in the job.")
-        pairs = self.mapping if self.mapping is not None else {name: name for name in schema.names}
+        named = {name: name for name in schema.names if name not in self.ignored}
+        pairs = self.mapping if self.mapping is not None else named
         columns: list[TargetColumn] = []
         seen: dict[str, str] = {}
         for source, target in pairs.items():
@@ -52,6 +60,12 @@ class Target:
                     f"add the column (its values are {schema.field(source).type}), or name in columns= what to write.",
                     source,
                 )
+            if column.name.lower() in self.own:
+                raise self._declined(
+                    f"{self.table.name}.{column.name} is filled by the sink itself, and the rows have such a column",
+                    "leave it out in the job, or name in columns= what to write.",
+                    source,
+                )
             if (first := seen.setdefault(column.name, source)) != source:
                 raise self._declined(
                     f"{first!r} and {source!r} are one column of {self.table.name}, which ignores case",
@@ -60,6 +74,12 @@ class Target:
                 )
             form = form_of(schema.field(source).type, bits=column.type == "bit")
             columns.append(TargetColumn(source, column.name, form))
+        if lacking := sorted(self.required - {name.lower() for name in seen}):
+            raise self._declined(
+                f"the rows have no column for {', '.join(lacking)}, which is in the key",
+                "add it to the job's result, or map it in columns=.",
+                lacking[0],
+            )
         return columns
 
     def _declined(self, what: str, remedy: str, column: str = "", row: str = "") -> DeclinedError:
@@ -120,7 +140,7 @@ def check_segment(target: Target, reader: SegmentReader) -> Verdict:
 def _check_unwritten(target: Target, columns: Sequence[TargetColumn]) -> None:
     written = {column.name for column in columns}
     for column in target.table.columns.values():
-        if column.name not in written and not column.fills_itself:
+        if column.name not in written and column.name.lower() not in target.own and not column.fills_itself:
             raise target._declined(
                 f"{target.table.name}.{column.name} is NOT NULL without a default, and the rows have no such column",
                 "add it to the job's result, map it in columns=, or give it a default.",

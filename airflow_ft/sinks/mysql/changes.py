@@ -1,0 +1,79 @@
+"""What a column that tells the kind of change means, and a view of the rows without the deletes among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.core.errors import DeclinedError
+from airflow_ft.core.model import Segment
+from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
+
+DELETES = ("d", "delete", "-d")
+UPSERTS = ("c", "r", "u", "i", "insert", "update", "upsert", "+i", "+u")
+"""As Debezium, Flink and plain words say it, in any case of letters."""
+
+
+def is_delete(kinds: pa.Array, column: str) -> pa.Array:
+    """Which rows are deletes. DeclinedError for a kind that means neither."""
+    if pa.types.is_dictionary(kinds.type):
+        kinds = kinds.dictionary_decode()
+    words = pc.utf8_lower(kinds.cast(pa.large_string()))
+    deletes = pc.is_in(words, value_set=pa.array(DELETES, pa.large_string()))
+    known = pc.or_(deletes, pc.is_in(words, value_set=pa.array(UPSERTS, pa.large_string())))
+    if (index := pc.index(known, False).as_py()) >= 0:
+        raise DeclinedError(
+            f"the kind of change {kinds[index].as_py()!r} is not known.",
+            remedy=f"deletes are {', '.join(DELETES)}; upserts are {', '.join(UPSERTS)} (in any case of letters).",
+            column=column,
+        )
+    return deletes
+
+
+class LiveRows:
+    """A `SegmentReader` without the deletes, whose other columns are often empty and are not judged.
+
+    Its statistics are unknown, so that the rows are looked at.
+    """
+
+    def __init__(self, reader: SegmentReader, column: str) -> None:
+        self._reader = reader
+        self._column = column
+
+    @property
+    def segment(self) -> Segment:
+        return self._reader.segment
+
+    def sinks(self) -> Sequence[str]:
+        return self._reader.sinks()
+
+    def schema(self, sink: str) -> pa.Schema:
+        return self._reader.schema(sink)
+
+    def files(self, sink: str) -> Sequence[WalFile]:
+        return self._reader.files(sink)
+
+    def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]:
+        return {}
+
+    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        for batch in self._reader.batches(sink, file):
+            kinds = batch.column(batch.schema.get_field_index(self._column))
+            yield batch.filter(pc.invert(is_delete(kinds, self._column)))
+
+    def check_kinds(self, sink: str) -> None:
+        """Reads all kinds of change once; DeclinedError for one that is not known, or without such a column."""
+        schema = self.schema(sink)
+        if not schema.names:
+            return
+        if self._column not in schema.names:
+            raise DeclinedError(
+                f"the rows have no column {self._column!r}, which change_column= names.",
+                remedy="mend change_column= of the sink, or the job.",
+                column=self._column,
+            )
+        for file in self.files(sink):
+            for batch in self._reader.batches(sink, file):
+                is_delete(batch.column(batch.schema.get_field_index(self._column)), self._column)

@@ -1,0 +1,207 @@
+"""The strategy `upsert`: rows replace those of the same key; deletes by a column that tells the kind of change.
+
+Marker, head and rows share one local transaction, as in `local`; only the statements of the rows differ. What keeps an
+older checkpoint from undoing a newer one:
+
+- it cannot be delivered at all: the head, locked in the same transaction, has gone past it (I4), and its marker or the
+  floor says so (I2). That also covers deleted keys, of which nothing is left in the table to compare with;
+- rows that are there carry the number that wrote them in `version_column`, and a lower number leaves them alone, so
+  that even a head which was lost or put back by hand overwrites nothing newer.
+
+Within a checkpoint the last change of a key in the order of the write-ahead log wins: changes are sent in that order,
+and consecutive ones of the same kind share a statement. Counts are records that the server processed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_ft.core.errors import DeclinedError, SinkAccessError
+from airflow_ft.core.model import Fence, Plan
+from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.sinks.mysql.changes import LiveRows, is_delete
+from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements, insert_statements, slices
+from airflow_ft.sinks.mysql.inspection import check_changes_allowed
+from airflow_ft.sinks.mysql.load import Loader
+from airflow_ft.sinks.mysql.local import LocalParticipant
+from airflow_ft.sinks.mysql.naming import quote
+from airflow_ft.sinks.mysql.session import Limits, Session, Statement
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.validation import Target
+
+VERSION = "airflow_ft_version"  # the source name of the column that is added
+ROW_ALIAS_FROM = (8, 0, 19)
+"""MySQL: INSERT ... AS new; from 8.0.20 on the older VALUES(c) raises a warning. MariaDB knows VALUES(c) only."""
+
+
+class UpsertParticipant(LocalParticipant):
+    """One server, one transaction, rows by key. See `airflow_ft.core.ports.Participant`."""
+
+    def _loader(self, session: Session, plan: Plan, *, use_insert: bool) -> Loader:
+        return Upserter(session, self._limits, self._sinks, plan.number)
+
+    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        for segment in plan.segments:
+            reader = self._wal.open(segment)
+            for name, sink in self._sinks.items():
+                if sink.change_column is not None and name in reader.sinks():
+                    LiveRows(reader, sink.change_column).check_kinds(name)
+        return super()._prepare(plan, fence)
+
+    def _targets(self, session: Session) -> dict[str, Target]:
+        targets = {}
+        for name, target in super()._targets(session).items():
+            sink = self._sinks[name]
+            assert sink.version_column is not None  # checked at construction
+            check_keys(session, target, sink)
+            check_changes_allowed(session, target, sink.version_column, deletes=sink.change_column is not None)
+            targets[name] = replace(
+                target,
+                ignored=frozenset([sink.change_column] if sink.change_column else []),
+                own=frozenset([sink.version_column.lower()]),
+                required=frozenset(key.lower() for key in sink.key_columns),
+            )
+        return targets
+
+    def _judged(self, reader: SegmentReader, target: Target) -> SegmentReader:
+        column = self._sinks[target.sink].change_column
+        return LiveRows(reader, column) if column is not None and target.sink in reader.sinks() else reader
+
+
+class Upserter(Loader):
+    """Sends rows by INSERT ... ON DUPLICATE KEY UPDATE, and deletes by key."""
+
+    def __init__(self, session: Session, limits: Limits, sinks: Any, number: int) -> None:
+        super().__init__(session, limits, use_insert=True)
+        self._sinks = sinks
+        self._number = number
+
+    def _send_file(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> int:
+        sink: MySqlSink = self._sinks[target.sink]
+        with closing(self._ahead(self._changes(reader, target, sink, columns, file))) as statements:
+            self._await_first(statements)
+            sent = 0
+            for sql, rows, deletes in statements:
+                self._check_packet(len(sql), target)
+                statement = self._session.run_bytes(sql)
+                # Unchanged rows count 0, replaced ones 2; the server says how many records it has processed.
+                processed = rows if deletes or rows == 1 else statement.records
+                self._check(Statement(processed, statement.warnings), rows, target, file, sent)
+                sent += rows
+        return sent
+
+    def _changes(
+        self,
+        reader: SegmentReader,
+        target: Target,
+        sink: MySqlSink,
+        columns: Sequence[TargetColumn],
+        file: WalFile,
+    ) -> Iterator[tuple[bytes, int, bool]]:
+        """Statements in order, each with its rows and whether it deletes."""
+        assert sink.version_column is not None
+        written = [*columns, TargetColumn(VERSION, sink.version_column, Form.PLAIN)]
+        keys = [column for column in columns if column.name.lower() in {key.lower() for key in sink.key_columns}]
+        suffix = self._suffix(target, sink, columns)
+        size = min(self._limits.insert_bytes, self._session.max_allowed_packet - 1024)
+        for batch in reader.batches(target.sink, file):
+            for piece in slices(batch, self._limits.slice_bytes):
+                versions = pa.array(np.full(piece.num_rows, self._number, np.int64))
+                numbered = piece.append_column(VERSION, versions)
+                for start, stop, deletes in _runs(piece, sink):
+                    run = numbered.slice(start, stop - start)
+                    if deletes:
+                        _refuse_null_keys(run, keys, target)
+                        guard = f"COALESCE({quote(sink.version_column)}, 0) <= {self._number}"
+                        for sql, rows in delete_statements(target.table.name.sql, run, keys, guard):
+                            yield sql, rows, True
+                    else:
+                        for sql, rows in insert_statements(target.table.name.sql, run, written, size, suffix):
+                            yield sql, rows, False
+
+    def _suffix(self, target: Target, sink: MySqlSink, columns: Sequence[TargetColumn]) -> str:
+        """The guard: nothing changes where the row there has a higher version. It is assigned last: it is compared."""
+        assert sink.version_column is not None
+        table, version = target.table.name.sql, quote(sink.version_column)
+        alias = not self._session.is_mariadb and self._session.version >= ROW_ALIAS_FROM
+
+        def new(name: str) -> str:
+            return f"airflow_ft_new.{name}" if alias else f"VALUES({name})"
+
+        newer = f"COALESCE({table}.{version}, 0) <= {new(version)}"
+        keys = {key.lower() for key in sink.key_columns}
+        names = [quote(column.name) for column in columns if column.name.lower() not in keys]
+        changes = [f"{name} = IF({newer}, {new(name)}, {table}.{name})" for name in (*names, version)]
+        return (" AS airflow_ft_new" if alias else "") + f" ON DUPLICATE KEY UPDATE {', '.join(changes)}"
+
+
+def _runs(piece: pa.RecordBatch, sink: MySqlSink) -> Iterator[tuple[int, int, bool]]:
+    """Consecutive changes of one kind: first row, row after the last, whether they delete."""
+    if sink.change_column is None:
+        yield 0, piece.num_rows, False
+        return
+    kinds = piece.column(piece.schema.get_field_index(sink.change_column))
+    deletes = is_delete(kinds, sink.change_column).to_numpy(zero_copy_only=False)
+    edges = [0, *(np.flatnonzero(np.diff(deletes)) + 1).tolist(), piece.num_rows]
+    for start, stop in itertools.pairwise(edges):
+        yield start, stop, bool(deletes[start])
+
+
+def _refuse_null_keys(run: pa.RecordBatch, keys: Sequence[TargetColumn], target: Target) -> None:
+    for key in keys:
+        if run.column(run.schema.get_field_index(key.source)).null_count:
+            raise DeclinedError(
+                "a delete has NULL in its key.", remedy="mend the job.", sink=target.sink, column=key.source
+            )
+
+
+def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
+    """The keys of the table must be what an upsert needs.
+
+    Raises:
+        SinkAccessError: key_columns are not a unique key, another unique key could be hit, or the version column does
+            not fit; with the statement that helps.
+    """
+    name = target.table.name
+    rows = session.rows(
+        "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, NULLABLE FROM information_schema.STATISTICS"
+        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 ORDER BY INDEX_NAME, SEQ_IN_INDEX",
+        (name.schema, name.name),
+    )
+    unique: dict[str, list[str]] = {}
+    nullable: set[str] = set()
+    for _, _, index, column, null in rows:
+        unique.setdefault(str(index), []).append(str(column).lower())
+        if str(null).upper() == "YES":
+            nullable.add(str(index))
+    wanted = sorted(key.lower() for key in sink.key_columns)
+    fitting = [index for index, columns in unique.items() if sorted(columns) == wanted and index not in nullable]
+    others = [f"{index} ({', '.join(columns)})" for index, columns in unique.items() if index not in fitting]
+    if not fitting:
+        raise SinkAccessError(
+            f"key_columns ({', '.join(sink.key_columns)}) are no unique key of {name} without NULL.",
+            remedy=f"ALTER TABLE {name.sql} ADD PRIMARY KEY ({', '.join(map(quote, sink.key_columns))}), or name in"
+            " key_columns what it has.",
+            sink=target.sink,
+        )
+    if others:
+        raise SinkAccessError(
+            f"{name} has other unique keys: {', '.join(others)}; an upsert that meets one of them would overwrite"
+            " another row.",
+            remedy="drop them, or use strategy 'local'.",
+            sink=target.sink,
+        )
+    version = target.table.column(sink.version_column or "")
+    if version is None or version.type != "bigint" or version.generated:
+        raise SinkAccessError(
+            f"{name} has no BIGINT column {sink.version_column!r} for the version.",
+            remedy=f"ALTER TABLE {name.sql} ADD COLUMN {quote(sink.version_column or '')} BIGINT NOT NULL DEFAULT 0.",
+            sink=target.sink,
+        )
