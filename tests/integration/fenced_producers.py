@@ -1,7 +1,7 @@
 """How processes end whose producer was fenced in its transaction: `python -m tests.integration.fenced_producers`.
 
-Librdkafka 2.16.0 corrupts its heap now and then while it destroys such a producer. `--destroy` shows that (in 2 to 3 of
-100 runs on two busy cores); without it the sink keeps such producers, and every run must end with status 0.
+Librdkafka 2.16.0 corrupts its heap now and then while it destroys such a producer (docs/findings.md), so the sink keeps
+them, and every run must end with status 0. `--destroy` lets them be destroyed.
 """
 
 from __future__ import annotations
