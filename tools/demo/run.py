@@ -122,7 +122,8 @@ class Demo:
         self.mariadb.start()
         self.mariadb.sql(f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
         self.mariadb.sql(f"CREATE USER {USER} IDENTIFIED BY '{self.password}'")
-        self.mariadb.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, CREATE TEMPORARY TABLES ON {DATABASE}.* TO {USER}")
+        rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, CREATE TEMPORARY TABLES"
+        self.mariadb.sql(f"GRANT {rights} ON {DATABASE}.* TO {USER}")
         self.mariadb.sql((PROJECT / "dags" / "flights.sql").read_text(), DATABASE)
         self.console.say(f"MariaDB is ready on port {self.mariadb.port}: an empty table without a unique key")
 
