@@ -27,7 +27,7 @@ from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
 from airflow_ft.core.model import SparkPosition, canonical_json
-from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)?$")
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
@@ -72,14 +72,20 @@ def open_location(
 ) -> SparkLocation:
     """The folder in which this attempt works: the base's own when clean, else a new one (see the module).
 
-    WalCorruptError when the base's folder is gone or does not contain the base's batch.
+    WalCorruptError when the base's folder is gone or does not contain the base's batch, StageError when the new folder
+    is there already.
     """
     files = filesystem(root)
     uri = files.uri(root, pipeline, "spark", f"{epoch}-{attempt}")
+    if (
+        base is not None
+        and clean
+        and _newest(base.location, "offsets") == _newest(base.location, "commits") == base.batch
+    ):
+        return SparkLocation(root, pipeline, base.location, base.batch, "in place")
+    refuse_another_history(files, uri, pipeline)
     if base is None:
         return SparkLocation(root, pipeline, uri, -1, "from the beginning")
-    if clean and _newest(base.location, "offsets") == _newest(base.location, "commits") == base.batch:
-        return SparkLocation(root, pipeline, base.location, base.batch, "in place")
     files.link_tree(base.location, uri, lambda name: _survives(name, base.batch))
     if not (_newest(uri, "offsets") == _newest(uri, "commits") == base.batch):
         files.remove_tree(uri)
@@ -89,6 +95,20 @@ def open_location(
             remedy="restore the folder from a backup; or rewind the pipeline to an older checkpoint",
         )
     return SparkLocation(root, pipeline, uri, base.batch, f"in a copy of {base.location}, cut back to its batch")
+
+
+def refuse_another_history(files: FileSystem, uri: str, pipeline: str) -> None:
+    """An attempt's folder is its own: one that is there was made under a decision log that this one knows nothing of.
+
+    A log that was restored from a backup, or made anew, gives the same numbers out again. Spark would go on from what
+    it finds there, and leave rows out that this log never saw (I10).
+    """
+    if files.exists(uri):
+        raise StageError(
+            f"{uri} is there already, from another history of the decision log (restored from a backup, or made anew).",
+            remedy="nothing, if that is so: the next try works in a folder of its own.",
+            pipeline=pipeline,
+        )
 
 
 def check_sources(location: SparkLocation, names: Sequence[str]) -> None:

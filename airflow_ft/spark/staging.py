@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.errors import JobError, StageError
 from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import ColumnStatistics
+from airflow_ft.spark.locations import refuse_another_history
 from airflow_ft.spark.request import FIXED_CONF, StageRequest
 from airflow_ft.wal.writer import ROW_GROUP_BYTES, ROWS_A_FILE, SegmentFolder
 
@@ -46,6 +47,7 @@ def stage_batch(
 
     began = time.monotonic()
     folder = SegmentFolder(request.wal_root, request.pipeline, request.epoch, request.attempt, batch_id)
+    refuse_another_history(folder.files, folder.location, request.pipeline)
     frozen: DataFrame | None = None
     try:
         if job.has_split:

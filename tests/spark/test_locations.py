@@ -149,3 +149,13 @@ def test_starting_positions_are_frozen_once_and_given_to_the_next_attempt(tmp_pa
     changed = open_location(str(tmp_path), "p", 1, 4, None, False)
     restore_origin(changed, {"refunds": {"kind": "kafka"}})
     assert not local_path(changed.uri).exists()
+
+
+def test_a_folder_of_another_history_is_never_continued(tmp_path: Path) -> None:
+    """A decision log that was restored, or made anew, gives epoch and attempt out again."""
+    old = _location(tmp_path, 3).rename(tmp_path / "p" / "spark" / "2-5")
+    base = _location(tmp_path, 3)
+    for position in (None, SparkPosition(base.as_uri(), 1)):
+        with pytest.raises(StageError, match="another history of the decision log"):
+            _open(tmp_path, position, False)
+    assert _files(old.as_uri()) == _files(base.as_uri()), "nothing in it was touched"
