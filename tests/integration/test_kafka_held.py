@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from airflow_ft.core.errors import FencedError, SinkAccessError, StoreBehindSinkError
+from airflow_ft.core.errors import FencedError, SinkAccessError, SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
@@ -52,6 +52,10 @@ def test_rows_are_in_the_topic_before_the_decision_and_visible_after_it(make: Ma
     assert len(read(kafka.bootstrap, topic, "read_uncommitted")) == 1000
     assert read_ids(kafka.bootstrap, topic) == []
     assert is_open(world)
+    participant = world.open(plan)
+    with pytest.raises(SinkUnavailableError, match="holds a transaction open"):
+        participant.proof(plan)
+    participant.close()
     ((group, held),) = notes["held"].items()
     assert group == f"airflow_ft.{world.pipeline}.kafka_default.0"
     found = described(world)

@@ -282,3 +282,16 @@ def test_a_prepare_that_comes_late_does_not_set_a_vanished_token_anew(world: Wor
     with pytest.raises(TokenLostError, match="not the one that prepare found"):
         world.commit(plan)
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5))
+
+
+def test_a_person_may_set_a_vanished_token_anew_and_have_the_rows_sent(world: World, kafka: Kafka, topic: str) -> None:
+    world.deliver(1, 5)
+    plan = world.checkpoint(2, 5)
+    world.prepare(plan)
+    lose_tokens(world, kafka)
+    world.epoch = 2  # of `airflow ft in-doubt --redeliver`
+    participant = world.open(plan)
+    participant.seed(world.fence(), 1)
+    participant.close()
+    world.commit(plan)
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5), (2, 5))

@@ -111,6 +111,22 @@ class HeldParticipant(KafkaParticipant):
             )
         return proof
 
+    def proof(self, plan: Plan) -> Proof | None:
+        """As everywhere; SinkUnavailableError at once while a transaction is held that may be this number's."""
+        for slot in self._tokens.slots(plan.pipeline):
+            token = slot.last_committed()
+            if token is not None and token.number >= plan.number:
+                continue
+            found = self._coordinator.describe(slot.group)
+            if found is not None and found.is_open:
+                raise SinkUnavailableError(
+                    f"transactional id {slot.group!r} holds a transaction open (producer id"
+                    f" {found.producer.producer_id}, epoch {found.producer.epoch}).",
+                    remedy="Nothing to do: the next try or run commits or ends it, else the brokers do in time.",
+                    participant=self._plan.name,
+                )
+        return super().proof(plan)
+
     def close(self) -> None:
         """Closes connections; transactions that are held stay open."""
         self._coordinator.close()

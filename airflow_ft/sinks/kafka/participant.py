@@ -19,6 +19,7 @@ from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.token import (
+    Ballot,
     Delivery,
     PartitionEnd,
     Standing,
@@ -34,7 +35,7 @@ from airflow_ft.sinks.kafka.transaction import Transaction, merge_ends
 from airflow_ft.sinks.kafka.validation import check_rows, check_topic, client_limits
 
 T = TypeVar("T")
-_BIRTHS = "tokens"  # the note that holds, by group, which token the vote was cast upon
+_BALLOT = "tokens"  # the note that says upon which tokens the vote was cast, by group, and in which epoch
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> KafkaParticipant:
@@ -85,18 +86,19 @@ class KafkaParticipant:
             token, standing = self._tokens.take_over(slot, plan, fence)
             if standing is Standing.READY:
                 births[slot.group] = list(token.birth)
-        return {**self._check_rows(plan, topics), **({_BIRTHS: births} if births else {})}
+        return {**self._check_rows(plan, topics), _BALLOT: {"epoch": fence.epoch, "births": births}}
 
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
         """Sends the rows and the token in one transaction a slot, unless the token says that this has happened.
 
         Returns when read_committed readers can see the records. Repeated for ever without a second effect.
         """
-        births = vote.notes.get(_BIRTHS, {}) if vote is not None else {}
+        note = vote.notes.get(_BALLOT, {}) if vote is not None else {}
 
         def deliver(slot: Slot) -> Token:
-            birth = births.get(slot.group)
-            return self._deliver(slot, plan, fence, (birth[0], birth[1], birth[2]) if birth else None)
+            found = note.get("births", {}).get(slot.group)
+            ballot = Ballot((found[0], found[1], found[2]), note["epoch"]) if found else None
+            return self._deliver(slot, plan, fence, ballot)
 
         return self._proof(plan, self._in_each_slot(plan, deliver))
 
@@ -185,12 +187,12 @@ class KafkaParticipant:
             futures = [pool.submit(work, slot) for slot in slots]
         return [future.result() for future in futures]
 
-    def _deliver(self, slot: Slot, plan: Plan, fence: Fence, birth: tuple[int, int, int] | None) -> Token:
+    def _deliver(self, slot: Slot, plan: Plan, fence: Fence, ballot: Ballot | None) -> Token:
         """One slot's transaction: init -> token -> rows -> token -> commit. Returns the token that proves it.
 
-        `birth` is that of the token which the vote was cast upon: only on that one may rows be sent.
+        `ballot` says which token the vote was cast upon: only behind that one may rows be sent.
         """
-        expected = self._tokens.expectation(slot, plan, birth)
+        expected = self._tokens.expectation(slot, plan, ballot)
         # Once there, a delivery stays there: a committed token that says so needs no producer, and fences nobody.
         token = slot.last_committed(fence)
         if token is not None and token.number >= plan.number:

@@ -189,11 +189,23 @@ def _plain(token: Token) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
-    """What a plan expects of a token, and how to name the place in an error.
+class Ballot:
+    """Upon which token a vote was cast (its birth), and in which epoch."""
 
-    `birth` is that of the token which the vote was cast upon (None: not known).
-    """
+    birth: tuple[int, int, int]
+    epoch: int
+
+    def counts_for(self, token: Token) -> bool:
+        """Whether it is that token, or one that a person has set anew since (`airflow ft in-doubt --redeliver`).
+
+        A person acts in an epoch of their own. A prepare that slept has the epoch of the vote, or an older one.
+        """
+        return token.birth == self.birth or token.delivered_by[0] > self.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a plan expects of a token, and how to name the place in an error. `ballot`: None before the vote."""
 
     pipeline: str
     participant: str
@@ -201,7 +213,7 @@ class Expectation:
     number: int
     digest: str
     predecessor: int
-    birth: tuple[int, int, int] | None = None
+    ballot: Ballot | None = None
 
     def where(self) -> dict[str, Any]:
         """Keyword arguments of an error."""
@@ -258,12 +270,12 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
         )
     check_owner(token, fence, expected.participant, expected.group, expected.number)
     if token.number == expected.predecessor and expected.predecessor < expected.number:
-        if expected.birth is not None and token.birth != expected.birth:
+        if expected.ballot is not None and not expected.ballot.counts_for(token):
             raise TokenLostError(
                 f"the token of group {expected.group!r} is not the one that prepare found: that one vanished, and"
                 f" epoch {token.delivered_by[0]}, attempt {token.delivered_by[1]} set it anew.",
-                remedy="Find out whether the topics hold the rows of this checkpoint; `airflow ft adopt` accepts what"
-                " the sinks hold.",
+                remedy="Find out whether the topics hold the rows of this checkpoint; if not, `airflow ft in-doubt"
+                " --redeliver` sends them.",
                 **expected.where(),
             )
         return Standing.READY

@@ -11,7 +11,7 @@ from airflow_ft.core.errors import StateConflictError, TokenLostError
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan, SinkHead
 from airflow_ft.sinks.kafka.client import KafkaClients
 from airflow_ft.sinks.kafka.slot import Slot
-from airflow_ft.sinks.kafka.token import Expectation, Standing, Token, check_owner, genesis, judge, seeded
+from airflow_ft.sinks.kafka.token import Ballot, Expectation, Standing, Token, check_owner, genesis, judge, seeded
 from airflow_ft.sinks.kafka.topics import create_token_topic, describe
 from airflow_ft.sinks.kafka.transaction import Transaction
 
@@ -40,10 +40,10 @@ class Tokens:
             slot.close()
         self._slots.clear()
 
-    def expectation(self, slot: Slot, plan: Plan, birth: tuple[int, int, int] | None = None) -> Expectation:
-        """What the plan expects of the slot's token; `birth` is that of the one that the vote was cast upon."""
+    def expectation(self, slot: Slot, plan: Plan, ballot: Ballot | None = None) -> Expectation:
+        """What the plan expects of the slot's token; `ballot` says which one the vote was cast upon."""
         mine = self._participant
-        return Expectation(plan.pipeline, mine.name, slot.group, plan.number, plan.digest, mine.predecessor, birth)
+        return Expectation(plan.pipeline, mine.name, slot.group, plan.number, plan.digest, mine.predecessor, ballot)
 
     # --- what the sink remembers ---------------------------------------------------------------------------------
 

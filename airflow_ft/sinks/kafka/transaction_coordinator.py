@@ -177,7 +177,7 @@ class TransactionCoordinator:
             self._client = KafkaAdminClient(
                 **client_settings(self._clients.settings),
                 bootstrap_timeout_ms=left,
-                request_timeout_ms=left,
+                request_timeout_ms=int(self._clients.timeout * 1000),
                 reconnect_backoff_ms=10,
                 reconnect_backoff_max_ms=500,
             )

@@ -12,6 +12,7 @@ from airflow_ft.core.model import Fence
 from airflow_ft.sinks.kafka.token import (
     HISTORY,
     METADATA_LIMIT,
+    Ballot,
     Delivery,
     Expectation,
     PartitionEnd,
@@ -79,6 +80,22 @@ def test_what_a_token_means(
     else:
         with pytest.raises(expected, match=r"'orders'.*kafka_default"):
             judge(present, expectation(number, predecessor), FENCE, may_wait=may_wait)
+
+
+def test_a_token_that_was_set_anew_is_not_the_one_that_was_voted_upon() -> None:
+    """Unless a person did it, in an epoch after that of the vote."""
+    ballot = Ballot(token(1, 2).birth, FENCE.epoch)
+    expected = replace(expectation(3, 2), ballot=ballot)
+    later = replace(FENCE, epoch=6, attempt=70)
+    assert judge(token(1, 2).taken_over(FENCE, NOW), expected, FENCE, may_wait=False) is Standing.READY
+    assert judge(seeded(later, 2, 1, NOW), expected, later, may_wait=False) is Standing.READY
+    for straggler in (FENCE, OLDER):
+        with pytest.raises(TokenLostError, match="set it anew"):
+            judge(seeded(straggler, 2, 1, NOW), expected, FENCE, may_wait=False)
+    first = replace(expectation(1, 0), ballot=Ballot(token().birth, FENCE.epoch))
+    assert judge(token(), first, FENCE, may_wait=False) is Standing.READY
+    with pytest.raises(TokenLostError, match="set it anew"):
+        judge(genesis(FENCE, 1, NOW), first, FENCE, may_wait=False)
 
 
 def test_another_digest_under_this_number_is_a_store_from_a_backup() -> None:
