@@ -212,6 +212,25 @@ def test_prepared_branches_outlive_kills_of_the_server(
             world.predecessor = plan.number
 
 
+@pytest.mark.chaos
+@pytest.mark.parametrize("strategy", ["xa", "parallel"])
+def test_a_zombie_that_wakes_when_all_was_pruned_halts_nothing(world: MySqlWorld, strategy: str) -> None:
+    """It had announced itself, and not yet looked: what it finds then is newer, not contradictory."""
+    world.use(strategy)
+    plan = world.plan(orders=many(1, 100))
+    notes = prepare(world, plan, 1)
+    stop = "after UPDATE .*airflow_ft_head.* SET `epoch`"
+    with process(world, plan, 2, stop, notes=notes, voted=1) as zombie:
+        zombie.wait_until_stopped()
+        commit(world, plan, 3, notes, 1)
+        world.predecessor = 1
+        world.deliver(world.plan(orders=many(101, 100)), 1, 4)
+        world.participant(plan).forget(world.fence(1, 0), 1)
+        zombie.wake()
+        assert zombie.answer()["error"] == "FencedError"
+    assert is_exact(world, 200)
+
+
 # --- parallel --------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from airflow_ft.core.errors import (
     StoreBehindSinkError,
 )
 from airflow_ft.core.model import Outcome
+from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders
 from tools.servers import Database
@@ -329,3 +331,11 @@ def test_two_pipelines_do_not_meet(world: MySqlWorld) -> None:
     world.pipeline, world.number, world.predecessor = "orders-2", 0, 0
     world.deliver(world.plan(orders=orders(1, 3)))
     assert world.count() == 6
+
+
+def test_tls_is_used_where_the_server_offers_it(mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(mysql_database, tmp_path)
+    for extra, encrypted in (({}, True), ({"ssl_disabled": True}, False)):
+        world.extra = extra
+        with closing(Session(world.connection(), world.limits)) as session:
+            assert bool(session.rows("SHOW STATUS LIKE 'Ssl_cipher'")[0][1]) is encrypted

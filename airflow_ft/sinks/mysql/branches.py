@@ -21,6 +21,7 @@ from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger, Marker
 from airflow_ft.sinks.mysql.server import LoadLocalRefused, ServerParticipant
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.settlement import check_marker, settled
 from airflow_ft.sinks.mysql.slices import Slice, divide, labels
 from airflow_ft.sinks.mysql.validation import Target
 
@@ -97,7 +98,7 @@ class BranchedParticipant(ServerParticipant):
         """The markers of the branches that are visible now, of this very plan."""
         found = ledger.branch_markers(session, plan.number)
         for marker in found.values():
-            self._check_marker(marker, plan, fence.installation)
+            check_marker(marker, plan, fence.installation)
         return found
 
     def _deliver_branches(self, plan: Plan, fence: Fence, missing: Sequence[Slice], *, use_insert: bool) -> None:
@@ -134,7 +135,7 @@ class BranchedParticipant(ServerParticipant):
             self._announce(session, ledger, fence)
             session.begin()
             head = guarded_head(session, ledger, fence, self._nonce)
-            marker = self._settled(session, ledger, plan, fence, head, exactly=True)
+            marker = settled(session, ledger, plan, fence, head, exactly=True)
             if marker is not None:
                 return marker.proof(self._plan.name, plan.number)
             standing = self._standing_branches(session, ledger, plan, fence)

@@ -21,6 +21,7 @@ from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.sinks.mysql.fencing import guarded_head
 from airflow_ft.sinks.mysql.server import ServerParticipant
+from airflow_ft.sinks.mysql.settlement import settled
 
 
 class LocalParticipant(ServerParticipant):
@@ -34,7 +35,7 @@ class LocalParticipant(ServerParticipant):
             targets = self._targets(session)
             session.begin()
             head = guarded_head(session, ledger, fence, self._nonce)
-            marker = self._settled(session, ledger, plan, fence, head, exactly=True)
+            marker = settled(session, ledger, plan, fence, head, exactly=True)
             if marker is not None:
                 return marker.proof(self._plan.name, plan.number)
             detail: dict[str, Any] = {

@@ -12,6 +12,8 @@ from typing import Any
 
 from airflow_ft.core.model import Fence, Plan, Proof, Vote
 from airflow_ft.sinks.mysql.branches import BranchedParticipant
+from airflow_ft.sinks.mysql.fencing import still_named
+from airflow_ft.sinks.mysql.settlement import settled
 
 
 class ParallelParticipant(BranchedParticipant):
@@ -27,9 +29,8 @@ class ParallelParticipant(BranchedParticipant):
         with closing(self._open()) as session:
             # From here on no older attempt's branch is open: raising the head waits for each, or ends it.
             killed = self._announce(session, ledger, fence)
-            head = ledger.head(session)
-            assert head is not None  # it was raised just now
-            marker = self._settled(session, ledger, plan, fence, head, exactly=True)
+            head = still_named(ledger.head(session), fence, self._nonce)
+            marker = settled(session, ledger, plan, fence, head, exactly=True)
             if marker is not None:
                 return marker.proof(self._plan.name, plan.number)
             standing = self._standing_branches(session, ledger, plan, fence)

@@ -20,7 +20,6 @@ from airflow_ft.core.errors import (
     AirflowFtError,
     DeclinedError,
     FencedError,
-    ForeignOwnerError,
     HaltError,
     SinkAccessError,
     SinkUnavailableError,
@@ -41,10 +40,11 @@ from airflow_ft.sinks.mysql.failures import (
 )
 from airflow_ft.sinks.mysql.fencing import announce, check_owner, guarded_head
 from airflow_ft.sinks.mysql.inspection import check_privileges, check_server, ensure_ledger
-from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger, Marker
+from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger
 from airflow_ft.sinks.mysql.load import Loader, place
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.settlement import check_marker, settled
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upkeep import adopt_head, prune_markers, read_head
 from airflow_ft.sinks.mysql.validation import Target, check_rows, check_segment
@@ -157,7 +157,7 @@ class ServerParticipant(ABC):
                 notes["created"] = created
             if killed:
                 notes["killed"] = list(killed)
-            marker = self._settled(session, ledger, plan, fence, head, exactly=False)
+            marker = settled(session, ledger, plan, fence, head, exactly=False)
             if marker is not None:  # an earlier try went further than the store knows
                 return notes | {"settled": marker.outcome.value}
             if not session.can_load_local:
@@ -240,7 +240,7 @@ class ServerParticipant(ABC):
             self._announce(session, ledger, fence)
             session.begin()
             head = guarded_head(session, ledger, fence, self._nonce)
-            marker = self._settled(session, ledger, plan, fence, head, exactly=False)
+            marker = settled(session, ledger, plan, fence, head, exactly=False)
             if marker is not None:
                 return marker.proof(self._plan.name, plan.number)
             for branch in (WHOLE, *self._labels()):
@@ -260,7 +260,7 @@ class ServerParticipant(ABC):
                 raise
         if marker is None:
             return None
-        self._check_marker(marker, plan, plan.installation)
+        check_marker(marker, plan, plan.installation)
         return marker.proof(self._plan.name, plan.number)
 
     def _forget(self, fence: Fence, floor: int) -> None:
@@ -282,47 +282,6 @@ class ServerParticipant(ABC):
             self._end(session)
 
     # --- what the steps share -----------------------------------------------------------------------------------
-
-    def _settled(
-        self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, head: Head, *, exactly: bool
-    ) -> Marker | None:
-        """The number's marker, when it is settled; else checks that the head fits the plan.
-
-        `exactly`: the predecessor must have been delivered. A vote or a tombstone may come before that.
-        """
-        marker = ledger.marker(session, plan.number)
-        if marker is not None:
-            self._check_marker(marker, plan, fence.installation)
-            return marker
-        found, expected = head.last_delivered, self._plan.predecessor
-        if head.floor >= plan.number:
-            what = f"its floor is {head.floor}: number {plan.number} was settled and pruned long ago"
-        elif found > expected:
-            what = f"it delivered number {found} last, the plan of {plan.number} expects {expected}"
-        elif exactly and found < expected:
-            what = (
-                f"it delivered number {found} last, the plan of {plan.number} expects {expected}: the server has"
-                " forgotten a delivery (restored from a backup, or failed over to a replica that lagged)"
-            )
-        else:
-            return None
-        raise StoreBehindSinkError(
-            f"the decision log and the sink contradict each other: {what}.",
-            remedy="find out which of the two is the older one, compare the tables, then `airflow ft resume`.",
-        )
-
-    def _check_marker(self, marker: Marker, plan: Plan, installation: str) -> None:
-        if marker.installation != installation:
-            raise ForeignOwnerError(
-                f"the marker of number {plan.number} belongs to installation {marker.installation}.",
-                remedy="bring back that installation's decision log, or take over by `airflow ft adopt`.",
-            )
-        if marker.digest != plan.digest:
-            raise StoreBehindSinkError(
-                f"number {plan.number} stands in the sink with other rows (digest {marker.digest[:12]}, the plan's is"
-                f" {plan.digest[:12]}): the decision log was restored from a backup.",
-                remedy="bring back the newer decision log, or compare both and then `airflow ft resume`.",
-            )
 
     def _take_place(
         self,

@@ -37,6 +37,7 @@ from airflow_ft.sinks.mysql.fencing import (
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.server import LoadLocalRefused, new_nonce
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.settlement import settled
 from airflow_ft.sinks.mysql.slices import Slice
 from airflow_ft.sinks.mysql.validation import Target
 from airflow_ft.sinks.mysql.xa_preflight import check_xa
@@ -161,9 +162,8 @@ class XaParticipant(BranchedParticipant):
         expected = sorted(vote.notes.get("branches", {}))
         with closing(self._open()) as session:
             self._announce(session, ledger, fence)
-            head = ledger.head(session)
-            assert head is not None  # it was raised just now
-            marker = self._settled(session, ledger, plan, fence, head, exactly=True)  # I4: not before its predecessor
+            head = still_named(ledger.head(session), fence, self._nonce)
+            marker = settled(session, ledger, plan, fence, head, exactly=True)  # I4: not before its predecessor
             if marker is None or marker.outcome is Outcome.COMMITTED:
                 self._commit_prepared(session, ledger, plan, fence, vote)
             self._sweep(session, ledger, plan, fence)
