@@ -9,8 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.errors import DeclinedError, FencedError, SinkAccessError, StoreBehindSinkError
 from airflow_ft.core.model import Outcome
+from airflow_ft.sinks.mysql.examination import examine
+from airflow_ft.wal import open_wal
 from tests.sinks.mysql.committer import Committer
 from tests.sinks.mysql.proxy import CuttingProxy
 from tests.sinks.mysql.world import MySqlWorld, make_world
@@ -161,6 +164,17 @@ def test_tables_that_do_not_fit_are_refused(
     plan = world.plan(orders=changes(("c", 1, "a")))
     with pytest.raises(SinkAccessError, match=message):
         world.participant(plan).prepare(plan, world.fence())
+
+
+@pytest.mark.parametrize(("table", "fits"), [(TABLE, True), ("id BIGINT, name TEXT, version BIGINT", False)])
+def test_the_doctor_looks_at_keys_and_rows(
+    any_mysql_database: Database, tmp_path: Path, table: str, fits: bool
+) -> None:
+    world = make_world(any_mysql_database, tmp_path, orders=table).use("upsert", **KEYS)
+    plan = world.plan(orders=changes(("c", 1, "a"), ("d", 2, None)))
+    checks = examine("orders", plan.participants[0], world.connection(), [open_wal().open(plan.segments[0])])
+    problems = [check.text for check in checks if check.verdict is not Verdict.OK]
+    assert problems == [] if fits else "no unique key" in problems[0]
 
 
 @pytest.mark.parametrize(

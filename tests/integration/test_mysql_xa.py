@@ -12,6 +12,7 @@ import pyarrow as pa
 import pymysql
 import pytest
 
+from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.errors import (
     DeclinedError,
     FencedError,
@@ -22,6 +23,8 @@ from airflow_ft.core.errors import (
 )
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.mysql import slices
+from airflow_ft.sinks.mysql.examination import examine
+from airflow_ft.wal import open_wal
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders, vote_for
 from tools.servers import Database
 
@@ -288,6 +291,15 @@ def test_the_preflight_leaves_nothing(world: MySqlWorld) -> None:
     notes = world.participant(plan).prepare(plan, world.fence())
     assert next(iter(notes["xa"].values())) > 0
     assert world.sql("SELECT COUNT(*) FROM airflow_ft_ledger WHERE number = 0") == [(0,)]
+
+
+def test_the_doctor_looks_at_it_too(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    world.participant(plan).prepare(plan, world.fence())
+    checks = examine("orders", plan.participants[0], world.connection(), [open_wal().open(plan.segments[0])])
+    assert [check.verdict for check in checks if check.name == "prepared branches"] == [Verdict.OK]
+    assert all(check.verdict is Verdict.OK for check in checks), checks
+    assert len(prepared(world)) == 3
 
 
 def test_foreign_branches_of_other_formats_are_refused_where_they_are_dangerous(world: MySqlWorld) -> None:

@@ -17,8 +17,10 @@ from airflow_ft.sinks.mysql.inspection import _engines, _probe, check_privileges
 from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.upsert import fit_target, judged_rows
 from airflow_ft.sinks.mysql.validation import check_rows, check_segment
 from airflow_ft.sinks.mysql.verification import read_target
+from airflow_ft.sinks.mysql.xa_preflight import check_listing
 
 T = TypeVar("T")
 CLOCK_TOLERANCE = 60.0  # seconds
@@ -68,6 +70,12 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
     else:
         exam.warn(
             "local_infile", "LOAD DATA LOCAL is switched off: rows go by INSERT, slower", "SET GLOBAL local_infile=1."
+        )
+    if any(sink.strategy == "xa" for sink in sinks.values()):
+        exam.passes(
+            "prepared branches",
+            "this server keeps them safely, and this user may list them; `prepare` tries one",
+            lambda: _translated("listing prepared branches", lambda: check_listing(session)),
         )
     difference = float(row[1]) - time.time()
     if abs(difference) > CLOCK_TOLERANCE:
@@ -125,6 +133,14 @@ def _table(exam: Examination, session: Session, name: str, sink: MySqlSink, rows
     )
     if target is None:
         return
+    if sink.strategy == "upsert":
+        found = target
+        target = exam.attempt(
+            f"table {sink.table}", lambda: _translated("reading its keys", lambda: fit_target(session, found, sink))
+        )
+        if target is None:
+            return
+        rows = [judged_rows(reader, sink) for reader in rows]
     where = target.table.name
     keys = f"primary key {', '.join(target.table.key)}" if target.table.key else "no primary key"
     exam.ok(f"table {where}", f"InnoDB, {len(target.table.columns)} columns, {keys}")

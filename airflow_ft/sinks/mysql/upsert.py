@@ -58,21 +58,11 @@ class UpsertParticipant(LocalParticipant):
     def _targets(self, session: Session) -> dict[str, Target]:
         targets = {}
         for name, target in super()._targets(session).items():
-            sink = self._sinks[name]
-            assert sink.version_column is not None  # checked at construction
-            check_keys(session, target, sink)
-            check_changes_allowed(session, target, sink.version_column, deletes=sink.change_column is not None)
-            targets[name] = replace(
-                target,
-                ignored=frozenset([sink.change_column] if sink.change_column else []),
-                own=frozenset([sink.version_column.lower()]),
-                required=frozenset(key.lower() for key in sink.key_columns),
-            )
+            targets[name] = fit_target(session, target, self._sinks[name])
         return targets
 
     def _judged(self, reader: SegmentReader, target: Target) -> SegmentReader:
-        column = self._sinks[target.sink].change_column
-        return LiveRows(reader, column) if column is not None and target.sink in reader.sinks() else reader
+        return judged_rows(reader, self._sinks[target.sink])
 
 
 class Upserter(Loader):
@@ -160,6 +150,24 @@ def _refuse_null_keys(run: pa.RecordBatch, keys: Sequence[TargetColumn], target:
             raise DeclinedError(
                 "a delete has NULL in its key.", remedy="mend the job.", sink=target.sink, column=key.source
             )
+
+
+def judged_rows(reader: SegmentReader, sink: MySqlSink) -> SegmentReader:
+    """The rows that must fit the table: without the deletes."""
+    return reader if sink.change_column is None else LiveRows(reader, sink.change_column)
+
+
+def fit_target(session: Session, target: Target, sink: MySqlSink) -> Target:
+    """The target as an upsert writes it; raises what `check_keys` raises, also when a privilege is lacking."""
+    assert sink.version_column is not None  # checked at construction
+    check_keys(session, target, sink)
+    check_changes_allowed(session, target, sink.version_column, deletes=sink.change_column is not None)
+    return replace(
+        target,
+        ignored=frozenset([sink.change_column] if sink.change_column else []),
+        own=frozenset([sink.version_column.lower()]),
+        required=frozenset(key.lower() for key in sink.key_columns),
+    )
 
 
 def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:

@@ -46,16 +46,7 @@ def check_xa(
         SinkAccessError: with the reason and what to do.
         FencedError: a newer attempt has ended the branch of this one.
     """
-    _check_version(session)
-    listed = _listed(session)
-    if listed.foreign and not session.is_mariadb:
-        found = ", ".join(f"{count} of formatID {format_id}" for format_id, count in sorted(listed.foreign.items()))
-        raise SinkAccessError(
-            f"other applications have prepared branches on this server ({found}): MySQL can lose acknowledged branches"
-            " at a restart when formatIDs are mixed.",
-            remedy="end them (XA RECOVER CONVERT XID), have that application use formatID 1, or choose strategy"
-            " 'local'.",
-        )
+    check_listing(session)
     owner = owner_of(ledger, fence.installation)
     xid = Xid(owner, PROBE_NUMBER, fence.epoch, fence.attempt, "test", nonce)
     began = time.monotonic()
@@ -67,6 +58,20 @@ def check_xa(
         other.run(f"XA PREPARE {xid.sql}")
     _commit_from_here(session, ledger, fence, xid, limits)
     return {"prepared, found and committed a branch in ms": round((time.monotonic() - began) * 1000, 1)}
+
+
+def check_listing(session: Session) -> None:
+    """The part of it that only looks: versions, the right to list branches, foreign ones. Raises SinkAccessError."""
+    _check_version(session)
+    listed = _listed(session)
+    if listed.foreign and not session.is_mariadb:
+        found = ", ".join(f"{count} of formatID {format_id}" for format_id, count in sorted(listed.foreign.items()))
+        raise SinkAccessError(
+            f"other applications have prepared branches on this server ({found}): MySQL can lose acknowledged branches"
+            " at a restart when formatIDs are mixed.",
+            remedy="end them (XA RECOVER CONVERT XID), have that application use formatID 1, or choose strategy"
+            " 'local'.",
+        )
 
 
 def _check_version(session: Session) -> None:
