@@ -55,6 +55,11 @@ chaos: install ## kill processes at random moments and count rows; KILLS=number,
 simulate: venv ## play random schedules of crashes against models of the servers; SCHEDULES=number, SEED=number
 	@SCHEDULES="$(SCHEDULES)" SEED="$(SEED)" $(bin)/python -m tests.simulation $(ARGS)
 
+.PHONY: compare
+compare: ## kill Spark's own writers and this package in the same way, and count; KILLS=number, SEED=number
+	@tools/bootstrap.sh venv kafka spark-jars jdbc-jars mariadb
+	@KILLS="$(KILLS)" SEED="$(SEED)" $(bin)/python -m benchmarks.crashes $(ARGS)
+
 .PHONY: lock
 lock: venv ## renew requirements.lock from setup.cfg
 	@$(uv) pip compile setup.cfg --extra dev --constraint tools/lock-constraints.txt --upgrade --quiet \

@@ -1,0 +1,1 @@
+"""The same kills against what Spark users have today and against this package: `make compare`."""
