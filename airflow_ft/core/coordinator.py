@@ -36,6 +36,7 @@ from airflow_ft.core.model import (
     Proof,
     RunKey,
     Segment,
+    canonical_json,
 )
 from airflow_ft.core.planning import (
     Delivery,
@@ -143,7 +144,9 @@ class Coordinator:
                 self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
                 raise
         for name, note in notes.items():
-            log.info("checkpoint %d: %s: %s: %s", number, participant, name, note)
+            if note:
+                text = note if isinstance(note, str) else canonical_json(note)
+                log.info("checkpoint %d: %s: %s: %s", number, participant, name, text)
         checkpoint = self._store.vote(self._pipeline, self._epoch, number, participant, attempt, notes)
         log.info("checkpoint %d: %s voted yes; it is %s", number, participant, checkpoint.state)
         return checkpoint
