@@ -100,7 +100,7 @@ class Resolver:
         assert found.plan is not None  # decided
         for participant in found.plan.participants:
             vote = found.votes.get(participant.name)
-            if participant.predecessor == 0 or (vote is not None and vote.proof is not None):
+            if vote is not None and vote.proof is not None:
                 continue
             with closing(self.participants(participant)) as sink:
                 if sink.head(self.pipeline) is not None:

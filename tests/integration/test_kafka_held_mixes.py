@@ -13,13 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from airflow_ft.core.coordinator import Coordinator
-from airflow_ft.core.errors import AirflowFtError, TransientError
+from airflow_ft.core.errors import AirflowFtError, TokenLostError, TransientError
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, ParticipantPlan, RunKey, SparkPosition
+from airflow_ft.core.model import (
+    AbortReason,
+    AfterAbort,
+    CheckpointState,
+    HaltReason,
+    ParticipantPlan,
+    RunKey,
+    SparkPosition,
+)
 from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
+from airflow_ft.core.resolution import Resolver
 from airflow_ft.core.steps import Context, prepare_step
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.kafka import KafkaSink
@@ -206,3 +216,29 @@ def test_what_was_prepared_is_aborted_and_carried(mix: str, worlds: Worlds) -> N
     assert world.store.checkpoint(PIPELINE, numbers[0]).delivered_by == numbers[1] + 1
     worlds.delivered(world, numbers)
     worlds.check(mix)
+
+
+def test_a_person_has_the_first_number_sent_whose_transaction_and_token_are_lost(worlds: Worlds) -> None:
+    world = worlds("held alone")
+    (number,) = world.stage(1)
+    (name,) = world.delivery.names
+    prepare_step(world.context(), world.delivery, world.config, name)
+
+    def dies(plan: ParticipantPlan) -> Any:
+        raise Crash
+
+    with new_epoch(world.store, PIPELINE, Worker(f"{RUN}/step", 2), "test") as (epoch, _), pytest.raises(Crash):
+        Coordinator(world.store, PIPELINE, epoch, dies).commit(number, name)
+    assert world.store.checkpoint(PIPELINE, number).state is CheckpointState.COMMITTING
+    group = f"airflow_ft.{PIPELINE}.{name}.0"
+    intruder = Producer({"bootstrap.servers": worlds.kafka.bootstrap, "transactional.id": group, "log_level": 0})
+    intruder.init_transactions(30)
+    admin = worlds.kafka.admin()  # kept in a variable: its requests end with it
+    admin.delete_consumer_groups([group])[group].result(30)
+    with pytest.raises(TokenLostError):
+        world.steps(world.context(3))
+    assert world.store.pipeline(PIPELINE).halt_reason is HaltReason.TOKEN_LOST
+    act = Resolver(world.store, PIPELINE, world.context(4).participants, "a test", Worker("", 1), 0.03)
+    assert act.redeliver(number).state is CheckpointState.COMPLETED
+    worlds.delivered(world, [number])
+    worlds.check("held alone")

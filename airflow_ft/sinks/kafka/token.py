@@ -274,8 +274,8 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
             raise TokenLostError(
                 f"the token of group {expected.group!r} is not the one that prepare found: that one vanished, and"
                 f" epoch {token.delivered_by[0]}, attempt {token.delivered_by[1]} set it anew.",
-                remedy="Find out whether the topics hold the rows of this checkpoint; if not, `airflow ft in-doubt"
-                " --redeliver` sends them.",
+                remedy="Find out whether the topics hold the rows of this checkpoint; if not, delete the group's offset"
+                " (kafka-consumer-groups.sh --delete-offsets), and `airflow ft in-doubt --redeliver` sends them.",
                 **expected.where(),
             )
         return Standing.READY
