@@ -1,0 +1,80 @@
+"""A person's acts on what is in doubt die at every call: nothing is lost, and nothing doubled."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import StateConflictError, TransientError
+from airflow_ft.core.lease import Worker
+from airflow_ft.core.model import AfterAbort, CheckpointState
+from airflow_ft.core.resolution import Resolver
+from tests.core.systems import Systems
+from tests.core.test_doubt import decided, prepared, resolver, state
+from tests.core.world import PIPELINE, Crash, Fault, Through, World, crash
+
+S = CheckpointState
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory where the machine has that: these tests make hundreds of decision logs, and no power fails here."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("act", ["commit", "abort", "quarantine", "redeliver"])
+@pytest.mark.parametrize("lead", ["prepared", "decided", "quarantined", "quarantined and decided"])
+def test_an_act_that_dies_at_any_call_leaves_nothing_lost_or_doubled(
+    tmp_path: Path, lead: str, act: str, when: str
+) -> None:
+    for at in range(1, 60):
+        world = World(tmp_path / f"{at}")
+        numbers = (decided if "decided" in lead else prepared)(world, 2)
+        if "quarantined" in lead:
+            resolver(world).quarantine(1)
+        fault = Fault(at, when, crash)
+        dying: Any = Resolver(
+            Through(world.store, fault, "store"),  # type: ignore[arg-type]
+            PIPELINE,
+            lambda plan, world=world, fault=fault: Through(Systems(world.systems)(plan), fault, plan.name),  # type: ignore
+            "a test by ada",
+            Worker("", 1),
+            lease_seconds=0.03,
+        )
+        try:
+            dying.abort(1, AfterAbort.CARRIED) if act == "abort" else getattr(dying, act)(1)
+        except Crash:
+            pass
+        except StateConflictError:
+            assert not fault.struck
+        if not fault.struck:
+            world.store.close()
+            assert at > 1
+            return
+        finish(world)
+        rows = [system.rows for system in world.systems.values()]
+        assert rows == [numbers, numbers], f"{fault.struck}: {rows}"
+        world.store.close()
+    raise AssertionError("an act has more calls than this test looks at")
+
+
+def finish(world: World) -> None:
+    """What a person and the next runs do after that."""
+    for later in range(3, 9):
+        if state(world, 1) is S.QUARANTINED:
+            resolver(world).commit(1)
+        try:
+            # The dead one's lease stands still; this one does not wait long to see that.
+            world.steps(replace(world.context(try_number=later), lease_seconds=0.03))
+            return
+        except TransientError as error:
+            last = error
+    raise AssertionError(f"did not settle: {last}")
