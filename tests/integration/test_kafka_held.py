@@ -14,6 +14,7 @@ from airflow_ft.core.errors import FencedError, SinkAccessError, SinkUnavailable
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings, is_fenced
+from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.transaction import ProducerLostError, Tally, Transaction
@@ -94,6 +95,28 @@ def test_every_slot_holds_its_own_transaction(make: Make, kafka: Kafka, topic_fa
     assert read_ids(kafka.bootstrap, topic) == []
     assert world.commit(plan).counts == {"alerts": 50_000}
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50_000))
+
+
+def test_when_one_slot_cannot_be_held_the_others_are_let_go(
+    make: Make, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make(slots=2)
+    plan = world.checkpoint(1, 1000)
+    require_open = HeldParticipant._require_open
+
+    def refuse(self: HeldParticipant, slot: Slot, *rest: Any) -> None:
+        if slot.index == 1:
+            raise SinkUnavailableError("the coordinator does not say.")
+        require_open(self, slot, *rest)
+
+    monkeypatch.setattr(HeldParticipant, "_require_open", refuse)
+    with pytest.raises(SinkUnavailableError, match="does not say"):
+        world.prepare(plan)
+    assert not any(is_open(world, slot) for slot in range(2)), "no reader waits for what nobody will commit"
+    monkeypatch.undo()
+    world.prepare(plan)
+    world.commit(plan)
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 1000))
 
 
 def test_what_was_prepared_can_be_aborted(make: Make, kafka: Kafka, topic: str) -> None:

@@ -174,8 +174,8 @@ class HeldParticipant(KafkaParticipant):
 
     def _let_go(self, held: Mapping[str, Any]) -> None:
         """Politeness to readers: nobody has voted upon these, so nobody will commit them."""
-        for group, note in held.items():
-            with suppress(SinkUnavailableError, SinkAccessError):  # the next init or the time-out ends it
+        with suppress(SinkUnavailableError, SinkAccessError):  # once is enough: the next init or the time-out ends them
+            for group, note in held.items():
                 self._coordinator.end(group, _identity(note), commit=False)
 
     def _waits(self, plan: Plan, fence: Fence) -> bool:
