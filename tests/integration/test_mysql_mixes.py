@@ -17,8 +17,10 @@ from airflow_ft.core.errors import AirflowFtError, DeclinedError, NotDeliveredEr
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import CheckpointState, ParticipantPlan, RunKey
 from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, Participant
+from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec
 from airflow_ft.core.steps import Context, commit_step, confirm_step, prepare_step, recover_step
+from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.sinks.kafka.participant import open_participant as kafka_participant
 from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.session import Session
@@ -28,8 +30,11 @@ from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.core.systems import NoArchive
 from tests.core.world import Crash, Fault, Through, crash
+from tests.integration.kafka_world import read, value
 from tests.sinks.mysql.world import QUICK, orders
 from tools.servers import Database
+
+pytestmark = pytest.mark.server
 
 RUN = RunKey("dag", "run-1")
 LEASE_SECONDS = defaultdict(lambda: 0.03, {RUN: 3600.0})
@@ -42,6 +47,8 @@ MIXES: Mapping[str, Mapping[str, tuple[str, str]]] = {  # sink -> (server, strat
     "local decides, xa follows": {"a": ("mariadb", "local"), "b": ("mysql", "xa")},
     "xa and parallel": {"a": ("mysql", "xa"), "b": ("mariadb", "parallel")},
     "local and parallel": {"a": ("mysql", "local"), "b": ("mariadb", "parallel")},
+    "xa and Kafka": {"a": ("mariadb", "xa"), "b": ("kafka", "transaction")},
+    "xa and Kafka held": {"a": ("mysql", "xa"), "b": ("kafka", "held")},
 }
 MIXES_IN_ORDER = list(MIXES)
 
@@ -70,6 +77,7 @@ class Mix:
     """One pipeline over several servers; every instance has a name and ids of its own, so that tables are shared."""
 
     databases: dict[str, Database]
+    kafka: tuple[str, str]  # bootstrap servers, topic
     sinks: Mapping[str, tuple[str, str]]
     index: int
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(dir="/dev/shm")))
@@ -77,15 +85,18 @@ class Mix:
     def __post_init__(self) -> None:
         self.pipeline = f"orders-{self.index}"
         self.store = open_store(f"sqlite:///{self.folder}/ft.db")
-        self.delivery = plan_delivery(
-            {
-                sink: MySqlSink(table="orders", conn_id=f"{server}-{strategy}", strategy=strategy)
-                for sink, (server, strategy) in self.sinks.items()
-            }
-        )
+        self.delivery = plan_delivery({sink: self.spec(*target) for sink, target in self.sinks.items()})
         self.staged: list[int] = []
 
+    def spec(self, server: str, strategy: str) -> SinkSpec:
+        if server == "kafka":
+            return KafkaSink(topic=self.kafka[1], conn_id=f"kafka-{strategy}", strategy=strategy)
+        return MySqlSink(table="orders", conn_id=f"{server}-{strategy}", strategy=strategy)
+
     def open(self, plan: ParticipantPlan) -> Participant:
+        if plan.kind == "kafka":
+            info = ConnectionInfo(plan.name, "kafka", extra={"bootstrap.servers": self.kafka[0]})
+            return kafka_participant(plan, info, open_wal())
         database = self.databases[plan.name.split("-")[0]]
         server: Any = database.server
         info = ConnectionInfo(plan.name, "mysql", server.host, server.port, server.user, server.password, database.name)
@@ -142,6 +153,9 @@ class Mix:
         raise AssertionError(f"{self.pipeline} did not settle: {last}")
 
     def ids(self, sink: str) -> list[int]:
+        if self.sinks[sink][0] == "kafka":
+            records = [value(message) for message in read(*self.kafka)]
+            return sorted(record["id"] for record in records if record["pipeline_rows"] == self.index)
         found = self.databases[self.sinks[sink][0]].sql(
             "SELECT id FROM orders WHERE pipeline_rows = %s ORDER BY id", [self.index]
         )
@@ -161,7 +175,11 @@ class Mix:
 
 @pytest.fixture
 def make(databases: dict[str, Database], request: pytest.FixtureRequest) -> Callable[[str, int], Mix]:
-    return lambda mix, index: Mix(databases, MIXES[mix], index)
+    kafka = ("", "")
+    if "Kafka" in request.node.name:
+        topic = request.getfixturevalue("topic")
+        kafka = (request.getfixturevalue("kafka").bootstrap, topic)
+    return lambda mix, index: Mix(databases, kafka, MIXES[mix], index)
 
 
 @pytest.mark.parametrize("mix", MIXES)
