@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from kafka.admin import KafkaAdminClient
 
+from airflow_ft.core.doctor import Check, Verdict
 from airflow_ft.core.errors import FencedError, SinkAccessError, SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings, is_fenced
+from airflow_ft.sinks.kafka.examination import examine
 from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.kafka.slot import Slot
@@ -256,6 +258,22 @@ def test_a_transaction_is_not_held_longer_than_the_brokers_allow(make: Make) -> 
     world = make(transaction_timeout=timedelta(minutes=20))
     with pytest.raises(SinkAccessError, match=r"held for 1200000 ms.*transaction.max.timeout.ms is 900000"):
         world.prepare(world.checkpoint(1, 1))
+
+
+def test_the_doctor_says_whether_transactions_can_be_held(make: Make) -> None:
+    def found(world: World) -> Check:
+        participant = world.plan(1).participants[0]
+        checks = examine(world.pipeline, participant, world.connection, [])
+        return next(check for check in checks if check.name == "held transactions")
+
+    well, badly = found(make()), found(make(transaction_timeout=timedelta(minutes=20)))
+    assert (well.verdict, well.text) == (
+        Verdict.OK,
+        "the brokers hold one for up to 900000 ms, and have another process end it",
+    )
+    assert badly.verdict is Verdict.PROBLEM
+    assert "1200000 ms" in badly.text
+    assert "Raise transaction.max.timeout.ms" in badly.remedy
 
 
 def test_the_connections_own_time_out_counts_where_the_sink_says_nothing(make: Make) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
@@ -11,9 +12,11 @@ from airflow_ft.core.doctor import Check, Examination
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.sinks.kafka.held import holding
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.token import METADATA_LIMIT
 from airflow_ft.sinks.kafka.topics import TopicLimits, describe
+from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 from airflow_ft.sinks.kafka.validation import SegmentRows, check_rows, check_topic, client_limits
 
 _TRANSACTION_TIMEOUT_MS = 600_000  # what the producer asks for, unless the connection says otherwise
@@ -54,6 +57,8 @@ def examine(
         for note in notes.values():
             exam.warn(f"topic {name}", note, "replicate the topic, and let this user describe it.")
     exam.attempt("broker", lambda: _broker(exam, clients))
+    if plan.strategy == "held":
+        _holding(exam, clients, sinks)
     if len(limits) == len(names):
         _rows(exam, clients, sinks, limits, rows)
     return exam.checks
@@ -91,6 +96,15 @@ def _broker(exam: Examination, clients: KafkaClients) -> None:
         exam.problem(
             "token size", f"offset.metadata.max.bytes is {room}", f"raise it to {METADATA_LIMIT + 1} on the brokers."
         )
+
+
+def _holding(exam: Examination, clients: KafkaClients, sinks: Mapping[str, KafkaSink]) -> None:
+    with closing(TransactionCoordinator(clients)) as coordinator:
+        settings = exam.attempt("held transactions", lambda: holding(clients, coordinator, sinks.values()))
+    if settings is not None:
+        milliseconds = settings.get("transaction.timeout.ms")
+        how_long = "without a time-out" if milliseconds is None else f"for up to {milliseconds} ms"
+        exam.ok("held transactions", f"the brokers hold one {how_long}, and have another process end it")
 
 
 def _broker_settings(clients: KafkaClients) -> Mapping[str, str] | None:

@@ -13,7 +13,7 @@ two transactional ids, and order (I4) only one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -25,7 +25,7 @@ from airflow_ft.core.ports import WalReader
 from airflow_ft.sinks.kafka.client import KafkaClients
 from airflow_ft.sinks.kafka.participant import KafkaParticipant
 from airflow_ft.sinks.kafka.slot import Slot
-from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM
+from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM, KafkaSink
 from airflow_ft.sinks.kafka.token import Ends, Standing, Token, judge
 from airflow_ft.sinks.kafka.topics import describe, longest_transaction
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity, ProducerLostError, Transaction
@@ -54,8 +54,7 @@ class HeldParticipant(KafkaParticipant):
         Raises:
             SinkAccessError: the brokers cannot end a transaction for another process, or not hold it long enough.
         """
-        self._coordinator.require(two_phase_commit=self._is_two_phase)
-        hold = self._hold_settings()
+        hold = holding(self._clients, self._coordinator, self._sinks.values())
         if self._waits(plan, fence):
             notes = self._check_rows(plan, describe(self._clients, self._topics))
             return {
@@ -186,30 +185,33 @@ class HeldParticipant(KafkaParticipant):
         tokens = [slot.last_committed(fence) for slot in self._tokens.slots(plan.pipeline)]
         return any(token is not None and token.number < self._plan.predecessor for token in tokens)
 
-    # --- time-outs -----------------------------------------------------------------------------------------------
 
-    @property
-    def _is_two_phase(self) -> bool:
-        return any(sink.two_phase_commit for sink in self._sinks.values())
+def holding(
+    clients: KafkaClients, coordinator: TransactionCoordinator, sinks: Collection[KafkaSink]
+) -> Mapping[str, Any]:
+    """What a producer is to be told whose transaction is held: above all how long it may stay open.
 
-    def _hold_settings(self) -> Mapping[str, Any]:
-        """What the producer is to be told about how long its transaction may stay open."""
-        if self._is_two_phase:
-            return {"transaction.two.phase.commit.enable": True}
-        longest = longest_transaction(self._clients)
-        given = [sink.transaction_timeout for sink in self._sinks.values() if sink.transaction_timeout is not None]
-        if given:
-            wanted = int(max(given).total_seconds() * 1000)
-        else:
-            own = self._clients.settings.producer.get("transaction.timeout.ms")
-            wanted = int(own) if own is not None else longest or int(BROKERS_DEFAULT_MAXIMUM.total_seconds() * 1000)
-        if longest is not None and wanted > longest:
-            raise SinkAccessError(
-                f"a transaction is to be held for {wanted} ms; the brokers' transaction.max.timeout.ms is {longest}.",
-                remedy="Raise transaction.max.timeout.ms of the brokers, or lower KafkaSink(transaction_timeout=...).",
-                participant=self._clients.conn_id,
-            )
-        return {"transaction.timeout.ms": wanted}
+    Raises:
+        SinkAccessError: the brokers cannot have it ended by another process, or not hold it for so long.
+    """
+    two_phase_commit = any(sink.two_phase_commit for sink in sinks)
+    coordinator.require(two_phase_commit=two_phase_commit)
+    if two_phase_commit:
+        return {"transaction.two.phase.commit.enable": True}
+    longest = longest_transaction(clients)
+    given = [sink.transaction_timeout for sink in sinks if sink.transaction_timeout is not None]
+    if given:
+        wanted = int(max(given).total_seconds() * 1000)
+    else:
+        own = clients.settings.producer.get("transaction.timeout.ms")
+        wanted = int(own) if own is not None else longest or int(BROKERS_DEFAULT_MAXIMUM.total_seconds() * 1000)
+    if longest is not None and wanted > longest:
+        raise SinkAccessError(
+            f"a transaction is to be held for {wanted} ms; the brokers' transaction.max.timeout.ms is {longest}.",
+            remedy="Raise transaction.max.timeout.ms of the brokers, or lower KafkaSink(transaction_timeout=...).",
+            participant=clients.conn_id,
+        )
+    return {"transaction.timeout.ms": wanted}
 
 
 def _identity(note: Mapping[str, Any]) -> ProducerIdentity:
