@@ -22,8 +22,10 @@ from airflow_ft.core.errors import (
     TerminalError,
 )
 from airflow_ft.core.model import Outcome
-from airflow_ft.sinks.mysql import slices
+from airflow_ft.sinks.mysql import slices, xa
 from airflow_ft.sinks.mysql.examination import examine
+from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.xid import recover
 from airflow_ft.wal import open_wal
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders, vote_for
 from tools.servers import Database
@@ -170,6 +172,27 @@ def test_an_older_attempt_touches_nothing_of_a_newer_one(world: MySqlWorld) -> N
             world.participant(plan).abort(plan, world.fence(*rank), {})
     assert prepared(world) == before
     commit(world, plan, notes, 6, voted=5, epoch=2)
+
+
+def test_a_late_sweep_leaves_a_newer_attempts_branches_alone(
+    world: MySqlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole 8: the older one had looked at the head, and lists the branches when the newer one has prepared its own."""
+    plan = world.plan(orders=orders(1, 10))
+    notes: dict[str, Any] = {}
+
+    def list_late(session: Session) -> Any:
+        if not notes:
+            monkeypatch.setattr(xa, "recover", recover)
+            notes.update(world.participant(plan).prepare(plan, world.fence(1, 3)))
+        return recover(session)
+
+    monkeypatch.setattr(xa, "recover", list_late)
+    with pytest.raises(FencedError):
+        world.participant(plan).prepare(plan, world.fence(1, 2))
+    assert len(prepared(world)) == 3
+    assert "redelivered" not in commit(world, plan, notes, 4, voted=3).detail
+    assert world.count() == 10
 
 
 def test_an_abort_rolls_back_and_a_late_attempt_meets_the_tombstones(world: MySqlWorld) -> None:
