@@ -31,11 +31,14 @@ class CheckpointConfig:
     num_retained: delivered checkpoints whose rows stay in the write-ahead log, at least 1.
     max_delivery_rows: several staged checkpoints are delivered as one up to this many rows (a single larger
         checkpoint is delivered alone). 0: each checkpoint by itself.
+    quarantine_after: a checkpoint that has been in doubt for this long, although its sinks answer, is QUARANTINED: kept
+        whole for a person, nothing later is delivered, every gate stays closed. None: it is tried again for ever.
     """
 
     timeout: timedelta = field(default=timedelta(minutes=10))
     num_retained: int = 3
     max_delivery_rows: int = 1_000_000
+    quarantine_after: timedelta | None = field(default=timedelta(days=1))
 
     def __post_init__(self) -> None:
         if not isinstance(self.timeout, timedelta) or self.timeout < timedelta(seconds=1):
@@ -51,25 +54,33 @@ class CheckpointConfig:
                 f"CheckpointConfig.max_delivery_rows is {self.max_delivery_rows!r}.",
                 remedy="give a whole number of rows from 0 (0: every checkpoint is delivered by itself).",
             )
+        after = self.quarantine_after
+        if after is not None and (not isinstance(after, timedelta) or after < timedelta(0)):
+            raise ConfigurationError(
+                f"CheckpointConfig.quarantine_after is {after!r}.", remedy="give a timedelta, or None for never."
+            )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; the time-out in seconds."""
+        """Plain data; times in seconds."""
+        after = self.quarantine_after
         return {
             "timeout": self.timeout.total_seconds(),
             "num_retained": self.num_retained,
             "max_delivery_rows": self.max_delivery_rows,
+            "quarantine_after": None if after is None else after.total_seconds(),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CheckpointConfig:
         """The inverse of `to_json`; settings that are missing keep their defaults."""
         known = dict(data)
-        if "timeout" in known:
-            known["timeout"] = timedelta(seconds=known["timeout"])
-        unknown = sorted(set(known) - {"timeout", "num_retained", "max_delivery_rows"})
+        for name in ("timeout", "quarantine_after"):
+            if known.get(name) is not None:
+                known[name] = timedelta(seconds=known[name])
+        unknown = sorted(set(known) - {"timeout", "num_retained", "max_delivery_rows", "quarantine_after"})
         if unknown:
             raise ConfigurationError(
                 f"unknown checkpoint settings: {', '.join(unknown)}.",
-                remedy="known are timeout (seconds), num_retained, max_delivery_rows.",
+                remedy="known are timeout and quarantine_after (seconds), num_retained, max_delivery_rows.",
             )
         return cls(**known)

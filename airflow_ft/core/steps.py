@@ -29,6 +29,7 @@ from airflow_ft.core.planning import Delivery, free_segments, live_plans, quaran
 from airflow_ft.core.ports import Archive, ParticipantFactory, Progress, Store
 from airflow_ft.core.recovery import Recovery, recover
 from airflow_ft.core.retention import retain
+from airflow_ft.core.unresolved import quarantine_unresolved
 
 log = logging.getLogger(__name__)
 
@@ -231,6 +232,7 @@ def confirm_step(
     """
     store, pipeline = context.store, context.pipeline
     store.register(pipeline)
+    quarantine_unresolved(store, pipeline, context.participants, config.quarantine_after)
     row = store.run(pipeline, context.run)
     numbers = store.run_checkpoints(pipeline, context.run)
     problems = [_problem(checkpoint) for checkpoint in context.unsettled()]
