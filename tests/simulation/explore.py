@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from tests.simulation.adapters import Running
 from tests.simulation.kernel import FAULTS, Act, Chooser, Deviation, Kernel, Line, Process, Violation
+from tests.simulation.telling import is_plain_read, told
 from tests.simulation.world import Scenario, World
 
 MOST_DEVIATIONS = 6
-MOST_LINES = 600
+MOST_LINES = 400
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,13 @@ _WEIGHTS = {
     Act.DELAY: 3,
     Act.SLEEP: 4,
     Act.YIELD: 6,
-    Act.EVENT: 2,
 }
 
 
 def rolling(scenario: Scenario, seed: int) -> Chooser:
     """Some deviations at random places; the same seed chooses the same ones."""
     dice = random.Random(seed)
+    weights = {**_WEIGHTS, Act.EVENT: scenario.event_weight if scenario.events else 0}
     left = dice.randint(1, MOST_DEVIATIONS)
     mean = dice.choice((8, 40, 120))
     following = dice.randint(1, 200)
@@ -131,7 +132,7 @@ def rolling(scenario: Scenario, seed: int) -> Chooser:
         others = kernel.others()
         possible = [
             act
-            for act in _WEIGHTS
+            for act in weights
             if not (act is Act.DELAY and not writes)
             and not (act is Act.YIELD and not others)
             and not (act is Act.EVENT and not scenario.events)
@@ -141,7 +142,7 @@ def rolling(scenario: Scenario, seed: int) -> Chooser:
             return None
         left -= 1
         following = kernel.steps + 1 + int(dice.expovariate(1 / mean))
-        act = dice.choices(possible, [_WEIGHTS[act] for act in possible])[0]
+        act = dice.choices(possible, [weights[act] for act in possible])[0]
         if act is Act.YIELD:
             return act, dice.choice(others).name
         return act, dice.choice(scenario.events) if act is Act.EVENT else ""
@@ -178,14 +179,19 @@ def shrink(outcome: Outcome, running: Running) -> Outcome:
 
 
 def story(outcome: Outcome, running: Running, replay: str = "") -> str:
-    """The schedule as numbered lines: who called what, and what was answered."""
-    told = play(outcome.scenario, replaying(outcome.schedule), running, telling=True)
+    """The schedule as numbered lines: who called what, and what was answered. Plain reads are left out."""
+    played = play(outcome.scenario, replaying(outcome.schedule), running, telling=True)
     lines = [f"scenario: {outcome.scenario.name}", f"schedule: {' '.join(map(str, outcome.schedule)) or 'no fault'}"]
     if replay:
         lines.append(f"again:    {replay}")
-    numbered = [f"{number:4}. {line.process:6} {line}" for number, line in enumerate(told.story, 1)]
+    numbered = []
+    for number, line in enumerate(played.story, 1):
+        if is_plain_read(line.what, line.answer):
+            continue
+        answer = "" if line.answer == "" else f" -> {told(line.answer)}"
+        numbered.append(f"{number:4}. {line.process:6} {line.what}{answer}")
     if len(numbered) > MOST_LINES:
         numbered[MOST_LINES // 2 : -MOST_LINES // 2] = ["      ..."]
     lines += numbered
-    lines.append(f"      {told.violation or 'no law was broken'}")
+    lines.append(f"      {played.violation or 'no law was broken'}")
     return "\n".join(lines)

@@ -158,7 +158,7 @@ class ModelProducer:
         error: KafkaError | None = None
         try:
             self._ask(
-                f"Produce {[item for _, item in records]}",
+                f"Produce {', '.join(str(item) for _, item in records)}",
                 lambda: self._cluster.produce(self._name, self._epoch, records),
             )
         except KafkaException as failed:

@@ -83,10 +83,6 @@ class Line:
     what: str
     answer: object = ""
 
-    def __str__(self) -> str:
-        answer = _text(self.answer)
-        return self.what if answer == "" else f"{self.what} -> {answer}"
-
 
 class Process:
     """A process of the operating system, or a request that is still under way."""
@@ -311,6 +307,8 @@ class Kernel:
     def _arrive(self, name: str, what: str, act: Callable[[], T]) -> None:
         late = self.current
         assert late is not None
+        if late.dead:
+            return
         try:
             self._perform(late, what, act)
         except Violation:
@@ -329,12 +327,3 @@ class Kernel:
         """Something that is no call."""
         if self.telling:
             self.story.append(Line(process.name, process.calls, f"*** {what}" + (f" [{at}]" if at else "")))
-
-
-def _text(answer: object, most: int = 130) -> str:
-    if answer is None:
-        return "ok"
-    text = answer if isinstance(answer, str) else repr(answer)
-    if isinstance(answer, Exception):
-        text = f"{type(answer).__name__}: {answer}"
-    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -18,7 +18,7 @@ from airflow_ft.core.errors import (
     TransientError,
     WalCorruptError,
 )
-from airflow_ft.core.model import Checkpoint, CheckpointState, PipelineStatus, Plan, RunKey, Segment
+from airflow_ft.core.model import Checkpoint, CheckpointState, PipelineStatus, Plan, Promise, RunKey, Segment
 from airflow_ft.core.steps import Confirmation
 from airflow_ft.core.transitions import is_allowed
 from airflow_ft.sinks.kafka.token import parse
@@ -49,7 +49,7 @@ class Laws:
         self._epoch = 0
         self._shown: dict[int, str] = {}  # item -> the variant that some sink shows
         self._delivered: dict[int, set[str]] = {}  # number -> the servers that show it
-        self._restored = False
+        self.restored = False
         self.halted = False
 
     # --- after every call -----------------------------------------------------------------------------------------
@@ -73,6 +73,13 @@ class Laws:
         if epoch < current and self._store.version != version:
             raise Violation("I5", f"{name} of epoch {epoch} changed the decision log, whose epoch is {current}")
 
+    def decided(self, checkpoint: Checkpoint, counted: Mapping[str, int]) -> None:
+        """Hole 7: what a decision counted is what the decision log holds."""
+        if checkpoint.state is S.COMMITTING and self._states.get(checkpoint.number) is S.PREPARED:
+            stored = {name: vote.prepared for name, vote in checkpoint.votes.items()}
+            if stored != dict(counted):
+                raise Violation("I3", f"the decision on {checkpoint.number} counted {dict(counted)}, there is {stored}")
+
     def _current_epoch(self) -> int:
         try:
             return int(self._store.pipeline(PIPELINE).epoch)
@@ -92,8 +99,9 @@ class Laws:
                 raise Violation("I7", f"the pipeline was halted without cause: {pipeline.halt_message}")
         for checkpoint in self._store.checkpoints(PIPELINE, 1000):
             self._look_at_checkpoint(checkpoint)
-        if pipeline.base is not None and pipeline.base.batch not in self._wal.states.get(pipeline.base.location, {}):
-            raise Violation("I10", f"the state of the base {pipeline.base} is gone")
+        base = pipeline.base if not self.restored else None
+        if base is not None and base.batch not in self._wal.states.get(base.location, {}):
+            raise Violation("I10", f"the state of the base {base} is gone")
 
     def _look_at_checkpoint(self, checkpoint: Checkpoint) -> None:
         number, state = checkpoint.number, checkpoint.state
@@ -102,8 +110,10 @@ class Laws:
             if before is not None and not is_allowed(before, state):
                 raise Violation("I3", f"checkpoint {number} went from {before} to {state}")
             self._states[number] = state
-            if state is S.ABORTED and self._delivered.get(number):
+            if state is S.ABORTED and self._delivered.get(number) and not self.restored:
                 raise Violation("I3", f"checkpoint {number} is ABORTED, and {self._delivered[number]} shows its rows")
+            if state is S.COMMITTING:
+                self._look_at_decided(checkpoint)
             if state is S.COMPLETED:
                 self._look_at_completed(checkpoint)
         if checkpoint.segment is not None and self._segments.setdefault(number, checkpoint.segment) != (
@@ -113,9 +123,20 @@ class Laws:
         if checkpoint.plan is not None:
             self._plans[number] = checkpoint.plan
         # A restored log may name what was delivered and deleted since: the sinks know better, and halt it.
-        segment = checkpoint.segment if checkpoint.is_undelivered and not self._restored else None
+        segment = checkpoint.segment if checkpoint.is_undelivered and not self.restored else None
         if segment is not None and segment.location not in self._wal.segments:
             raise Violation("I10", f"the undelivered segment of checkpoint {number} was deleted")
+
+    def _look_at_decided(self, checkpoint: Checkpoint) -> None:
+        """Hole 7: a decision counts branches that are there."""
+        assert checkpoint.plan is not None
+        for participant in checkpoint.plan.participants:
+            server = self._servers[participant.name]
+            if participant.promise is not Promise.TWO_PHASE or server.has_lost_branches or self.restored:
+                continue
+            xid = checkpoint.votes[participant.name].notes.get("xid")
+            if xid not in server.branches and checkpoint.number not in server.markers:
+                raise Violation("I3", f"checkpoint {checkpoint.number} is decided, and branch {xid} is gone")
 
     def _look_at_completed(self, checkpoint: Checkpoint) -> None:
         assert checkpoint.plan is not None
@@ -150,7 +171,7 @@ class Laws:
 
     def _look_at_mysql(self, name: str, commit: Commit) -> None:
         before, head = commit.head_before, commit.head
-        if head is not None and before is not None and not self._restored and _rank(head) < _rank(before):
+        if head is not None and before is not None and not self.restored and _rank(head) < _rank(before):
             raise Violation("I5", f"the head of {name} went back from {_rank(before)} to {_rank(head)}")
         delivered = [marker for marker in commit.markers if marker["kind"] == "committed"]
         for marker in commit.markers:
@@ -158,6 +179,8 @@ class Laws:
                 raise Violation("I5", f"{name} took a marker of {_rank(marker)}, its head is at {_rank(head)}")
             if marker["kind"] == "aborted" and self._states.get(marker["number"]) in (S.COMMITTING, S.COMPLETED):
                 raise Violation("I3", f"{name} got a tombstone of {marker['number']}, which is decided")
+        if commit.pruned and head is not None and max(commit.pruned) > head["floor"]:
+            raise Violation("I6", f"{name} has pruned the markers {commit.pruned}, its floor is {head['floor']}")
         if commit.rows and len(delivered) != 1:
             raise Violation("I6", f"{name} shows {_told(commit.rows)} without a marker in the same transaction")
         for marker in delivered:
@@ -168,9 +191,9 @@ class Laws:
             raise Violation("I6", f"{name} shows {_told(commit.records)} without a token")
         token = parse(*commit.token)
         before = parse(*commit.before) if commit.before is not None else None
-        if before is not None and not self._restored and token.rank < before.rank:
+        if before is not None and not self.restored and token.rank < before.rank:
             raise Violation("I5", f"the token of {name} went back from {before.rank} to {token.rank}")
-        if before is not None and not self._restored and token.number < before.number:
+        if before is not None and not self.restored and token.number < before.number:
             raise Violation("I6", f"the token of {name} went back from {before.number} to {token.number}")
         if commit.records or (before is not None and token.number > before.number and token.history):
             self._look_at_delivery(name, token.number, commit.records)
@@ -184,7 +207,7 @@ class Laws:
             raise Violation("I2", f"{name} delivered {_told(rows)} under number {number}; planned is {_told(expected)}")
         state = self._states.get(number)
         wanted = S.PREPARED if plan.commit_point == name else S.COMMITTING
-        if state is not wanted and not self._restored:
+        if state is not wanted and not self.restored:
             raise Violation("I3", f"{name} shows checkpoint {number} while it is {state}")
         self._delivered.setdefault(number, set()).add(name)
 
@@ -233,15 +256,15 @@ class Laws:
 
     def store_restored(self) -> None:
         """Somebody has put an older backup of the decision log in place."""
-        self._restored = True
+        self.restored = True
         self._version = -1
         self._states.clear()
         self._segments.clear()
 
     def at_the_end(self, items: int, confirmed: bool) -> None:
         """I7 and I10: everything could be reached again, so every item is in every sink, and nothing is in doubt."""
-        if self.halted:
-            return
+        if self.halted or (self.restored and not confirmed):
+            return  # a person has to act, and knows
         if not confirmed:
             raise Violation("I7", "the last run, which met no fault, was not confirmed")
         for name, server in self._servers.items():

@@ -44,11 +44,15 @@ class Connection:
     owner: Process | None
     alive: bool = True
     in_transaction: bool = False
+    manual: bool = False  # autocommit was switched off, for good
     undo: list[tuple[str, Key, Row | None]] = field(default_factory=list)
     loaded: list[tuple[str, Item]] = field(default_factory=list)
     locks: set[tuple[str, Key]] = field(default_factory=set)
     names: set[str] = field(default_factory=set)  # user-level locks
     used: float = 0.0  # when it was last heard of
+
+    def __repr__(self) -> str:
+        return f"connection {self.id}"
 
 
 @dataclass(frozen=True)
@@ -111,15 +115,21 @@ class MySqlServer:
 
     def begin(self, connection: Connection) -> None:
         self._open(connection)
-        connection.in_transaction = True
+        if connection.in_transaction:  # BEGIN commits what is open
+            self.commit(connection)
+        connection.in_transaction = connection.manual = True
 
     def rollback(self, connection: Connection) -> None:
-        for table, key, before in reversed(connection.undo):
+        self._take_back(connection, 0)
+        self._release(connection)
+
+    def _take_back(self, connection: Connection, first: int) -> None:
+        while len(connection.undo) > first:
+            table, key, before = connection.undo.pop()
             if before is None:
                 self.tables[table].pop(key, None)
             else:
                 self.tables[table][key] = before
-        self._release(connection)
 
     def commit(self, connection: Connection) -> None:
         self._open(connection)
@@ -193,11 +203,14 @@ class MySqlServer:
         if not text.startswith(("SELECT `", "SELECT MAX", "INSERT", "UPDATE", "DELETE")):
             return self._function(connection, text, args)
         statement = sql.parse(text)
+        connection.in_transaction = connection.in_transaction or connection.manual
+        begun = len(connection.undo)
         try:
             result = self._run(connection, statement, args)
         except BaseException:
+            self._take_back(connection, begun)  # an error ends the statement, and not the transaction
             if not connection.in_transaction:
-                self.rollback(connection)
+                self._release(connection)
             raise
         if not connection.in_transaction:
             self._record(connection)
@@ -312,7 +325,9 @@ class ModelSession:
 
     def load(self, table: str, items: list[Item]) -> int:
         """Stands in for LOAD DATA LOCAL (see `adapters.ModelLoader`)."""
-        return self._ask(f"LOAD DATA {table} {items}", lambda: self._server.load(self._connection, table, items))
+        return self._ask(
+            f"LOAD DATA {table} {', '.join(map(str, items))}", lambda: self._server.load(self._connection, table, items)
+        )
 
     def close(self) -> None:
         process = self._server.kernel.current

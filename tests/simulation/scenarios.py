@@ -28,6 +28,8 @@ SCENARIOS = (
     replace(BOTH, name="tasks side by side", parallel=True),
     replace(BOTH, name="two runs, one after the other", runs=(1, 3)),
     replace(BOTH, name="two runs at once", runs=(1, 2), concurrent=True),
+    replace(BOTH, name="a run that finds nothing new", parallel=True, runs=(2, 2)),
+    replace(BOTH, name="three runs at once", runs=(1, 2, 3), concurrent=True),
     replace(BOTH, name="several numbers delivered as one", max_rows=1000, runs=(2, 4)),
     replace(BOTH, name="leases respected", lease=30.0, runs=(1, 2), concurrent=True),
     Scenario("MySQL alone", _MYSQL, events=DB),
@@ -38,7 +40,7 @@ SCENARIOS = (
     replace(BOTH, name="a person aborts, the rows are computed again", person="abort rewound", runs=(2, 3)),
     replace(TWO_PHASE, name="a person aborts what is prepared", person="abort carried", runs=(2, 3)),
     replace(BOTH, name="a person commits", person="commit"),
-    replace(BOTH, name="a stage that was given up beside its delivery", parallel=True, tries=1, runs=(2, 3)),
+    replace(BOTH, name="a stage that was given up beside its delivery", parallel=True, tries=1),
     Scenario("all promises", {**_BOTH, **_BRANCHES}, runs=(1, 2), events=DB + LOG + XA),
 )
 
@@ -48,6 +50,7 @@ RESTORED = replace(
     runs=(1, 2),
     events=("store is backed up", "store is restored", "store is restored"),
     may_halt=True,
+    event_weight=14,
 )
 FORGETTING = replace(
     BOTH, name="Kafka forgets its tokens", runs=(1, 2), events=("log forgets its tokens",), may_halt=True

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tests.simulation.adapters import Running
-from tests.simulation.explore import Outcome, play, rolling, shrink, story
+from tests.simulation.explore import Outcome, play, replaying, rolling, shrink, story, zombie_and_successor
 from tests.simulation.world import Scenario
 
 SEED_STEP = 1_000_003  # so that neighbouring seeds have no schedule in common
@@ -47,6 +47,15 @@ def first_violation(
             count.calls += outcome.steps
         if outcome.violation is not None:
             return Found(outcome, seed, index)
+    return None
+
+
+def first_pair(running: Running, scenario: Scenario) -> Found | None:
+    """The first schedule of a zombie beside its successor that breaks a law."""
+    for index, schedule in enumerate(zombie_and_successor(scenario, running)):
+        outcome = play(scenario, replaying(schedule), running)
+        if outcome.violation is not None:
+            return Found(outcome, 0, index)
     return None
 
 

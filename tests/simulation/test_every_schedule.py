@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,11 @@ def test_every_fault_at_every_call_is_made_good_over_the_real_decision_log(runni
     assert played > 300
 
 
-def test_a_zombie_and_its_successor_in_every_order_of_two_turns(running: Running) -> None:
+@pytest.mark.parametrize("parallel", [False, True], ids=["one task", "a task for each step and sink"])
+@pytest.mark.parametrize("scenario", [BOTH, TWO_PHASE], ids=lambda scenario: scenario.name)
+def test_a_zombie_and_its_successor_in_every_order_of_two_turns(
+    running: Running, scenario: Scenario, parallel: bool
+) -> None:
     """The zombie sleeps before any of its writes, and wakes before any write of its successor."""
-    assert play_all(ONE_ITEM, zombie_and_successor(ONE_ITEM, running), running) > 1000
+    small = replace(scenario, runs=(1,), parallel=parallel)
+    assert play_all(small, zombie_and_successor(small, running), running) > 1000

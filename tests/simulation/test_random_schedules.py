@@ -16,6 +16,7 @@ SCHEDULES = 10_000
 SEED = int(os.environ.get("SEED") or 1)
 
 
+@pytest.mark.slow
 def test_no_law_is_broken_by_ten_thousand_random_schedules(running: Running) -> None:
     print(f"seed {SEED}")
     found = first_violation(running, SEED, range(SCHEDULES), scenario_of)

@@ -53,6 +53,7 @@ class TwoPhaseServer:
     branches: dict[str, Branch] = field(default_factory=dict)
     visible: dict[str, list[Item]] = field(default_factory=dict)
     commits: list[TwoPhaseCommit] = field(default_factory=list)
+    has_lost_branches: bool = False
 
     def raise_head(self, rank: tuple[int, int]) -> None:
         if rank < self.rank:
@@ -86,6 +87,7 @@ class TwoPhaseServer:
     def lose_branches(self) -> None:
         """A crash of a server that forgets prepared branches (measured: MySQL 9.7 with mixed formatIDs)."""
         self.branches.clear()
+        self.has_lost_branches = True
 
     def _show(self, branch: Branch) -> None:
         for table, item in branch.items:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from inspect import isfunction, signature
 from typing import Any
 
 from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import StoreUnavailableError
+from airflow_ft.core.errors import StageError
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import AfterAbort, ParticipantPlan, RunKey, SparkPosition
 from airflow_ft.core.planning import Delivery, plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, Store
+from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.recovery import in_doubt
 from airflow_ft.core.resolution import Resolver
 from airflow_ft.core.steps import (
@@ -40,6 +39,7 @@ from tests.simulation.memory_database import RealStore
 from tests.simulation.model_store import ModelStore
 from tests.simulation.mysql_server import LIMITS, ModelSession, MySqlServer
 from tests.simulation.source import Item, Wal
+from tests.simulation.store_client import StoreClient
 from tests.simulation.two_phase import TwoPhaseParticipant, TwoPhaseServer, TwoPhaseSink
 
 HEALING_TRIES = 12
@@ -68,6 +68,7 @@ class Scenario:
     person: str = ""
     events: tuple[str, ...] = ()
     may_halt: bool = False
+    event_weight: int = 2  # how often one is chosen, beside other deviations
 
     @property
     def items(self) -> int:
@@ -98,60 +99,10 @@ class Run:
     confirmed: bool = False
 
 
-class StoreClient:
-    """The decision log as a process sees it: each method is a call."""
-
-    def __init__(self, kernel: Kernel, store: Store, laws: Laws) -> None:
-        self._kernel = kernel
-        self._store = store
-        self._laws = laws
-        self.installation = store.installation
-        self.url = store.url
-
-    def now(self) -> Any:
-        return self._store.now()
-
-    def close(self) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-        writes = name in _WRITES
-        fenced = name in _FENCED
-        kernel, laws = self._kernel, self._laws
-
-        def lost(sent: bool) -> Exception:
-            return StoreUnavailableError("no answer.", unanswered=sent and writes)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            def act() -> Any:
-                if not fenced:
-                    return method(*args, **kwargs)
-                with laws.fenced(name, args[1]):
-                    return method(*args, **kwargs)
-
-            what = f"store.{name}{_shown(args[1:])}" if kernel.telling else name
-            return kernel.call(what, act, lost, writes=writes)
-
-        setattr(self, name, call)
-        return call
-
-
-_READS = """
-    pipeline pipelines leases run checkpoint checkpoints open_checkpoints run_checkpoints prunable position_before
-    referenced_locations latest_confirmed last_delivered events now close url
-"""
-_METHODS = {name: method for name, method in vars(Store).items() if isfunction(method) and name[0] != "_"}
-_WRITES = frozenset(_METHODS) - frozenset(_READS.split())
-_FENCED = frozenset(name for name in _WRITES if list(signature(_METHODS[name]).parameters)[2:3] == ["epoch"])
-
-
-def _shown(args: tuple[Any, ...]) -> str:
-    return f"({', '.join(str(arg) if len(str(arg)) < 40 else type(arg).__name__ for arg in args)})"
-
-
 class World:
-    """One schedule's world; `run` plays it to its end, under the laws."""
+    """One schedule's world; `play` plays it to its end, under the laws."""
+
+    cut_back = True  # an attempt continues in its own copy of Spark's location, cut back to what was published
 
     def __init__(
         self,
@@ -379,6 +330,10 @@ class World:
                 if self._backup is not None:
                     self._log.restore(self._backup)
                     self.laws.store_restored()
+                    # Whoever restores it stops all tasks before: see docs/simulation.md for what happens otherwise.
+                    for process in self.kernel.processes:
+                        process.dead = True
+                        self._died(process)
             case _:
                 raise Violation("-", f"no such event: {name}")
 
@@ -399,9 +354,13 @@ class World:
             state: dict[int, str] = {}
             if before.base is not None:
                 found = self.wal.states.get(before.base.location)
+                if (found is None or before.base.batch not in found) and self.laws.restored:
+                    raise StageError("the state of the base is gone: the decision log is older than the files.")
                 if found is None or before.base.batch not in found:
                     raise Violation("I10", f"the state at {before.base} is needed and gone")
-                state = {batch: kept for batch, kept in found.items() if batch <= before.base.batch}
+                state = {
+                    batch: kept for batch, kept in found.items() if batch <= before.base.batch or not self.cut_back
+                }
             self.wal.states[location] = state
             predecessor = last_published(store, PIPELINE)
             while (batch := max(state, default=0) + 1) <= items:

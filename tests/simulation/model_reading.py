@@ -1,0 +1,90 @@
+"""The reading part of the model of the decision log (see `model_store`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, Pipeline, RunKey, SparkPosition
+from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
+
+S = CheckpointState
+_UNFINISHED = frozenset({S.TRIGGERED, S.STAGED, S.PREPARED, S.COMMITTING, S.QUARANTINED})
+
+
+class ModelReading:
+    """What `airflow_ft.core.ports.Store` reads of checkpoints."""
+
+    _pipeline: Pipeline | None
+    _rows: dict[int, Checkpoint]
+    _pruned: frozenset[int]
+    _delivered: dict[str, int]
+
+    def _known(self, pipeline: str) -> Pipeline:
+        if self._pipeline is None:
+            raise UnknownPipelineError(pipeline)
+        return self._pipeline
+
+    def _row(self, number: int) -> Checkpoint:
+        row = self._rows.get(number)
+        if row is None:
+            raise UnknownCheckpointError("orders", number)
+        return row
+
+    def checkpoint(self, pipeline: str, number: int) -> Checkpoint:
+        self._known(pipeline)
+        return self._row(number)
+
+    def checkpoints(self, pipeline: str, limit: int = 100) -> Sequence[Checkpoint]:
+        self._known(pipeline)
+        return list(reversed(self._rows.values()))[:limit]
+
+    def open_checkpoints(self, pipeline: str) -> Sequence[Checkpoint]:
+        self._known(pipeline)
+        return [row for row in self._rows.values() if _is_open(row)]
+
+    def run_checkpoints(self, pipeline: str, run: RunKey) -> Sequence[Checkpoint]:
+        self._known(pipeline)
+        return [row for row in self._rows.values() if row.run == run]
+
+    def prunable(self, pipeline: str, retain: int, limit: int) -> Sequence[Checkpoint]:
+        self._known(pipeline)
+        delivered = [row.number for row in self._rows.values() if row.delivered_by is not None]
+        if retain > len(delivered):
+            return []
+        cutoff = delivered[-retain] if retain else 2**62
+        return [
+            row
+            for row in self._rows.values()
+            if row.segment is not None and row.finalised and row.number not in self._pruned
+            if row.delivered_by is not None and row.delivered_by < cutoff
+        ][:limit]
+
+    def position_before(self, pipeline: str, number: int) -> SparkPosition | None:
+        self._known(pipeline)
+        for row in reversed(self._rows.values()):
+            if row.number < number and row.position is not None and row.after_abort is not AfterAbort.REWOUND:
+                return row.position
+        return None
+
+    def referenced_locations(self, pipeline: str) -> frozenset[str]:
+        known = self._known(pipeline)
+        found = {known.base.location} if known.base is not None else set()
+        for row in self._rows.values():
+            if row.number not in self._pruned and row.after_abort is not AfterAbort.REWOUND:
+                found |= {row.segment.location} if row.segment is not None else set()
+                found |= {row.position.location} if row.position is not None else set()
+        return frozenset(found)
+
+    def latest_confirmed(self, pipeline: str) -> Checkpoint | None:
+        self._known(pipeline)
+        return next((row for row in reversed(self._rows.values()) if row.state is S.COMPLETED), None)
+
+    def last_delivered(self, pipeline: str, participant: str) -> int:
+        self._known(pipeline)
+        return self._delivered.get(participant, 0)
+
+
+def _is_open(row: Checkpoint) -> bool:
+    if row.state in _UNFINISHED or row.rollback_pending or row.is_undelivered:
+        return True
+    return row.state is S.COMPLETED and not row.finalised

@@ -1,0 +1,66 @@
+"""The decision log as a process sees it: every operation is a call, at which something may go wrong."""
+
+from __future__ import annotations
+
+from inspect import isfunction, signature
+from typing import Any
+
+from airflow_ft.core.errors import StoreUnavailableError
+from airflow_ft.core.ports import Store
+from tests.simulation.kernel import Kernel
+from tests.simulation.laws import Laws
+
+
+class StoreClient:
+    """The decision log as a process sees it: each method is a call."""
+
+    def __init__(self, kernel: Kernel, store: Store, laws: Laws) -> None:
+        self._kernel = kernel
+        self._store = store
+        self._laws = laws
+        self.installation = store.installation
+        self.url = store.url
+
+    def now(self) -> Any:
+        return self._store.now()
+
+    def close(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        writes = name in _WRITES
+        fenced = name in _FENCED
+        kernel, laws = self._kernel, self._laws
+
+        def lost(sent: bool) -> Exception:
+            return StoreUnavailableError("no answer.", unanswered=sent and writes)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            def act() -> Any:
+                if not fenced:
+                    return method(*args, **kwargs)
+                with laws.fenced(name, args[1]):
+                    result = method(*args, **kwargs)
+                    if name == "decide":
+                        laws.decided(result, args[3])
+                    return result
+
+            what = f"store.{name}{_shown(args[1:])}" if kernel.telling else name
+            return kernel.call(what, act, lost, writes=writes)
+
+        setattr(self, name, call)
+        return call
+
+
+_READS = """
+    pipeline pipelines leases run checkpoint checkpoints open_checkpoints run_checkpoints prunable position_before
+    referenced_locations latest_confirmed last_delivered events now close url
+"""
+_METHODS = {name: method for name, method in vars(Store).items() if isfunction(method) and name[0] != "_"}
+_WRITES = frozenset(_METHODS) - frozenset(_READS.split())
+_FENCED = frozenset(name for name in _WRITES if list(signature(_METHODS[name]).parameters)[2:3] == ["epoch"])
+
+
+def _shown(args: tuple[Any, ...]) -> str:
+    return f"({', '.join(str(arg) if len(str(arg)) < 40 else type(arg).__name__ for arg in args)})"
