@@ -324,6 +324,7 @@ class Coordinator:
 
     def _abort_one(self, checkpoint: Checkpoint, reason: AbortReason, message: str, after: AfterAbort) -> Checkpoint:
         plan = checkpoint.plan
+        tombstoned = False
         if checkpoint.state is S.PREPARED and plan is not None and plan.commit_point is not None:
             # The tombstone goes first (hole 3): a COMMIT that is still under way must not find the place free.
             attempt = self._store.begin_attempt(self._pipeline, self._epoch, checkpoint.number, plan.commit_point)
@@ -338,7 +339,8 @@ class Coordinator:
                     checkpoint=checkpoint.number,
                 )
             reason, message, after = read_tombstone(proof.detail)
-        aborted = self._write_abort(checkpoint, reason, message, after)
+            tombstoned = True
+        aborted = self._write_abort(checkpoint, reason, message, after, tombstoned=tombstoned)
         try:
             return self._roll_back(aborted)
         except (SinkUnavailableError, SinkAccessError) as error:  # decided all the same: rolled back by what comes next
@@ -363,15 +365,19 @@ class Coordinator:
             checkpoint = self._store.record_rollback(self._pipeline, self._epoch, checkpoint.number, name)
         return checkpoint
 
-    def _write_abort(self, checkpoint: Checkpoint, reason: AbortReason, message: str, after: AfterAbort) -> Checkpoint:
+    def _write_abort(
+        self, checkpoint: Checkpoint, reason: AbortReason, message: str, after: AfterAbort, *, tombstoned: bool
+    ) -> Checkpoint:
         number = checkpoint.number
         if after is AfterAbort.CARRIED:
-            return self._store.abort(self._pipeline, self._epoch, number, reason, message, after)
+            return self._store.abort(self._pipeline, self._epoch, number, reason, message, after, tombstoned=tombstoned)
         # Later PREPARED numbers are out of the way (abort() saw to that, or order (I4) forbids them a marker).
         segments = checkpoint.plan.segments if checkpoint.plan else ()
         first = min([number, *(segment.number for segment in segments)])
         base = self._store.position_before(self._pipeline, first)
-        return self._store.abort(self._pipeline, self._epoch, number, reason, message, after, first, base)
+        return self._store.abort(
+            self._pipeline, self._epoch, number, reason, message, after, first, base, tombstoned=tombstoned
+        )
 
     # --- small things --------------------------------------------------------------------------------------------
 

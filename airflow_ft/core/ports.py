@@ -180,8 +180,13 @@ class Store(Protocol):
         after: AfterAbort,
         rewind_from: int | None = None,
         rewind_to: SparkPosition | None = None,
+        *,
+        tombstoned: bool = False,
     ) -> Checkpoint:
         """TRIGGERED, STAGED or PREPARED -> ABORTED; returns at once when it is ABORTED already.
+
+        A PREPARED one whose commit point is a participant's own transaction is aborted only when its tombstone was
+        read (`tombstoned`), else StateConflictError: that transaction may have committed.
 
         With REWOUND: every undelivered published number >= `rewind_from` is marked rewound too (STAGED ones become
         ABORTED with the same reason; PREPARED or COMMITTING ones raise StateConflictError: abort them first), the

@@ -30,6 +30,8 @@ class AbortingOperations:
         after: AfterAbort,
         rewind_from: int | None = None,
         rewind_to: SparkPosition | None = None,
+        *,
+        tombstoned: bool = False,
     ) -> Checkpoint:
         """See `Store.abort`.
 
@@ -42,6 +44,10 @@ class AbortingOperations:
             checkpoint = write.checkpoint(number)
             if checkpoint.state is S.ABORTED:
                 return checkpoint
+            carrier = checkpoint.plan.commit_point if checkpoint.plan else None
+            if checkpoint.state is S.PREPARED and carrier is not None and not tombstoned:
+                # Hole 3: it was STAGED when this was asked for. Since then it was voted upon, and perhaps committed.
+                raise write.conflict(number, f"it is PREPARED, and {carrier} may have committed it: no tombstone yet.")
             _move_to_aborted(write, checkpoint, reason, message, after)
             if rewind_from is not None:
                 _rewind(write, rewind_from, rewind_to, reason, f"rewound with checkpoint {number}", also=checkpoint)

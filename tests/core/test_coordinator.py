@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from airflow_ft.core.model import (
 )
 from airflow_ft.core.steps import commit_step, confirm_step, prepare_step, recover_step
 from tests.core.systems import NoArchive, System, Systems
-from tests.core.world import PIPELINE, RUN, World
+from tests.core.world import PIPELINE, RUN, Crash, World
 
 
 @pytest.fixture
@@ -156,6 +157,35 @@ def test_a_late_commit_meets_the_tombstone(world: World) -> None:
         AfterAbort.CARRIED,
     )
     assert world.systems["db"].rows == []
+
+
+def test_an_abort_that_was_meant_for_a_staged_one_is_refused_once_it_is_prepared(world: World) -> None:
+    """A prepare is declined and stands still before it writes ABORTED; the next try votes, and its carrier commits."""
+    (number,) = world.stage(1)
+
+    class Late:
+        def __getattr__(self, name: str) -> Any:
+            if name == "abort":  # what happens while its request is on the way
+                world.systems["db"].declines_in_prepare = False
+                for participant in world.delivery.names:
+                    prepare_step(world.context(2), world.delivery, world.config, participant)
+                with pytest.raises(Crash):
+                    commit_step(replace(world.context(2), store=Dying()), "db")  # type: ignore[arg-type]
+                assert world.systems["db"].rows == [number]
+            return getattr(world.store, name)
+
+    class Dying:
+        def __getattr__(self, name: str) -> Any:
+            if name == "decide":
+                raise Crash
+            return getattr(world.store, name)
+
+    world.systems["db"].declines_in_prepare = True
+    with pytest.raises(StateConflictError, match="db may have committed it"):
+        prepare_step(replace(world.context(), store=Late()), world.delivery, world.config, "db")  # type: ignore[arg-type]
+    assert state(world, number) is CheckpointState.PREPARED
+    world.steps(world.context(3))
+    world.check_exactly_once([number])
 
 
 def test_an_abort_of_what_the_carrier_committed_delivers_it_instead(world: World) -> None:

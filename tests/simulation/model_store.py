@@ -399,12 +399,16 @@ class ModelStore(ModelReading):
         after: AfterAbort,
         rewind_from: int | None = None,
         rewind_to: SparkPosition | None = None,
+        *,
+        tombstoned: bool = False,
     ) -> Checkpoint:
         known = self._require_epoch(pipeline, epoch)
         row = self._row(number)
         self.version += 1
         if row.state is S.ABORTED:
             return row
+        if row.state is S.PREPARED and row.plan and row.plan.commit_point and not tombstoned:
+            raise StateConflictError(f"{number} is PREPARED, and there is no tombstone.")
         concerned = [c for c in self.open_checkpoints(pipeline) if rewind_from is not None and c.number >= rewind_from]
         if any(c.number != number and c.state in IN_DOUBT for c in concerned):
             raise StateConflictError(f"later numbers than {number} are in doubt.")

@@ -139,10 +139,25 @@ class Scene:
             self.store.finalise(self.pipeline, number)
         return self.checkpoint(number)
 
-    def abort(self, number: int, after: AfterAbort = AfterAbort.CARRIED, rewind_from: int | None = None) -> Checkpoint:
+    def abort(
+        self,
+        number: int,
+        after: AfterAbort = AfterAbort.CARRIED,
+        rewind_from: int | None = None,
+        *,
+        tombstoned: bool = True,
+    ) -> Checkpoint:
         back_to = a_position(rewind_from - 1) if rewind_from is not None and rewind_from > 1 else None
         return self.store.abort(
-            self.pipeline, self.epoch, number, AbortReason.DECLINED, "too long", after, rewind_from, back_to
+            self.pipeline,
+            self.epoch,
+            number,
+            AbortReason.DECLINED,
+            "too long",
+            after,
+            rewind_from,
+            back_to,
+            tombstoned=tombstoned,
         )
 
     def quarantine(self, number: int, message: str = "a test.") -> Checkpoint:

@@ -27,6 +27,19 @@ class TestAborts:
         assert scene.open_numbers() == ([] if state is S.TRIGGERED else [number])
         assert "ABORTED: DECLINED" in scene.told(number)[-1]
 
+    def test_what_its_carrier_may_have_committed_is_not_aborted_without_a_tombstone(self, scene: Scene) -> None:
+        (number,) = scene.stage()
+        scene.prepare(number)
+        with pytest.raises(StateConflictError, match="may have committed it"):
+            scene.abort(number, tombstoned=False)
+        assert scene.checkpoint(number).state is S.PREPARED
+
+    def test_where_the_log_decides_an_abort_is_the_decision(self, scene: Scene) -> None:
+        scene.promises = {"log": Promise.REDO}
+        (number,) = scene.stage()
+        scene.prepare(number)
+        assert scene.abort(number, tombstoned=False).state is S.ABORTED
+
     def test_an_aborted_one_stays_as_it_is(self, scene: Scene) -> None:
         (number,) = scene.stage()
         first = scene.abort(number)
