@@ -129,39 +129,48 @@ class BranchedParticipant(ServerParticipant):
     # --- the whole ----------------------------------------------------------------------------------------------
 
     def _conclude(self, plan: Plan, fence: Fence, expected: Sequence[str], detail: Mapping[str, Any]) -> Proof:
-        """When the markers of all `expected` branches stand there: the marker of the whole, and the head with it."""
-        ledger = self._ledger(plan.pipeline)
+        """`_conclude_in` a new session, which it announces: the branches may have taken long."""
         with closing(self._open()) as session:
-            self._announce(session, ledger, fence)
-            session.begin()
-            head = guarded_head(session, ledger, fence, self._nonce)
-            marker = settled(session, ledger, plan, fence, head, exactly=True)
-            if marker is not None:
-                return marker.proof(self._plan.name, plan.number)
-            standing = self._standing_branches(session, ledger, plan, fence)
-            lacking = [branch for branch in expected if branch not in standing]
-            refused = [branch for branch, marker in standing.items() if marker.outcome is not Outcome.COMMITTED]
-            unknown = [branch for branch in standing if branch not in expected]
-            if lacking or refused or unknown:
-                raise SinkUnavailableError(
-                    f"of its branches {lacking} are lacking, {refused} aborted and {unknown} not of this plan.",
-                    remedy="it is tried again; if it stays so, look at the ledger's rows of this number.",
-                )
-            counts = dict.fromkeys(self._sinks, 0)
-            for marker in standing.values():
-                for name, rows in marker.counts.items():
-                    counts[name] += rows
-            whole = {
-                **detail,
-                "server": session.product,
-                "segments": [segment.number for segment in plan.segments],
-                "branches": {branch: dict(marker.counts) for branch, marker in sorted(standing.items())},
-            }
-            if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, whole):
-                session.close()
-                return self._standing(plan)
-            if ledger.fill_marker(session, plan.number, counts, whole) != 1:
-                raise SinkUnavailableError("the marker of this very transaction is not to be found.")
-            ledger.deliver_head(session, plan.number)
-            self._end(session)
+            self._announce(session, self._ledger(plan.pipeline), fence)
+            return self._conclude_in(session, plan, fence, expected, detail)
+
+    def _conclude_in(
+        self, session: Session, plan: Plan, fence: Fence, expected: Sequence[str], detail: Mapping[str, Any]
+    ) -> Proof:
+        """When the markers of all `expected` branches stand there: the marker of the whole, and the head with it.
+
+        The head names `session`, which is used up by this.
+        """
+        ledger = self._ledger(plan.pipeline)
+        session.begin()
+        head = guarded_head(session, ledger, fence, self._nonce)
+        marker = settled(session, ledger, plan, fence, head, exactly=True)
+        if marker is not None:
+            return marker.proof(self._plan.name, plan.number)
+        standing = self._standing_branches(session, ledger, plan, fence)
+        lacking = [branch for branch in expected if branch not in standing]
+        refused = [branch for branch, marker in standing.items() if marker.outcome is not Outcome.COMMITTED]
+        unknown = [branch for branch in standing if branch not in expected]
+        if lacking or refused or unknown:
+            raise SinkUnavailableError(
+                f"of its branches {lacking} are lacking, {refused} aborted and {unknown} not of this plan.",
+                remedy="it is tried again; if it stays so, look at the ledger's rows of this number.",
+            )
+        counts = dict.fromkeys(self._sinks, 0)
+        for marker in standing.values():
+            for name, rows in marker.counts.items():
+                counts[name] += rows
+        whole = {
+            **detail,
+            "server": session.product,
+            "segments": [segment.number for segment in plan.segments],
+            "branches": {branch: dict(marker.counts) for branch, marker in sorted(standing.items())},
+        }
+        if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, whole):
+            session.close()
+            return self._standing(plan)
+        if ledger.fill_marker(session, plan.number, counts, whole) != 1:
+            raise SinkUnavailableError("the marker of this very transaction is not to be found.")
+        ledger.deliver_head(session, plan.number)
+        self._end(session)
         return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, whole)

@@ -173,17 +173,19 @@ class XaParticipant(BranchedParticipant):
             if not expected or set(expected) - set(standing):
                 self._commit_prepared(session, ledger, plan, fence, vote)  # asked once more, in the same order
                 standing = self._standing_branches(session, ledger, plan, fence)
-        detail: dict[str, Any] = {"attempt": fence.attempt, "tries": tries, "prepared": [_epoch(vote), vote.prepared]}
-        if not expected or set(expected) - set(standing):
-            # Neither prepared nor committed: rolled back by somebody's hand, or forgotten by the server. It is decided,
-            # so it is delivered from the log; should it come back after all, the marker's key lets only one in.
-            slices = self._slices(plan)
-            expected = [part.label for part in slices]
-            lost = [part for part in slices if part.label not in standing]
-            log.warning("%s: branches %s of checkpoint %d are lost: they are delivered from the write-ahead log",
-                        self._plan.name, ", ".join(part.label for part in lost), plan.number)  # fmt: skip
-            detail["redelivered"] = [part.label for part in lost]
-            self._deliver_branches(plan, fence, lost, use_insert=use_insert)
+            detail: dict[str, Any] = {"attempt": fence.attempt, "tries": tries}
+            detail["prepared"] = [_epoch(vote), vote.prepared]
+            if expected and not set(expected) - set(standing):
+                return self._conclude_in(session, plan, fence, expected, detail)
+        # Neither prepared nor committed: rolled back by somebody's hand, or forgotten by the server. It is decided, so
+        # it is delivered from the log; should it come back after all, the marker's key lets only one in.
+        slices = self._slices(plan)
+        expected = [part.label for part in slices]
+        lost = [part for part in slices if part.label not in standing]
+        log.warning("%s: branches %s of checkpoint %d are lost: they are delivered from the write-ahead log",
+                    self._plan.name, ", ".join(part.label for part in lost), plan.number)  # fmt: skip
+        detail["redelivered"] = [part.label for part in lost]
+        self._deliver_branches(plan, fence, lost, use_insert=use_insert)
         return self._conclude(plan, fence, expected, detail)
 
     def _commit_prepared(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, vote: Vote) -> None:
