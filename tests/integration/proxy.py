@@ -15,6 +15,8 @@ class Proxy:
     Once armed, the first chunk of a client that contains `after` starts the loss, on that connection: answers are
     swallowed from then on, or the requests themselves (that chunk included) are kept back; with `cut` the client's
     connection is closed instead of falling silent. Connections that are opened after `pass_on` work.
+
+    Each call of `cut` ends one connection, the first that fits; `cuts` counts them.
     """
 
     def __init__(self, target: int) -> None:
@@ -26,6 +28,9 @@ class Proxy:
         self._kept: list[tuple[socket.socket, bytes]] = []
         self._sockets: list[socket.socket] = []
         self._muted: set[socket.socket] = set()
+        self._wanted: list[tuple[str, bytes]] = []
+        self._doomed: set[socket.socket] = set()
+        self.cuts = 0
         self._threads: list[threading.Thread] = []
 
     def swallow_answers(self, after: bytes, *, cut: bool = False) -> None:
@@ -35,6 +40,13 @@ class Proxy:
     def swallow_requests(self, after: bytes, *, cut: bool = False) -> None:
         """The server does not get the request (until `release`)."""
         self._armed = ("requests", after, cut)
+
+    def cut(self, kind: str, pattern: bytes) -> None:
+        """The next connection whose client sends `pattern` is ended, on both sides.
+
+        "lost request": that chunk never reaches the server. "lost reply": it does; the answer is dropped.
+        """
+        self._wanted.append((kind, pattern))
 
     def pass_on(self) -> None:
         """New losses no more; connections that suffer one go on suffering it."""
@@ -82,6 +94,12 @@ class Proxy:
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         held = False
         while chunk := _receive(client):
+            cut_now = self._hit(chunk)
+            if cut_now == "lost request":
+                _shut(client)
+                break
+            if cut_now == "lost reply":
+                self._doomed.add(client)
             armed = self._armed
             if armed is not None and armed[1] in chunk:
                 what, _, cut = armed
@@ -105,8 +123,21 @@ class Proxy:
         if not held and client not in self._muted:
             _shut(server)
 
+    def _hit(self, chunk: bytes) -> str:
+        """The kind of a cut that was waiting for this chunk; '' for none."""
+        with self._lock:
+            for wanted in self._wanted:
+                if wanted[1] in chunk:
+                    self._wanted.remove(wanted)
+                    self.cuts += 1
+                    return wanted[0]
+        return ""
+
     def _answers(self, client: socket.socket, server: socket.socket) -> None:
         while chunk := _receive(server):
+            if client in self._doomed:
+                _shut(server)
+                break
             if client not in self._muted:
                 with contextlib.suppress(OSError):
                     client.sendall(chunk)

@@ -17,9 +17,9 @@ import pytest
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import Outcome, Plan
 from airflow_ft.sinks.mysql import slices
+from tests.integration.proxy import Proxy
 from tests.integration.test_mysql_xa import end_all, prepared
 from tests.sinks.mysql.committer import Committer
-from tests.sinks.mysql.proxy import CuttingProxy
 from tests.sinks.mysql.world import MySqlWorld, make_world, vote_for
 from tools.servers import Database, MariaDb, MySql
 
@@ -150,7 +150,7 @@ def test_an_abort_that_was_killed_anywhere_is_finished_by_the_next_attempt(world
 def test_a_lost_request_or_reply_in_prepare_is_repeated(world: MySqlWorld, kind: str, statement: str) -> None:
     plan = world.plan(orders=many(1, 1000))
     prepare(world, plan, 1)
-    with CuttingProxy(world.server.port) as proxy:
+    with Proxy(world.server.port) as proxy:
         world.port, world.extra = proxy.port, {"ssl_disabled": True}
         proxy.cut(kind, statement.encode())
         notes = prepare(world, plan, 2)
@@ -168,7 +168,7 @@ def test_a_lost_request_or_reply_in_commit_is_settled_by_the_markers(
 ) -> None:
     plan = world.plan(orders=many(1, 1000))
     notes = prepare(world, plan, 1)
-    with CuttingProxy(world.server.port) as proxy:
+    with Proxy(world.server.port) as proxy:
         world.port, world.extra = proxy.port, {"ssl_disabled": True}
         proxy.cut(kind, statement.encode())
         proof = commit(world, plan, 2, notes, 1)

@@ -20,8 +20,8 @@ from airflow_ft.core.model import Outcome, Plan, Segment
 from airflow_ft.core.ports import WalFile
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.wal import open_wal
+from tests.integration.proxy import Proxy
 from tests.sinks.mysql.committer import Committer, StoppingSegment
-from tests.sinks.mysql.proxy import CuttingProxy
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders
 from tools.servers import Database, MariaDb, MySql
 
@@ -113,7 +113,7 @@ def test_a_connection_cut_at_any_statement_is_settled_by_the_marker(
     world: MySqlWorld, kind: str, statement: bytes
 ) -> None:
     plan = prepared(world, orders(1, 1000))
-    with CuttingProxy(world.server.port) as proxy:
+    with Proxy(world.server.port) as proxy:
         world.port, world.extra = proxy.port, {"ssl_disabled": True}
         proxy.cut(kind, statement)
         proof = world.participant(plan).commit(plan, world.fence(1, 2))
@@ -126,18 +126,18 @@ def test_a_connection_cut_at_any_statement_is_settled_by_the_marker(
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
 def test_a_tombstone_whose_commit_was_not_answered_is_settled_by_the_marker(world: MySqlWorld, kind: str) -> None:
     plan = prepared(world, orders(1, 10))
-    with CuttingProxy(world.server.port) as proxy:
+    with Proxy(world.server.port) as proxy:
         world.port, world.extra = proxy.port, {"ssl_disabled": True}
         proxy.cut(kind, b"\x03COMMIT")
         assert world.participant(plan).abort(plan, world.fence(1, 2), {"why": "x"}).outcome is Outcome.ABORTED
         assert proxy.cuts == 1
-    assert world.participant(plan).commit(plan, world.fence(1, 3)).outcome is Outcome.ABORTED
+        assert world.participant(plan).commit(plan, world.fence(1, 3)).outcome is Outcome.ABORTED
     assert world.count() == 0
 
 
 def test_an_outcome_that_cannot_be_read_stays_in_doubt(world: MySqlWorld) -> None:
     plan = prepared(world, orders(1, 10))
-    with CuttingProxy(world.server.port) as proxy:
+    with Proxy(world.server.port) as proxy:
         world.port, world.extra = proxy.port, {"ssl_disabled": True}
         world.limits = replace(world.limits, tries=2)
         proxy.cut("lost reply", b"\x03COMMIT")

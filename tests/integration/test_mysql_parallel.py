@@ -13,7 +13,7 @@ from airflow_ft.core.errors import DeclinedError, FencedError, SinkUnavailableEr
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.session import Session
-from tests.sinks.mysql.proxy import CuttingProxy
+from tests.integration.proxy import Proxy
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders
 from tools.servers import Database
 
@@ -140,7 +140,7 @@ def test_refused_rows_name_their_row_and_the_branches_that_stand_stay_proven(
 def test_a_lost_request_or_reply_is_settled_by_the_markers(world: MySqlWorld, kind: str, statement: bytes) -> None:
     plan = world.plan(orders=orders(1, 10))
     world.participant(plan).prepare(plan, world.fence())
-    with CuttingProxy(world.server.port) as proxy:
+    with Proxy(world.server.port) as proxy:
         world.port, world.extra = proxy.port, {"ssl_disabled": True}
         proxy.cut(kind, statement)
         proof = world.participant(plan).commit(plan, world.fence(1, 2))

@@ -14,8 +14,8 @@ from airflow_ft.core.errors import DeclinedError, FencedError, SinkAccessError, 
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.mysql.examination import examine
 from airflow_ft.wal import open_wal
+from tests.integration.proxy import Proxy
 from tests.sinks.mysql.committer import Committer
-from tests.sinks.mysql.proxy import CuttingProxy
 from tests.sinks.mysql.world import MySqlWorld, make_world
 from tools.servers import Database
 
@@ -121,7 +121,7 @@ def test_a_lost_request_or_reply_is_settled_by_the_marker(world: MySqlWorld, kin
     world.sql("INSERT INTO orders VALUES (2, 'b', 0)")
     plan = world.plan(orders=changes(("c", 1, "a"), ("d", 2, None)))
     world.participant(plan).prepare(plan, world.fence())
-    with CuttingProxy(world.server.port) as proxy:
+    with Proxy(world.server.port) as proxy:
         world.port, world.extra = proxy.port, {"ssl_disabled": True}
         proxy.cut(kind, statement)
         world.participant(plan).commit(plan, world.fence(1, 2))
