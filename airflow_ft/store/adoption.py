@@ -26,9 +26,8 @@ class AdoptionOperations:
                 raise write.conflict(0, "it is not HALTED, so nothing has to be adopted.")
             checkpoints = write.open_checkpoints()
             for checkpoint in checkpoints:
-                if (
-                    checkpoint.state in MAY_BE_VISIBLE
-                ):  # its markers may stand in the sinks: recovery settles it, not this
+                # Its markers may stand in the sinks: recovery, or a person, settles it, not this.
+                if checkpoint.state in MAY_BE_VISIBLE:
                     raise write.conflict(checkpoint.number, f"it is {checkpoint.state.value}: settle it first.")
             mine: int = max(write.row["epoch"], epoch) + 1
             newest = max(delivered.values(), default=0)
