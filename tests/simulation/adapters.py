@@ -19,6 +19,7 @@ from unittest.mock import patch
 import airflow_ft.sinks.kafka.participant
 import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before names in them are replaced
 from airflow_ft.core import lease
+from airflow_ft.core.errors import DeclinedError
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.kafka.topics import TopicLimits
 from airflow_ft.sinks.mysql.catalog import Table
@@ -33,12 +34,28 @@ class Running:
         self.kernel = Kernel(lambda *_: None)
         self.connect: Callable[[str], Any] = lambda _: None
         self.names = itertools.count(1)
+        self.declines: dict[int, int] = {}  # item -> how many votes on it are still refused
 
     def sleep(self, seconds: float) -> None:
         self.kernel.sleep(seconds)
 
     def monotonic(self) -> float:
         return self.kernel.clock
+
+    def judge(self, item: Any) -> None:
+        """The vote on the rows of an item: refused as often as an event has said."""
+        if self.declines.get(item.number, 0) > 0:
+            self.declines[item.number] -= 1
+            raise DeclinedError(f"NULL in a NOT NULL column of item {item.number}.", remedy="mend the job.")
+
+    def judge_segment(self, target: Any, reader: Any) -> Verdict:
+        """In place of `airflow_ft.sinks.mysql.validation.check_segment`."""
+        self.judge(reader.item)
+        return Verdict((), (), ())
+
+    def judge_records(self, rows: Any, *_: Any) -> None:
+        """In place of `airflow_ft.sinks.kafka.validation.check_rows`."""
+        self.judge(rows.reader.item)
 
     def name(self, _: int = 0) -> str:
         """32 hexadecimal digits that were never used."""
@@ -110,7 +127,7 @@ def product_over_models() -> Iterator[Running]:
         "check_server": lambda *_, **__: [],
         "ensure_ledger": lambda *_: "",
         "read_table": lambda session, table: Table(table, {}, [], []),
-        "check_segment": lambda *_: Verdict((), (), ()),
+        "check_segment": RUNNING.judge_segment,
         "check_rows": lambda *_: None,
         "check_privileges": lambda *_: None,
     }
@@ -121,7 +138,7 @@ def product_over_models() -> Iterator[Running]:
         "create_token_topic": lambda *_: None,
         "await_readable": lambda *_: [],
         "check_topic": lambda *_: {},
-        "check_rows": lambda *_: None,
+        "check_rows": RUNNING.judge_records,
         "client_limits": lambda *_: {"message.max.bytes": 1_000_000},
         "RecordEncoder": ModelEncoder,
     }

@@ -26,8 +26,9 @@ from airflow_ft.sinks.mysql.ledger import Ledger, Marker
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.store import staging
 from airflow_ft.store.writing import PipelineWrite
+from tests.simulation.kernel import Act, Deviation
 from tests.simulation.model_store import ModelStore
-from tests.simulation.scenarios import ALL
+from tests.simulation.scenarios import ALL, ONE_ITEM
 from tests.simulation.two_phase import TwoPhaseParticipant
 from tests.simulation.world import Scenario, World
 
@@ -39,6 +40,7 @@ PREPARED = NAMED["MySQL decides, two-phase prepared"]
 RESTORED, FORGETTING = NAMED["a decision log restored from a backup"], NAMED["Kafka forgets its tokens"]
 CARRIED = NAMED["a person aborts, the rows are carried"]
 GIVEN_UP = NAMED["a stage that was given up beside its delivery"]
+DECLINED = Deviation("A1", 1, Act.EVENT, "prepare declines item 1")
 S = CheckpointState
 
 
@@ -46,7 +48,7 @@ S = CheckpointState
 class Defect:
     """A rule switched off; `scenario` is where that shows, within so many random `schedules`.
 
-    With `pairs` the schedules are those of a zombie beside its successor, all of them.
+    With `pairs` the schedules are those of a zombie beside its successor, all of them, after `before`.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Defect:
     real_store: bool
     schedules: int
     pairs: bool
+    before: tuple[Deviation, ...]
 
     @contextmanager
     def made(self) -> Iterator[None]:
@@ -69,13 +72,19 @@ DEFECTS: list[Defect] = []
 
 
 def defect(
-    scenario: Scenario, laws: str, *, real_store: bool = False, schedules: int = 2000, pairs: bool = False
+    scenario: Scenario,
+    laws: str,
+    *,
+    real_store: bool = False,
+    schedules: int = 4000,
+    pairs: bool = False,
+    before: tuple[Deviation, ...] = (),
 ) -> Callable[[Callable[[Change], None]], Callable[[Change], None]]:
     """Registers a defect under its function's name."""
 
     def register(make: Callable[[Change], None]) -> Callable[[Change], None]:
         name = make.__name__.replace("_", " ")
-        DEFECTS.append(Defect(name, scenario, frozenset(laws.split()), make, real_store, schedules, pairs))
+        DEFECTS.append(Defect(name, scenario, frozenset(laws.split()), make, real_store, schedules, pairs, before))
         return make
 
     return register
@@ -113,7 +122,7 @@ def rows_without_a_marker_when_its_place_is_taken(change: Change) -> None:
     change(Ledger, "fill_marker", lambda *args, **named: fill(*args, **named) or 1)
 
 
-@defect(CARRIED, "I3 I7")
+@defect(CARRIED, "I2 I3 I7")
 def kind_of_the_marker_ignored(change: Change) -> None:
     """Hole 1: 'duplicate key' is taken for committed, though a tombstone stands there."""
     told = Marker.proof
@@ -128,6 +137,13 @@ def tombstone_omitted(change: Change) -> None:
         return Proof(self._plan.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
 
     change(ServerParticipant, "abort", nothing)
+
+
+@defect(ONE_ITEM, "I3 I7", pairs=True, before=(DECLINED,))
+def refusal_in_prepare_aborts_what_another_try_has_prepared(change: Change) -> None:
+    """A late refusal overtakes a commit: ABORTED without a tombstone, over what was STAGED when it was read."""
+    abort = ModelStore.abort
+    change(ModelStore, "abort", lambda *args, **named: abort(*args, **{**named, "tombstoned": True}))
 
 
 @defect(BOTH, "I5")

@@ -91,15 +91,17 @@ def every_crash(scenario: Scenario, running: Running) -> Iterator[tuple[Deviatio
                 yield (Deviation(call.process, call.number, act),)
 
 
-def zombie_and_successor(scenario: Scenario, running: Running) -> Iterator[tuple[Deviation, ...]]:
-    """The process falls asleep before any write, and wakes before any write of its successor."""
-    for first in calls_of(scenario, running):
+def zombie_and_successor(
+    scenario: Scenario, running: Running, before: tuple[Deviation, ...] = ()
+) -> Iterator[tuple[Deviation, ...]]:
+    """The process falls asleep before any write, and wakes before any write of its successor; after `before`."""
+    for first in calls_of(scenario, running, before):
         if not first.writes:
             continue
-        asleep = Deviation(first.process, first.number, Act.SLEEP)
-        for second in calls_of(scenario, running, [asleep]):
+        asleep = (*before, Deviation(first.process, first.number, Act.SLEEP))
+        for second in calls_of(scenario, running, asleep):
             if second.writes and second.process != first.process:
-                yield asleep, Deviation(second.process, second.number, Act.YIELD, first.process)
+                yield *asleep, Deviation(second.process, second.number, Act.YIELD, first.process)
 
 
 # --- random -------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ _BOTH = {**_MYSQL, **_KAFKA}
 _TWO_MYSQL = {"rows": ("mysql", "db"), "more": ("mysql", "shop")}
 _BRANCHES = {"held": ("two-phase", "xa")}
 
-DB = ("db restarts", "db refuses item 1", "db refuses item 2")
-LOG = ("log times out",)
+DB = ("db restarts", "db refuses item 1", "db refuses item 2", "prepare declines item 1")
+LOG = ("log times out", "prepare declines item 2")
 XA = ("xa loses its branches",)
 
 BOTH = Scenario("MySQL decides, Kafka follows", _BOTH, events=DB + LOG)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tests.simulation.adapters import Running
 from tests.simulation.explore import Outcome, play, replaying, rolling, shrink, story, zombie_and_successor
+from tests.simulation.kernel import Deviation
 from tests.simulation.world import Scenario
 
 SEED_STEP = 1_000_003  # so that neighbouring seeds have no schedule in common
@@ -50,9 +51,9 @@ def first_violation(
     return None
 
 
-def first_pair(running: Running, scenario: Scenario) -> Found | None:
+def first_pair(running: Running, scenario: Scenario, before: tuple[Deviation, ...] = ()) -> Found | None:
     """The first schedule of a zombie beside its successor that breaks a law."""
-    for index, schedule in enumerate(zombie_and_successor(scenario, running)):
+    for index, schedule in enumerate(zombie_and_successor(scenario, running, before)):
         outcome = play(scenario, replaying(schedule), running)
         if outcome.violation is not None:
             return Found(outcome, 0, index)

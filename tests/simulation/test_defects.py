@@ -15,7 +15,7 @@ SEED = 1
 def test_a_rule_that_is_switched_off_is_found(running: Running, defect: Defect) -> None:
     with defect.made():
         if defect.pairs:
-            found = first_pair(running, defect.scenario)
+            found = first_pair(running, defect.scenario, defect.before)
         else:
             found = first_violation(
                 running, SEED, range(defect.schedules), lambda _: defect.scenario, real_store=defect.real_store

@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation.adapters import Running
 from tests.simulation.explore import every_crash, play, replaying, shrink, story, zombie_and_successor
-from tests.simulation.kernel import Deviation
+from tests.simulation.kernel import Act, Deviation
 from tests.simulation.scenarios import BOTH, KAFKA, ONE_ITEM, SCENARIOS, TWO_PHASE
 from tests.simulation.world import Scenario
 
@@ -52,3 +52,9 @@ def test_a_zombie_and_its_successor_in_every_order_of_two_turns(
     """The zombie sleeps before any of its writes, and wakes before any write of its successor."""
     small = replace(scenario, runs=(1,), parallel=parallel)
     assert play_all(small, zombie_and_successor(small, running), running) > 1000
+
+
+def test_a_zombie_whose_rows_were_refused_beside_a_successor_whose_rows_are_not(running: Running) -> None:
+    """A refusal that arrives late must not abort what another try has prepared or delivered."""
+    refused = (Deviation("A1", 1, Act.EVENT, "prepare declines item 1"),)
+    assert play_all(ONE_ITEM, zombie_and_successor(ONE_ITEM, running, refused), running) > 1000

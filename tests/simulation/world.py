@@ -116,6 +116,7 @@ class World:
         self.scenario = scenario
         self.kernel = kernel = Kernel(choose, telling=telling)
         running.kernel, running.connect, running.names = kernel, self._connect, itertools.count(1)
+        self._declines = running.declines = dict[int, int]()
         store: Any = RealStore(lambda: int(kernel.clock * 1e6) + kernel.steps) if real_store else ModelStore()
         self._log = store
         self.wal = Wal()
@@ -324,6 +325,8 @@ class World:
                 server.lose_branches()
             case "refuses item 1" | "refuses item 2" if isinstance(server, MySqlServer):
                 server.refuses[int(what[-1])] = 1
+            case "declines item 1" | "declines item 2":
+                self._declines[int(what[-1])] = 1
             case "is backed up":
                 self._backup = self._log.snapshot()
             case "is restored":
