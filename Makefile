@@ -14,7 +14,7 @@ help: ## list the targets
 		| while IFS=$$'\t' read -r target text; do printf '  %-14s %s\n' "make $$target" "$$text"; done
 
 .PHONY: install
-install: ## install what is lacking: virtual environment, Kafka, MariaDB, MySQL, PostgreSQL; ONLY="venv kafka" just these
+install: ## install what is lacking: virtual environment, Kafka, MariaDB, MySQL, PostgreSQL, Spin; ONLY="venv kafka" just these
 	@tools/bootstrap.sh $(ONLY)
 
 .PHONY: venv
@@ -59,6 +59,11 @@ simulate: venv ## play random schedules of crashes against models of the servers
 compare: ## kill Spark's own writers and this package in the same way, and count; KILLS=number, SEED=number
 	@tools/bootstrap.sh venv kafka spark-jars jdbc-jars mariadb
 	@KILLS="$(KILLS)" SEED="$(SEED)" $(bin)/python -m benchmarks.crashes $(ARGS)
+
+.PHONY: model
+model: ## let Spin look at every schedule of the formal models; CALLS=number of steps of each worker
+	@tools/bootstrap.sh venv spin
+	@CALLS="$(CALLS)" $(bin)/python -m tests.model $(ARGS)
 
 .PHONY: lock
 lock: venv ## renew requirements.lock from setup.cfg

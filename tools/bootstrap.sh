@@ -10,6 +10,7 @@
 #   mariadb      .local/servers/mariadb
 #   mysql        .local/servers/mysql
 #   postgres     .local/servers/postgres
+#   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
 #
 # The three database servers are packages of the distribution, unpacked but not installed: no service, no user, no
 # script of a package runs. What is there already is left alone: a component is stamped with a checksum of what
@@ -174,6 +175,12 @@ install_postgres() {
     postgresql-15 postgresql-18 postgresql-17 postgresql-16 postgresql-14
 }
 
+# A model checker: what it makes of a model is a C program.
+install_spin() {
+  command -v gcc >/dev/null || system_packages gcc libc6-dev
+  unpack spin bookworm 'libc6|libcrypt1|libgcc-s1|gcc-.*' spin
+}
+
 # --- main ------------------------------------------------------------------------------------------------------------
 
 # What a component is made from: changed contents make it install again.
@@ -181,9 +188,9 @@ recipe() {
   case $1 in
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
     kafka | spark-jars | jdbc-jars) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
-    mariadb | mysql) declare -f unpack "install_$1" ;;
+    mariadb | mysql | spin) declare -f unpack "install_$1" ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars jdbc-jars mariadb mysql postgres)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars jdbc-jars mariadb mysql postgres spin)" ;;
   esac
 }
 
@@ -209,7 +216,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars mariadb mysql postgres
+[ $# -gt 0 ] || set -- venv kafka spark-jars mariadb mysql postgres spin
 jobs=()
 for name in "$@"; do
   component "$name" &

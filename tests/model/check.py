@@ -1,0 +1,127 @@
+"""Lets Spin look at every schedule of a model: all of them with every rule on, and each rule switched off.
+
+The models are the `.pml` files beside this one; what they say is in docs/model.md.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.servers.base import local_folder
+
+HERE = Path(__file__).parent
+MODELS = ("commit_point", "two_phase")
+DEPTH = 10_000
+UNPACKED = "servers/spin/usr/bin/spin"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of `rules.h`; without it, that many calls of each worker are enough for a counterexample in `model`."""
+
+    name: str
+    model: str
+    calls: int = 1
+
+
+RULES = (
+    Rule("KIND", "commit_point"),
+    Rule("TOMBSTONE_FIRST", "commit_point"),
+    Rule("TOMBSTONE_KNOWN", "commit_point", calls=2),
+    Rule("CARRY_OR_REWIND", "commit_point"),
+    Rule("HEAD", "commit_point"),
+    Rule("KILL", "commit_point"),
+    Rule("SUBSUME_STAGED_ONLY", "commit_point", calls=2),
+    Rule("TOKEN_AFTER_INIT", "commit_point"),
+    Rule("TOKEN_RANK", "commit_point"),
+    Rule("ONLY_OLDER", "two_phase"),
+    Rule("TOUCH_NOTHING_DECIDED", "two_phase", calls=2),
+    Rule("HEAD_AFTER_PLACE", "two_phase"),
+    Rule("ATTEMPT_IN_DECISION", "two_phase", calls=2),
+    Rule("NOTA_IS_NO_PROOF", "two_phase"),
+    Rule("MARKER_IN_BRANCH", "two_phase"),
+    Rule("TOMBSTONE_AFTER_ABORT", "two_phase", calls=2),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a search found. `error` is "" when no state breaks an assertion and no process waits for ever.
+
+    `complete`: every reachable state was visited (a counterexample ends a search).
+    """
+
+    error: str
+    states: int
+    seconds: float
+    complete: bool
+
+
+class Verifier:
+    """One model with fixed bounds and rules, compiled in `folder`."""
+
+    def __init__(self, folder: Path, model: str, **defines: int) -> None:
+        self._folder = folder
+        self._source = f"{model}.pml"
+        for name in (self._source, "rules.h"):  # Spin puts the trail beside the model
+            shutil.copy(HERE / name, folder)
+        self._defines = [f"-D{name}={value}" for name, value in defines.items()]
+        _run(folder, _spin(), "-a", *self._defines, self._source)
+        # SAFETY: end states and assertions, no cycles: every execution of these models ends.
+        _run(folder, "gcc", "-O1", "-w", "-DSAFETY", "-DCOLLAPSE", "-o", "pan", "pan.c")
+
+    def search(self, *, hash_bits: int = 22) -> Result:
+        """Visits all states, or stops at the first error. The hash table has 2 ** hash_bits slots of 8 bytes."""
+        told = _run(self._folder, "./pan", f"-m{DEPTH}", f"-w{hash_bits}")
+        error = re.search(r"^pan:\d+: (.*) \(at depth \d+\)$", told, re.MULTILINE)
+        errors = int(_number(r"errors: (\d+)", told))
+        if (errors == 0) != (error is None):
+            raise AssertionError(f"Spin said something unexpected:\n{told}")
+        return Result(
+            error=error.group(1) if error else "",
+            states=int(_number(r"^\s*(\d+) states, stored", told)),
+            seconds=float(_number(r"elapsed time ([\d.]+) seconds", told)),
+            complete=errors == 0 and "Search not completed" not in told and "too small" not in told,
+        )
+
+    def story(self) -> str:
+        """The counterexample that `search` found, a line a step."""
+        return _run(self._folder, _spin(), "-t", "-p", "-g", *self._defines, self._source)
+
+
+def verifier_without(rule: Rule, folder: Path) -> Verifier:
+    """The rule's model with that rule switched off."""
+    return Verifier(folder, rule.model, CALLS=rule.calls, **{rule.name: 0})
+
+
+def rules_of_the_models() -> Mapping[str, str]:
+    """What `rules.h` defines: names and what each says."""
+    return dict(re.findall(r"^#ifndef (\w+)\s*/\* (.*) \*/$", (HERE / "rules.h").read_text(), re.MULTILINE))
+
+
+def _spin() -> str:
+    unpacked = local_folder() / UNPACKED
+    return str(unpacked) if unpacked.exists() else shutil.which("spin") or _missing()
+
+
+def _missing() -> str:
+    raise FileNotFoundError("Spin is not installed: run `make install`.")
+
+
+def _run(folder: Path, *command: str) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0 and "-t" not in command:  # telling a trail ends with the code of the failed assertion
+        raise AssertionError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def _number(pattern: str, text: str) -> str:
+    found = re.search(pattern, text, re.MULTILINE)
+    if found is None:
+        raise AssertionError(f"Spin does not say {pattern!r}:\n{text}")
+    return found.group(1)
