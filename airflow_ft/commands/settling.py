@@ -129,6 +129,11 @@ def adopt(args: Namespace) -> None:
                 else f"{name}: remembers nothing"
             )
         say(f"this decision log is installation {store.installation} ({store.url})")
+        say(
+            "It does not know what was read before it was made: the sources began where starting_offsets (or the files"
+            " in the folder) say, and rows that were delivered before come again. Unless that is wanted, stop here and"
+            " read docs/operations.md, 'When the decision log is lost'."
+        )
         sure(args, "Is the other decision log gone for good, and shall this one go on after what the sinks hold?")
         adoption = adopt_pipeline(store, args.pipeline, factory, getpass.getuser())
         say(f"{args.pipeline} is {store.pipeline(args.pipeline).status}, with epoch {adoption.epoch}")
