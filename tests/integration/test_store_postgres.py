@@ -23,8 +23,8 @@ from tests.store.test_adoption import TestAdoption
 from tests.store.test_concurrency import TestRaces
 from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, TestVotes
 from tests.store.test_epochs import TestEpochs, TestHalts, TestLeases, TestPipelines, TestTurns
-from tests.store.test_reading import TestReading
 from tests.store.test_quarantine import TestQuarantine
+from tests.store.test_reading import TestReading
 from tests.store.test_staging import TestStaging
 from tools.servers import Postgres
 
