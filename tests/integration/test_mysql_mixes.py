@@ -6,7 +6,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class Mix:
     kafka: tuple[str, str]  # bootstrap servers, topic
     sinks: Mapping[str, tuple[str, str]]
     index: int
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(dir="/dev/shm")))
+    folder: Path
 
     def __post_init__(self) -> None:
         self.pipeline = f"orders-{self.index}"
@@ -174,12 +174,20 @@ class Mix:
 
 
 @pytest.fixture
-def make(databases: dict[str, Database], request: pytest.FixtureRequest) -> Callable[[str, int], Mix]:
+def make(databases: dict[str, Database], request: pytest.FixtureRequest) -> Iterator[Callable[[str, int], Mix]]:
     kafka = ("", "")
     if "Kafka" in request.node.name:
         topic = request.getfixturevalue("topic")
         kafka = (request.getfixturevalue("kafka").bootstrap, topic)
-    return lambda mix, index: Mix(databases, kafka, MIXES[mix], index)
+    memory = Path("/dev/shm")  # hundreds of decision logs, and no power fails here
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+
+        def make(mix: str, index: int) -> Mix:
+            own = Path(folder) / str(index)
+            own.mkdir()
+            return Mix(databases, kafka, MIXES[mix], index, own)
+
+        yield make
 
 
 @pytest.mark.parametrize("mix", MIXES)
