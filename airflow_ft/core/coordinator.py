@@ -307,9 +307,19 @@ class Coordinator:
         if checkpoint.rollback_pending:
             return self._roll_back(checkpoint)
         names = _names(checkpoint.plan) if checkpoint.plan else ()
-        for step in (self.prepare, self.commit):
-            for name in names:
-                checkpoint = step(number, name)
+        for name in names:
+            checkpoint = self.prepare(number, name)
+        away: AirflowFtError | None = None
+        for name in names:
+            try:
+                checkpoint = self.commit(number, name)
+            except (SinkUnavailableError, SinkAccessError) as error:
+                # Once it is decided, a sink that is away does not hold up the others (I3, I7).
+                if self._store.checkpoint(self._pipeline, number).state is not S.COMMITTING:
+                    raise
+                away = away or error
+        if away is not None:
+            raise away
         return checkpoint
 
     # --- abort ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_ft.core.errors import DeclinedError, FencedError, ForeignOwnerError, StoreBehindSinkError, TokenLostError
+from airflow_ft.core.errors import (
+    DeclinedError,
+    FencedError,
+    ForeignOwnerError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+    TokenLostError,
+)
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
 
 
@@ -29,9 +36,12 @@ class System:
     declines_in_commit: bool = False
     token_is_gone: bool = False
     foreign: bool = False
+    away: bool = False
     owner: str = "other"
 
     def raise_head(self, fence: Fence) -> None:
+        if self.away:
+            raise SinkUnavailableError("nobody answers.")
         if self.foreign:
             raise ForeignOwnerError("the head belongs to another installation.", remedy="`airflow ft adopt`.")
         if fence.rank < self.rank:

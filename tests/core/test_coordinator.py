@@ -419,3 +419,20 @@ def test_only_a_halted_pipeline_is_adopted(world: World) -> None:
     prepare_step(world.context(), world.delivery, world.config, "db")
     with pytest.raises(StateConflictError, match="not HALTED"):
         adopt(world.store, PIPELINE, Systems(world.systems), "someone")
+
+
+def test_once_decided_a_sink_that_is_away_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    world = World(tmp_path, systems={"db": System(Promise.TWO_PHASE), "log": System(Promise.TWO_PHASE)})
+    (number,) = world.stage(1)
+    for name in world.delivery.names:
+        prepare_step(world.context(), world.delivery, world.config, name)
+    first, second = world.delivery.names
+    world.systems[first].away = True
+    with pytest.raises(SinkUnavailableError):
+        commit_step(world.context(), first)  # it decides, and does not get through
+    assert state(world, number) is CheckpointState.COMMITTING
+    with pytest.raises(SinkUnavailableError, match="nobody answers"):
+        coordinator(world).deliver(number)
+    assert (world.systems[first].rows, world.systems[second].rows) == ([], [number])
+    world.systems[first].away = False
+    assert coordinator(world, 6).deliver(number).state is CheckpointState.COMPLETED
