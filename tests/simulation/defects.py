@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
 
-from airflow_ft.core import coordinator, model, planning, steps
+from airflow_ft.core import coordinator, model, planning
 from airflow_ft.core.errors import SinkUnavailableError, StoreUnavailableError, TokenLostError
 from airflow_ft.core.model import AfterAbort, CheckpointState, Fence, Outcome, Proof
 from airflow_ft.sinks.kafka import token as tokens
@@ -440,20 +440,6 @@ def location_of_a_dead_attempt_continued_as_it_is(change: Change) -> None:
 def segments_deleted_before_they_are_delivered(change: Change) -> None:
     change(ModelStore, "prunable", lambda self, *_: [c for c in self._rows.values() if c.segment])
     change(ModelStore, "prune", lambda *_: None)
-
-
-@defect(NAMED["three runs at once"], "I10", schedules=6000)
-def references_read_before_the_epoch(change: Change) -> None:
-    """A sweep then deletes what an attempt has published in between."""
-
-    def hasty(store: Any, pipeline: str, config: Any, participants: Any, archive: Any, *_: Any) -> None:
-        for checkpoint in store.open_checkpoints(pipeline):
-            if checkpoint.state is S.COMPLETED and not checkpoint.finalised:
-                store.finalise(pipeline, checkpoint.number)
-        keep = store.referenced_locations(pipeline)
-        archive.sweep(pipeline, keep, store.pipeline(pipeline).epoch)
-
-    change(steps, "retain", hasty)
 
 
 @defect(NAMED["tasks side by side"], "I7")
