@@ -13,8 +13,6 @@ from pathlib import Path
 
 from tests.model.check import MODELS, RULES, Verifier, verifier_without
 
-HASH_BITS = 26
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
@@ -36,7 +34,7 @@ def _check(calls: int, folder: Path) -> int:
     failed = False
     print(f"{'model':<14}{'switched off':<24}{'calls':>5}{'states':>14}{'seconds':>9}  outcome", flush=True)
     for model in MODELS:
-        result = Verifier(folder, model, CALLS=calls).search(hash_bits=HASH_BITS)
+        result = Verifier(folder, model, {"CALLS": calls}, large=True).search()
         outcome = "every schedule is right" if result.complete else f"WRONG: {result.error or 'not complete'}"
         failed |= not result.complete
         print(f"{model:<14}{'-':<24}{calls:>5}{result.states:>14,}{result.seconds:>9.1f}  {outcome}", flush=True)

@@ -88,8 +88,8 @@ inline announce() {
     }
 }
 
-/* One transaction in MySQL that puts a marker of `kind`: announce; lock the head and look; commit. `found` is what stands
-   there in the end; NOTHING: it did not come to that. */
+/* One transaction in MySQL that puts a marker of `kind`: announce; lock the head and look; commit. `found` is what
+   stands there in the end; NOTHING: it did not come to that. */
 inline transact(kind) {
     found = NOTHING;
     announce();
@@ -188,8 +188,8 @@ next:
             :: n == 0 -> call = END
             :: n == 2 && UNPLANNED -> call = PLAN
             :: n > 0 && state[n] == STAGED && planned[n] -> call = PREPARE
-            :: n > 0 && (state[n] == PREPARED || (state[n] == COMMITTING && !(proven[n] & MYSQL))) -> call = COMMIT_MYSQL
-            :: n > 0 && state[n] == COMMITTING && (proven[n] & MYSQL) -> call = COMMIT_KAFKA
+            :: n > 0 && state[n] == PREPARED -> call = COMMIT_MYSQL
+            :: n > 0 && state[n] == COMMITTING -> call = (proven[n] & MYSQL -> COMMIT_KAFKA : COMMIT_MYSQL)
             fi
         fi
     }
@@ -254,7 +254,10 @@ abort:  /* newest first, every later planned number; then n itself */
     m = n; n = NUMBERS;
     do
     :: n > m || n == m ->
-        atomic { was = state[n]; if :: LIVE(n) && state[n] != COMMITTING || n == m -> skip :: else -> goto skip_number fi }
+        atomic {
+            was = state[n];
+            if :: n == m || (LIVE(n) && state[n] != COMMITTING) -> skip :: else -> goto skip_number fi
+        }
         if
         :: was == PREPARED && TOMBSTONE_FIRST ->
             begin(state[n] == PREPARED);

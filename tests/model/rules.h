@@ -16,7 +16,7 @@
 #ifndef HEAD                            /* MySQL refuses whoever is older than the head */
 #define HEAD 1
 #endif
-#ifndef KILL                            /* a successor ends the session of an older attempt that holds the head's lock */
+#ifndef KILL                            /* a successor ends an older attempt's session that holds the head's lock */
 #define KILL 1
 #endif
 #ifndef SUBSUME_STAGED_ONLY             /* only what no sink can have seen is delivered with a later number */
@@ -50,4 +50,15 @@
 #endif
 #ifndef TOMBSTONE_AFTER_ABORT           /* a rollback leaves a tombstone, which a late branch meets */
 #define TOMBSTONE_AFTER_ABORT 1
+#endif
+
+/* token.pml */
+#ifndef KAFKA_NEVER_DECIDES             /* Kafka sends after the decision of the log only */
+#define KAFKA_NEVER_DECIDES 1
+#endif
+#ifndef VANISHED_IS_LOST                /* a token that is gone says nothing: TOKEN_LOST */
+#define VANISHED_IS_LOST 1
+#endif
+#ifndef TOKEN_BIRTH                     /* rows are sent on the very token that the vote found */
+#define TOKEN_BIRTH 1
 #endif

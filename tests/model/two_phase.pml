@@ -1,7 +1,7 @@
 /*
  * The commit protocol where the decision log decides: one checkpoint, and one participant of two phases (MySQL `xa`)
- * that prepares before the decision and commits after it. Participants meet in the decision alone, so that one stands for
- * all: each is to follow it, whatever the others do (I3).
+ * that prepares before the decision and commits after it. Participants meet in the decision alone, so that one stands
+ * for all: each is to follow it, whatever the others do (I3).
  *
  * As in commit_point.pml, workers call any step in any order, and recovery comes at any moment and has to end it.
  */
@@ -107,7 +107,12 @@ claim:
             :: else -> if :: working || prepared -> goto occupied :: else -> working = a fi
             fi
         }
-        atomic { if :: HEAD_AFTER_PLACE && head != a -> working = (working == a -> 0 : working); goto next :: else fi }
+        atomic {
+            if
+            :: HEAD_AFTER_PLACE && head != a -> working = (working == a -> 0 : working); goto next
+            :: else
+            fi
+        }
         if
         :: atomic { working == a -> working = 0; prepared = a; assert(a >= head) }                /* I5 */
         :: atomic { working != a -> goto next }                  /* ended by somebody newer */
