@@ -132,6 +132,7 @@ class StageOperator(CheckpointOperator):
             attempt=attempt,
             base=pipeline.base,
             base_is_clean=pipeline.base_is_clean,
+            last_published=pipeline.last_published,
             store_url=store_url(self.store),
             wal_root=self.wal_root or settings.wal_root(),
             job=self.job,

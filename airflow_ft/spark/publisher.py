@@ -58,7 +58,7 @@ class Publisher:
         self._changed = threading.Condition()
         self._open: _Open | None = None
         self._closed = False
-        self._predecessor = last_published(store, request.pipeline)
+        self._predecessor = request.last_published
         self.failure: BaseException | None = None
         self.published: list[Segment] = []
         self.last_batch: int | None = None
@@ -171,16 +171,3 @@ class Publisher:
         except AirflowFtError as error:
             # It stays TRIGGERED, can no longer be published, and becomes ABORTED with the next owner's epoch.
             log.warning("checkpoint %d could not be recorded as aborted: %s", now.number, error)
-
-
-def last_published(store: Store, pipeline: str) -> int:
-    """The highest number ever published (0: none): the predecessor of the next publication."""
-    limit = 100
-    while True:
-        newest = store.checkpoints(pipeline, limit)
-        for checkpoint in newest:
-            if checkpoint.staged_at is not None:
-                return checkpoint.number
-        if len(newest) < limit:
-            return 0
-        limit *= 10

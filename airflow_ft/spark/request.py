@@ -48,7 +48,8 @@ class StageRequest:
     """One attempt at staging a run of a pipeline.
 
     epoch, attempt: from the store (`take_epoch`, `begin_stage`).
-    base, base_is_clean: the pipeline's, as read BEFORE `begin_stage` marked it unclean.
+    base, base_is_clean, last_published: the pipeline's, as read together BEFORE `begin_stage` marked the base unclean:
+    what is published from this base must follow that number, or somebody else has published in between.
     job: "package.module" or "package.module:Name"; job_arguments: keyword arguments for it (plain JSON).
     sources: source name -> `to_json` of it, in a fixed order; connections: connection id -> connection, for sources.
     sinks: names that `split` has to return; optional_sinks: names that it may return (dead-letter sinks).
@@ -75,6 +76,7 @@ class StageRequest:
     job_arguments: Mapping[str, Any] = field(default_factory=dict)
     base: SparkPosition | None = None
     base_is_clean: bool = False
+    last_published: int = 0
     checkpoint_timeout: float = 600.0
     master: str = ""
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -57,6 +57,7 @@ def main(job: dict[str, Any]) -> None:
             attempt=attempt,
             base=pipeline.base,
             base_is_clean=pipeline.base_is_clean,
+            last_published=pipeline.last_published,
             store_url=store_url,
             wal_root=root,
             job="benchmarks.crashes.rows",

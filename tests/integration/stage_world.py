@@ -54,6 +54,7 @@ class StageWorld:
             "sources": {name: source.to_json() for name, source in (sources or {}).items()},
             "base": before.base,
             "base_is_clean": before.base_is_clean,
+            "last_published": before.last_published,
             "master": "local[2]",
             "conf": {"spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2"},
             "python_path": (str(Path(__file__).parent),),

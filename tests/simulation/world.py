@@ -29,7 +29,6 @@ from airflow_ft.sinks.kafka.participant import KafkaParticipant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.local import LocalParticipant
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.spark.publisher import last_published
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.adapters import Running
 from tests.simulation.kafka_broker import KafkaCluster, ModelClients
@@ -365,7 +364,7 @@ class World:
                     batch: kept for batch, kept in found.items() if batch <= before.base.batch or not self.cut_back
                 }
             self.wal.states[location] = state
-            predecessor = last_published(store, PIPELINE)
+            predecessor = before.last_published
             while (batch := max(state, default=0) + 1) <= items:
                 number = store.trigger(PIPELINE, epoch, run)
                 item = Item(batch, variant, state.get(batch - 1, ""))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import CheckpointExpiredError, FencedError
+from airflow_ft.core.errors import CheckpointExpiredError, FencedError, StateConflictError
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import AbortReason, CheckpointState, RunKey, Segment, SparkPosition
 from airflow_ft.core.ports import Store
-from airflow_ft.spark.publisher import Publisher, last_published
+from airflow_ft.spark.publisher import Publisher
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.store import open_store
 
@@ -29,12 +29,14 @@ class World:
 
     def publisher(self, timeout: float = 60.0) -> Publisher:
         epoch = take_epoch(self.store, "p", Worker().lease(), "test", lease_seconds=0.0)
+        before = self.store.pipeline("p")
         attempt = self.store.begin_stage("p", epoch, RUN)
         request = StageRequest(
             pipeline="p",
             run=RUN,
             epoch=epoch,
             attempt=attempt,
+            last_published=before.last_published,
             store_url="",
             wal_root="/wal",
             job="jobs.p",
@@ -93,7 +95,7 @@ def test_the_next_batch_waits_for_the_publication_of_the_one_before(world: World
         world.commits.add(batch)
     publisher.settle()
     publisher.close("done")
-    assert set(world.states().values()) == {CheckpointState.STAGED} and last_published(world.store, "p") == 3
+    assert set(world.states().values()) == {CheckpointState.STAGED} and world.store.pipeline("p").last_published == 3
 
 
 def test_a_fenced_publication_ends_the_attempt(world: World) -> None:
@@ -128,7 +130,7 @@ def test_a_batch_that_failed_is_aborted_at_once(world: World) -> None:
     publisher.close("the job raised")
     checkpoint = world.store.checkpoint("p", 1)
     assert checkpoint.reason is AbortReason.ATTEMPT_ENDED and checkpoint.message == "the job raised"
-    assert last_published(world.store, "p") == 0
+    assert world.store.pipeline("p").last_published == 0
 
 
 def test_what_spark_committed_is_published_though_the_query_failed_afterwards(world: World) -> None:
@@ -140,14 +142,14 @@ def test_what_spark_committed_is_published_though_the_query_failed_afterwards(wo
     assert world.states() == {1: CheckpointState.STAGED}
 
 
-def test_the_predecessor_is_found_behind_many_aborted_numbers(world: World) -> None:
-    publisher = world.publisher()
-    publisher.begin(0)
-    publisher.staged(_segment(1), {})
+def test_an_attempt_cannot_publish_behind_what_it_did_not_see(world: World) -> None:
+    """Of the same epoch as another: a log restored while tasks were alive gives epochs out again."""
+    asleep = world.publisher()
+    asleep.begin(0)
+    world.store.publish("p", 1, world.store.trigger("p", 1, RUN), 0, _segment(2), SparkPosition("file:///else", 0), {})
+    asleep.staged(_segment(1), {})
     world.commits.add(0)
-    publisher.settle()
-    publisher.close("done")
-    epoch = world.store.pipeline("p").epoch
-    for _ in range(120):
-        world.store.trigger("p", epoch, RUN)
-    assert last_published(world.store, "p") == 1
+    with pytest.raises(StateConflictError):
+        asleep.settle()
+    asleep.close("refused")
+    assert world.states()[1] is not CheckpointState.STAGED

@@ -49,6 +49,7 @@ def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
         attempt=attempt,
         base=pipeline.base,
         base_is_clean=pipeline.base_is_clean,
+        last_published=pipeline.last_published,
         store_url="sqlite:////none",
         wal_root="/none",
         job="jobs.none",
