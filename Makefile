@@ -25,8 +25,8 @@ venv: ## install the virtual environment alone
 WORKERS ?= 2
 
 .PHONY: test
-test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0 runs them one after the other
-	@$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, THOROUGH=1: every place to die
+	@THOROUGH="$(THOROUGH)" $(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: lint
 lint: venv ## check style, format and the direction of imports

@@ -38,6 +38,7 @@ from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.conftest import TopicFactory
 from tests.core.world import LEASE_SECONDS, PIPELINE, RUN, Crash, Fault, Through, World, crash
+from tests.density import stride
 from tests.integration.kafka_world import ids, read_ids
 from tools.servers import Database, Kafka
 
@@ -174,7 +175,7 @@ def calls_of_a_quiet_run(worlds: Worlds, mix: str) -> int:
 
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_death_at_any_call_is_made_good_by_the_next_try(mix: str, worlds: Worlds) -> None:
-    for at in range(1, calls_of_a_quiet_run(worlds, mix) + 1, 2 if mix == "held twice" else 1):
+    for at in range(1, calls_of_a_quiet_run(worlds, mix) + 1, stride(6)):
         world = worlds(mix)
         numbers = world.stage(NUMBERS[mix])
         with pytest.raises(Crash):
@@ -187,7 +188,7 @@ def test_a_death_at_any_call_is_made_good_by_the_next_try(mix: str, worlds: Worl
 
 @pytest.mark.parametrize("mix", ["held alone", "mysql and held"])
 def test_a_zombie_that_wakes_after_its_successor_changes_nothing(mix: str, worlds: Worlds) -> None:
-    for at in range(1, calls_of_a_quiet_run(worlds, mix) + 1, 2):
+    for at in range(1, calls_of_a_quiet_run(worlds, mix) + 1, stride(8)):
         world = worlds(mix)
         numbers = world.stage(NUMBERS[mix])
         fault = Fault(at, "after", world.finish)

@@ -30,6 +30,7 @@ from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.core.systems import NoArchive
 from tests.core.world import Crash, Fault, Through, crash
+from tests.density import stride
 from tests.integration.kafka_world import read, value
 from tests.sinks.mysql.world import QUICK, orders
 from tools.servers import Database
@@ -210,9 +211,9 @@ def test_a_quiet_run_states_its_plan_and_delivers_once(make: Callable[[str, int]
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_death_after_any_call_is_made_good(make: Callable[[str, int], Mix], mix: str) -> None:
-    at, stride = MIXES_IN_ORDER.index(mix), 3  # beginning elsewhere in each mix
+    at = MIXES_IN_ORDER.index(mix)  # beginning elsewhere in each mix
     while True:
-        at += stride
+        at += stride(8)
         world = make(mix, at)
         world.stage(1)
         fault = Fault(at, "after", crash)
@@ -232,7 +233,7 @@ def test_a_zombie_at_any_call_changes_nothing(make: Callable[[str, int], Mix], m
     """I5: it is stopped after each call, a newer try finishes everything, then it goes on."""
     at = MIXES_IN_ORDER.index(mix)
     while True:
-        at += 3
+        at += stride(8)
         world = make(mix, at)
         world.stage(1)
         fault = Fault(at, "after", world.finish)
@@ -277,7 +278,7 @@ class Statements:
 def test_a_death_after_any_statement_is_made_good(
     make: Callable[[str, int], Mix], mix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at, stride = 1 + MIXES_IN_ORDER.index(mix), 7
+    at = 1 + MIXES_IN_ORDER.index(mix)
     while True:
         world = make(mix, at)
         world.stage(1)
@@ -290,7 +291,7 @@ def test_a_death_after_any_statement_is_made_good(
             break
         world.finish()
         world.check_exactly_once()
-        at += stride
+        at += stride(25)
     assert at > 50
 
 
@@ -301,7 +302,7 @@ def test_a_refusal_leaves_nothing_in_any_sink(make: Callable[[str, int], Mix], m
     declining = list(MIXES[mix].values())[-1][0]
     at = MIXES_IN_ORDER.index(mix)
     while True:
-        at += 3
+        at += stride(8)
         world = make(mix, at)
         world.stage(1)
         database = world.databases[declining]
