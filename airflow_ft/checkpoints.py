@@ -58,7 +58,9 @@ class Gate:
     @staticmethod
     def _run_is_confirmed(store: Store, pipeline: str, key: RunKey) -> bool:
         run = store.run(pipeline, key)
-        return run is not None and run.staged and all(c.is_settled for c in store.run_checkpoints(pipeline, key))
+        settled = all(c.is_settled for c in store.run_checkpoints(pipeline, key))
+        # Read before and after: a rewind in between has set aside numbers that seem to be settled, and the stage's end.
+        return run is not None and run.staged and settled and store.run(pipeline, key) == run
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a trigger's arguments."""

@@ -69,7 +69,10 @@ class Context:
     def is_finished(self) -> bool:
         """This run has staged, and all its numbers are settled: read before you take (a cleared, old run)."""
         row = self.store.run(self.pipeline, self.run)
-        return row is not None and row.staged and not self.unsettled()
+        if row is None or not row.staged or self.unsettled():
+            return False
+        # Read before and after: a rewind in between has set aside numbers that seem to be settled, and the stage's end.
+        return self.store.run(self.pipeline, self.run) == row
 
 
 def require_active(store: Store, pipeline: str) -> None:
@@ -236,7 +239,8 @@ def confirm_step(
     row = store.run(pipeline, context.run)
     numbers = store.run_checkpoints(pipeline, context.run)
     problems = [_problem(checkpoint) for checkpoint in context.unsettled()]
-    if row is None or not row.staged:
+    # Read before and after (I9): a rewind in between sets aside numbers that seem to be settled, and the stage's end.
+    if row is None or not row.staged or store.run(pipeline, context.run) != row:
         why = next((c for c in reversed(numbers) if c.message), None)
         problems.append(
             "its stage has not finished" + (f" (checkpoint {why.number} {why.state}: {why.message})" if why else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.checkpoints import Gate
 from airflow_ft.core.adoption import adopt
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.errors import (
@@ -436,3 +438,29 @@ def test_once_decided_a_sink_that_is_away_does_not_hold_up_the_others(tmp_path: 
     assert (world.systems[first].rows, world.systems[second].rows) == ([], [number])
     world.systems[first].away = False
     assert coordinator(world, 6).deliver(number).state is CheckpointState.COMPLETED
+
+
+@pytest.mark.parametrize("look", ["confirmed", "sensor", "is it finished"])
+def test_a_rewind_while_the_gate_looks_keeps_it_closed(world: World, look: str) -> None:
+    """I9: a commit task that stood still gives its number up between two reads (found by the simulator)."""
+    (number,) = world.stage(1)
+    context = world.context()
+    reads = world.store.run_checkpoints
+    worker = Worker(f"{RUN}/late", 1)
+
+    def rewound_meanwhile(pipeline: str, run: RunKey) -> Sequence[Checkpoint]:
+        with new_epoch(world.store, PIPELINE, worker, "late", 0.01) as (epoch, _):
+            late = Coordinator(world.store, PIPELINE, epoch, Systems(world.systems))
+            late.abort(number, AbortReason.DECLINED, "refused.", AfterAbort.REWOUND)
+        return reads(pipeline, run)
+
+    gate = Gate(run=RUN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.store, "run_checkpoints", rewound_meanwhile)
+        if look == "confirmed":
+            with pytest.raises(NotDeliveredError, match="its stage has not finished"):
+                confirm_step(context, world.config, NoArchive())  # type: ignore[arg-type]
+        elif look == "sensor":
+            assert not gate.is_open(world.store, PIPELINE)
+        else:
+            assert not context.is_finished()
