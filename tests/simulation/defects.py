@@ -339,7 +339,7 @@ def decision_that_counts_no_attempts(change: Change) -> None:
     change(ModelStore, "decide", whatever)
 
 
-@defect(TWO_PHASE, "I3")
+@defect(TWO_PHASE, "I3", schedules=30000)
 def branches_of_newer_attempts_rolled_back_too(change: Change) -> None:
     """Hole 8: a sweep that does not ask who prepared a branch ends its successor's."""
 
@@ -418,7 +418,7 @@ def publication_without_a_predecessor(change: Change) -> None:
     change(World, "_stage", stubborn)
 
 
-@defect(replace(GIVEN_UP, events=("db refuses item 1",), event_weight=20), "I1 I3 I4 I10", schedules=6000)
+@defect(replace(GIVEN_UP, events=("db refuses item 1",), event_weight=20), "I1 I3 I4 I9 I10", schedules=6000)
 def rewind_without_forbidding_publication(change: Change) -> None:
     abort = ModelStore.abort
 
