@@ -50,6 +50,7 @@ class GroupOffsets:
         ]
         with closing(clients.consumer(group)) as consumer:
             try:
+                consumer.list_topics(timeout=clients.timeout)  # `commit` has no time-out of its own
                 consumer.commit(offsets=offsets, asynchronous=False)
             except KafkaException as error:
                 raise clients.error(error.args[0], f"committing the offsets of group {group}") from None
