@@ -62,11 +62,6 @@ def unsettled(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     return [c for c in checkpoints if c.state in MAY_BE_VISIBLE or c.rollback_pending]
 
 
-def since(checkpoint: Checkpoint) -> datetime:
-    """Since when it is in doubt."""
-    return checkpoint.decided_at or checkpoint.prepared_at or checkpoint.triggered_at
-
-
 def doubts(store: Store, pipelines: Sequence[str], participants: ParticipantFactory) -> list[Doubt]:
     """Everything unsettled in these pipelines, in their order, then by number and in the plan's order.
 
@@ -103,7 +98,7 @@ def _halted(store: Store, row: Pipeline) -> Doubt:
 
 
 def _doubt(checkpoint: Checkpoint, name: str, answers: dict[int, Evidence], now: datetime) -> Doubt:
-    began = since(checkpoint)
+    began = checkpoint.in_doubt_since
     state = checkpoint.state.value + (", rollback pending" if checkpoint.rollback_pending else "")
     evidence = answers[checkpoint.number]
     advice = _advice(checkpoint, evidence)

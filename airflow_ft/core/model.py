@@ -401,6 +401,11 @@ class Checkpoint:
         return self.is_confirmed or self.after_abort is AfterAbort.REWOUND
 
     @property
+    def in_doubt_since(self) -> datetime:
+        """Since when its outcome is open, if it is."""
+        return self.decided_at or self.prepared_at or self.triggered_at
+
+    @property
     def is_undelivered(self) -> bool:
         """It has published rows that some number still has to deliver (and that were not rewound)."""
         if self.segment is None or self.delivered_by is not None:

@@ -41,8 +41,7 @@ def in_doubt(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> 
     found: list[Checkpoint] = []
     waits = False
     for checkpoint in store.open_checkpoints(pipeline):
-        since = checkpoint.decided_at or checkpoint.prepared_at or checkpoint.triggered_at
-        is_old = now - since >= min_age
+        is_old = now - checkpoint.in_doubt_since >= min_age
         if checkpoint.state in IN_DOUBT:
             waits = waits or not is_old
             if not waits:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
-from airflow_ft.core.doubt import Finding, read_evidence, since
+from airflow_ft.core.doubt import Finding, read_evidence
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import Checkpoint
 from airflow_ft.core.ports import ParticipantFactory, Store
@@ -36,7 +36,7 @@ def quarantine_unresolved(
         waiting = _refused_by(oldest, participants)
         if not waiting:
             return None
-        age = store.now() - since(oldest)
+        age = store.now() - oldest.in_doubt_since
         message = (
             f"in doubt for {str(age).split('.')[0]} (quarantine_after), though its sinks answer: {'; '.join(waiting)}."
         )

@@ -41,16 +41,9 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def prepared(world: World, count: int = 1) -> list[int]:
-    numbers = world.stage(count)
-    for name in world.delivery.names:
-        steps.prepare_step(world.context(), world.delivery, world.config, name)
-    return numbers
-
-
 def decided(world: World, count: int = 1) -> list[int]:
     """`db` has committed and the log has not."""
-    numbers = prepared(world, count)
+    numbers = world.prepared(count)
     steps.commit_step(world.context(), "db")
     return numbers
 
@@ -110,7 +103,7 @@ def test_each_sink_of_each_number_is_told_with_how_it_is_known(world: World) -> 
 
 
 def test_a_delivery_that_the_log_does_not_know_yet_is_read_from_the_marker(world: World) -> None:
-    prepared(world)
+    world.prepared()
     row = world.store.checkpoint(PIPELINE, 1)
     assert row.plan is not None
     with new_epoch(world.store, PIPELINE, Worker("a", 9), "a test", 0.03) as (epoch, _):
@@ -123,7 +116,7 @@ def test_a_delivery_that_the_log_does_not_know_yet_is_read_from_the_marker(world
 
 
 def test_a_sink_that_does_not_answer_is_asked_once_and_said(world: World) -> None:
-    prepared(world, 3)
+    world.prepared(3)
     asked = []
 
     def participants(plan: Any) -> Any:
@@ -139,7 +132,7 @@ def test_a_sink_that_does_not_answer_is_asked_once_and_said(world: World) -> Non
 
 
 def test_contradictions_are_told_as_such(world: World) -> None:
-    prepared(world)
+    world.prepared()
     world.systems["db"].last = 7
     world.systems["log"].token_is_gone = True
     assert findings(world) == {(1, "db"): Finding.CONTRADICTION, (1, "log"): Finding.ABSENT}
@@ -161,7 +154,7 @@ def test_looking_takes_no_epoch_and_writes_no_event(world: World) -> None:
 
 
 def test_a_hundred_numbers_in_doubt_are_listed_in_no_time(world: World) -> None:
-    prepared(world, 50)
+    world.prepared(50)
     began = time.monotonic()
     assert len(found(world)) == 100
     print(f"listed in {time.monotonic() - began:.2f} s")
@@ -170,7 +163,7 @@ def test_a_hundred_numbers_in_doubt_are_listed_in_no_time(world: World) -> None:
 # --- acts ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [prepared, decided])
+@pytest.mark.parametrize("how", [World.prepared, decided])
 def test_commit_delivers_under_the_same_marker(world: World, how: Callable[[World], list[int]]) -> None:
     numbers = how(world)
     assert resolver(world).commit(1).state is S.COMPLETED
@@ -189,7 +182,7 @@ def test_commit_keeps_the_order(world: World) -> None:
 
 
 def test_abort_writes_the_tombstone_first(world: World) -> None:
-    prepared(world)
+    world.prepared()
     assert resolver(world).abort(1, AfterAbort.CARRIED).state is S.ABORTED
     assert world.systems["db"].markers[1].outcome == "aborted"
     assert world.store.checkpoint(PIPELINE, 1).reason is AbortReason.USER
@@ -209,7 +202,7 @@ def test_what_is_decided_is_never_aborted(world: World) -> None:
 
 def test_an_abort_that_meets_a_delivery_delivers(world: World) -> None:
     """The carrier had committed, and nobody knew: quarantined as PREPARED, it cannot be aborted any more."""
-    numbers = prepared(world)
+    numbers = world.prepared()
     plan = world.store.checkpoint(PIPELINE, 1).plan
     assert plan is not None
     with new_epoch(world.store, PIPELINE, Worker("a", 9), "a test", 0.03) as (epoch, _):
@@ -290,7 +283,7 @@ def test_everything_goes_on_after_it_is_taken_back(world: World) -> None:
 
 def test_an_undecided_one_can_be_given_up_out_of_quarantine(world: World) -> None:
     world.max_rows = 1000
-    prepared(world, 2)
+    world.prepared(2)
     resolver(world).quarantine(1)
     assert resolver(world).abort(1, AfterAbort.CARRIED).state is S.ABORTED
     world.steps(world.context(3))
@@ -342,7 +335,7 @@ def test_redeliver_of_what_needs_none_is_a_commit(world: World) -> None:
 
 
 def test_nothing_undecided_is_redelivered(world: World) -> None:
-    prepared(world)
+    world.prepared()
     with pytest.raises(StateConflictError, match="not decided"):
         resolver(world).redeliver(1)
 
@@ -352,7 +345,7 @@ def test_nothing_undecided_is_redelivered(world: World) -> None:
 
 def test_what_comes_after_a_young_doubt_waits_for_it(world: World) -> None:
     """Settling the later number alone would meet a sink that stands before the earlier one: HALTED for nothing."""
-    prepared(world, 2)
+    world.prepared(2)
     between = world.store.now()
     with new_epoch(world.store, PIPELINE, Worker("dag/run-1/step", 2), "a test", 0.03) as (epoch, _):
         Coordinator(world.store, PIPELINE, epoch, Systems(world.systems)).commit(1, "db")

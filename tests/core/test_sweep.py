@@ -31,13 +31,6 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def prepared(world: World, count: int = 1) -> list[int]:
-    numbers = world.stage(count)
-    for name in world.delivery.names:
-        steps.prepare_step(world.context(), world.delivery, world.config, name)
-    return numbers
-
-
 def sweep(world: World, participants: Any = None, age: float = 0, lease_seconds: float = 0.03) -> dict[str, Swept]:
     swept = recover_all(
         world.store,
@@ -50,7 +43,7 @@ def sweep(world: World, participants: Any = None, age: float = 0, lease_seconds:
 
 
 def test_it_settles_what_is_old_and_leaves_what_is_young(world: World) -> None:
-    numbers = prepared(world, 2)
+    numbers = world.prepared(2)
     epoch = world.store.pipeline(PIPELINE).epoch
     assert sweep(world, age=3600)[PIPELINE].recovery.settled == ()
     assert world.store.pipeline(PIPELINE).epoch == epoch, "a healthy run between two of its tasks is not fenced"
@@ -67,14 +60,14 @@ def test_staged_checkpoints_are_left_to_their_run(world: World) -> None:
 
 
 def test_whoever_is_at_work_is_left_alone(world: World) -> None:
-    prepared(world)
+    world.prepared()
     with new_epoch(world.store, PIPELINE, Worker("dag/run/step"), "at work", 0.3):
         assert "at work" in sweep(world, lease_seconds=5)[PIPELINE].left_alone
     assert world.store.checkpoint(PIPELINE, 1).state is S.PREPARED
 
 
 def test_one_that_fails_or_is_halted_does_not_keep_the_others(world: World) -> None:
-    prepared(world)
+    world.prepared()
     for name in ("halted", "new"):
         world.store.register(name)
     world.store.halt("halted", HaltReason.TOKEN_LOST, "it is gone.")
@@ -91,7 +84,7 @@ def test_one_that_fails_or_is_halted_does_not_keep_the_others(world: World) -> N
 
 def test_without_the_decision_log_nothing_is_touched(world: World) -> None:
     """I8: a store that cannot be reached means 'leave alone'."""
-    prepared(world)
+    world.prepared()
     touched: list[str] = []
 
     class Gone:
@@ -169,7 +162,7 @@ def test_a_settled_pipeline_is_well(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("lead", "undecided", "in_doubt"),
-    [(lambda w: w.stage(1), True, 0), (prepared, True, 1), (lambda w: decide(w), False, 1)],
+    [(lambda w: w.stage(1), True, 0), (World.prepared, True, 1), (lambda w: decide(w), False, 1)],
 )
 def test_ages_grow_until_it_is_decided_and_delivered(
     world: World, lead: Callable[[World], Any], undecided: bool, in_doubt: int
@@ -182,7 +175,7 @@ def test_ages_grow_until_it_is_decided_and_delivered(
 
 
 def decide(world: World) -> None:
-    prepared(world)
+    world.prepared()
     steps.commit_step(world.context(), "db")
 
 

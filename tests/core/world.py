@@ -126,6 +126,13 @@ class World:
             self.store.end_stage(PIPELINE, epoch, run, None)
         return numbers
 
+    def prepared(self, count: int = 1) -> list[int]:
+        """Stages `count` checkpoints and takes every vote on them."""
+        numbers = self.stage(count)
+        for name in self.delivery.names:
+            prepare_step(self.context(), self.delivery, self.config, name)
+        return numbers
+
     def steps(self, context: Context, delivery: Delivery | None = None) -> None:
         """recover, every prepare, every commit, confirm."""
         delivery = delivery or self.delivery

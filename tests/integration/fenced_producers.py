@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from airflow_ft.sinks.kafka import transaction
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.kafka.transaction import ProducerLostError, Tally, Transaction
+from tests.integration.kafka_children import await_stopped, wake
 from tools.servers import Kafka
 
 TOPIC = "rows"
@@ -92,10 +92,9 @@ def main() -> int:
             process = subprocess.Popen(
                 command + ["--destroy"] * options.destroy, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
             )
-            while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TZ":
-                time.sleep(0.01)
+            await_stopped(process)
             open_transaction(kafka.bootstrap, f"id-{run}").discard()
-            process.send_signal(signal.SIGCONT)
+            wake(process)
             text, _ = process.communicate(timeout=120)
             ends[f"status {process.returncode}, {text.strip()}"] += 1
     for end, count in ends.most_common():
