@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -53,6 +53,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows the end of what was logged, and the last words of a server that had died by then."""
+    report = yield
+    if report.failed:
+        report.sections = [(title, _end(text)) for title, text in report.sections]
+        for log in _run.glob("servers/*/log"):
+            if "got signal" in (words := log.read_text(errors="replace")):  # MariaDB and MySQL say so when they crash
+                report.sections.append((f"log of {log.parent.name}", words[words.rindex("got signal") - 200 :][:6000]))
+    return report
+
+
+def _end(text: str, lines: int = 60) -> str:
+    kept = text.splitlines()
+    return text if len(kept) <= lines else "\n".join([f"[{len(kept) - lines} lines left out]", *kept[-lines:]])
 
 
 @pytest.fixture(scope="session")
