@@ -11,6 +11,7 @@ from airflow_ft.core import errors
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.model import AbortReason, CheckpointState, HaltReason
 from airflow_ft.provider_info import get_provider_info
+from tests.model.check import rules_of_the_models
 
 PROJECT = Path(__file__).resolve().parents[1]
 PAGES = [PROJECT / "README.md", PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").glob("*.md"))]
@@ -92,6 +93,15 @@ def test_every_reason_is_explained(value: str) -> None:
 @pytest.mark.parametrize("state", CheckpointState)
 def test_every_state_is_explained(state: str) -> None:
     assert f"| {state} |" in TEXT["docs/protocol.md"]
+
+
+def test_every_test_and_defect_that_the_protocol_names_exists() -> None:
+    code = "\n".join(path.read_text() for path in (PROJECT / "tests").rglob("*.py"))
+    known = set(re.findall(r"def (\w+)\(", code))
+    holes = TEXT["docs/protocol.md"].partition("## The holes, one by one")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(test_\w+)`", TEXT["docs/protocol.md"])) | set(re.findall(r"`([a-z]\w+)`", holes))
+    assert len(named) > 40 and named <= known
+    assert set(re.findall(r"`([A-Z_]{4,})`", holes)) <= set(rules_of_the_models())
 
 
 @pytest.mark.parametrize("number", range(1, 11))
