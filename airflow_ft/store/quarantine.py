@@ -55,6 +55,11 @@ class QuarantineOperations:
 
 def require_nothing_quarantined(write: PipelineWrite, number: int) -> None:
     """I4: nothing is planned or decided past a QUARANTINED number."""
-    for earlier in write.open_checkpoints():
-        if earlier.state is S.QUARANTINED and earlier.number < number:
-            raise write.conflict(number, f"checkpoint {earlier.number} is QUARANTINED, and goes first.")
+    found = write.tx.rows(
+        "SELECT number FROM checkpoint WHERE pipeline = ? AND is_open = 1 AND state = ? AND number < ?",
+        write.name,
+        S.QUARANTINED.value,
+        number,
+    )
+    for row in found:
+        raise write.conflict(number, f"checkpoint {row['number']} is QUARANTINED, and goes first.")

@@ -151,6 +151,33 @@ def test_pruning_passes_what_later_numbers_have_prepared(world: MySqlWorld) -> N
 # --- undecided -------------------------------------------------------------------------------------------------------
 
 
+def test_what_waits_for_its_turn_costs_a_commit_no_statement_each(
+    world: MySqlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recovery finishes a long queue one number after the other: each looks at all the others that are prepared."""
+    plans, votes = [], []
+    for number in range(1, 7):
+        plans.append(world.plan(orders=orders(10 * number, 4)))
+        votes.append(world.participant(plans[-1]).prepare(plans[-1], world.fence(1, number)))
+        world.predecessor = number
+    statements: list[str] = []
+    for name in ("run", "rows"):
+        original = getattr(Session, name)
+
+        def told(self: Session, sql: str, *args: Any, _original: Any = original) -> Any:
+            statements.append(sql)
+            return _original(self, sql, *args)
+
+        monkeypatch.setattr(Session, name, told)
+    counts = []
+    for number, (plan, notes) in enumerate(zip(plans, votes, strict=True), start=1):
+        statements.clear()
+        commit(world, plan, notes, 10 + number, voted=number)
+        counts.append(len(statements))
+    assert counts[0] == counts[-2] == counts[-1] + 1  # the last one finds no other number listed
+    assert prepared(world) == [] and world.count() == 24
+
+
 def test_a_new_attempt_rolls_back_what_an_older_one_has_prepared(world: MySqlWorld) -> None:
     plan = world.plan(orders=orders(1, 10))
     world.participant(plan).prepare(plan, world.fence(1, 1))

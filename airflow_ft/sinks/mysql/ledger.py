@@ -7,7 +7,7 @@ which every transaction locks first (I5). Times are UTC by the server's clock.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -191,6 +191,18 @@ class Ledger:
             (*self._key, number, branch),
         )
         return None if row is None else _marker(row)
+
+    def markers(self, session: Session, numbers: Collection[int]) -> dict[int, Marker]:
+        """The markers of those of these numbers that are settled, read at once."""
+        if not numbers:
+            return {}
+        rows = session.rows(
+            "SELECT `number`, `installation`, `kind`, `epoch`, `attempt`, `digest`, `counts`, `detail`"
+            f" FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `branch` = %s"
+            f" AND `number` IN ({', '.join(['%s'] * len(numbers))})",
+            (*self._key, WHOLE, *sorted(numbers)),
+        )
+        return {int(row[0]): _marker(row[1:]) for row in rows}
 
     def branch_markers(self, session: Session, number: int) -> dict[str, Marker]:
         """The markers of a number's branches by label, without that of the whole."""

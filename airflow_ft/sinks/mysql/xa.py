@@ -41,7 +41,7 @@ from airflow_ft.sinks.mysql.settlement import settled
 from airflow_ft.sinks.mysql.slices import Slice
 from airflow_ft.sinks.mysql.validation import Target
 from airflow_ft.sinks.mysql.xa_preflight import check_xa
-from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_NOTA, Xid, owner_of, recover
+from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_NOTA, Listed, Xid, owner_of, recover
 
 log = logging.getLogger(__name__)
 
@@ -164,9 +164,10 @@ class XaParticipant(BranchedParticipant):
             self._announce(session, ledger, fence)
             head = still_named(ledger.head(session), fence, self._nonce)
             marker = settled(session, ledger, plan, fence, head, exactly=True)  # I4: not before its predecessor
+            listed = None
             if marker is None or marker.outcome is Outcome.COMMITTED:
-                self._commit_prepared(session, ledger, plan, fence, vote)
-            self._sweep(session, ledger, plan, fence)
+                listed = self._commit_prepared(session, ledger, plan, fence, vote)
+            self._sweep(session, ledger, plan, fence, listed)
             if marker is not None:
                 return marker.proof(self._plan.name, plan.number)
             standing = self._standing_branches(session, ledger, plan, fence)
@@ -188,16 +189,21 @@ class XaParticipant(BranchedParticipant):
         self._deliver_branches(plan, fence, lost, use_insert=use_insert)
         return self._conclude(plan, fence, expected, detail)
 
-    def _commit_prepared(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, vote: Vote) -> None:
-        """Commits what the decision counted; rolls back what older attempts, which it did not count, have left."""
+    def _commit_prepared(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, vote: Vote) -> Listed:
+        """Commits what the decision counted; rolls back what older attempts, which it did not count, have left.
+
+        Returns what XA RECOVER had listed before.
+        """
         counted = (_epoch(vote), vote.prepared)
-        for xid in recover(session).of(owner_of(ledger, fence.installation)):
+        listed = recover(session)
+        for xid in listed.of(owner_of(ledger, fence.installation)):
             if xid.number != plan.number:
                 continue
             if xid.rank == counted:
                 self._end_branch(session, ledger, fence, xid, "COMMIT")
             elif xid.rank < fence.rank:
                 self._end_branch(session, ledger, fence, xid, "ROLLBACK")
+        return listed
 
     # --- abort --------------------------------------------------------------------------------------------------
 
@@ -245,15 +251,22 @@ class XaParticipant(BranchedParticipant):
                 )
                 self._end_branch(session, ledger, fence, xid, "ROLLBACK")
 
-    def _sweep(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> None:
+    def _sweep(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, listed: Listed | None = None) -> None:
         """Branches of other numbers that are settled long ago and came back: a server may forget that it ended them.
 
         What the number's own marker says is done again. Without a marker nothing is known, and nothing is touched.
+        `listed` is an earlier XA RECOVER. All markers are read at once: behind a long outage every other number that
+        still waits for its turn is listed too.
         """
-        for xid in recover(session).of(owner_of(ledger, fence.installation)):
-            if xid.number in (plan.number, PROBE_NUMBER) or xid.rank >= fence.rank:
-                continue
-            marker = ledger.marker(session, xid.number)
+        listed = listed or recover(session)
+        others = [
+            xid
+            for xid in listed.of(owner_of(ledger, fence.installation))
+            if xid.number not in (plan.number, PROBE_NUMBER) and xid.rank < fence.rank
+        ]
+        markers = ledger.markers(session, {xid.number for xid in others})  # after the list (I6)
+        for xid in others:
+            marker = markers.get(xid.number)
             if marker is None:
                 continue
             counted = marker.outcome is Outcome.COMMITTED and list(xid.rank) == marker.detail.get("prepared")
