@@ -130,7 +130,7 @@ def _sink(
     opener: ParticipantFactory,
     store: Store | None,
 ) -> list[Check]:
-    """Every sink package has `examination.examine(pipeline, plan, connection, rows)`."""
+    """Every sink package has `examination.examine(pipeline, plan, connection, rows, installation)`."""
     subject = f"connection {plan.name}"
     name = f"airflow_ft.sinks.{plan.kind}.examination"
     try:
@@ -142,7 +142,8 @@ def _sink(
         exam.warn("examination", f"sinks of kind {plan.kind!r} have none", "its first prepare shows what is wrong.")
         return exam.checks
     try:
-        checks: list[Check] = module.examine(pipeline, plan, connections(plan.name), rows)
+        installation = store.installation if store is not None else None
+        checks: list[Check] = module.examine(pipeline, plan, connections(plan.name), rows, installation)
     except AirflowFtError as error:
         return [_failed(subject, error)]
     if all(check.verdict != "problem" for check in checks):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from airflow_ft.core.doctor import Verdict
+from airflow_ft.core.doctor import Check, Verdict
 from airflow_ft.core.errors import (
     DeclinedError,
     FencedError,
@@ -22,7 +22,7 @@ from airflow_ft.core.errors import (
     TerminalError,
 )
 from airflow_ft.core.model import Outcome
-from airflow_ft.sinks.mysql import slices, xa
+from airflow_ft.sinks.mysql import slices, xa, xa_preflight
 from airflow_ft.sinks.mysql.examination import examine
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xid import recover
@@ -343,13 +343,65 @@ def test_the_preflight_leaves_nothing(world: MySqlWorld) -> None:
     assert world.sql("SELECT COUNT(*) FROM airflow_ft_ledger WHERE number = 0") == [(0,)]
 
 
-def test_the_doctor_looks_at_it_too(world: MySqlWorld) -> None:
+def examined(world: MySqlWorld, plan: Any, installation: str | None) -> list[Check]:
+    rows = [open_wal().open(plan.segments[0])]
+    return examine("orders", plan.participants[0], world.connection(), rows, installation)
+
+
+def test_the_doctor_prepares_a_branch_too_and_leaves_nothing(world: MySqlWorld) -> None:
     plan = world.plan(orders=orders(1, 10))
     world.participant(plan).prepare(plan, world.fence())
-    checks = examine("orders", plan.participants[0], world.connection(), [open_wal().open(plan.segments[0])])
-    assert [check.verdict for check in checks if check.name == "prepared branches"] == [Verdict.OK]
+    before = prepared(world), world.sql("SELECT * FROM airflow_ft_ledger"), world.sql("SELECT * FROM airflow_ft_head")
+    checks = examined(world, plan, world.installation)
     assert all(check.verdict is Verdict.OK for check in checks), checks
-    assert len(prepared(world)) == 3
+    [check] = [check for check in checks if check.name == "prepared branches"]
+    assert "found and rolled back by another" in check.text
+    after = prepared(world), world.sql("SELECT * FROM airflow_ft_ledger"), world.sql("SELECT * FROM airflow_ft_head")
+    assert after == before and len(prepared(world)) == 3
+
+
+@pytest.mark.parametrize("ended", [1, 99])
+def test_a_branch_of_the_doctor_that_vanishes_is_tried_again_before_the_server_is_blamed(
+    world: MySqlWorld, monkeypatch: pytest.MonkeyPatch, ended: int
+) -> None:
+    """A `prepare` at work rolls back whatever older ranks have left, the doctor's branch among it."""
+    plan = world.plan(orders=orders(1, 10))
+    world.participant(plan).prepare(plan, world.fence())
+    theirs = prepared(world)
+    rounds: list[int] = []
+
+    def late(session: Session) -> Any:
+        mine = [name for name in prepared(world) if name not in theirs]
+        if mine:
+            rounds.append(len(mine))
+            if len(rounds) <= ended:
+                world.server.sql(f"XA ROLLBACK {mine[0]}")
+        return recover(session)
+
+    monkeypatch.setattr(xa_preflight, "recover", late)
+    [check] = [check for check in examined(world, plan, world.installation) if check.name == "prepared branches"]
+    assert (check.verdict, len(rounds)) == ((Verdict.OK, 2) if ended == 1 else (Verdict.PROBLEM, 3))
+    assert prepared(world) == theirs
+
+
+def test_what_a_dead_doctor_left_is_rolled_back_by_the_next_prepare(
+    world: MySqlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    world.participant(plan).prepare(plan, world.fence())
+    monkeypatch.setattr(xa_preflight, "_end_from_here", lambda *_: True)  # it dies there
+    examined(world, plan, world.installation)
+    assert len(prepared(world)) == 4
+    monkeypatch.undo()
+    notes = world.participant(plan).prepare(plan, world.fence(1, 2))
+    assert len(prepared(world)) == len(notes["branches"])
+
+
+def test_without_the_decision_log_the_doctor_prepares_nothing(world: MySqlWorld) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    world.participant(plan).prepare(plan, world.fence())
+    [check] = [check for check in examined(world, plan, None) if check.name == "prepared branches"]
+    assert check.verdict is Verdict.OK and "none was prepared, since the decision log is lacking" in check.text
 
 
 def test_foreign_branches_of_other_formats_are_refused_where_they_are_dangerous(world: MySqlWorld) -> None:

@@ -24,7 +24,11 @@ _WEEK_MINUTES = 7 * 24 * 60
 
 
 def examine(
-    pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo, rows: Sequence[SegmentReader]
+    pipeline: str,
+    plan: ParticipantPlan,
+    connection: ConnectionInfo,
+    rows: Sequence[SegmentReader],
+    installation: str | None = None,
 ) -> list[Check]:
     """The checks of one cluster. `rows` are published segments, to be judged as `prepare` would."""
     exam = Examination(f"connection {plan.name}")

@@ -1,4 +1,4 @@
-"""Every preflight of a MySQL participant, in words: nothing is created, no head is raised, no row is sent."""
+"""Every preflight of a MySQL participant, in words: nothing is created that stays, no head is raised, no row sent."""
 
 from __future__ import annotations
 
@@ -15,21 +15,29 @@ from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.inspection import _engines, _probe, check_privileges, check_server
 from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
+from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import fit_target, judged_rows
 from airflow_ft.sinks.mysql.validation import check_rows, check_segment
 from airflow_ft.sinks.mysql.verification import read_target
-from airflow_ft.sinks.mysql.xa_preflight import check_listing
+from airflow_ft.sinks.mysql.xa_preflight import check_listing, try_xa
 
 T = TypeVar("T")
 CLOCK_TOLERANCE = 60.0  # seconds
 
 
 def examine(
-    pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo, rows: Sequence[SegmentReader]
+    pipeline: str,
+    plan: ParticipantPlan,
+    connection: ConnectionInfo,
+    rows: Sequence[SegmentReader],
+    installation: str | None = None,
 ) -> list[Check]:
-    """The checks of one server. `rows` are published segments, to be judged as `prepare` would."""
+    """The checks of one server. `rows` are published segments, to be judged as `prepare` would.
+
+    Without `installation` (the decision log cannot be read) no branch is prepared: nobody would know whose it is.
+    """
     exam = Examination(f"connection {plan.name}")
     sinks = exam.attempt("settings", lambda: _sinks(plan))
     session = exam.attempt("connect", lambda: _translated("connecting", lambda: Session(connection, Limits())))
@@ -37,7 +45,11 @@ def examine(
         return exam.checks
     with closing(session):
         exam.attempt("examination", lambda: _translated("examining", lambda: _server(exam, session, sinks)))
-        exam.attempt("ledger", lambda: _translated("the ledger", lambda: _ledger(exam, session, pipeline, plan, sinks)))
+        ledger = exam.attempt(
+            "ledger", lambda: _translated("the ledger", lambda: _ledger(exam, session, pipeline, plan, sinks))
+        )
+        if plan.strategy == "xa":
+            _branches(exam, session, connection, ledger, installation)
         for name, sink in sinks.items():
             _table(exam, session, name, sink, rows)
     return exam.checks
@@ -68,14 +80,15 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
     if session.can_load_local:
         exam.ok("local_infile", "rows go by LOAD DATA LOCAL")
     else:
+        where = "in the server" if session.local_infile_allowed else "in the connection's extra"
+        remedy = "SET PERSIST local_infile = ON" if not session.is_mariadb else "SET GLOBAL local_infile = ON"
         exam.warn(
-            "local_infile", "LOAD DATA LOCAL is switched off: rows go by INSERT, slower", "SET GLOBAL local_infile=1."
-        )
-    if any(sink.strategy == "xa" for sink in sinks.values()):
-        exam.passes(
-            "prepared branches",
-            "this server keeps them safely, and this user may list them; `prepare` tries one",
-            lambda: _translated("listing prepared branches", lambda: check_listing(session)),
+            "local_infile",
+            f"LOAD DATA LOCAL is switched off {where}: rows go by multi-row INSERT. Switched on, the server takes them"
+            " from one stream, without parsing a statement for each few thousand; no other file is ever sent",
+            f"{remedy}, and in the server's configuration."
+            if session.local_infile_allowed
+            else 'take "local_infile": false out of the extra.',
         )
     difference = float(row[1]) - time.time()
     if abs(difference) > CLOCK_TOLERANCE:
@@ -84,28 +97,53 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
 
 def _ledger(
     exam: Examination, session: Session, pipeline: str, plan: ParticipantPlan, sinks: dict[str, MySqlSink]
-) -> None:
+) -> Ledger | None:
+    """The ledger, when it is there and can be used."""
     named = next((sink.ledger_schema for sink in sinks.values() if sink.ledger_schema), None)
     row = session.row("SELECT DATABASE()")
     schema = named or (row[0] if row else None)
     if not schema:
         exam.problem("ledger", "neither the connection nor a sink names a schema", "set the connection's schema.")
-        return
+        return None
     ledger = Ledger(schema, pipeline, plan.name)
     engines = _engines(session, ledger)
     if len(engines) < 2:
         _missing_ledger(exam, session, ledger)
-        return
+        return None
     wrong = [f"{name} ({engine})" for name, engine in engines.items() if engine.upper() != "INNODB"]
     if wrong:
         exam.problem("ledger", f"not InnoDB: {', '.join(wrong)}", "ALTER TABLE ... ENGINE=InnoDB.")
-        return
+        return None
     grant = f"GRANT SELECT, INSERT, UPDATE, DELETE on {ledger.table} and {ledger.head_table}"
-    exam.passes(
+    usable = exam.passes(
         "ledger",
         f"{LEDGER} and {HEAD} in schema {schema}, with all privileges",
         lambda: _try_all(session, ledger, grant),
     )
+    return ledger if usable else None
+
+
+def _branches(
+    exam: Examination, session: Session, connection: ConnectionInfo, ledger: Ledger | None, installation: str | None
+) -> None:
+    """Whether prepared branches are safe here: one is prepared, found and rolled back by another connection."""
+    name = "prepared branches"
+    if ledger is None or installation is None:
+        lacking = "the ledger" if ledger is None else "the decision log"
+        exam.passes(
+            name,
+            f"versions and the right to list them are as needed; none was prepared, since {lacking} is lacking",
+            lambda: _translated("listing prepared branches", lambda: check_listing(session)),
+        )
+        return
+    limits = Limits(head_wait=10)
+
+    def attempt() -> float:
+        return try_xa(lambda: Session(connection, limits), session, ledger, installation, new_nonce, limits)
+
+    took = exam.attempt(name, lambda: _translated("preparing a branch", attempt))
+    if took is not None:
+        exam.ok(name, f"one was prepared, outlived its connection, was found and rolled back by another in {took} ms")
 
 
 def _try_all(session: Session, ledger: Ledger, grant: str) -> None:

@@ -31,6 +31,7 @@ from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_NOTA, XAER_RMERR, List
 
 SAFE_MARIADB = (10, 5, 2)
 SAFE_MYSQL = (8, 0, 30)
+_TRIES = 3
 
 
 def check_xa(
@@ -47,17 +48,49 @@ def check_xa(
         FencedError: a newer attempt has ended the branch of this one.
     """
     check_listing(session)
-    owner = owner_of(ledger, fence.installation)
-    xid = Xid(owner, PROBE_NUMBER, fence.epoch, fence.attempt, "test", nonce)
     began = time.monotonic()
+    xid = _prepare(open_session, ledger, fence, nonce)
+    if not _end_from_here(session, xid, limits, "COMMIT"):
+        head = ledger.head(session)
+        if head is not None:
+            check_owner(head, fence)
+        raise _vanished()
+    return {"prepared, found and committed a branch in ms": round((time.monotonic() - began) * 1000, 1)}
+
+
+def try_xa(
+    open_session: Callable[[], Session],
+    session: Session,
+    ledger: Ledger,
+    installation: str,
+    new_nonce: Callable[[], str],
+    limits: Limits,
+) -> float:
+    """As `check_xa`, for whoever only looks: it takes no epoch, and rolls the branch back. The milliseconds it took.
+
+    Its rank is below every attempt's: were it left behind, the next `prepare` would roll it back. One that is at work
+    now may do so too, so it is tried again before anything is concluded.
+    """
+    check_listing(session)
+    fence = Fence(ledger.pipeline, installation, 0, 0)
+    for _ in range(_TRIES):
+        began = time.monotonic()
+        xid = _prepare(open_session, ledger, fence, new_nonce())
+        if _end_from_here(session, xid, limits, "ROLLBACK"):
+            return round((time.monotonic() - began) * 1000, 1)
+    raise _vanished()
+
+
+def _prepare(open_session: Callable[[], Session], ledger: Ledger, fence: Fence, nonce: str) -> Xid:
+    """A prepared branch that leaves nothing behind; the connection that prepared it is closed."""
+    xid = Xid(owner_of(ledger, fence.installation), PROBE_NUMBER, fence.epoch, fence.attempt, "test", nonce)
     with closing(open_session()) as other:
         hold_lock(other, ledger, fence, xid.nonce, xid.branch)  # else nobody could end it while this process is stopped
         other.run(f"XA START {xid.sql}")
         ledger.touch(other, fence, xid.nonce)
         other.run(f"XA END {xid.sql}")
         other.run(f"XA PREPARE {xid.sql}")
-    _commit_from_here(session, ledger, fence, xid, limits)
-    return {"prepared, found and committed a branch in ms": round((time.monotonic() - began) * 1000, 1)}
+    return xid
 
 
 def check_listing(session: Session) -> None:
@@ -98,28 +131,29 @@ def _listed(session: Session) -> Listed:
         ) from error
 
 
-def _commit_from_here(session: Session, ledger: Ledger, fence: Fence, xid: Xid, limits: Limits) -> None:
-    """As a recovery would: the connection that prepared it is gone."""
+def _end_from_here(session: Session, xid: Xid, limits: Limits, verb: str) -> bool:
+    """As a recovery would: the connection that prepared it is gone. False: the branch is not listed (any more)."""
     deadline = time.monotonic() + limits.head_wait
     while True:
         if xid not in recover(session).xids:
-            head = ledger.head(session)
-            if head is not None:
-                check_owner(head, fence)
-            raise SinkAccessError(
-                "a branch was prepared, and is gone since its connection was closed.",
-                remedy="something between here and the server (a proxy, a pool) or the server itself does not keep"
-                " prepared branches; use strategy 'local'.",
-            )
+            return False
         try:
-            session.run(f"XA COMMIT {xid.sql}")
-            return
+            session.run(f"XA {verb} {xid.sql}")
+            return True
         except pymysql.err.MySQLError as error:
             if code_of(error) != XAER_NOTA:
                 raise
             if time.monotonic() > deadline:
                 raise SinkAccessError(
-                    f"a prepared branch could not be committed from another connection: {describe(error)}",
+                    f"a prepared branch could not be ended from another connection: {describe(error)}",
                     remedy="use strategy 'local'.",
                 ) from error
         time.sleep(0.01)
+
+
+def _vanished() -> SinkAccessError:
+    return SinkAccessError(
+        "a branch was prepared, and is gone since its connection was closed.",
+        remedy="something between here and the server (a proxy, a pool) or the server itself does not keep"
+        " prepared branches; use strategy 'local'.",
+    )
