@@ -55,6 +55,9 @@ class CheckpointedPipeline(TaskGroup):
             (setting by setting) and `spark_jars`; a master may be "conn:<id>" of a Spark connection. packages: Maven
             coordinates that Spark fetches besides.
         job_args: plain data for the job, templated.
+        overlap: deliver what is staged while the stage goes on, in its process; the tasks behind it deliver the rest.
+            A run of many checkpoints is done sooner, and confirms the first ones long before its end. One difference:
+            refused rows end the stage.
         emit_asset: update the asset `airflow-ft://<pipeline>` when checkpoints are confirmed.
         group_id: of the task group; None: the pipeline's name.
         default_args: for the tasks; they go before the DAG's, which go before 3 retries after 15 seconds.
@@ -93,6 +96,7 @@ class CheckpointedPipeline(TaskGroup):
         jars: str | Sequence[str] | None = None,
         packages: Sequence[str] = (),
         job_args: Mapping[str, Any] | None = None,
+        overlap: bool = False,
         emit_asset: bool = True,
         group_id: str | None = None,
         default_args: Mapping[str, Any] | None = None,
@@ -129,6 +133,8 @@ class CheckpointedPipeline(TaskGroup):
                 jars=jars,
                 packages=packages,
                 job_args=job_args,
+                overlap=sinks if overlap else None,
+                commit_point=commit_point if overlap else None,
                 **common,
             )
             recover >> stage

@@ -50,7 +50,7 @@ class PrepareOperator(CheckpointOperator):
     ) -> None:
         super().__init__(**kwargs)
         if checkpointing is None or isinstance(checkpointing, CheckpointConfig):  # else it may still contain Jinja
-            _check_holding(sinks, checkpointing or CheckpointConfig())
+            check_holding(sinks, checkpointing or CheckpointConfig())
         self.participant = participant
         self.sinks = {name: spec_fields(sink) for name, sink in sinks.items()}
         self._sink_classes: dict[str, type[SinkSpec]] = {name: type(sink) for name, sink in sinks.items()}
@@ -62,14 +62,14 @@ class PrepareOperator(CheckpointOperator):
         sinks = rebuild(self._sink_classes, self.sinks)
         delivery = plan_delivery(sinks, self.commit_point)
         config = CheckpointConfig.from_json(self.checkpointing)
-        _check_holding(sinks, config)
+        check_holding(sinks, config)
         prepared = steps.prepare_step(run, delivery, config, self.participant)
         for reason in delivery.reasons:
             self.log.info("plan: %s", reason)
         return {"numbers": {str(checkpoint.number): checkpoint.state.value for checkpoint in prepared}}
 
 
-def _check_holding(sinks: Mapping[str, SinkSpec], config: CheckpointConfig) -> None:
+def check_holding(sinks: Mapping[str, SinkSpec], config: CheckpointConfig) -> None:
     """ConfigurationError, naming the sink, when one cannot hold its rows as long as a checkpoint may take."""
     for name, sink in sinks.items():
         if isinstance(sink, HoldingSinkSpec):

@@ -11,17 +11,20 @@ from airflow_ft import settings
 from airflow_ft.core import steps
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.planning import plan_delivery
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import store_url
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.confirm import checkpoint_settings
+from airflow_ft.operators.prepare import check_holding
 from airflow_ft.templates import rebuild, spec_fields
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ft.core.model import Pipeline
+    from airflow_ft.core.ports import SinkSpec
     from airflow_ft.sources import Source
     from airflow_ft.spark.launcher import Driver
     from airflow_ft.spark.request import StageRequest
@@ -47,6 +50,9 @@ class StageOperator(CheckpointOperator):
         packages: Maven coordinates that Spark fetches besides.
         optional_sinks: names of further sinks, that the job may leave out.
         job_args: plain data for the job.
+        overlap: all sinks of the pipeline by name, to deliver what is published while Spark goes on; None: all of it
+            is left to the tasks behind. checkpointing says then also how many checkpoints are delivered as one.
+        commit_point: of that delivery; see `PrepareOperator`.
 
     The other arguments are those of `CheckpointOperator`.
     Result: {"numbers": published, "rows": by sink}; None when there was nothing to do.
@@ -65,12 +71,15 @@ class StageOperator(CheckpointOperator):
         "packages",
         "optional_sinks",
         "job_args",
+        "overlap",
+        "commit_point",
     )
     template_fields_renderers = {  # noqa: RUF012 - as Airflow declares it
         "sources": "json",
         "checkpointing": "json",
         "spark_conf": "json",
         "job_args": "json",
+        "overlap": "json",
     }
 
     def __init__(
@@ -87,6 +96,8 @@ class StageOperator(CheckpointOperator):
         packages: Sequence[str] = (),
         optional_sinks: Sequence[str] = (),
         job_args: Mapping[str, Any] | None = None,
+        overlap: Mapping[str, SinkSpec] | None = None,
+        commit_point: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -102,6 +113,9 @@ class StageOperator(CheckpointOperator):
         self.packages = list(packages)
         self.optional_sinks = list(optional_sinks)
         self.job_args = dict(job_args or {})
+        self.overlap = {name: spec_fields(sink) for name, sink in (overlap or {}).items()}
+        self._sink_classes: dict[str, type[SinkSpec]] = {name: type(sink) for name, sink in (overlap or {}).items()}
+        self.commit_point = commit_point
         self._driver: Driver | None = None
 
     def step(self, run: steps.Context, context: Context) -> Any:
@@ -111,7 +125,12 @@ class StageOperator(CheckpointOperator):
         def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
             return self.request(run, pipeline, epoch, attempt)
 
-        result = stage_step(run, make, on_line=spark_log.info, on_start=self._remember)
+        overlap = None
+        if self.overlap:
+            sinks, config = rebuild(self._sink_classes, self.overlap), CheckpointConfig.from_json(self.checkpointing)
+            check_holding(sinks, config)
+            overlap = (plan_delivery(sinks, self.commit_point), config)
+        result = stage_step(run, make, on_line=spark_log.info, on_start=self._remember, overlap=overlap)
         return None if result is None else {"numbers": list(result.numbers), "rows": dict(result.rows)}
 
     def request(self, run: steps.Context, pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:

@@ -5,18 +5,23 @@ What if the process dies ...
 - while the driver runs: it dies with this process. What it had published stays (I1), the number under way becomes
   ABORTED(ATTEMPT_ENDED) with the next epoch, and the next attempt works in its own copy of Spark's location.
 - after the driver, before `end_stage`: the next attempt finds nothing new to compute, and ends the stage.
+- while something is delivered beside the stage (`overlap`): as when a task of delivery dies.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.errors import FencedError
-from airflow_ft.core.lease import LeaseKeeper, new_epoch
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import Pipeline
+from airflow_ft.core.overlap import Overlap
+from airflow_ft.core.planning import Delivery
 from airflow_ft.core.steps import Context, require_active, take_turn
 from airflow_ft.spark.launcher import Driver, run_stage
 
@@ -35,11 +40,13 @@ def stage_step(
     *,
     on_line: Callable[[str], None],
     on_start: Callable[[Driver], None] = lambda _: None,
+    overlap: tuple[Delivery, CheckpointConfig] | None = None,
 ) -> StageResult | None:
     """Stages a run, once: None when it has been staged before, and then no epoch is taken.
 
-    `on_line` gets Spark's lines, `on_start` the driver's process. Raises TurnHeldError, JobError, FencedError (the
-    driver is ended then) and what the launcher raises.
+    `on_line` gets Spark's lines, `on_start` the driver's process. With `overlap` what is published is delivered while
+    Spark goes on. Raises TurnHeldError, JobError, FencedError (the driver is ended then), what the launcher raises,
+    and with `overlap` what a delivery raises that trying again does not mend, such as DeclinedError.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
     store.register(pipeline)
@@ -50,34 +57,45 @@ def stage_step(
         return None
     why = f"stage of {run}"
     with new_epoch(store, pipeline, context.worker, why, context.lease_seconds) as (epoch, keeper):
+        beside = Overlap(context, epoch, *overlap) if overlap else None
+        if beside:
+            beside.settle_plans()
         before = store.pipeline(pipeline)  # read before begin_stage marks the base unclean
         attempt = store.begin_stage(pipeline, epoch, run)
-        with _Watch(keeper) as watch:
+        checks = [keeper.check, beside.check] if beside else [keeper.check]
+        try:
+            with beside or nullcontext(), _Watch(checks) as watch:
 
-            def started(driver: Driver) -> None:
-                watch.driver = driver
-                on_start(driver)
+                def started(driver: Driver) -> None:
+                    watch.driver = driver
+                    on_start(driver)
 
-            result = run_stage(make_request(before, epoch, attempt), store, log=on_line, on_start=started)
-        keeper.check()
+                result = run_stage(make_request(before, epoch, attempt), store, log=on_line, on_start=started)
+        except AirflowFtError:
+            if beside:
+                beside.check()  # refused rows end the driver: they are the reason, not its end
+            raise
+        for check in checks:
+            check()
         store.end_stage(pipeline, epoch, run, result.position)
     return result
 
 
 class _Watch:
-    """Ends the driver as soon as the lease's keeper was refused: a cheap early stop, safety does not rest on it."""
+    """Ends the driver as soon as a check raises: a cheap early stop, safety does not rest on it."""
 
-    def __init__(self, keeper: LeaseKeeper, interval: float = 1.0) -> None:
+    def __init__(self, checks: Sequence[Callable[[], None]], interval: float = 1.0) -> None:
         self.driver: Driver | None = None
-        self._keeper, self._interval = keeper, interval
+        self._checks, self._interval = checks, interval
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch-lease", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="watch-stage", daemon=True)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval):
             try:
-                self._keeper.check()
-            except FencedError as error:
+                for check in self._checks:
+                    check()
+            except Exception as error:
                 logger.warning("%s The Spark driver is ended.", error)
                 if self.driver is not None:
                     self.driver.kill()

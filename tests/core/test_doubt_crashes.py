@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +17,6 @@ from tests.core.test_doubt import decided, prepared, resolver, state
 from tests.core.world import PIPELINE, Crash, Fault, Through, World, crash
 
 S = CheckpointState
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """In memory where the machine has that: these tests make hundreds of decision logs, and no power fails here."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        yield Path(folder)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

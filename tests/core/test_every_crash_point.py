@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,14 +26,6 @@ MIXES = {
 
 def systems(mix: str) -> dict[str, System]:
     return {name: System(promise) for name, promise in MIXES[mix].items()}
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """In memory where the machine has that: these tests make hundreds of decision logs, and no power fails here."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        yield Path(folder)
 
 
 def calls_of_a_quiet_run(folder: Path, mix: str = "atomic and redo") -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import FencedError, JobError, StageError, TurnHeldError
+from airflow_ft.core.errors import DeclinedError, FencedError, JobError, StageError, TurnHeldError
 from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import CheckpointState, Pipeline, RunKey, SparkPosition
+from airflow_ft.core.model import AbortReason, CheckpointState, Pipeline, RunKey, Segment, SparkPosition
 from airflow_ft.core.steps import Context
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.stage import stage_step
@@ -57,8 +58,24 @@ def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
     )
 
 
-def stage(run: Context, lines: list[str] | None = None) -> StageResult | None:
-    return stage_step(run, make, on_line=(lines if lines is not None else []).append)
+def stage(run: Context, lines: list[str] | None = None, **more: Any) -> StageResult | None:
+    return stage_step(run, make, on_line=(lines if lines is not None else []).append, **more)
+
+
+def publish(world: World, epoch: int) -> int:
+    """A checkpoint, as the Spark driver would publish it."""
+    number = world.store.trigger(PIPELINE, epoch, RUN)
+    segment = Segment(number, f"{number:064x}", f"file:///wal/{number}", {"rows": 10, "copies": 10}, 100)
+    before = world.store.pipeline(PIPELINE).last_published
+    world.store.publish(PIPELINE, epoch, number, before, segment, SparkPosition(f"file:///spark/{epoch}-1", number), {})
+    return number
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)
 
 
 def test_the_end_is_recorded_and_the_next_attempt_may_go_on_in_place(tmp_path: Path, launch: Any) -> None:
@@ -155,3 +172,57 @@ def test_a_fenced_attempt_does_not_end_the_stage_of_its_successor(tmp_path: Path
     row = world.store.run(PIPELINE, RUN)
     assert row is not None and not row.staged
     assert world.store.pipeline(PIPELINE).base is None
+
+
+def test_what_is_published_is_delivered_while_spark_goes_on(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+
+    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any) -> StageResult:
+        for number in (1, 2):
+            assert publish(world, request.epoch) == number
+            eventually(lambda number=number: world.store.checkpoint(PIPELINE, number).is_confirmed)
+        return StageResult((1, 2), {}, POSITION)
+
+    launch(launcher)
+    assert stage(context(world), overlap=(world.delivery, world.config)) is not None
+    world.steps(context(world))
+    world.check_exactly_once([1, 2])
+
+
+def test_a_sink_that_is_away_is_tried_again_and_does_not_end_the_stage(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+    world.systems["log"].away = True
+
+    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any) -> StageResult:
+        publish(world, request.epoch)
+        eventually(lambda: "db" in world.store.checkpoint(PIPELINE, 1).votes)
+        world.systems["log"].away = False
+        eventually(lambda: world.store.checkpoint(PIPELINE, 1).is_confirmed)
+        world.systems["log"].away = True
+        publish(world, request.epoch)
+        return StageResult((1, 2), {}, POSITION)
+
+    launch(launcher)
+    assert stage(context(world), overlap=(world.delivery, world.config)) is not None
+    world.systems["log"].away = False
+    world.steps(context(world))
+    world.check_exactly_once([1, 2])
+
+
+def test_refused_rows_end_the_driver_and_are_the_reason_that_is_given(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+    world.systems["db"].declines_in_prepare = True
+    driver = FakeDriver()
+
+    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any) -> StageResult:
+        on_start(driver)
+        publish(world, request.epoch)
+        assert driver.ended.wait(20), "nobody ended it"
+        raise StageError("it was ended on request.")
+
+    launch(launcher)
+    with pytest.raises(DeclinedError, match="NULL in a NOT NULL column"):
+        stage(context(world), overlap=(world.delivery, world.config))
+    assert world.store.checkpoint(PIPELINE, 1).reason is AbortReason.DECLINED
+    row = world.store.run(PIPELINE, RUN)
+    assert row is not None and not row.staged

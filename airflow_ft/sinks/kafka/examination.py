@@ -9,13 +9,16 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.held import holding
+from airflow_ft.sinks.kafka.kafka_python import client_settings
+from airflow_ft.sinks.kafka.permissions import Grant, Permissions, may_create, needed
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.token import METADATA_LIMIT
-from airflow_ft.sinks.kafka.topics import TopicLimits, describe
+from airflow_ft.sinks.kafka.topics import TopicLimits, describe, missing_topic
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 from airflow_ft.sinks.kafka.validation import SegmentRows, check_rows, check_topic, client_limits
 
@@ -38,34 +41,90 @@ def examine(
     clients = KafkaClients(settings)
     sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
     names = sorted({sink.topic for sink in sinks.values()})
-    topics = exam.attempt("connect", lambda: describe(clients, [settings.token_topic, *names]))
-    if topics is None:
+    if not exam.passes("connect", "the brokers answer", lambda: _answer(clients)):
         return exam.checks
-    exam.ok("connect", "the brokers answer")
-    if topics[settings.token_topic] is None:
-        exam.warn(
-            "token topic",
-            f"{settings.token_topic} is not there yet",
-            "nothing, if this user may create topics: the first prepare makes it (one partition, always empty).",
-        )
-    else:
-        exam.ok("token topic", settings.token_topic)
+    grants = needed(pipeline, plan.name, settings.token_topic, names)
+    exam.attempt("token topic", lambda: _token_topic(exam, clients, grants))
     limits: dict[str, TopicLimits] = {}
     for name in names:
-        found = topics[name]
-        notes = exam.attempt(f"topic {name}", lambda name=name, found=found: check_topic(name, found, clients))  # type: ignore[misc]
-        if notes is None or found is None:
-            continue
-        limits[name] = found
-        exam.ok(f"topic {name}", f"{found.partitions} partitions, up to {found.max_message_bytes:,} bytes a batch")
-        for note in notes.values():
-            exam.warn(f"topic {name}", note, "replicate the topic, and let this user describe it.")
+        found = exam.attempt(f"topic {name}", lambda name=name: _topic(exam, clients, name))  # type: ignore[misc]
+        if found is not None:
+            limits[name] = found
+    slots = max((sink.slots for sink in sinks.values()), default=1)
+    _permissions(exam, clients, plan.strategy, [f"airflow_ft.{pipeline}.{plan.name}.{n}" for n in range(slots)], grants)
     exam.attempt("broker", lambda: _broker(exam, clients))
     if plan.strategy == "held":
         _holding(exam, clients, sinks)
     if len(limits) == len(names):
         _rows(exam, clients, sinks, limits, rows)
     return exam.checks
+
+
+def _answer(clients: KafkaClients) -> None:
+    try:
+        clients.admin().list_topics(topic=clients.settings.token_topic, timeout=clients.timeout)
+    except KafkaException as error:
+        raise clients.error(error.args[0], "connecting") from error
+
+
+def _token_topic(exam: Examination, clients: KafkaClients, grants: Sequence[Grant]) -> None:
+    name = clients.settings.token_topic
+    read = next(grant for grant in grants if (grant.resource, grant.name) == ("topic", name))
+    try:
+        found = describe(clients, [name])[name]
+    except SinkAccessError:
+        exam.problem("token topic", f"{name} may not be described", f"{read.command}.")
+        return
+    if found is not None and not found.readable:
+        exam.problem("token topic", f"{name} may not be read, so no token can be written", f"{read.command}.")
+    elif found is not None:
+        exam.ok("token topic", name)
+    elif may_create(clients, name):
+        exam.ok("token topic", f"{name} is not there yet; the first prepare makes it (one partition, always empty)")
+    else:
+        remedy = missing_topic(name, clients.conn_id, 1).remedy
+        exam.problem("token topic", f"{name} is not there, and this user may not create it", remedy)
+
+
+def _topic(exam: Examination, clients: KafkaClients, name: str) -> TopicLimits | None:
+    found = describe(clients, [name])[name]
+    notes = check_topic(name, found, clients)
+    assert found is not None  # check_topic raises
+    exam.ok(f"topic {name}", f"{found.partitions} partitions, up to {found.max_message_bytes:,} bytes a batch")
+    for note in notes.values():
+        exam.warn(f"topic {name}", note, "replicate the topic, and let this user describe it.")
+    return found
+
+
+def _permissions(
+    exam: Examination, clients: KafkaClients, strategy: str, ids: Sequence[str], grants: Sequence[Grant]
+) -> None:
+    """Whether this user may write its transactional ids, and the groups of the same names."""
+    name = "permissions"
+    try:
+        client_settings(clients.settings)
+    except SinkAccessError:
+        if strategy != "held":  # else it is told there
+            exam.warn(
+                name,
+                "whether this user may write its transactional ids was not tried: the client for it (kafka-python) does"
+                " not know this connection's kind of security",
+                f"make sure of it: {'; '.join(grant.command for grant in grants if grant.is_prefix)}.",
+            )
+        return
+    with closing(Permissions(clients)) as permissions:
+
+        def ask(resource: str) -> bool:
+            may = permissions.may_write if resource == "transactional-id" else permissions.may_read
+            return all(may(each) for each in ids)
+
+        for grant in (grant for grant in grants if grant.is_prefix):
+            what = f"{grant.resource} {grant.name}*"
+            allowed = exam.attempt(name, lambda grant=grant: ask(grant.resource))  # type: ignore[misc]
+            if allowed:
+                exam.ok(name, f"this user may use {what}")
+            elif allowed is not None:
+                exam.problem(name, f"this user may not use {what} ({grant.use})", f"{grant.command}.")
 
 
 def _broker(exam: Examination, clients: KafkaClients) -> None:

@@ -22,8 +22,8 @@ _FOREVER = 2**63 - 1
 class TopicLimits:
     """What a topic demands of records. `assumed`: its settings may not be read, these are the broker's defaults.
 
-    `max_message_bytes` bounds a record batch. Times are milliseconds around the broker's clock. `writable` is False
-    only when the broker says so.
+    `max_message_bytes` bounds a record batch. Times are milliseconds around the broker's clock. `writable` and
+    `readable` are False only when the broker says so.
     """
 
     name: str
@@ -32,6 +32,7 @@ class TopicLimits:
     in_sync: int
     leaderless: int
     writable: bool
+    readable: bool = True
     max_message_bytes: int = 1_048_588
     compacted: bool = False
     log_append_time: bool = False
@@ -68,6 +69,7 @@ def describe(clients: KafkaClients, names: Iterable[str]) -> Mapping[str, TopicL
             in_sync=min(len(p.isr) for p in topic.partitions),
             leaderless=sum(p.leader is None for p in topic.partitions),
             writable=not operations or AclOperation.WRITE in operations,
+            readable=not operations or AclOperation.READ in operations,
         )
     existing = [limits for limits in found.values() if limits is not None]
     return {**found, **_with_settings(clients, existing)}

@@ -34,6 +34,7 @@ from airflow_ft.sinks.mysql.fencing import (
     older_sessions,
     still_named,
 )
+from airflow_ft.sinks.mysql.inspection import ensure_ledger
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.server import LoadLocalRefused, new_nonce
 from airflow_ft.sinks.mysql.session import Session
@@ -213,6 +214,11 @@ class XaParticipant(BranchedParticipant):
         deadline = time.monotonic() + self._limits.head_wait
         while True:
             with closing(self._open()) as session:
+                if self._plan.predecessor == 0:
+                    # The attempt that began here may not have got as far as to make them; it, too, must meet a head.
+                    ensure_ledger(session, ledger)
+                    if ledger.head(session) is None:
+                        self._announce(session, ledger, fence, create=True)
                 self._clear_the_way(session, ledger, plan, fence)
             try:
                 return super()._abort(plan, fence, detail)

@@ -1,0 +1,91 @@
+"""Delivery beside a stage that goes on: what is published is planned and delivered at once, in the stage's process.
+
+It works with the stage's own epoch, so for every sink and for the decision log it is one more task of that run (I5).
+What it leaves undone, the tasks behind the stage do; if the process dies anywhere in here, it is a delivery that died.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+from typing import Self
+
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.coordinator import Coordinator
+from airflow_ft.core.errors import FencedError, TransientError
+from airflow_ft.core.planning import Delivery
+from airflow_ft.core.steps import Context, has_work
+
+log = logging.getLogger(__name__)
+
+LONGEST_PAUSE = 30.0
+
+
+class Overlap:
+    """Delivers from a thread for the duration of the block; `check` raises what ended it.
+
+    A sink that is away is tried again, with growing pauses (seconds, from `interval`). Anything that trying again does
+    not mend ends it: refused rows have rewound the pipeline, and then the stage has to end too.
+    """
+
+    def __init__(
+        self, context: Context, epoch: int, delivery: Delivery, config: CheckpointConfig, interval: float = 0.5
+    ) -> None:
+        self._context = context
+        self._coordinator = Coordinator(context.store, context.pipeline, epoch, context.participants)
+        self._delivery, self._config, self._interval = delivery, config, interval
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=f"overlap-{context.pipeline}", daemon=True)
+
+    def settle_plans(self) -> None:
+        """To be called before the stage: plans for other sinks give way, and what carries their rows gets its number.
+
+        While the stage goes on such a number would come between two of its own, and end it.
+        """
+        try:
+            if has_work(self._context):
+                self._coordinator.plan(self._delivery, self._config.max_delivery_rows)
+        except FencedError:
+            raise
+        except TransientError as error:
+            log.warning("what was staged before could not be planned yet: %s", error)
+
+    def deliver(self) -> None:
+        """Delivers what is staged at this moment, number by number; returns early when the block has ended."""
+        if not has_work(self._context):
+            return
+        for number in self._coordinator.plan(self._delivery, self._config.max_delivery_rows):
+            if self._stop.is_set():
+                return
+            self._coordinator.deliver(number)
+
+    def check(self) -> None:
+        """Raises what ended it, such as DeclinedError."""
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        pause = self._interval
+        while not self._stop.wait(pause):
+            try:
+                self.deliver()
+                pause = self._interval
+            except FencedError:  # whoever watches the stage's lease hears of it too
+                return
+            except TransientError as error:
+                pause = min(LONGEST_PAUSE, 2 * pause)
+                log.warning("delivery beside the stage is tried again in %.0f s: %s", pause, error)
+            except Exception as error:
+                self._error = error
+                return
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self._stop.set()
+        if kind is None or issubclass(kind, Exception):  # else this process is being ended: nothing to wait for
+            self._thread.join()

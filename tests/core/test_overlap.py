@@ -1,0 +1,163 @@
+"""Delivery beside a stage: the stage publishes between any two calls of a delivery, and the process dies at any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core.errors import DeclinedError, StateConflictError, TransientError
+from airflow_ft.core.lease import Worker, new_epoch
+from airflow_ft.core.model import AbortReason, RunKey, Segment, SparkPosition
+from airflow_ft.core.overlap import Overlap
+from airflow_ft.core.steps import prepare_step
+from tests.core.test_every_crash_point import MIXES, finish, systems
+from tests.core.world import LEASE_SECONDS, PIPELINE, RUN, Crash, Fault, World, crash
+from tests.density import stride
+
+
+class Stage:
+    """A stage under way: publishes numbers, and delivers beside that, with one epoch."""
+
+    def __init__(self, world: World, epoch: int, run: RunKey, fault: Fault | None = None) -> None:
+        self.world, self.epoch, self.run = world, epoch, run
+        self.overlap = Overlap(world.context(fault=fault, run=run), epoch, world.delivery, world.config)
+        self.seen = world.store.pipeline(PIPELINE).last_published  # what this attempt stands on
+        self.numbers: list[int] = []
+
+    def publish(self) -> None:
+        store = self.world.store
+        number = store.trigger(PIPELINE, self.epoch, self.run)
+        rows = {"rows": 10, "copies": 10}
+        segment = Segment(number, f"{number:064x}", f"file:///wal/{number}", rows, 100)
+        store.publish(
+            PIPELINE, self.epoch, number, self.seen, segment, SparkPosition(f"file:///{self.epoch}", number), {}
+        )
+        self.seen = number
+        self.numbers.append(number)
+
+
+@contextmanager
+def staging(world: World, fault: Fault | None = None, try_number: int = 1) -> Iterator[Stage]:
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, RUN, None)
+    worker = Worker(f"{RUN}/step", try_number)
+    with new_epoch(world.store, PIPELINE, worker, "stage", LEASE_SECONDS[RUN]) as (epoch, _):
+        world.store.begin_stage(PIPELINE, epoch, RUN)
+        stage = Stage(world, epoch, RUN, fault)
+        yield stage
+        world.store.end_stage(PIPELINE, epoch, RUN, None)
+
+
+@pytest.mark.parametrize("max_rows", [0, 1000])
+@pytest.mark.parametrize("mix", MIXES)
+def test_what_is_published_between_any_two_calls_is_delivered_too(tmp_path: Path, mix: str, max_rows: int) -> None:
+    at = list(MIXES).index(mix)  # beginning elsewhere in each mix
+    while True:
+        at += stride(3)
+        world = World(tmp_path / f"{at}", max_rows=max_rows, systems=systems(mix))
+        fault = Fault(at, "before", lambda: stage.publish())
+        with staging(world, fault) as stage:
+            stage.publish()
+            stage.overlap.deliver()
+            stage.overlap.deliver()
+            delivered = list(stage.numbers)
+            stage.publish()  # left to the tasks
+        for system in world.systems.values():
+            assert system.rows == delivered, fault.struck
+        finish(world, 1)
+        world.check_exactly_once(stage.numbers)
+        if not fault.struck:
+            break
+    assert at > 20
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("mix", MIXES)
+def test_a_death_at_any_call_is_made_good(tmp_path: Path, mix: str, when: str) -> None:
+    at = list(MIXES).index(mix)  # beginning elsewhere in each mix
+    while True:
+        at += stride(3)
+        world = World(tmp_path / f"{at}", systems=systems(mix))
+        fault = Fault(at, when, crash)
+        with suppress(Crash), staging(world, fault) as stage:
+            stage.publish()
+            stage.publish()
+            stage.overlap.deliver()
+        numbers = stage.numbers
+        if not fault.struck:
+            break
+        with staging(world, try_number=2) as stage:  # the stage is tried again, and goes on where it had published
+            stage.publish()
+            stage.overlap.deliver()
+        finish(world, 3)
+        world.check_exactly_once(numbers + stage.numbers)
+    assert at > 20
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_a_stage_that_was_replaced_delivers_nothing_more(tmp_path: Path, mix: str) -> None:
+    """I5: it sleeps at any call, another try stages and delivers everything, then it goes on."""
+    at = list(MIXES).index(mix)  # beginning elsewhere in each mix
+    while True:
+        at += stride(3)
+        world = World(tmp_path / f"{at}", systems=systems(mix))
+        numbers: list[int] = []
+
+        def successor(world: World = world, numbers: list[int] = numbers) -> None:
+            with staging(world, try_number=2) as other:
+                other.publish()
+                other.overlap.deliver()
+            finish(world, 3)
+            numbers += other.numbers
+
+        fault = Fault(at, "before", successor)
+        with suppress(TransientError), staging(world, fault) as stage:
+            stage.publish()
+            stage.overlap.deliver()
+        if not fault.struck:
+            break
+        finish(world, 9)
+        world.check_exactly_once(stage.numbers + numbers)
+    assert at > 10
+
+
+def test_refused_rows_rewind_the_pipeline_and_the_stage_publishes_nothing_more(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.systems["db"].declines_in_commit = True
+    with pytest.raises(StateConflictError), staging(world) as stage:
+        stage.publish()
+        with pytest.raises(DeclinedError):
+            stage.overlap.deliver()
+        stage.publish()
+    assert world.store.checkpoint(PIPELINE, 1).reason is AbortReason.DECLINED
+    assert [system.rows for system in world.systems.values()] == [[], []]
+    world.systems["db"].declines_in_commit = False
+    with staging(world, try_number=2) as again:
+        again.publish()
+        again.overlap.deliver()
+    finish(world, 3)
+    world.check_exactly_once(again.numbers)
+
+
+def test_rows_of_other_sinks_get_their_number_before_the_stage_begins(tmp_path: Path) -> None:
+    """A plan that gives way while the stage goes on would publish a number between two of the stage's."""
+    world = World(tmp_path)
+    numbers = world.stage(1)
+    prepare_step(world.context(), world.delivery, world.config, "db")
+    world.delivery = world.deliver_into({"rows": "db", "copies": "log"}, table="other")
+    with new_epoch(world.store, PIPELINE, Worker(f"{RUN}/step", 4), "stage", 3600.0) as (epoch, _):
+        stage = Stage(world, epoch, RUN)
+        stage.overlap.settle_plans()
+        world.store.begin_stage(PIPELINE, epoch, RUN)
+        stage.seen = world.store.pipeline(PIPELINE).last_published
+        stage.publish()
+        stage.overlap.deliver()
+        stage.publish()
+        stage.overlap.deliver()
+        world.store.end_stage(PIPELINE, epoch, RUN, None)
+    assert world.store.checkpoint(PIPELINE, numbers[0]).reason is AbortReason.SUPERSEDED
+    finish(world, 5)
+    world.check_exactly_once(numbers + stage.numbers)
