@@ -234,6 +234,17 @@ def test_an_abort_rolls_back_and_a_late_attempt_meets_the_tombstones(world: MySq
     assert prepared(world) == []
 
 
+def test_an_abort_where_nothing_was_prepared_yet_leaves_tombstones_too(world: MySqlWorld) -> None:
+    """Its attempt had begun and got no further, while another sink refused the rows (found by the simulator)."""
+    plan = world.plan(orders=orders(1, 10))
+    proof = world.participant(plan).abort(plan, world.fence(1, 2), {"reason": "DECLINED"})
+    assert proof.outcome is Outcome.ABORTED
+    with pytest.raises(FencedError):
+        world.participant(plan).prepare(plan, world.fence(1, 1))
+    assert world.participant(plan).prepare(plan, world.fence(1, 3))["settled"] == "aborted"
+    assert prepared(world) == []
+
+
 def test_what_belongs_to_others_is_left_alone(world: MySqlWorld) -> None:
     plan = world.plan(orders=orders(1, 10))
     world.participant(plan).prepare(plan, world.fence())

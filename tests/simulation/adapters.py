@@ -10,6 +10,7 @@ import itertools
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import ModuleType, SimpleNamespace
@@ -92,6 +93,28 @@ class ModelLoader:
         return affected
 
 
+class ModelUpserter(ModelLoader):
+    """See `airflow_ft.sinks.mysql.upsert.Upserter`: an item is the row of its number, and carries the checkpoint's."""
+
+    def __init__(self, session: Any, limits: Any, sinks: Any, number: int) -> None:
+        super().__init__(session, limits, use_insert=True)
+
+
+class OneByOne(Executor):
+    """In place of a pool of threads: what is submitted runs at once, in the thread of the process."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*args, **kwargs))
+        except Exception as error:  # a Death goes through: all threads of a process die with it
+            future.set_exception(error)
+        return future
+
+
 class ModelEncoder:
     """See `airflow_ft.sinks.kafka.records.RecordEncoder`: the value is the item itself."""
 
@@ -130,6 +153,11 @@ def product_over_models() -> Iterator[Running]:
         "check_segment": RUNNING.judge_segment,
         "check_rows": lambda *_: None,
         "check_privileges": lambda *_: None,
+        "ThreadPoolExecutor": OneByOne,
+        "MIN_ROWS": 1,
+        "Upserter": ModelUpserter,
+        "check_keys": lambda *_: None,
+        "check_changes_allowed": lambda *_, **__: None,
     }
     kafka = {
         "time": clock,

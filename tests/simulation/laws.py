@@ -22,12 +22,15 @@ from airflow_ft.core.model import Checkpoint, CheckpointState, PipelineStatus, P
 from airflow_ft.core.steps import Confirmation
 from airflow_ft.core.transitions import is_allowed
 from airflow_ft.sinks.kafka.token import parse
+from airflow_ft.sinks.mysql.spec import BRANCHED
 from airflow_ft.store.errors import UnknownPipelineError
+from tests.simulation.branch_laws import BranchLaws
 from tests.simulation.kafka_broker import EndedTransaction
 from tests.simulation.kernel import Death, Violation
-from tests.simulation.mysql_server import Commit
+from tests.simulation.mysql_server import MySqlServer
+from tests.simulation.mysql_state import Commit
 from tests.simulation.source import Item, Wal
-from tests.simulation.two_phase import TwoPhaseCommit
+from tests.simulation.two_phase import TwoPhaseCommit, TwoPhaseServer
 
 PIPELINE = "orders"
 S = CheckpointState
@@ -37,7 +40,11 @@ _EXPECTED = (TransientError, DeclinedError, NotDeliveredError, WalCorruptError)
 class Laws:
     """Remembers what was seen, so that nothing can be taken back unnoticed."""
 
-    def __init__(self, store: Any, servers: Mapping[str, Any], wal: Wal, *, may_halt: bool) -> None:
+    def __init__(
+        self, store: Any, servers: Mapping[str, Any], wal: Wal, rows: Mapping[str, int], *, may_halt: bool
+    ) -> None:
+        self._rows = rows  # of an item, by sink
+        self._branches = BranchLaws()
         self._store = store
         self._servers = servers
         self._wal = wal
@@ -132,7 +139,11 @@ class Laws:
         assert checkpoint.plan is not None
         for participant in checkpoint.plan.participants:
             server = self._servers[participant.name]
-            if participant.promise is not Promise.TWO_PHASE or server.has_lost_branches or self.restored:
+            if participant.promise is not Promise.TWO_PHASE or self.restored:
+                continue
+            if isinstance(server, MySqlServer):
+                self._branches.look_at_decided(participant.name, server, checkpoint)
+            if not isinstance(server, TwoPhaseServer) or server.has_lost_branches:
                 continue
             xid = checkpoint.votes[participant.name].notes.get("xid")
             if xid not in server.branches and checkpoint.number not in server.markers:
@@ -151,16 +162,18 @@ class Laws:
 
     def _items(self, plan: Plan, sinks: Iterable[str]) -> list[tuple[str, Item]]:
         return [
-            (sink, self._wal.item(segment.digest))
+            (sink, row)
             for segment in plan.segments
             for sink in sinks
-            if segment.rows.get(sink)
+            for row in self._wal.item(segment.digest).rows(segment.rows.get(sink, 0))
         ]
 
     # --- the sinks ------------------------------------------------------------------------------------------------
 
     def _look_at(self, name: str, commit: Commit | EndedTransaction | TwoPhaseCommit) -> None:
         match commit:
+            case Commit() if commit.taken_back:
+                self._branches.taken_back(name, commit)
             case Commit():
                 self._look_at_mysql(name, commit)
             case EndedTransaction():
@@ -175,7 +188,7 @@ class Laws:
             raise Violation("I5", f"the head of {name} went back from {_rank(before)} to {_rank(head)}")
         delivered = [marker for marker in commit.markers if marker["kind"] == "committed"]
         for marker in commit.markers:
-            if head is not None and _rank(marker) < _rank(head):
+            if commit.branch is None and head is not None and _rank(marker) < _rank(head):
                 raise Violation("I5", f"{name} took a marker of {_rank(marker)}, its head is at {_rank(head)}")
             if marker["kind"] == "aborted" and self._states.get(marker["number"]) in (S.COMMITTING, S.COMPLETED):
                 raise Violation("I3", f"{name} got a tombstone of {marker['number']}, which is decided")
@@ -184,7 +197,15 @@ class Laws:
         if commit.rows and len(delivered) != 1:
             raise Violation("I6", f"{name} shows {_told(commit.rows)} without a marker in the same transaction")
         for marker in delivered:
-            self._look_at_delivery(name, marker["number"], commit.rows)
+            number = marker["number"]
+            plan = self._plans.get(number)
+            if plan is None or plan.participant(name).strategy not in BRANCHED:
+                self._look_at_delivery(name, number, commit.rows)
+                continue
+            self._require_decided(name, plan)
+            if commit.branch is not None and not self.restored:
+                self._branches.look_at_prepared(name, commit.branch, self._store.checkpoint(PIPELINE, number))
+            self._branches.look_at(name, plan, self._items(plan, plan.participant(name).sinks), marker, commit)
 
     def _look_at_kafka(self, name: str, commit: EndedTransaction) -> None:
         if commit.token is None:
@@ -205,14 +226,24 @@ class Laws:
         expected = self._items(plan, plan.participant(name).sinks)
         if sorted(map(str, expected)) != sorted(map(str, rows)):
             raise Violation("I2", f"{name} delivered {_told(rows)} under number {number}; planned is {_told(expected)}")
+        self._require_decided(name, plan)
+
+    def _require_decided(self, name: str, plan: Plan) -> None:
+        """I3: nothing is visible before the decision, or the sink's own transaction is the decision."""
+        number = plan.number
         state = self._states.get(number)
         wanted = S.PREPARED if plan.commit_point == name else S.COMMITTING
-        if state is not wanted and not self.restored:
+        server = self._servers[name]
+        came_back = state is S.COMPLETED and isinstance(server, MySqlServer) and server.branches.came_back
+        if state is not wanted and not came_back and not self.restored:
             raise Violation("I3", f"{name} shows checkpoint {number} while it is {state}")
         self._delivered.setdefault(number, set()).add(name)
 
     def _look_at_rows(self, name: str) -> None:
         for sink, visible in self._servers[name].visible.items():
+            if self._rows[sink] > 1:
+                self._look_at_parts(name, sink, visible)
+                continue
             for place, item in enumerate(visible, 1):
                 if item.number < place:
                     raise Violation("I2", f"{name} shows item {item.number} twice in {sink}: {_told(visible)}")
@@ -222,6 +253,16 @@ class Laws:
                     raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_told(visible)}")
                 if self._shown.setdefault(item.number, item.variant) != item.variant:
                     raise Violation("I3", f"{name} shows {item}, another sink {self._shown[item.number]}")
+
+    def _look_at_parts(self, name: str, sink: str, visible: list[Item]) -> None:
+        """Rows of a number may come in any order; `BranchLaws` sees to the order of numbers."""
+        if len({(item.number, item.part) for item in visible}) < len(visible):
+            raise Violation("I2", f"{name} shows a row twice in {sink}: {_told(visible)}")
+        for item in visible:
+            if self._shown.setdefault(item.number, item.variant) != item.variant:
+                raise Violation("I3", f"{name} shows {item}, there is {self._shown[item.number]}: {_told(visible)}")
+            if item.parent != self._shown.get(item.number - 1, item.parent):
+                raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_told(visible)}")
 
     # --- what processes report ------------------------------------------------------------------------------------
 
@@ -251,7 +292,8 @@ class Laws:
                 sink for plan in self._plans.values() for p in plan.participants if p.name == name for sink in p.sinks
             ]
             for sink in sorted(set(sinks)):
-                if item not in {shown.number for shown in server.visible.get(sink, [])}:
+                visible = [shown for shown in server.visible.get(sink, []) if shown.number == item]
+                if len(visible) < self._rows[sink]:
                     raise Violation("I9", f"{when}, and {name} lacks item {item}")
 
     def store_restored(self) -> None:
@@ -269,10 +311,13 @@ class Laws:
             raise Violation("I7", "the last run, which met no fault, was not confirmed")
         for name, server in self._servers.items():
             for sink, visible in server.visible.items():
-                if [item.number for item in visible] != list(range(1, items + 1)):
+                found = sorted(item.number for item in visible)
+                if found != [item for item in range(1, items + 1) for _ in range(self._rows[sink])]:
                     raise Violation("I10", f"{name} shows {_told(visible)} in {sink}; there are {items} items")
-            if getattr(server, "branches", None):
+            if isinstance(server, TwoPhaseServer) and server.branches:
                 raise Violation("I7", f"{name} still holds the prepared branches {sorted(server.branches)}")
+            if isinstance(server, MySqlServer) and any(branch.number for branch in server.branches.names()):
+                raise Violation("I7", f"{name} still holds {', '.join(map(str, server.branches.names()))}")
         for checkpoint in self._store.checkpoints(PIPELINE, 1000):
             if not checkpoint.is_settled or checkpoint.rollback_pending:
                 raise Violation("I7", f"checkpoint {checkpoint.number} is left {checkpoint.state}")

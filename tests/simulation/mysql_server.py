@@ -1,25 +1,18 @@
-"""A model of a MySQL server as far as the strategy `local` can see it: row locks, READ COMMITTED, lost connections.
+"""A model of a MySQL or MariaDB server: row locks, READ COMMITTED, lost connections, prepared branches.
 
-`ModelSession` stands in for `airflow_ft.sinks.mysql.session.Session`; the statements that it is given are the product's
-own (`sql`). What the model claims is compared with real servers in `test_models_and_servers`.
+It is asked through `mysql_session`, by the product's own statements (`sql`); those about branches are in `mysql_xa`.
+What the model claims is compared with real servers in `test_models_and_servers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-import pymysql
-
-from airflow_ft.sinks.mysql.session import Limits, Statement
 from tests.simulation import sql
 from tests.simulation.kernel import Blocked, Kernel, Process
+from tests.simulation.mysql_state import LIMITS, BranchName, Commit, Connection, Key, Lock, Row, Work, error
+from tests.simulation.mysql_xa import Branches
 from tests.simulation.source import Item
-
-T = TypeVar("T")
-Row = dict[str, Any]
-Key = tuple[Any, ...]
 
 KEYS = {
     "airflow_ft_head": ("pipeline", "participant"),
@@ -27,58 +20,20 @@ KEYS = {
 }
 
 
-LIMITS = Limits(tries=3)
-
-
-def error(code: int, text: str) -> pymysql.err.MySQLError:
-    """As PyMySQL raises it."""
-    kind = pymysql.err.IntegrityError if code == 1062 else pymysql.err.OperationalError
-    return kind(code, text)
-
-
-@dataclass(eq=False)
-class Connection:
-    """What the server knows of a client: `undo` holds (table, key, row before) of the open transaction."""
-
-    id: int
-    owner: Process | None
-    alive: bool = True
-    in_transaction: bool = False
-    manual: bool = False  # autocommit was switched off, for good
-    undo: list[tuple[str, Key, Row | None]] = field(default_factory=list)
-    loaded: list[tuple[str, Item]] = field(default_factory=list)
-    locks: set[tuple[str, Key]] = field(default_factory=set)
-    names: set[str] = field(default_factory=set)  # user-level locks
-    used: float = 0.0  # when it was last heard of
-
-    def __repr__(self) -> str:
-        return f"connection {self.id}"
-
-
-@dataclass(frozen=True)
-class Commit:
-    """What became visible in one transaction: rows by table, markers and head as they are now."""
-
-    server: str
-    rows: tuple[tuple[str, Item], ...]
-    markers: tuple[Row, ...]
-    pruned: tuple[int, ...]
-    head_before: Row | None
-    head: Row | None
-
-
 class MySqlServer:
     """The server; `commits` are read (and emptied) by the laws."""
 
-    def __init__(self, kernel: Kernel, name: str) -> None:
+    def __init__(self, kernel: Kernel, name: str, *, is_mariadb: bool = True) -> None:
         self.kernel = kernel
         self.name = name
+        self.is_mariadb = is_mariadb
         self.tables: dict[str, dict[Key, Row]] = {name: {} for name in KEYS}
         self.visible: dict[str, list[Item]] = {}
         self.connections: dict[int, Connection] = {}
-        self.locks: dict[tuple[str, Key], Connection] = {}
+        self.locks: dict[tuple[str, Key], Lock] = {}
         self.commits: list[Commit] = []
         self.refuses: dict[int, int] = {}  # item -> how often its rows are still refused
+        self.branches = Branches(self)
         self._ids = 0
 
     # --- connections ----------------------------------------------------------------------------------------------
@@ -86,14 +41,16 @@ class MySqlServer:
     def connect(self) -> Connection:
         self._ids += 1
         connection = Connection(self._ids, self.kernel.current)
+        connection.used = self.kernel.clock
         self.connections[connection.id] = connection
         return connection
 
     def end(self, connection: Connection) -> None:
-        """The connection is gone: what was open in it is rolled back."""
+        """The connection is gone: what was open in it is rolled back, what it had prepared is there for all."""
         if connection.alive:
             connection.alive = False
             self.rollback(connection)
+            self.branches.let_go(connection)
             connection.names.clear()
             del self.connections[connection.id]
 
@@ -102,11 +59,12 @@ class MySqlServer:
             self.end(connection)
 
     def restart(self) -> None:
-        """kill -9 and start: every open transaction is rolled back."""
+        """kill -9 and start: every open transaction is rolled back, prepared ones stay."""
         for connection in list(self.connections.values()):
             self.end(connection)
 
-    def _open(self, connection: Connection) -> None:
+    def open(self, connection: Connection) -> None:
+        """Raises when the connection is gone."""
         if not connection.alive:
             raise error(2013, "Lost connection to MySQL server during query")
         connection.used = self.kernel.clock
@@ -114,44 +72,62 @@ class MySqlServer:
     # --- transactions ---------------------------------------------------------------------------------------------
 
     def begin(self, connection: Connection) -> None:
-        self._open(connection)
+        self.open(connection)
+        connection.manual = True  # SET autocommit=0 goes before BEGIN
+        self.branches.refuse_transaction(connection)
         if connection.in_transaction:  # BEGIN commits what is open
             self.commit(connection)
-        connection.in_transaction = connection.manual = True
+        connection.in_transaction = True
 
     def rollback(self, connection: Connection) -> None:
-        self._take_back(connection, 0)
-        self._release(connection)
+        self.take_back(connection.work, 0)
+        self.release(connection.work)
+        connection.in_transaction = False
 
-    def _take_back(self, connection: Connection, first: int) -> None:
-        while len(connection.undo) > first:
-            table, key, before = connection.undo.pop()
+    def take_back(self, work: Work, first: int) -> None:
+        """Undoes the changes from `first` on."""
+        while len(work.undo) > first:
+            table, key, before = work.undo.pop()
             if before is None:
                 self.tables[table].pop(key, None)
             else:
                 self.tables[table][key] = before
 
     def commit(self, connection: Connection) -> None:
-        self._open(connection)
-        self._record(connection)
-        for table, item in connection.loaded:
-            self.visible.setdefault(table, []).append(item)
-        self._release(connection)
-
-    def _release(self, connection: Connection) -> None:
-        for lock in connection.locks:
-            del self.locks[lock]
-        connection.locks.clear()
-        connection.undo.clear()
-        connection.loaded.clear()
+        self.open(connection)
+        self.branches.refuse_transaction(connection)
+        self.show(connection.work)
         connection.in_transaction = False
 
-    def _record(self, connection: Connection) -> None:
+    def show(self, work: Work, branch: BranchName | None = None) -> None:
+        """Makes visible what was done, and lets the locks go."""
+        self._record(work, branch)
+        for table, item in work.loaded:
+            self.visible.setdefault(table, []).append(item)
+        self.release(work)
+
+    def release(self, work: Work) -> None:
+        """Lets all locks go, and forgets what was done."""
+        for place in list(work.locks):
+            self.unlock(work, place)
+        work.undo.clear()
+        work.loaded.clear()
+
+    def unlock(self, work: Work, place: tuple[str, Key]) -> None:
+        work.locks.discard(place)
+        lock = self.locks[place]
+        lock.holders.remove(work)
+        if not lock.holders:
+            del self.locks[place]
+
+    def _record(self, work: Work, branch: BranchName | None) -> None:
         before: dict[tuple[str, Key], Row | None] = {}
-        for table, key, row in connection.undo:
+        for table, key, row in work.undo:
             before.setdefault((table, key), row)
-        if not before and not connection.loaded:
+        if not before and not work.loaded:
             return
+        if branch is None:
+            self.branches.nothing_is_forgotten()  # what is on disk now, is behind all that was said before
         now = {place: self.tables[place[0]].get(place[1]) for place in before}
         heads = [place for place in before if place[0] == "airflow_ft_head"]
         any_head = next(iter(self.tables["airflow_ft_head"].values()), None)
@@ -159,28 +135,40 @@ class MySqlServer:
         self.commits.append(
             Commit(
                 self.name,
-                tuple(connection.loaded),
+                tuple(work.loaded),
                 tuple(row for place, row in markers.items() if row is not None and before[place] is None),
-                tuple(place[1][2] for place, row in markers.items() if row is None),
+                tuple(place[1][2] for place, row in markers.items() if row is None and before[place] is not None),
                 before[heads[0]] if heads else any_head,
                 now[heads[0]] if heads else any_head,
+                branch,
             )
         )
 
-    def _lock(self, connection: Connection, table: str, key: Key) -> None:
-        holder = self.locks.get((table, key))
-        if holder is None:
-            self.locks[(table, key)] = connection
-            connection.locks.add((table, key))
-        elif holder is not connection and self.kernel.clock - holder.used > LIMITS.idle:
+    def lock(self, connection: Connection, table: str, key: Key, *, shared: bool = False) -> None:
+        """Takes a row's lock, or raises Blocked."""
+        work, place = connection.work, (table, key)
+        lock = self.locks.get(place)
+        if lock is None:
+            self.locks[place] = Lock([work], shared)
+            work.locks.add(place)
+            return
+        if work in lock.holders and (shared or len(lock.holders) == 1):
+            lock.shared = lock.shared and shared
+            return
+        if work not in lock.holders and shared and lock.shared:
+            lock.holders.append(work)
+            work.locks.add(place)
+            return
+        holder = next(holder for holder in lock.holders if holder is not work).connection
+        if holder is not None and self.kernel.clock - holder.used > LIMITS.idle:
             self.end(holder)  # wait_timeout: the server drops a session that stands still
-            self._lock(connection, table, key)
-        elif holder is not connection:
-            late = error(1205, "Lock wait timeout exceeded; try restarting transaction")
-            raise Blocked(holder.owner, late, LIMITS.lock_wait)
+            self.lock(connection, table, key, shared=shared)
+            return
+        late = error(1205, "Lock wait timeout exceeded; try restarting transaction")
+        raise Blocked(holder.owner if holder is not None else None, late, LIMITS.lock_wait)
 
     def _put(self, connection: Connection, table: str, key: Key, row: Row | None) -> None:
-        connection.undo.append((table, key, self.tables[table].get(key)))
+        connection.work.undo.append((table, key, self.tables[table].get(key)))
         if row is None:
             del self.tables[table][key]
         else:
@@ -188,9 +176,9 @@ class MySqlServer:
 
     def _committed(self, connection: Connection, table: str, key: Key) -> Row | None:
         """What READ COMMITTED shows: one's own changes, and of others only what they have committed."""
-        holder = self.locks.get((table, key))
-        if holder is not None and holder is not connection:
-            for changed, place, before in holder.undo:
+        lock = self.locks.get((table, key))
+        if lock is not None and connection.work not in lock.holders:
+            for changed, place, before in lock.holders[0].undo:
                 if (changed, place) == (table, key):
                     return before
         return self.tables[table].get(key)
@@ -199,22 +187,24 @@ class MySqlServer:
 
     def execute(self, connection: Connection, text: str, args: tuple[Any, ...]) -> tuple[int, list[tuple[Any, ...]]]:
         """Affected rows, and the rows of a query. Outside a transaction it commits at once."""
-        self._open(connection)
+        self.open(connection)
+        if text.startswith("XA "):
+            return self.branches.execute(connection, text)
+        self.branches.refuse_statement(connection)
         if not text.startswith(("SELECT `", "SELECT MAX", "INSERT", "UPDATE", "DELETE")):
             return self._function(connection, text, args)
         statement = sql.parse(text)
         connection.in_transaction = connection.in_transaction or connection.manual
-        begun = len(connection.undo)
+        begun = len(connection.work.undo)
         try:
             result = self._run(connection, statement, args)
         except BaseException:
-            self._take_back(connection, begun)  # an error ends the statement, and not the transaction
+            self.take_back(connection.work, begun)  # an error ends the statement, and not the transaction
             if not connection.in_transaction:
-                self._release(connection)
+                self.release(connection.work)
             raise
         if not connection.in_transaction:
-            self._record(connection)
-            self._release(connection)
+            self.show(connection.work)
         return result
 
     def _run(
@@ -226,7 +216,7 @@ class MySqlServer:
             assert statement.values is not None
             row = dict(zip(statement.columns, statement.values({}, args), strict=True))
             key = tuple(row[column] for column in KEYS[name])
-            self._lock(connection, name, key)
+            self.lock(connection, name, key, shared=key in table and not statement.ignore)
             if key in table:
                 if statement.ignore:
                     return 0, []
@@ -238,13 +228,13 @@ class MySqlServer:
         locking = statement.verb != "SELECT" or statement.lock
         for key in sorted(table):
             if locking and name == "airflow_ft_head":  # found by its whole key: waited for, whatever is in it
-                self._lock(connection, name, key)
+                self.lock(connection, name, key, shared=statement.shared)
             current = table[key] if locking else self._committed(connection, name, key)
             if current is not None and statement.where(current, args):
                 found.append((key, current))
         for key, row in [] if statement.maximum else found[: statement.limit]:
             if locking:
-                self._lock(connection, name, key)
+                self.lock(connection, name, key, shared=statement.shared)
             if statement.verb == "UPDATE":
                 assert statement.values is not None
                 changed = dict(zip(statement.columns, statement.values(row, args), strict=True))
@@ -274,104 +264,13 @@ class MySqlServer:
 
     def load(self, connection: Connection, table: str, items: list[Item]) -> int:
         """The rows of a file, inside the open transaction (or, by a mistake, outside)."""
-        self._open(connection)
+        self.open(connection)
+        self.branches.refuse_statement(connection)
         for item in items:
             if self.refuses.get(item.number, 0) > 0:
                 self.refuses[item.number] -= 1
                 raise error(1062, f"Duplicate entry '{item.number}' for key '{table}.PRIMARY'")
-        connection.loaded += [(table, item) for item in items]
+        connection.work.loaded += [(table, item) for item in items]
         if not connection.in_transaction:
             self.commit(connection)
         return len(items)
-
-
-class ModelSession:
-    """See `airflow_ft.sinks.mysql.session.Session`."""
-
-    product = "MariaDB 10.11.6"
-    can_load_local = True
-    is_mariadb = True
-    version = (10, 11, 6)
-    max_allowed_packet = 1 << 24
-
-    def __init__(self, server: MySqlServer, limits: Limits) -> None:
-        self._server = server
-        self._usable = True
-        self._connection = self._ask("connect", server.connect)
-
-    @property
-    def id(self) -> int:
-        return self._connection.id
-
-    @property
-    def is_open(self) -> bool:
-        return self._usable
-
-    def run(self, text: str, args: Iterable[Any] | None = None) -> Statement:
-        return Statement(self._execute(text, args)[0], 0)
-
-    def rows(self, text: str, args: Iterable[Any] | None = None) -> list[tuple[Any, ...]]:
-        return self._execute(text, args)[1]
-
-    def row(self, text: str, args: Iterable[Any] | None = None) -> tuple[Any, ...] | None:
-        found = self.rows(text, args)
-        return found[0] if found else None
-
-    def begin(self) -> None:
-        self._ask("BEGIN", lambda: self._server.begin(self._connection))
-
-    def commit(self) -> None:
-        self._ask("COMMIT", lambda: self._server.commit(self._connection))
-
-    def load(self, table: str, items: list[Item]) -> int:
-        """Stands in for LOAD DATA LOCAL (see `adapters.ModelLoader`)."""
-        return self._ask(
-            f"LOAD DATA {table} {', '.join(map(str, items))}", lambda: self._server.load(self._connection, table, items)
-        )
-
-    def close(self) -> None:
-        process = self._server.kernel.current
-        if self._usable and not (process is not None and process.dead):
-            self._server.end(self._connection)
-        self._usable = False
-
-    def _execute(self, text: str, args: Iterable[Any] | None) -> tuple[int, list[tuple[Any, ...]]]:
-        values = tuple(args) if args is not None else ()
-        what = _shown(text, values) if self._server.kernel.telling else text
-        return self._ask(
-            what,
-            lambda: self._server.execute(self._connection, text, values),
-            writes=not text.startswith("SELECT") or "FOR UPDATE" in text,
-        )
-
-    def _ask(self, what: str, act: Callable[[], T], *, writes: bool = True) -> T:
-        if not self._usable:
-            raise error(2006, "MySQL server has gone away")
-        try:
-            return self._server.kernel.call(f"{self._server.name} {what}", act, self._lost, writes=writes)
-        except pymysql.err.MySQLError as failure:
-            if failure.args[0] in (2006, 2013):
-                self._usable = False
-            raise
-
-    def _lost(self, sent: bool) -> Exception:
-        """The connection is gone. What is still under way in it (DELAY) ends it on the server's side."""
-        self._usable = False
-        connection = getattr(self, "_connection", None)
-        if connection is not None and not self._under_way(connection):
-            self._server.end(connection)
-        return error(2013, "Lost connection to MySQL server during query")
-
-    def _under_way(self, connection: Connection) -> bool:
-        done = self._server.kernel.done
-        if not done or done[-1].act.name != "DELAY":
-            return False
-        late = self._server.kernel.processes[-1]
-        connection.owner = late  # the server ends the connection when it has served the request
-        return True
-
-
-def _shown(text: str, args: tuple[Any, ...]) -> str:
-    short = text.replace("`airflow_ft_", "`").replace("`", "")
-    given = ", ".join(str(arg)[:16] for arg in args)
-    return f"{short[:90]}{'...' if len(short) > 90 else ''} ({given})"

@@ -21,6 +21,36 @@ ONE_ITEM = replace(BOTH, name="one checkpoint", runs=(1,))
 KAFKA = Scenario("Kafka alone: the store decides", _KAFKA, events=LOG)
 TWO_PHASE = Scenario("two-phase and Kafka: the store decides", {**_BRANCHES, **_KAFKA}, events=LOG + XA)
 
+_XA = {"orders": ("xa", "maria")}
+_XA_MYSQL = {"orders": ("xa", "mysql")}
+MARIA = ("maria restarts", "maria loses its branches", "maria forgets its last XA COMMITs", "maria refuses item 1")
+MYSQL = ("mysql restarts", "mysql loses its branches", "mysql refuses item 2", "prepare declines item 2")
+XA_MARIA = Scenario("xa on MariaDB", _XA, events=MARIA)
+XA_MYSQL = Scenario("xa on MySQL", _XA_MYSQL, events=MYSQL)
+XA_KAFKA = Scenario("xa and Kafka", {**_XA, **_KAFKA}, events=MARIA + LOG)
+
+_PARALLEL = {"lines": ("parallel", "side")}
+_UPSERT = {"keyed": ("upsert", "side")}
+SIDE = ("side restarts", "side refuses item 1", "prepare declines item 2")
+SERVED = ("mysql restarts",)
+
+BRANCHED = (
+    XA_MARIA,
+    XA_MYSQL,
+    XA_KAFKA,
+    replace(XA_KAFKA, name="xa and Kafka, side by side", parallel=True, runs=(1, 2)),
+    replace(XA_MYSQL, name="xa, two runs at once", runs=(1, 2), concurrent=True),
+    Scenario("xa on two servers", {**_XA, "copies": ("xa", "mysql")}, runs=(1, 2), events=MARIA + MYSQL),
+    replace(XA_MARIA, name="xa, a person aborts what is prepared", person="abort carried", runs=(2, 3)),
+    Scenario("MySQL decides, xa prepared", {**_MYSQL, **_XA}, events=DB + MARIA),
+    Scenario("parallel on MariaDB", _PARALLEL, events=SIDE),
+    Scenario("MySQL decides, parallel follows", {**_MYSQL, **_PARALLEL}, events=DB + SIDE),
+    Scenario("xa prepared, parallel on MySQL follows", {**_XA, "lines": ("parallel", "mysql")}, events=MARIA + SERVED),
+    Scenario("parallel, two runs at once", _PARALLEL, runs=(1, 2), concurrent=True, events=SIDE),
+    Scenario("upsert and Kafka", {**_UPSERT, **_KAFKA}, runs=(1, 2), events=SIDE + LOG),
+    Scenario("upsert and parallel, side by side", {**_UPSERT, "lines": ("parallel", "mysql")}, parallel=True),
+)
+
 SCENARIOS = (
     BOTH,
     KAFKA,
@@ -56,7 +86,7 @@ FORGETTING = replace(
     BOTH, name="Kafka forgets its tokens", runs=(1, 2), events=("log forgets its tokens",), may_halt=True
 )
 
-ALL = (*SCENARIOS, RESTORED, FORGETTING)
+ALL = (*SCENARIOS, *BRANCHED, RESTORED, FORGETTING)
 
 
 def scenario_of(seed: int) -> Scenario:

@@ -7,7 +7,7 @@ in the operator state: so a sink that shows 2 computed on top of another 1 than 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ft.core.errors import WalCorruptError
@@ -17,14 +17,30 @@ from airflow_ft.core.ports import WalFile
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """The rows of one micro-batch: the same text goes into every sink."""
+    """The rows of one micro-batch: the same text goes into every sink. `part` (from 1): one of several rows."""
 
     number: int
     variant: str
     parent: str
+    part: int = 0
 
     def __str__(self) -> str:
-        return f"{self.number}{self.variant}"
+        return f"{self.number}{self.variant}" + (f"/{self.part}" if self.part else "")
+
+    def rows(self, count: int) -> Rows:
+        """The item as so many rows."""
+        return Rows([self] if count == 1 else [replace(self, part=part) for part in range(1, count + 1)])
+
+
+class Rows(list["Item"]):
+    """As much of a pyarrow.RecordBatch as `slices` asks for."""
+
+    @property
+    def num_rows(self) -> int:
+        return len(self)
+
+    def slice(self, start: int, length: int) -> Rows:
+        return Rows(self[start : start + length])
 
 
 class Wal:
@@ -35,13 +51,13 @@ class Wal:
         self.segments: dict[str, str] = {}  # location -> digest
         self.states: dict[str, dict[int, str]] = {}  # Spark's location -> batch -> variant in its state
 
-    def write(self, epoch: int, attempt: int, number: int, item: Item, sinks: Sequence[str]) -> Segment:
+    def write(self, epoch: int, attempt: int, number: int, item: Item, rows: Mapping[str, int]) -> Segment:
         """Seals a segment in the folder of this attempt."""
         digest = f"{number:08x}{item}".ljust(64, "0")
         location = f"file:///wal/orders/{epoch}-{attempt}/{item.number}"
         self.items[digest] = item
         self.segments[location] = digest
-        return Segment(number, digest, location, dict.fromkeys(sinks, 1), 100)
+        return Segment(number, digest, location, dict(rows), 100)
 
     def item(self, digest: str) -> Item:
         return self.items[digest]
@@ -71,7 +87,7 @@ def _epoch(location: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SegmentModel:
-    """See `airflow_ft.core.ports.SegmentReader`: one file a sink, one row in it."""
+    """See `airflow_ft.core.ports.SegmentReader`: one file a sink."""
 
     segment: Segment
     item: Item
@@ -83,10 +99,10 @@ class SegmentModel:
         return None
 
     def files(self, sink: str) -> Sequence[WalFile]:
-        return [WalFile("1", 1, 100, "")]
+        return [WalFile("1", self.segment.rows[sink], 100, "")]
 
     def statistics(self, sink: str) -> Mapping[str, Any]:
         return {}
 
     def batches(self, sink: str, file: WalFile) -> Iterator[Any]:
-        yield [self.item]
+        yield self.item.rows(file.rows)

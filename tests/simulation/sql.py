@@ -26,7 +26,7 @@ _INSERT = re.compile(
 _UPDATE = re.compile(rf"UPDATE {_TABLE} SET (?P<sets>.+?) WHERE (?P<where>.+)")
 _DELETE = re.compile(rf"DELETE FROM {_TABLE} WHERE (?P<where>.+?)(?: ORDER BY .+? LIMIT (?P<limit>\d+))?")
 _TOKEN = re.compile(r"`(\w+)`|(%s)|'([^']*)'|(\d+)|(<=|>=|<>|=|<|>)|([(),])|([A-Z_]+)|\s+")
-_WORDS = {"AND": " and ", "OR": " or ", "GREATEST": "max", "UTC_TIMESTAMP": "_now"}
+_WORDS = {"AND": " and ", "OR": " or ", "IN": " in ", "GREATEST": "max", "UTC_TIMESTAMP": "_now"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ def _split(text: str) -> list[str]:
 
 def _compile(expression: str, first: int) -> Callable[..., Any]:
     """The expression as a function of (row, arguments); its placeholders begin with argument `first`."""
-    python, place, argument = [], 0, first
+    python: list[str] = []
+    place, argument, is_list = 0, first, False
     while place < len(expression):
         match = _TOKEN.match(expression, place)
         if match is None:
@@ -110,12 +111,16 @@ def _compile(expression: str, first: int) -> Callable[..., Any]:
             argument += 1
         elif text is not None:
             python.append(repr(text))
+        elif sign == ")" and is_list:
+            python.append(",)")  # of one member, too
+            is_list = False
         elif number or sign:
             python.append(number or sign)
         elif operator:
             python.append({"=": "==", "<>": "!="}.get(operator, operator))
         elif word:
             python.append(_WORDS[word])
+            is_list = is_list or word == "IN"
         place = match.end()
     compiled: Callable[..., Any] = eval(f"lambda r, a: {''.join(python)}", {"_now": lambda _: 0, "max": max})
     return compiled

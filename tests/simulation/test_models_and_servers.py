@@ -9,6 +9,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from typing import Any
 
 import pymysql
@@ -21,10 +22,12 @@ from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings, is_fenced
 from airflow_ft.sinks.mysql.failures import Meaning, meaning
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.xid import Xid, recover
 from tests.simulation.kafka_broker import KafkaCluster, ModelClients
 from tests.simulation.kernel import Blocked, Kernel
-from tests.simulation.mysql_server import ModelSession, MySqlServer
-from tools.servers import Database, Kafka
+from tests.simulation.mysql_server import MySqlServer
+from tests.simulation.mysql_session import ModelSession
+from tools.servers import Database, Kafka, MariaDb
 
 Step = tuple[Any, ...]
 QUICK = Limits(lock_wait=1)
@@ -73,7 +76,82 @@ MYSQL_SCRIPTS: dict[str, list[Step]] = {
         ("A", "begin"), ("A", "insert", 1), ("A", "commit"), ("A", "insert", 2), ("B", "marker", 1), ("B", "marker", 2),
         ("B", "insert", 2), ("A", "commit"), ("B", "marker", 2),
     ],
+    "a_prepared_branch_outlives_its_connection_and_is_invisible": [
+        ("A", "xa", "START", 1), ("A", "insert", 1), ("B", "marker", 1), ("A", "xa", "END", 1),
+        ("A", "xa", "PREPARE", 1), ("B", "recover"), ("B", "marker", 1), ("A", "close"), ("B", "recover"),
+        ("B", "marker", 1), ("B", "xa", "COMMIT", 1), ("B", "marker", 1), ("B", "recover"), ("B", "xa", "COMMIT", 1),
+        ("B", "xa", "ROLLBACK", 1),
+    ],
+    "active_and_idle_branches_end_with_their_connection": [
+        ("A", "xa", "START", 1), ("A", "insert", 1), ("A", "close"), ("B", "xa", "START", 2), ("B", "insert", 1),
+        ("B", "xa", "END", 2), ("B", "close"), ("C", "recover"), ("C", "marker", 1), ("C", "xa", "COMMIT", 1),
+        ("C", "xa", "START", 1), ("C", "insert", 1), ("C", "xa", "END", 1), ("C", "xa", "ROLLBACK", 1),
+        ("C", "marker", 1), ("C", "insert", 1), ("B", "marker", 1),
+    ],
+    "a_branch_is_ended_by_others_when_its_connection_has_gone": [
+        ("A", "name", "a"), ("A", "xa", "START", 1), ("A", "insert", 1), ("A", "xa", "END", 1),
+        ("A", "xa", "PREPARE", 1), ("B", "xa", "ROLLBACK", 1), ("B", "recover"), ("B", "kill", "a"),
+        ("B", "xa", "ROLLBACK", 1), ("B", "recover"), ("B", "marker", 1), ("B", "insert", 1), ("B", "marker", 1),
+    ],
+    "a_killed_session_takes_its_branch_along_unless_it_is_prepared": [
+        ("A", "name", "a"), ("A", "xa", "START", 1), ("A", "insert", 1), ("B", "insert", 1), ("B", "kill", "a"),
+        ("B", "recover"), ("B", "insert", 1), ("A", "marker", 1), ("A", "xa", "START", 2), ("A", "insert", 2),
+        ("A", "xa", "END", 2), ("A", "xa", "PREPARE", 2), ("C", "insert", 2), ("A", "close"), ("C", "insert", 2),
+        ("C", "xa", "COMMIT", 2), ("C", "insert", 2), ("C", "marker", 2),
+    ],
+    "steps_out_of_order_are_refused": [
+        ("A", "xa", "END", 1), ("A", "xa", "PREPARE", 1), ("A", "xa", "START", 1), ("B", "xa", "START", 1),
+        ("A", "xa", "PREPARE", 1), ("A", "begin"), ("A", "commit"), ("A", "insert", 1), ("A", "xa", "START", 2),
+        ("A", "xa", "COMMIT", 1), ("B", "xa", "COMMIT", 1), ("A", "xa", "END", 1), ("A", "insert", 2),
+        ("A", "marker", 1), ("A", "xa", "END", 1), ("A", "xa", "COMMIT", 1), ("B", "xa", "ROLLBACK", 1),
+        ("A", "xa", "PREPARE", 1), ("B", "xa", "START", 1), ("A", "close"), ("B", "xa", "COMMIT", 1),
+    ],
+    "nobody_ends_a_branch_inside_a_transaction": [
+        ("A", "xa", "START", 1), ("A", "insert", 1), ("A", "xa", "END", 1), ("A", "xa", "PREPARE", 1), ("A", "close"),
+        ("B", "begin"), ("B", "insert", 2), ("B", "xa", "COMMIT", 1), ("B", "xa", "START", 2), ("B", "commit"),
+        ("B", "xa", "COMMIT", 1), ("B", "marker", 1),
+    ],
+    "a_lock_wait_time_out_does_not_end_a_branch": [
+        ("A", "insert", 1), ("A", "begin"), ("A", "insert", 2), ("B", "xa", "START", 1), ("B", "insert", 3),
+        ("B", "insert", 2), ("B", "insert", 1), ("B", "xa", "END", 1), ("B", "xa", "PREPARE", 1), ("B", "close"),
+        ("C", "xa", "COMMIT", 1), ("C", "marker", 3), ("C", "marker", 2),
+    ],
+    "a_shared_head_in_a_branch_and_who_may_raise_it": [
+        ("A", "create", 1, 1), ("A", "xa", "START", 1), ("A", "share"), ("A", "insert", 1), ("B", "announce", 2, 1),
+        ("A", "xa", "END", 1), ("A", "xa", "PREPARE", 1), ("A", "close"), ("B", "announce", 2, 1), ("B", "head"),
+        ("B", "xa", "COMMIT", 1), ("B", "announce", 2, 2), ("B", "head"),
+    ],
+    "a_shared_head_is_shared_and_not_raised": [
+        ("A", "create", 1, 1), ("A", "begin"), ("A", "share"), ("B", "begin"), ("B", "share"), ("C", "announce", 2, 1),
+        ("C", "head"), ("A", "deliver", 1), ("B", "commit"), ("A", "deliver", 1), ("C", "announce", 2, 1),
+        ("A", "commit"), ("C", "announce", 2, 1), ("C", "head"),
+    ],
 }  # fmt: skip
+
+
+def random_branches(seed: int, steps: int = 45) -> list[Step]:
+    """Branches in any order: begun, prepared, ended by oneself and by others, their connections closed."""
+    dice = random.Random(seed)
+    script: list[Step] = [("A", "create", 1, 1)]
+    for _ in range(steps):
+        who, xid = dice.choice("ABC"), dice.randint(1, 2)
+        verb = dice.choice(["START", "END", "PREPARE", "COMMIT", "ROLLBACK"])
+        if verb == "START" and dice.random() < 0.7:  # a whole branch
+            script += [(who, "xa", "START", xid), (who, "insert", xid), (who, "xa", "END", xid)]
+            script += [(who, "xa", "PREPARE", xid)] if dice.random() < 0.8 else []
+            continue
+        script.append(
+            (
+                who,
+                *dice.choice(
+                    [
+                        ("xa", verb, xid), ("xa", verb, xid), ("xa", verb, xid), ("recover",), ("close",), ("close",),
+                        ("insert", xid), ("marker", xid), ("begin",), ("commit",), ("announce", 1, dice.randint(1, 3)),
+                    ]
+                ),
+            )
+        )  # fmt: skip
+    return script
 
 
 def random_script(seed: int, steps: int = 45) -> list[Step]:
@@ -107,6 +185,7 @@ class MySqlScript:
         self._sessions: dict[str, Any] = {}
         self._ids: dict[int, str] = {}
         self._ledger = Ledger("shop", "orders", "db")
+        self._owner = uuid.uuid4().hex
 
     def play(self, script: Sequence[Step]) -> list[object]:
         try:
@@ -114,6 +193,23 @@ class MySqlScript:
         finally:
             for session in self._sessions.values():
                 session.close()
+            self._end_branches()
+
+    def _await_end(self, session: int) -> object:
+        deadline = time.monotonic() + 20
+        while not self._gone(session):
+            assert time.monotonic() < deadline, "the server keeps a session that has ended"
+        return None
+
+    def _end_branches(self) -> None:
+        """Leaves nothing behind that would keep its locks; waits for the sessions that were closed just now."""
+        deadline = time.monotonic() + 20
+        with closing(self._connect()) as session:
+            while left := recover(session).of(self._owner):
+                assert time.monotonic() < deadline, f"{left} cannot be ended"
+                for branch in left:
+                    with suppress(pymysql.err.MySQLError):
+                        session.run(f"XA ROLLBACK {branch.sql}")
 
     def _answer(self, who: str, what: str, *args: Any) -> object:
         if who not in self._sessions:
@@ -137,8 +233,13 @@ class MySqlScript:
             case "create":
                 ledger.create_head(session, fence(*args))
                 return None
-            case "head" | "lock":
-                return ledger.head(session, lock=what == "lock")
+            case "head" | "lock" | "share":
+                return ledger.head(session, lock=what == "lock", shared=what == "share")
+            case "xa":
+                session.run(f"XA {args[0]} {xid(self._owner, args[1]).sql}")
+                return None
+            case "recover":
+                return sorted(found.number for found in recover(session).of(self._owner))
             case "insert":
                 ledger.insert_marker(session, plan(args[0]), fence(1, 1), Outcome.COMMITTED, {})
                 return None
@@ -159,13 +260,11 @@ class MySqlScript:
                 return self._ids.get(session.row("SELECT IS_USED_LOCK(%s)", args)[0])
             case "kill":
                 victim = next((number for number, name in self._ids.items() if name == args[0].upper()), 0)
-                return session.run(f"KILL CONNECTION {victim}") and None
+                session.run(f"KILL CONNECTION {victim}")
+                return self._await_end(victim)
             case "close":
                 self._sessions.pop(who).close()
-                deadline = time.monotonic() + 20
-                while not self._gone(session.id):
-                    assert time.monotonic() < deadline, "the server keeps a session that was closed"
-                return None
+                return self._await_end(session.id)
             case _:
                 return getattr(session, what)()
 
@@ -174,19 +273,28 @@ def fence(epoch: int, attempt: int) -> Fence:
     return Fence("orders", INSTALLATION, epoch, attempt)
 
 
+def xid(owner: str, number: int) -> Xid:
+    return Xid(owner, number, 1, 1, "0001", f"{number:024x}")
+
+
 def plan(number: int) -> Plan:
     segment = Segment(number, f"{number:064x}", f"file:///{number}", {"rows": 1}, 1)
     return Plan("orders", INSTALLATION, number, (segment,), (), None)
 
 
-def model_session() -> Callable[[], ModelSession]:
-    server = MySqlServer(Kernel(lambda *_: None), "db")
+def model_session(is_mariadb: bool) -> Callable[[], ModelSession]:
+    server = MySqlServer(Kernel(lambda *_: None), "db", is_mariadb=is_mariadb)
     return lambda: ModelSession(server, QUICK)
 
 
-@pytest.mark.parametrize("name", [*MYSQL_SCRIPTS, *(f"seed {seed}" for seed in range(3))])
+RANDOM = {f"seed {seed}": random_script(seed) for seed in range(3)} | {
+    f"branches, seed {seed}": random_branches(seed) for seed in range(4)
+}
+
+
+@pytest.mark.parametrize("name", [*MYSQL_SCRIPTS, *RANDOM])
 def test_mysql_does_what_its_model_does(any_mysql_database: Database, name: str) -> None:
-    script = MYSQL_SCRIPTS.get(name) or random_script(int(name.removeprefix("seed ")))
+    script = (MYSQL_SCRIPTS | RANDOM)[name]
     server: Any = any_mysql_database.server
     info = ConnectionInfo(
         "db", "mysql", server.host, server.port, server.user, server.password, any_mysql_database.name
@@ -196,7 +304,8 @@ def test_mysql_does_what_its_model_does(any_mysql_database: Database, name: str)
     listed = "SELECT 1 FROM information_schema.processlist WHERE id = %s"
     real = MySqlScript(lambda: Session(info, QUICK), lambda number: not any_mysql_database.sql(listed, (number,)))
     real._ledger = Ledger(any_mysql_database.name, "orders", "db")
-    assert MySqlScript(model_session()).play(script) == real.play(script)
+    model = MySqlScript(model_session(isinstance(server, MariaDb)))
+    assert model.play(script) == real.play(script)
 
 
 # (who, what, arguments): P and Q are producers of one transactional id.

@@ -27,8 +27,8 @@ from airflow_ft.core.steps import (
 )
 from airflow_ft.sinks.kafka.participant import KafkaParticipant
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.mysql.local import LocalParticipant
-from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.participant import STRATEGIES
+from airflow_ft.sinks.mysql.spec import BRANCHED, MySqlSink
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.adapters import Running
 from tests.simulation.kafka_broker import KafkaCluster, ModelClients
@@ -36,7 +36,9 @@ from tests.simulation.kernel import Chooser, Kernel, Process, Violation
 from tests.simulation.laws import PIPELINE, Laws
 from tests.simulation.memory_database import RealStore
 from tests.simulation.model_store import ModelStore
-from tests.simulation.mysql_server import LIMITS, ModelSession, MySqlServer
+from tests.simulation.mysql_server import MySqlServer
+from tests.simulation.mysql_session import ModelSession
+from tests.simulation.mysql_state import LIMITS
 from tests.simulation.source import Item, Wal
 from tests.simulation.store_client import StoreClient
 from tests.simulation.two_phase import TwoPhaseParticipant, TwoPhaseServer, TwoPhaseSink
@@ -49,7 +51,8 @@ Server = MySqlServer | KafkaCluster | TwoPhaseServer
 class Scenario:
     """What is delivered into what, and by whom.
 
-    `sinks` maps a sink to (kind, connection); `runs` says how many items the source holds when each run stages.
+    `sinks` maps a sink to (kind, connection), where a kind is one of `delivery`; connections named `mysql...` are MySQL
+    servers, other ones of these kinds are MariaDB. `runs` says how many items the source holds when each run stages.
     `parallel`: prepare and commit have a task for each participant. `concurrent`: all runs are started at once.
     `lease`: seconds that a challenger waits. `person`: what somebody does to the newest number in doubt, at any time
     ("abort carried", "abort rewound", "commit"). `events` may happen to the servers; with `may_halt` one of them is
@@ -78,10 +81,20 @@ class Scenario:
         """What the DAG declares."""
         makers: Mapping[str, Callable[[str, str], Any]] = {
             "mysql": lambda sink, conn: MySqlSink(table=f"shop.{sink}", conn_id=conn),
+            "xa": lambda sink, conn: MySqlSink(table=f"shop.{sink}", conn_id=conn, strategy="xa"),
+            "parallel": lambda sink, conn: MySqlSink(table=f"shop.{sink}", conn_id=conn, strategy="parallel"),
+            "upsert": lambda sink, conn: MySqlSink(
+                table=f"shop.{sink}", conn_id=conn, strategy="upsert", key_columns=["id"], version_column="version"
+            ),
             "kafka": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn),
             "two-phase": lambda sink, conn: TwoPhaseSink(conn_id=conn),
         }
         return plan_delivery({sink: makers[kind](sink, conn) for sink, (kind, conn) in self.sinks.items()})
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """How many rows an item has in each sink: enough for two branches where there are any."""
+        return {sink: 2 if kind in BRANCHED else 1 for sink, (kind, _) in self.sinks.items()}
 
 
 @dataclass
@@ -123,13 +136,13 @@ class World:
         self.config = CheckpointConfig(max_delivery_rows=scenario.max_rows, num_retained=1)
         self.servers: dict[str, Server] = {}
         makers: Mapping[str, Callable[[Kernel, str], Server]] = {
-            "mysql": MySqlServer,
+            "mysql": lambda kernel, name: MySqlServer(kernel, name, is_mariadb=not name.startswith("mysql")),
             "kafka": KafkaCluster,
             "two-phase": TwoPhaseServer,
         }
         for participant in self.delivery.participants:
             self.servers[participant.name] = makers[participant.kind](kernel, participant.name)
-        self.laws = Laws(store, self.servers, self.wal, may_halt=scenario.may_halt)
+        self.laws = Laws(store, self.servers, self.wal, scenario.rows, may_halt=scenario.may_halt)
         self.store: Any = StoreClient(kernel, store, self.laws)
         self._clients = {
             name: ModelClients(server) for name, server in self.servers.items() if isinstance(server, KafkaCluster)
@@ -294,7 +307,7 @@ class World:
         if isinstance(server, MySqlServer):
             sinks = {name: MySqlSink.from_settings(plan.name, plan.strategy, s) for name, s in plan.sinks.items()}
             info = ConnectionInfo(plan.name, "mysql", schema="shop")
-            return LocalParticipant(plan, sinks, info, self.wal, LIMITS)
+            return STRATEGIES[plan.strategy](plan, sinks, info, self.wal, LIMITS)
         if isinstance(server, KafkaCluster):
             return KafkaParticipant(plan, self._clients[plan.name], self.wal)
         return TwoPhaseParticipant(plan, server, self.wal)
@@ -322,6 +335,10 @@ class World:
                 server.forget_offsets()
             case "loses its branches" if isinstance(server, TwoPhaseServer):
                 server.lose_branches()
+            case "loses its branches" if isinstance(server, MySqlServer):
+                server.branches.lose()
+            case "forgets its last XA COMMITs" if isinstance(server, MySqlServer):
+                server.branches.forget_commits()
             case "refuses item 1" | "refuses item 2" if isinstance(server, MySqlServer):
                 server.refuses[int(what[-1])] = 1
             case "declines item 1" | "declines item 2":
@@ -368,7 +385,7 @@ class World:
             while (batch := max(state, default=0) + 1) <= items:
                 number = store.trigger(PIPELINE, epoch, run)
                 item = Item(batch, variant, state.get(batch - 1, ""))
-                segment = self.wal.write(epoch, attempt, number, item, list(self.scenario.sinks))
+                segment = self.wal.write(epoch, attempt, number, item, self.scenario.rows)
                 state[batch] = variant
                 position = SparkPosition(location, batch)
                 store.publish(PIPELINE, epoch, number, predecessor, segment, position, {})

@@ -1,0 +1,72 @@
+"""The invariants of a sink whose rows become visible branch by branch (MySQL `xa` and `parallel`).
+
+Rows of a branch come with that branch's marker, those of a number together are what was planned, and the marker of the
+whole comes when all are there: only then may the next number begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_ft.core.model import Checkpoint, Plan
+from tests.simulation.kernel import Violation
+from tests.simulation.mysql_server import MySqlServer
+from tests.simulation.mysql_state import BranchName, Commit
+from tests.simulation.source import Item
+
+Rows = list[tuple[str, Item]]
+
+
+class BranchLaws:
+    """Remembers what each number has shown by branch, and which are whole."""
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[str, int], dict[str, Rows]] = {}
+        self._whole: set[tuple[str, int]] = set()
+
+    def look_at(self, name: str, plan: Plan, planned: Rows, marker: Mapping[str, Any], commit: Commit) -> None:
+        """A commit with the marker of a branch, or of the whole (I2, I4, I6)."""
+        number, label = marker["number"], marker["branch"]
+        shown = self._shown.setdefault((name, number), {})
+        before = [row for rows in shown.values() for row in rows]
+        rows = list(commit.rows)
+        if not label:
+            if rows:
+                raise Violation("I6", f"{name} shows {told(rows)} under the marker of the whole number {number}")
+            if sorted(before, key=str) != sorted(planned, key=str):
+                raise Violation("I2", f"{name} calls {number} whole with {told(before)}; planned is {told(planned)}")
+            self._whole.add((name, number))
+            return
+        if label in shown or [row for row in rows if row not in planned or row in before]:
+            raise Violation("I2", f"{name} shows {told(rows)} in branch {label} of {number}, beside {told(before)}")
+        predecessor = plan.participant(name).predecessor
+        if predecessor and (name, predecessor) not in self._whole:
+            raise Violation("I4", f"{name} shows rows of {number} before {predecessor} is whole")
+        shown[label] = rows
+
+    def look_at_prepared(self, name: str, branch: BranchName, checkpoint: Checkpoint) -> None:
+        """A prepared branch that was committed is one that the decision counted (I3)."""
+        counted = checkpoint.votes[name].prepared
+        if branch.rank[1] != counted:
+            raise Violation("I3", f"{name} committed branch {branch}; the decision counted attempt {counted}")
+
+    def taken_back(self, name: str, commit: Commit) -> None:
+        """A crash has made a committed branch a prepared one again."""
+        assert commit.branch is not None
+        self._shown.get((name, commit.branch.number), {}).pop(commit.branch.label, None)  # none: a preflight
+
+    def look_at_decided(self, name: str, server: MySqlServer, checkpoint: Checkpoint) -> None:
+        """Hole 7: what the decision counts is there."""
+        vote = checkpoint.votes[name]
+        if server.branches.were_lost or "branches" not in vote.notes or (name, checkpoint.number) in self._shown:
+            return
+        rank = (int(vote.notes["epoch"]), vote.prepared)
+        counted = {BranchName(checkpoint.number, rank, label) for label in vote.notes["branches"]}
+        if gone := counted - set(server.branches.names()):
+            raise Violation("I3", f"checkpoint {checkpoint.number} is decided, and {', '.join(map(str, gone))} is gone")
+
+
+def told(rows: Rows) -> str:
+    """The rows in few words."""
+    return "[" + ", ".join(str(item) for _, item in rows) + "]"
