@@ -48,7 +48,7 @@ demo-stop: ## end what `make demo KEEP=1` has kept running
 	@$(bin)/python -m tools.demo --stop
 
 .PHONY: chaos
-chaos: install ## kill processes at random moments and count rows; KILLS=number, SEED=number, REPORT=file
+chaos: install ## faults on purpose over every strategy, and count rows; KILLS=500, SEED=number, REPORT=file, ARGS="--only deliveries"
 	@KILLS="$(KILLS)" SEED="$(SEED)" REPORT="$(REPORT)" $(bin)/python -m tests.chaos $(ARGS)
 
 .PHONY: simulate

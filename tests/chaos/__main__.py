@@ -1,20 +1,30 @@
 """`make chaos`, or `python -m tests.chaos [--kills N] [--seed N] [--report FILE]`.
 
-Exit status 0 only if every kill hit unfinished work and everything is exact.
+Two stages: *deliveries* (real steps in real processes over real servers, every strategy, a second or two a fault) and
+*pipelines* (whole Airflow runs of the demonstration's DAG with Spark, half a minute a kill). One of twenty faults is a
+kill of a whole pipeline. Exit status 0 only if every fault hit unfinished work and everything is exact.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import json
 import os
 import random
+import shutil
 import signal
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any, Protocol
 
+from tests.chaos.deliveries.faults import FAULTS as DELIVERY_FAULTS
+from tests.chaos.deliveries.run import Deliveries
+from tests.chaos.deliveries.run import Options as DeliveryOptions
+from tests.chaos.deliveries.targets import TARGETS
 from tests.chaos.faults import FAULTS
 from tests.chaos.hazards import HAZARDS
 from tests.chaos.run import Chaos, Options
@@ -22,11 +32,39 @@ from tests.chaos.world import Size
 from tools.demo.console import Console
 from tools.servers.base import local_folder
 
-KILLS = 25
+KILLS = 100
+SHARE = 20  # one of so many faults is a kill of a whole pipeline
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+class Report(Protocol):
+    """What a stage has found."""
+
+    violations: list[str]
+
+    @property
+    def interrupted(self) -> bool: ...
+
+    @property
+    def exact(self) -> bool: ...
+
+    def data(self) -> Mapping[str, Any]: ...
+
+
+class Stage(Protocol):
+    """One half of a chaos run."""
+
+    @property
+    def report(self) -> Report: ...
+
+    def run(self) -> object: ...
+
+    def close(self) -> None: ...
+
+
+def _arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=int(os.environ.get("KILLS") or KILLS), help="how many (KILLS=)")
     parser.add_argument(
         "--seed",
@@ -40,22 +78,90 @@ def _arguments() -> argparse.Namespace:
         default=Path(os.environ["REPORT"]).absolute() if os.environ.get("REPORT") else None,
         help="write the report as JSON, too (REPORT=)",
     )
-    parser.add_argument("--fault", action="append", default=[], choices=sorted(FAULTS), help="only these, repeatable")
-    parser.add_argument("--flights", type=int, default=Size.flights, help="of each run")
+    parser.add_argument("--only", choices=["deliveries", "pipelines"], help="one stage, with all the kills")
+    parser.add_argument("--pipelines", type=int, help=f"kills of whole pipelines (default: 1 of {SHARE})")
     parser.add_argument("--folder", type=Path, help="where everything is written (default: .local/chaos)")
-    parser.add_argument("--baseline", action="store_true", help="begin with a run in peace, for comparison")
-    parser.add_argument(
+    deliveries = parser.add_argument_group("deliveries")
+    deliveries.add_argument(
+        "--fault", action="append", default=[], choices=sorted(DELIVERY_FAULTS), help="only these, repeatable"
+    )
+    deliveries.add_argument(
+        "--target", action="append", default=[], choices=sorted(TARGETS), help="only these, repeatable"
+    )
+    deliveries.add_argument("--no-mount", action="store_true", help="mount no small disks: limit the process's files")
+    pipelines = parser.add_argument_group("pipelines")
+    pipelines.add_argument("--kill", action="append", default=[], choices=sorted(FAULTS), help="only these, repeatable")
+    pipelines.add_argument("--flights", type=int, default=Size.flights, help="of each run")
+    pipelines.add_argument("--baseline", action="store_true", help="begin with a run in peace, for comparison")
+    pipelines.add_argument(
         "--hazard",
         action="append",
         default=[],
         choices=["all", *HAZARDS],
         help="afterwards: zombies, cleared tasks, ...",
     )
-    return parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def split(kills: int, only: str | None, pipelines: int | None) -> tuple[int, int]:
+    """How many faults for deliveries and for pipelines."""
+    if only is not None:
+        return (kills, 0) if only == "deliveries" else (0, kills)
+    share = kills // SHARE if pipelines is None else min(pipelines, kills)
+    return kills - share, share
+
+
+def _stages(arguments: argparse.Namespace, folder: Path, console: Console) -> list[tuple[str, Stage]]:
+    hazards = list(HAZARDS) if "all" in arguments.hazard else arguments.hazard
+    deliveries, pipelines = split(arguments.kills, arguments.only, arguments.pipelines)
+    stages: list[tuple[str, Stage]] = []
+    if deliveries:
+        options = DeliveryOptions(
+            folder / "deliveries",
+            deliveries,
+            arguments.seed,
+            arguments.fault,
+            arguments.target,
+            not arguments.no_mount,
+        )
+        stages.append(("deliveries", Deliveries(options, console)))
+    if pipelines or hazards:
+        whole = Options(
+            folder / "run",
+            pipelines,
+            arguments.seed,
+            arguments.flights,
+            arguments.kill,
+            arguments.baseline,
+            hazards,
+        )
+        stages.append(("pipelines", Chaos(whole, console)))
+    return stages
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _listen(how: Any) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, how)
+
+
+def _run(name: str, stage: Stage, console: Console) -> None:
+    """One stage, to its end and its report, whatever happens."""
+    _listen(_interrupt)
+    try:
+        stage.run()
+    except KeyboardInterrupt as interrupt:
+        console.plain(f"{interrupt}: ending everything")
+    except Exception:
+        console.plain(traceback.format_exc())
+        stage.report.violations.append(f"the {name} stage itself failed, see above")
+    finally:
+        _listen(signal.SIG_IGN)  # the end is not interrupted
+        console.plain(f"{name}:\n{stage.report}")
+        stage.close()
 
 
 def main() -> int:
@@ -69,37 +175,27 @@ def main() -> int:
     except BlockingIOError:
         print(f"another chaos run is at work in {folder}: let it finish first, or give --folder", flush=True)
         return 2
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _interrupt)
+    shutil.rmtree(folder / "deliveries", ignore_errors=True)  # of the run before
     console = Console()
-    console.plain(f"seed {arguments.seed}, {arguments.kills} kills, {arguments.flights:,} flights a run")
-    options = Options(
-        folder / "run",
-        arguments.kills,
-        arguments.seed,
-        arguments.flights,
-        arguments.fault,
-        arguments.baseline,
-        list(HAZARDS) if "all" in arguments.hazard else arguments.hazard,
-    )
-    chaos = Chaos(options, console)
-    try:
-        chaos.run()
-    except KeyboardInterrupt as interrupt:
-        console.plain(f"{interrupt}: ending everything")
-    except Exception:
-        console.plain(traceback.format_exc())
-        chaos.report.violations.append("the chaos run itself failed, see above")
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)  # the end is not interrupted
-        console.plain(str(chaos.report))
-        if arguments.report is not None:
-            arguments.report.write_text(chaos.report.to_json())
-        if not chaos.report.exact:
-            console.plain(f"logs: {options.folder}; the same again: SEED={arguments.seed}")
-        chaos.close()
-    return 130 if chaos.report.interrupted else 0 if chaos.report.exact else 1
+    stages = _stages(arguments, folder, console)
+    counts = split(arguments.kills, arguments.only, arguments.pipelines)
+    console.plain(f"seed {arguments.seed}: {counts[0]} faults in deliveries, {counts[1]} kills in whole pipelines")
+    reports: dict[str, Report] = {}
+    for name, stage in stages:
+        _run(name, stage, console)
+        reports[name] = stage.report
+        if stage.report.interrupted:
+            break
+    exact = len(reports) == len(stages) and all(report.exact for report in reports.values())
+    if arguments.report is not None:
+        found = {name: report.data() for name, report in reports.items()}
+        text = json.dumps({"exact": exact, "seed": arguments.seed, **found}, indent=2)
+        arguments.report.write_text(text + "\n")
+    if exact:
+        shutil.rmtree(folder / "deliveries", ignore_errors=True)
+    else:
+        console.plain(f"logs: {folder}; the same again: SEED={arguments.seed}")
+    return 130 if any(report.interrupted for report in reports.values()) else 0 if exact else 1
 
 
 if __name__ == "__main__":

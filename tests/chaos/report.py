@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -49,14 +48,14 @@ class Report:
         """All kills were done, the judge has seen everything, and nobody found anything wrong."""
         return self.judged and not self.violations and not self.interrupted and len(self.kills) == self.wanted
 
-    def to_json(self) -> str:
-        data: dict[str, Any] = {
+    def data(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
             "exact": self.exact,
             **asdict(self),
             "recovery_median_seconds": self._recovery(statistics.median),
             "recovery_worst_seconds": self._recovery(max),
         }
-        return json.dumps(data, indent=2) + "\n"
 
     def _recovery(self, which: Any) -> float | None:
         return round(which([kill.recovery for kill in self.kills]), 1) if self.kills else None

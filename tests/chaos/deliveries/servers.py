@@ -1,0 +1,229 @@
+"""The servers of the deliveries: MariaDB, MySQL, PostgreSQL and Kafka, each behind a proxy, and two small disks."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pymysql
+
+from tests.chaos.deliveries.proxy import Proxy
+from tests.chaos.deliveries.targets import MYSQL_FAMILY, Target
+from tests.integration.kafka_proxy import API_NAMES, Fate, KafkaProxy
+from tools.servers import Kafka, MariaDb, MySql, Postgres, Server
+from tools.servers.processes import free_port
+
+DATABASE = "deliveries"
+USER = "pipelines"  # a user with what docs/mysql.md asks for and no more: read_only holds for it
+SILENCE = 20  # seconds for which a broker may be silent
+DISK = "48m"
+TMPFS, LIMIT = "a small tmpfs", "RLIMIT_FSIZE in the process"
+_COLUMNS = "pipeline VARCHAR(63), id BIGINT, draw BIGINT"
+_TABLES = (
+    *(f"CREATE TABLE rows_{how} ({_COLUMNS}, KEY (pipeline)) ENGINE=InnoDB" for how in ("local", "xa", "parallel")),
+    f"CREATE TABLE rows_upsert ({_COLUMNS}, version BIGINT, PRIMARY KEY (pipeline, id)) ENGINE=InnoDB",
+)
+
+
+class Disk:
+    """A folder that can be filled to the last byte. Where nothing may be mounted it is a plain folder (see `kind`)."""
+
+    def __init__(self, folder: Path, mount: bool) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        while folder.is_mount():  # of a run that was killed
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=0700", "deliveries", str(folder)]
+        self.kind = LIMIT
+        if mount and os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0:
+            self.kind = TMPFS
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Not a byte is left. Of a plain folder that is up to the process itself."""
+        ballast = self.folder / "ballast"
+        if self.kind == LIMIT:
+            yield
+            return
+        try:
+            with suppress(OSError), ballast.open("wb", buffering=0) as file:
+                while True:
+                    file.write(b"\0" * 65536)
+            with suppress(OSError), ballast.open("ab", buffering=0) as file:
+                while True:
+                    file.write(b"\0")
+            yield
+        finally:
+            ballast.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Unmounts it, with what lies there."""
+        if self.kind == TMPFS:
+            subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
+
+
+class Servers:
+    """All servers of a chaos run, started side by side; `close` (or leaving the `with`) ends them."""
+
+    def __init__(self, folder: Path, *, mount: bool = True) -> None:
+        self.folder = folder
+        self._mount = mount
+        self._password = secrets.token_hex(12)
+        self._topics: set[str] = set()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._begin(stack)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def _begin(self, stack: ExitStack) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.log_disk, self.store_disk = (Disk(self.folder / name, self._mount) for name in ("log", "store"))
+        stack.callback(self.log_disk.close)
+        stack.callback(self.store_disk.close)
+        ports = {name: free_port() for name in (*MYSQL_FAMILY, "postgres", "kafka")}
+        small = {"innodb-buffer-pool-size": "48M"}
+        self.mariadb = MariaDb(self.folder / "mariadb", options={**small, "innodb-log-file-size": "16M"})
+        self.mysql = MySql(self.folder / "mysql", options=small)
+        self.postgres = Postgres(self.folder / "postgres", options={"shared_buffers": "16MB"})
+        self.kafka = Kafka(
+            self.folder / "kafka", options={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{ports['kafka']}"}
+        )
+        self.proxies: dict[str, Proxy | KafkaProxy] = {}
+        for name, server in self.all.items():
+            target = (ports[name], server.port)
+            if name == "kafka":
+                self.proxies[name] = stack.enter_context(KafkaProxy(*target))
+            else:
+                self.proxies[name] = stack.enter_context(Proxy(*target))
+            stack.callback(server.kill)
+        self.ports = ports
+        with ThreadPoolExecutor(len(self.all)) as pool:
+            list(pool.map(lambda server: server.start(), self.all.values()))
+        self._set_up()
+
+    @property
+    def all(self) -> Mapping[str, Server]:
+        """By the names that targets use."""
+        return {"mariadb": self.mariadb, "mysql": self.mysql, "postgres": self.postgres, "kafka": self.kafka}
+
+    def _set_up(self) -> None:
+        for server in (self.mariadb, self.mysql):
+            server.sql(f"CREATE DATABASE {DATABASE}")
+            for statement in _TABLES:
+                server.sql(statement, DATABASE)
+            server.sql(f"CREATE USER '{USER}'@'%' IDENTIFIED BY '{self._password}'")
+            server.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON {DATABASE}.* TO '{USER}'@'%'")
+        self.mysql.sql(f"GRANT XA_RECOVER_ADMIN ON *.* TO '{USER}'@'%'")
+        self.postgres.sql(f"CREATE DATABASE {DATABASE}")
+
+    # --- for the processes ---
+
+    def store_url(self, store: str) -> str:
+        """The decision log of all pipelines that use this kind of store."""
+        if store == "sqlite":
+            return f"sqlite:///{self.store_disk.folder}/ft.db"
+        place = f"127.0.0.1:{self.ports['postgres']}/{DATABASE}?sslmode=disable&connect_timeout=5"
+        return f"postgresql://{self.postgres.user}:{self.postgres.password}@{place}"
+
+    def connections(self) -> Mapping[str, Mapping[str, Any]]:
+        """How the processes reach each server: through its proxy."""
+        found: dict[str, Mapping[str, Any]] = {
+            name: {
+                "host": "127.0.0.1",
+                "port": self.ports[name],
+                "login": USER,
+                "password": self._password,
+                "schema": DATABASE,
+            }
+            for name in MYSQL_FAMILY
+        }
+        found["kafka"] = {"bootstrap.servers": f"127.0.0.1:{self.ports['kafka']}", "airflow_ft_timeout": SILENCE}
+        return found
+
+    def places(self, target: Target) -> Mapping[str, str]:
+        """Table or topic of each sink; topics are created when they are needed first."""
+        found = {}
+        for sink, (server, _) in target.sinks.items():
+            found[sink] = target.table(sink) if server in MYSQL_FAMILY else target.topic(sink)
+            if server == "kafka" and found[sink] not in self._topics:
+                self.kafka.create_topic(found[sink], partitions=2)
+                self._topics.add(found[sink])
+        return found
+
+    # --- mischief ---
+
+    def restart(self, name: str) -> None:
+        """Starts a server that was killed, and waits until it answers."""
+        self.all[name].start()
+
+    def read_only(self, name: str, on: bool) -> bool:
+        """Lets nobody but administrators write there. False: the server did not come to it in time."""
+        setting = "super_read_only" if name == "mysql" else "read_only"
+        switched = [setting] if on or name != "mysql" else [setting, "read_only"]  # MySQL's implies the other one
+        try:
+            with self._administrator(name) as connection, connection.cursor() as cursor:
+                cursor.execute("SET SESSION lock_wait_timeout = 3")
+                for each in switched:
+                    cursor.execute(f"SET GLOBAL {each} = {int(on)}")
+        except pymysql.err.MySQLError:
+            if not on:
+                raise
+            return False
+        return True
+
+    def _administrator(self, name: str) -> Any:
+        server = self.mysql if name == "mysql" else self.mariadb
+        return server.connect(read_timeout=10)
+
+    def lose(self, name: str, fate: Fate, skip: int) -> None:
+        """The request that comes after `skip` others is lost, or its reply. Of Kafka only what writes counts."""
+        proxy = self.proxies[name]
+        if isinstance(proxy, Proxy):
+            proxy.arm(fate, skip)
+            return
+        proxy.lost.clear()
+        left = [skip]
+
+        def decide(api: int) -> Fate:
+            if api not in API_NAMES or proxy.lost:
+                return Fate.DELIVER
+            left[0] -= 1
+            return fate if left[0] < 0 else Fate.DELIVER
+
+        proxy.fate = decide
+
+    def lose_nothing(self, name: str) -> bool:
+        """Ends that; returns whether something was lost."""
+        proxy = self.proxies[name]
+        if isinstance(proxy, Proxy):
+            proxy.disarm()
+            return proxy.struck
+        proxy.fate = lambda api: Fate.DELIVER
+        return bool(proxy.lost)
+
+    # --- for the judge ---
+
+    def mysql_of(self, name: str) -> Mapping[str, Any]:
+        """Arguments of pymysql.connect, past the proxy, as administrator."""
+        server = self.mysql if name == "mysql" else self.mariadb
+        login = {"user": server.user, "password": server.password, "database": DATABASE}
+        return {"host": server.host, "port": server.port, "autocommit": True, **login}
+
+
+def missing(servers: Servers) -> Sequence[str]:
+    """The servers that do not run: one that died by itself is nobody's fault but its own."""
+    return [name for name, server in servers.all.items() if not server.running]
