@@ -60,6 +60,12 @@ compare: ## kill Spark's own writers and this package in the same way, and count
 	@tools/bootstrap.sh venv kafka spark-jars jdbc-jars mariadb
 	@KILLS="$(KILLS)" SEED="$(SEED)" $(bin)/python -m benchmarks.crashes $(ARGS)
 
+.PHONY: bench
+bench: ## measure against what people use today; QUICK=1 under 5 minutes, ONLY="mysql kafka ...", REPORT=, PICTURE=file
+	@tools/bootstrap.sh venv kafka spark-jars jdbc-jars mariadb mysql
+	@QUICK="$(QUICK)" ONLY="$(ONLY)" REPORT="$(REPORT)" PICTURE="$(PICTURE)" ROWS="$(ROWS)" ROUNDS="$(ROUNDS)" \
+		$(bin)/python -m benchmarks $(ARGS)
+
 .PHONY: model
 model: ## let Spin look at every schedule of the formal models; CALLS=number of steps of each worker
 	@tools/bootstrap.sh venv spin

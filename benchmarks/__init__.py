@@ -1,1 +1,1 @@
-"""What was measured, as scripts: each starts its own servers and prints what it found."""
+"""What was measured, as scripts: each starts its own servers and prints what it found. `make bench` is the harness."""

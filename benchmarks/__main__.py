@@ -1,0 +1,90 @@
+"""`make bench`: every figure a ratio to a baseline that did the same work in the same run.
+
+Contenders take turns, at least three rounds; what each has written is counted and summed up before its figure counts.
+ONLY chooses measurements by their names, QUICK=1 takes fewer rows and leaves out what takes long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks import history, imports, in_doubt, into_kafka, into_mysql, jobs, memory, small, staging_cost
+from benchmarks.bench import Bench, say
+from benchmarks.measuring import Comparison
+from benchmarks.picture import svg
+from benchmarks.reporting import costs_table, machine, verdict_table
+
+ROWS, QUICK_ROWS = 2_000_000, 200_000
+MEASUREMENTS: Mapping[str, Callable[[Bench], list[Comparison]]] = {
+    "mysql": into_mysql.mysql,
+    "kafka": into_kafka.kafka,
+    "staging": staging_cost.staging,
+    "jobs": jobs.jobs,
+    "small": small.small,
+    "imports": imports.imports,
+    "memory": memory.memory,
+    "history": history.history,
+    "in-doubt": in_doubt.in_doubt,
+    "branches": into_mysql.branches,
+}
+LONG = frozenset({"branches", "jobs"})  # left out of a quick run, unless they are asked for
+
+
+def main() -> int:
+    """Measures, prints and writes; 1 when something that is wanted was not reached."""
+    environment = os.environ.get
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    quick = bool(environment("QUICK"))
+    parser.add_argument("--only", default=environment("ONLY") or "", help=f"some of: {' '.join(MEASUREMENTS)} (ONLY=)")
+    parser.add_argument("--quick", action="store_true", default=quick, help="fewer rows, no long ones (QUICK=1)")
+    parser.add_argument("--report", default=environment("REPORT") or "", help="write JSON here (REPORT=)")
+    parser.add_argument("--picture", default=environment("PICTURE") or "", help="write an SVG here (PICTURE=)")
+    parser.add_argument("--rows", type=int, default=int(environment("ROWS") or 0), help="of a run (ROWS=)")
+    parser.add_argument(
+        "--rounds", type=int, default=int(environment("ROUNDS") or 3), help="at least 3 count (ROUNDS=)"
+    )
+    options = parser.parse_args()
+    names = options.only.split() or [name for name in MEASUREMENTS if not (options.quick and name in LONG)]
+    if unknown := [name for name in names if name not in MEASUREMENTS]:
+        parser.error(f"there is no {' '.join(unknown)}; choose from {' '.join(MEASUREMENTS)}")
+    rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers and folder go, as at any other end
+    about = machine()
+    began = time.monotonic()
+    done: list[Comparison] = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="airflow-ft-bench-")))
+        folder.chmod(0o755)  # the servers run as somebody else
+        bench = Bench(folder, rows, options.rounds, options.quick, stack)
+        for name in names:
+            for comparison in MEASUREMENTS[name](bench):
+                comparison.measure(options.rounds, say)
+                for line in costs_table(comparison):
+                    say(line)
+                say("")
+                done.append(comparison)
+    say(f"\n{rows:,} rows, {options.rounds} rounds, {time.monotonic() - began:.0f} s; {about['processor']},")
+    say(f"{about['cores']} cores; load {about['load'][0]:.1f} at the start, {os.getloadavg()[0]:.1f} at the end\n")
+    for line in verdict_table(done):
+        say(line)
+    if options.report:
+        report = {"machine": about, "rows": rows, "rounds": options.rounds, "results": [c.to_json() for c in done]}
+        Path(options.report).write_text(json.dumps(report, indent=1) + "\n")
+    if options.picture:
+        caption = f"{rows:,} rows, {options.rounds} rounds; commit {about['commit']}, {about['time']}"
+        Path(options.picture).write_text(svg(done, caption))
+    return 1 if any(verdict.is_reached is False for c in done for verdict in c.verdicts()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""What all measurements share: folder, servers, rows, how many of them and how often."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.data import CHECKSUM_SQL, TABLE, Content, content, records, records_content, rows, write_parquet
+from benchmarks.workers import Worker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tools.servers import Kafka
+
+DATABASE = "bench"
+
+
+def say(line: str) -> None:
+    """A line for people, at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+@dataclass
+class Bench:
+    """One run of the harness. Servers and rows are made when they are first asked for."""
+
+    folder: Path
+    rows: int
+    rounds: int
+    quick: bool
+    stack: ExitStack
+    deliveries: int = field(default=0)
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The rows."""
+        say(f"making {self.rows:,} rows")
+        return rows(self.rows)
+
+    @cached_property
+    def content(self) -> Content:
+        """What a table must hold with these rows."""
+        return content(self.table)
+
+    @cached_property
+    def source(self) -> Path:
+        """The rows as Parquet, for Spark to read."""
+        return write_parquet(self.table, self.folder / "source", 2)
+
+    @cached_property
+    def records(self) -> pa.Table:
+        """The rows as Kafka records."""
+        return records(self.table)
+
+    @cached_property
+    def records_content(self) -> Content:
+        """What a topic must hold with these records."""
+        return records_content(self.records)
+
+    @cached_property
+    def records_source(self) -> Path:
+        """The records as Parquet, for Spark to read."""
+        return write_parquet(self.records, self.folder / "records", 2)
+
+    @cached_property
+    def mariadb(self) -> Any:
+        """A MariaDB with the database `bench`."""
+        from tools.servers import MariaDb
+
+        return self._database(MariaDb, {"innodb-log-file-size": self._redo})
+
+    @cached_property
+    def mysql(self) -> Any:
+        """A MySQL with the database `bench`."""
+        from tools.servers import MySql
+
+        return self._database(MySql, {"innodb-redo-log-capacity": self._redo})
+
+    @cached_property
+    def kafka(self) -> Kafka:
+        """A broker."""
+        from tools.servers import Kafka
+
+        return self.stack.enter_context(Kafka(self.folder / "kafka"))
+
+    @property
+    def _redo(self) -> str:
+        return "256M" if self.quick else "1G"
+
+    def _database(self, kind: Callable[..., Any], options: dict[str, str]) -> Any:
+        pool = {"innodb-buffer-pool-size": "256M" if self.quick else "1G", "max-allowed-packet": "64M"}
+        server = kind(self.folder / kind.name, options={**pool, **options})  # type: ignore[attr-defined]
+        self.stack.enter_context(server)
+        server.sql(f"CREATE DATABASE {DATABASE}")
+        return server
+
+    def worker(self, module: str, tree: Path | None = None) -> Worker:
+        """A child that lives as long as this run."""
+        return self.stack.enter_context(Worker(module, self.folder / "workers", tree))
+
+    @cached_property
+    def spark(self) -> Worker:
+        """The warm Spark session."""
+        say("starting Spark")
+        worker = self.worker("benchmarks.sparking")
+        worker.ask("ready")
+        return worker
+
+    def empty_table(self, server: Any, name: str = "orders", more: str = "") -> None:
+        """A fresh table of that name; `more`: further columns."""
+        server.sql(f"DROP TABLE IF EXISTS {name}", DATABASE)
+        server.sql(TABLE.format(name=name, more=more), DATABASE)
+
+    def check_table(self, server: Any, who: str, name: str = "orders", expected: Content | None = None) -> None:
+        """SystemExit unless the table holds just the rows."""
+        found = Content(*map(int, server.sql(CHECKSUM_SQL.format(name=name), DATABASE)[0]))
+        check(who, found, expected or self.content)
+
+    def check_topic(self, topic: str, who: str, expected: Content | None = None) -> None:
+        """SystemExit unless the topic holds just the records, for a reader of what is committed."""
+        from benchmarks.reading import topic_content
+
+        check(who, topic_content(self.kafka.bootstrap, topic), expected or self.records_content)
+
+
+def check(who: str, found: Content, expected: Content) -> None:
+    """SystemExit unless both are the same: a figure counts only for exact work."""
+    if found != expected:
+        raise SystemExit(f"{who}: {found.rows:,} rows with checksum {found.checksum} are there, not {expected}")

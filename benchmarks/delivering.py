@@ -1,0 +1,71 @@
+"""A delivery process: what `prepare` and `commit` do with one checkpoint, without Airflow and store. See `workers`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.workers import peak_memory, serve
+
+
+def deliver(plan: Mapping[str, Any], connection: Mapping[str, Any], attempt: int = 1) -> Mapping[str, Any]:
+    """Opens a participant for each of the two steps, as their tasks would; seconds from the first to the last."""
+    began = time.monotonic()
+    found = prepare(plan, connection, attempt)
+    found |= commit(plan, connection, attempt + 1, found["notes"])
+    return {**found, "seconds": time.monotonic() - began}
+
+
+def prepare(plan: Mapping[str, Any], connection: Mapping[str, Any], attempt: int = 1) -> dict[str, Any]:
+    """The vote alone: {"prepare_seconds", "notes", "peak_mb"}."""
+    from contextlib import closing
+
+    from airflow_ft.core.model import Fence, Plan
+    from airflow_ft.core.ports import ConnectionInfo
+    from airflow_ft.sinks import open_participant
+    from airflow_ft.wal import open_wal
+
+    began = time.monotonic()
+    stored, info = Plan.from_json(plan), ConnectionInfo(**connection)
+    chosen = stored.participants[0]
+    with closing(open_participant(chosen, lambda _: info, open_wal())) as participant:
+        notes = participant.prepare(stored, Fence(stored.pipeline, stored.installation, 1, attempt))
+    return {
+        "prepare_seconds": time.monotonic() - began,
+        "notes": json.loads(json.dumps(notes)),
+        "peak_mb": peak_memory(),
+    }
+
+
+def commit(
+    plan: Mapping[str, Any], connection: Mapping[str, Any], attempt: int, notes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The delivery alone: {"commit_seconds", "counts", "peak_mb"}."""
+    from contextlib import closing
+
+    from airflow_ft.core.model import Fence, Plan, Vote
+    from airflow_ft.core.ports import ConnectionInfo, Participant
+    from airflow_ft.sinks import open_participant
+    from airflow_ft.wal import open_wal
+
+    began = time.monotonic()
+    stored, info = Plan.from_json(plan), ConnectionInfo(**connection)
+    chosen = stored.participants[0]
+    fence = Fence(stored.pipeline, stored.installation, 1, attempt)
+    with closing(open_participant(chosen, lambda _: info, open_wal())) as participant:
+        if "vote" in inspect.signature(Participant.commit).parameters:
+            proof = participant.commit(stored, fence, Vote(chosen.name, 1, attempt - 1, None, notes))
+        else:  # a tree from before two-phase participants, for `benchmarks.against`
+            proof = participant.commit(stored, fence)
+    return {
+        "commit_seconds": time.monotonic() - began,
+        "counts": dict(proof.counts),
+        "peak_mb": peak_memory(),
+    }
+
+
+if __name__ == "__main__":
+    serve({"deliver": deliver, "prepare": prepare, "commit": commit})

@@ -1,0 +1,212 @@
+"""WAL -> MySQL: the strategies against Spark's JDBC writer with each driver, and against plain LOAD DATA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.bench import DATABASE, Bench
+from benchmarks.data import segment
+from benchmarks.measuring import Claim, Comparison, Contender, timed
+
+INSTALLATION = "0" * 36
+_NUMBERS = count(1)
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "local": {},
+    "xa": {"branches": 2},
+    "parallel": {"branches": 2},
+    "upsert": {"key_columns": ("id",), "version_column": "version"},
+}
+WANTED: Mapping[str, Mapping[str, float | None]] = {  # against Spark's JDBC writer
+    "local": {"mariadb": 1.2, "mysql": 1.6},
+    "insert": {"mariadb": 1.0, "mysql": 1.0},
+    "xa": {"mariadb": 1.7, "mysql": 2.2},
+    "parallel": {"mariadb": 1.7, "mysql": 2.2},
+    "upsert": {"mariadb": None, "mysql": None},
+}
+# MariaDB greets as version 5.5.5, and Connector/J then leaves out fractions of seconds: its rows are not exact there,
+# so that it has no figure (MariaDB's own driver is the faster one on MariaDB anyway).
+DRIVERS = {
+    "Connector/J": ("com.mysql.cj.jdbc.Driver", "sslMode=DISABLED&allowPublicKeyRetrieval=true"),
+    "MariaDB's driver": ("org.mariadb.jdbc.Driver", "permitMysqlScheme&allowPublicKeyRetrieval=true"),
+}
+
+
+def mysql(bench: Bench) -> list[Comparison]:
+    """One comparison a server."""
+    return [IntoMySql(bench, server).comparison() for server in (bench.mariadb, bench.mysql)]
+
+
+def branches(bench: Bench) -> list[Comparison]:
+    """What a second branch brings: one branch against two."""
+    found = []
+    for server in (bench.mariadb, bench.mysql):
+        into = IntoMySql(bench, server)
+        contenders = [
+            into.ours(f"{strategy} {n}", strategy, branches=n) for strategy in ("xa", "parallel") for n in (1, 2)
+        ]
+        claims = [
+            Claim(f"two branches of {strategy} against one, {server.name}", f"{strategy} 2", (f"{strategy} 1",), 1.7)
+            for strategy in ("xa", "parallel")
+        ]
+        title = f"Branches, {server.name}"
+        found.append(Comparison(f"branches/{server.name}", title, contenders, claims, rows=bench.rows))
+    return found
+
+
+class IntoMySql:
+    """One server and its contenders. Each run fills an empty table with a primary key."""
+
+    def __init__(self, bench: Bench, server: Any, tree: Path | None = None) -> None:
+        self.bench, self.server = bench, server
+        self._segment = segment(bench.folder / "wal", f"{server.name}-{next(_NUMBERS)}", {"orders": bench.table})
+        self._worker = bench.worker("benchmarks.delivering", tree)
+
+    def comparison(self) -> Comparison:
+        """All contenders of this server."""
+        name = self.server.name
+        spark = [self.spark(driver) for driver in DRIVERS if (name, driver) != ("mariadb", "Connector/J")]
+        ours = [
+            self.ours("local", "local"),
+            self.ours("insert", "local", local_infile=False),
+            self.ours("xa", "xa"),
+            self.ours("parallel", "parallel"),
+            self.ours("upsert", "upsert", more=", version BIGINT NOT NULL DEFAULT 0"),
+        ]
+        writers = tuple(contender.name for contender in spark)
+        claims = [
+            Claim(f"WAL -> {name}, `{what}` against Spark JDBC", what, writers, wanted[name])
+            for what, wanted in WANTED.items()
+        ]
+        claims += [
+            Claim(f"WAL -> {name}, `{what}` against two plain LOAD DATA", what, ("2 x LOAD DATA",), 0.85)
+            for what in ("xa", "parallel")
+        ]
+        return Comparison(
+            f"mysql/{name}",
+            f"WAL -> {name}, committed (prepare and commit), against writers from Parquet",
+            [*ours, *spark, self.plain_load(2)],
+            claims,
+            rows=self.bench.rows,
+        )
+
+    def ours(self, name: str, strategy: str, *, local_infile: bool = True, more: str = "", **given: Any) -> Contender:
+        """Prepare and commit of a checkpoint of a new pipeline, in a process that stays warm."""
+        settings = {**SETTINGS[strategy], **given}
+
+        def run() -> float:
+            self.bench.empty_table(self.server, more=more)
+            job = mysql_job(self.bench, self.server, self._segment, strategy, settings, local_infile=local_infile)
+            answer = self._worker.ask("deliver", **job)
+            self.bench.check_table(self.server, name)
+            seconds: float = answer["seconds"]
+            return seconds
+
+        return Contender(name, run)
+
+    def spark(self, driver: str) -> Contender:
+        """Spark's JDBC writer in a session that stays warm."""
+        kind, extra = DRIVERS[driver]
+
+        def run() -> float:
+            self.bench.empty_table(self.server)
+            url = f"jdbc:mysql://127.0.0.1:{self.server.port}/{DATABASE}?rewriteBatchedStatements=true&{extra}"
+            answer = self.bench.spark.ask(
+                "jdbc",
+                source=str(self.bench.source),
+                url=url,
+                driver=kind,
+                dbtable="orders",
+                user=self.server.user,
+                password=self.server.password,
+                batchsize="10000",
+            )
+            self.bench.check_table(self.server, driver)
+            seconds: float = answer["seconds"]
+            return seconds
+
+        return Contender(f"Spark, {driver}", run)
+
+    def plain_load(self, connections: int) -> Contender:
+        """LOAD DATA LOCAL of text that was made before, one transaction a connection: what the server can take."""
+        files = load_files(self.bench, connections)
+        columns = ", ".join(self.bench.table.column_names)
+        name = f"{connections} x LOAD DATA"
+
+        def load(path: Path) -> None:
+            with self.server.connect(DATABASE, local_infile=True, autocommit=False, ssl_disabled=True) as connection:
+                with connection.cursor() as cursor:
+                    cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+                    cursor.execute(
+                        f"LOAD DATA LOCAL INFILE '{path}' INTO TABLE orders CHARACTER SET utf8mb4 ({columns})"
+                    )
+                connection.commit()
+
+        def both() -> None:
+            with ThreadPoolExecutor(connections) as pool:
+                list(pool.map(load, files))
+
+        def run() -> float:
+            self.bench.empty_table(self.server)
+            seconds = timed(both)
+            self.bench.check_table(self.server, name)
+            return seconds
+
+        return Contender(name, run)
+
+
+def load_files(bench: Bench, count: int) -> list[Path]:
+    """The rows as text for LOAD DATA, in so many files."""
+    from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of, load_lines
+
+    folder = bench.folder / f"load-{count}"
+    paths = [folder / f"{index}.txt" for index in range(count)]
+    if not folder.exists():
+        folder.mkdir()
+        table: pa.Table = bench.table
+        columns = [TargetColumn(field.name, field.name, form_of(field.type)) for field in table.schema]
+        step = -(-table.num_rows // count)
+        for index, path in enumerate(paths):
+            with path.open("wb") as file:
+                for batch in table.slice(index * step, step).to_batches(max_chunksize=65_536):
+                    file.write(load_lines(batch, columns))
+    return paths
+
+
+def mysql_job(
+    bench: Bench,
+    server: Any,
+    rows: Any,
+    strategy: str,
+    settings: Mapping[str, Any],
+    *,
+    local_infile: bool = True,
+    tls: bool = False,
+) -> dict[str, Any]:
+    """What `benchmarks.delivering` needs for a new pipeline's first checkpoint into the table `orders`.
+
+    `tls`: as the connection would be by default; the other contenders are measured without.
+    """
+    from airflow_ft.core.model import ParticipantPlan, Plan
+    from airflow_ft.sinks.mysql.spec import MySqlSink
+
+    bench.deliveries += 1
+    sink = MySqlSink(table="orders", conn_id="shop", strategy=strategy, **settings)
+    chosen = ParticipantPlan("shop", "mysql", strategy, sink.promise, 0, {"orders": sink.settings()})
+    plan = Plan(f"orders-{bench.deliveries}", INSTALLATION, 1, (rows,), (chosen,), None)
+    connection = {
+        "conn_id": "shop",
+        "conn_type": "mysql",
+        "host": server.host,
+        "port": server.port,
+        "login": server.user,
+        "password": server.password,
+        "schema": DATABASE,
+        "extra": {"local_infile": local_infile, "ssl_mode": "PREFERRED" if tls else "DISABLED"},
+    }
+    return {"plan": plan.to_json(), "connection": connection}

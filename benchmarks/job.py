@@ -1,0 +1,55 @@
+"""The jobs whose rows are staged and delivered; `Both` is also what the plain Spark writers compute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.data import SPARK_SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Rows:
+    """Everything that is read, as it is."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        """Every row of the source."""
+        frame: DataFrame = sources["rows"]
+        return frame
+
+
+class Records:
+    """Keys and values of a topic."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        """Every record of the source."""
+        frame: DataFrame = sources["rows"]
+        return frame.select("key", "value")
+
+
+class Both:
+    """Keys and values for a topic, and the columns in the values for a table."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        """Every record of the source."""
+        frame: DataFrame = sources["rows"]
+        return frame.select("key", "value")
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        """All rows for both."""
+        return {"table": columns(batch), "topic": batch}
+
+
+def columns(records: DataFrame) -> DataFrame:
+    """The rows that `benchmarks.data.records` made values of."""
+    from pyspark.sql import functions as F
+
+    parts = F.split(F.col("value").cast("string"), r"\|")
+    named = [field.split() for field in SPARK_SCHEMA.replace("(12,2)", "(12;2)").split(", ")]
+    return records.select(
+        *(
+            F.when(parts[index] != "-", parts[index]).cast(kind.replace(";", ",")).alias(name)
+            for index, (name, kind) in enumerate(named)
+        )
+    )

@@ -1,0 +1,179 @@
+"""Whole jobs, from the start of the first process to the end of the last: ours against Spark's own writers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from airflow_ft.sources import FileSource, KafkaSource
+from benchmarks.bench import DATABASE, Bench
+from benchmarks.data import SPARK_SCHEMA, write_parquet
+from benchmarks.into_kafka import PARTITIONS
+from benchmarks.into_mysql import DRIVERS
+from benchmarks.measuring import Claim, Comparison, Contender, timed
+from benchmarks.running import run_module
+
+CHECKPOINTS = 8
+FASTER = {"mariadb": "MariaDB's driver", "mysql": "Connector/J"}
+
+
+def jobs(bench: Bench) -> list[Comparison]:
+    """Parquet -> MySQL, Kafka -> Kafka, and Kafka -> both; each in eight micro-batches, each process cold."""
+    whole = Jobs(bench)
+    wanted = {"mariadb": 1.2, "mysql": 1.6}
+    found = [
+        whole.compare(
+            f"Parquet -> PySpark -> WAL -> {server.name}",
+            ("ours", whole.ours("Rows", whole.files, server=server)),
+            ("Spark JDBC", whole.spark_jdbc(server)),
+            wanted[server.name],
+        )
+        for server in (bench.mariadb, bench.mysql)
+    ]
+    found.append(
+        whole.compare(
+            "Kafka -> PySpark -> WAL -> Kafka",
+            ("ours", whole.ours("Records", whole.topic, to_topic=True)),
+            ("Spark streaming", whole.spark_stream(None)),
+            1.3,
+        )
+    )
+    found.append(
+        whole.compare(
+            "Kafka -> PySpark -> WAL -> mariadb + Kafka",
+            ("ours", whole.ours("Both", whole.topic, server=bench.mariadb, to_topic=True)),
+            ("Spark, both writers", whole.spark_stream(bench.mariadb)),
+            1.4,
+        )
+    )
+    return found
+
+
+class Jobs:
+    """The inputs, and how a job is run over them."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self._numbers = count(1)
+        self._batch = -(-bench.rows // CHECKPOINTS)
+
+    def compare(
+        self, title: str, ours: tuple[str, Callable[[], float]], theirs: tuple[str, Callable[[], float]], wanted: float
+    ) -> Comparison:
+        """One job, the two ways."""
+        contenders = [Contender(name, run, warm_up=0) for name, run in (ours, theirs)]
+        claims = [Claim(f"{title}, whole job", ours[0], (theirs[0],), wanted)]
+        return Comparison(f"jobs/{title}", f"{title}, cold processes", contenders, claims, rows=self.bench.rows)
+
+    @cached_property
+    def _files(self) -> Path:
+        return write_parquet(self.bench.table, self.bench.folder / "files", CHECKPOINTS)
+
+    @cached_property
+    def _topic(self) -> str:
+        from benchmarks.into_kafka import IntoKafka
+
+        IntoKafka(self.bench).fill("bench-source")
+        return "bench-source"
+
+    def files(self) -> dict[str, Any]:
+        """The rows as a source of files."""
+        source = FileSource(path=str(self._files), format="parquet", schema=SPARK_SCHEMA, max_files_per_trigger=1)
+        return source.to_json()
+
+    def topic(self) -> dict[str, Any]:
+        """The records as a source."""
+        source = KafkaSource(topics=[self._topic], conn_id="broker", max_offsets_per_trigger=self._batch)
+        return source.to_json()
+
+    def _run(self, module: str, job: dict[str, Any], server: Any, topic: str | None) -> float:
+        folder = self.bench.folder / f"job-{next(self._numbers)}"
+        folder.mkdir()
+        if server is not None:
+            self.bench.empty_table(server)
+        if topic is not None:
+            self.bench.kafka.create_topic(topic, PARTITIONS)
+        path = folder / "job.json"
+        path.touch(mode=0o600)
+        keeps_state = job.get("command") != "jdbc"
+        path.write_text(json.dumps({**job, "folder": str(folder / "state")} if keeps_state else job))
+        (folder / "state").mkdir()
+        seconds = timed(lambda: run_module(module, folder, str(path)))
+        if server is not None:
+            self.bench.check_table(server, module)
+        if topic is not None:
+            self.bench.check_topic(topic, module)
+            self.bench.kafka.delete_topic(topic)
+        shutil.rmtree(folder)
+        return seconds
+
+    def ours(
+        self, kind: str, source: Callable[[], dict[str, Any]], *, server: Any = None, to_topic: bool = False
+    ) -> Callable[[], float]:
+        """A run of a new pipeline."""
+
+        def run() -> float:
+            topic = f"job-{next(self._numbers)}" if to_topic else None
+            job: dict[str, Any] = {"job": f"benchmarks.job:{kind}", "source": source(), "connections": {}}
+            if server is not None:
+                job["table"] = "orders"
+                job["connections"]["shop"] = {
+                    "conn_id": "shop",
+                    "conn_type": "mysql",
+                    "host": server.host,
+                    "port": server.port,
+                    "login": server.user,
+                    "password": server.password,
+                    "schema": DATABASE,
+                    "extra": {"ssl_mode": "DISABLED"},
+                }
+            if topic is not None:
+                job["topic"] = topic
+                extra = {"bootstrap.servers": self.bench.kafka.bootstrap}
+                job["connections"]["broker"] = {"conn_id": "broker", "conn_type": "kafka", "extra": extra}
+            return self._run("benchmarks.pipeline", job, server, topic)
+
+        return run
+
+    def _jdbc(self, server: Any) -> dict[str, str]:
+        kind, extra = DRIVERS[FASTER[server.name]]
+        return {
+            "url": f"jdbc:mysql://127.0.0.1:{server.port}/{DATABASE}?rewriteBatchedStatements=true&{extra}",
+            "driver": kind,
+            "dbtable": "orders",
+            "user": server.user,
+            "password": server.password,
+            "batchsize": "10000",
+        }
+
+    def spark_jdbc(self, server: Any) -> Callable[[], float]:
+        """Spark's JDBC writer over the same files, as one batch."""
+
+        def run() -> float:
+            job = {"command": "jdbc", "source": str(self._files), **self._jdbc(server)}
+            return self._run("benchmarks.sparking", job, server, None)
+
+        return run
+
+    def spark_stream(self, server: Any) -> Callable[[], float]:
+        """Spark's streaming query over the same topic, in as many micro-batches."""
+
+        def run() -> float:
+            topic = f"job-{next(self._numbers)}"
+            job: dict[str, Any] = {
+                "command": "stream",
+                "bootstrap": self.bench.kafka.bootstrap,
+                "source": self._topic,
+                "batch": self._batch,
+                "topic": topic,
+            }
+            if server is not None:
+                job["jdbc"] = self._jdbc(server)
+            return self._run("benchmarks.sparking", job, server, topic)
+
+        return run

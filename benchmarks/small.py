@@ -1,0 +1,137 @@
+"""A checkpoint of one row into both sinks, from before its decision to COMPLETED, in a process that stays warm."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from contextlib import closing
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Producer
+
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.lease import Worker, new_epoch
+from airflow_ft.core.model import ParticipantPlan, RunKey, SparkPosition
+from airflow_ft.core.planning import plan_delivery
+from airflow_ft.core.ports import ConnectionInfo, Participant
+from airflow_ft.core.steps import Context, commit_step, confirm_step, prepare_step
+from airflow_ft.sinks import open_participant
+from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.store import open_store
+from airflow_ft.wal import open_archive, open_wal
+from airflow_ft.wal.writer import SegmentFolder, write_segment
+from benchmarks.bench import DATABASE, Bench
+from benchmarks.measuring import Claim, Comparison, Contender, timed
+
+TIMES = 10  # in a measurement, whose cost is their median
+LIMIT_MS = 50.0
+
+
+def small(bench: Bench) -> list[Comparison]:
+    """Against the servers' own commits of the same row: one INSERT and one Kafka transaction, one after the other."""
+    pipeline = SmallPipeline(bench)
+    contenders = [
+        Contender("decide to confirmed", pipeline.deliver),
+        Contender("the servers' commits", pipeline.plain()),
+        Contender("the limit", lambda: LIMIT_MS, warm_up=0),
+    ]
+    ours = contenders[0].name
+    claims = [
+        Claim("one row: the servers' commits, against decide to confirmed", ours, (contenders[1].name,), 1 / 3),
+        Claim(f"one row: {LIMIT_MS:.0f} ms, against decide to confirmed", ours, ("the limit",), 1.0),
+    ]
+    title = "One row into MariaDB and Kafka, from before its decision to COMPLETED, warm"
+    return [Comparison("small", title, contenders, claims, unit="ms")]
+
+
+class SmallPipeline:
+    """A pipeline whose checkpoints have one row, led by the steps of a run."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self._numbers = bench, count(1)
+        self._root = str(bench.folder / "small")
+        self._store = open_store(f"sqlite:///{bench.folder}/small.db")
+        bench.stack.enter_context(closing(self._store))
+        self._store.register("small")
+        bench.mariadb.sql("CREATE TABLE small (id BIGINT, name VARCHAR(40))", DATABASE)
+        bench.kafka.create_topic("small", 1)
+        server = bench.mariadb
+        kafka = {"bootstrap.servers": bench.kafka.bootstrap}
+        self._connections = {
+            "shop": ConnectionInfo(
+                "shop", "mysql", server.host, server.port, server.user, server.password, DATABASE
+            ),
+            "broker": ConnectionInfo("broker", "kafka", extra=kafka),
+        }  # fmt: skip
+        sinks: dict[str, Any] = {
+            "table": MySqlSink(table="small", conn_id="shop"),
+            "topic": KafkaSink(topic="small", conn_id="broker", key="name"),
+        }
+        self._delivery, self._config = plan_delivery(sinks), CheckpointConfig(max_delivery_rows=0)
+
+    def _connection(self, conn_id: str) -> ConnectionInfo:
+        return self._connections[conn_id]
+
+    def _participant(self, plan: ParticipantPlan) -> Participant:
+        return open_participant(plan, self._connection, open_wal())
+
+    def deliver(self) -> float:
+        """Milliseconds of the middle one of some checkpoints."""
+        found = statistics.median(self._one() for _ in range(TIMES))
+        rows = self.bench.mariadb.sql("SELECT COUNT(*), COUNT(DISTINCT id), MAX(id) FROM small", DATABASE)[0]
+        if len(set(map(int, rows))) != 1:
+            raise SystemExit(f"the small pipeline is not exact: rows, ids and the last id are {rows}")
+        return found
+
+    def _one(self) -> float:
+        number = next(self._numbers)
+        run = RunKey("bench", f"run-{number}")
+        context = Context(self._store, "small", run, self._participant, Worker("bench/task", number), lease_seconds=0.1)
+        self._stage(context, number)
+        for name in self._delivery.names:
+            prepare_step(context, self._delivery, self._config, name)
+        began = time.monotonic()
+        for name in self._delivery.names:
+            commit_step(context, name)
+        took = time.monotonic() - began
+        found = confirm_step(context, self._config, open_archive(self._root))
+        if found.rows != 2:
+            raise SystemExit(f"checkpoint {number} was confirmed with {found.rows} rows")
+        return took * 1000
+
+    def _stage(self, context: Context, number: int) -> None:
+        store, run = self._store, context.run
+        store.enter_turn("small", run, None)
+        with new_epoch(store, "small", context.worker, "stage", context.lease_seconds) as (epoch, _):
+            attempt = store.begin_stage("small", epoch, run)
+            given = store.trigger("small", epoch, run)
+            table = pa.table({"id": pa.array([number], pa.int64()), "name": [f"row {number}"]})
+            written = write_segment(
+                SegmentFolder(self._root, "small", epoch, attempt, 1), given, {"table": table, "topic": table}
+            )
+            predecessor = store.pipeline("small").last_published
+            store.publish("small", epoch, given, predecessor, written, SparkPosition("file:///none", number), {})
+            store.end_stage("small", epoch, run, None)
+
+    def plain(self) -> Any:
+        """The same row by a connection and a producer that stay open."""
+        bench = self.bench
+        connection = bench.mariadb.connect(DATABASE, autocommit=False)
+        bench.stack.enter_context(closing(connection))
+        producer = Producer({"bootstrap.servers": bench.kafka.bootstrap, "transactional.id": "plain", "linger.ms": 0})
+        producer.init_transactions(30)
+        bench.mariadb.sql("CREATE TABLE plain (id BIGINT, name VARCHAR(40))", DATABASE)
+        bench.kafka.create_topic("plain", 1)
+
+        def one() -> None:
+            with connection.cursor() as cursor:
+                cursor.execute("INSERT INTO plain VALUES (1, 'row 1')")
+            connection.commit()
+            producer.begin_transaction()
+            producer.produce("plain", b'{"id":1}', b"row 1")
+            producer.commit_transaction(30)
+
+        return lambda: statistics.median(timed(one) * 1000 for _ in range(TIMES))

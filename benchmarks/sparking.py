@@ -1,0 +1,136 @@
+"""A Spark session that writes what it is told to, by Spark's own writers. See `workers`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workers import ROOT, serve
+
+
+@cache
+def session() -> Any:
+    """The session, made at the first command."""
+    from pyspark.sql import SparkSession
+
+    jars = sorted(str(jar) for kind in ("spark", "jdbc") for jar in (ROOT / ".local" / "jars" / kind).glob("*.jar"))
+    return (
+        SparkSession.builder.master(os.environ.get("BENCH_SPARK_MASTER", "local[2]"))
+        .config("spark.jars", ",".join(jars))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(Path.cwd() / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "4")
+        .getOrCreate()
+    )
+
+
+def jdbc(source: str, **options: str) -> Mapping[str, Any]:
+    """Appends the rows of a folder of Parquet files to a table, by Spark's JDBC writer."""
+    spark, began = session(), time.monotonic()
+    spark.read.parquet(source).write.format("jdbc").mode("append").options(**options).save()
+    return {"seconds": time.monotonic() - began}
+
+
+def kafka(source: str, topic: str, **options: str) -> Mapping[str, Any]:
+    """Sends the columns key and value of a folder of Parquet files, by Spark's Kafka writer."""
+    spark, began = session(), time.monotonic()
+    named = {f"kafka.{name}": value for name, value in options.items()}
+    spark.read.parquet(source).select("key", "value").write.format("kafka").options(**named, topic=topic).save()
+    return {"seconds": time.monotonic() - began}
+
+
+def parquet(source: str, target: str) -> Mapping[str, Any]:
+    """Writes the rows of a folder of Parquet files as Parquet, by Spark's defaults."""
+    spark, began = session(), time.monotonic()
+    spark.read.parquet(source).write.mode("error").parquet(target)
+    return {"seconds": time.monotonic() - began}
+
+
+def stage(source: str, root: str, pipeline: str, number: int) -> Mapping[str, Any]:
+    """Writes the same rows into the write-ahead log, as the runner does for a micro-batch: sealed, unpublished."""
+    from airflow_ft.core.model import RunKey
+    from airflow_ft.spark.job import Job
+    from airflow_ft.spark.request import FIXED_CONF, StageRequest
+    from airflow_ft.spark.staging import stage_batch
+
+    spark = session()
+    request = StageRequest(
+        pipeline=pipeline, run=RunKey("bench", "1"), epoch=1, attempt=number, store_url="sqlite:///none", wal_root=root,
+        job="benchmarks.job:Rows", sinks=("table",),
+    )  # fmt: skip
+    job = Job("benchmarks.job:Rows", {})
+    for name, value in FIXED_CONF.items():
+        if name.startswith("spark.sql."):
+            spark.conf.set(name, value)
+    began = time.monotonic()
+    staged = stage_batch(request, job, spark.read.parquet(source), 0, number, {})
+    return {"seconds": time.monotonic() - began, "rows": staged.segment.total_rows, "location": staged.segment.location}
+
+
+def stream(
+    bootstrap: str, source: str, batch: int, topic: str, folder: str, jdbc: Mapping[str, str] | None = None
+) -> Mapping[str, Any]:
+    """What is in a topic goes into another one, and into a table if `jdbc` says so: micro-batches, at least once."""
+    from benchmarks.job import columns
+
+    spark, began = session(), time.monotonic()
+    kafka = {"kafka.bootstrap.servers": bootstrap, "kafka.acks": "all"}
+    records = (
+        spark.readStream.format("kafka")
+        .options(**kafka, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=batch)
+        .load()
+        .select("key", "value")
+    )
+
+    def write(frame: Any, _: int) -> None:
+        if jdbc is not None:
+            frame.persist()  # else the source would be read twice
+            columns(frame).write.format("jdbc").mode("append").options(**jdbc).save()
+        frame.write.format("kafka").options(**kafka, topic=topic).save()
+        frame.unpersist()
+
+    writer = records.writeStream.option("checkpointLocation", folder).trigger(availableNow=True)
+    writer = writer.format("kafka").options(**kafka, topic=topic) if jdbc is None else writer.foreachBatch(write)
+    writer.start().awaitTermination()
+    return {"seconds": time.monotonic() - began}
+
+
+def ready() -> Mapping[str, Any]:
+    """Starts the session; the seconds that took."""
+    began = time.monotonic()
+    version = session().version
+    return {"seconds": time.monotonic() - began, "version": version}
+
+
+def main() -> None:
+    """Serves; or, given a file with one command, does just that: a cold job."""
+    commands: dict[str, Callable[..., Mapping[str, Any]]] = {
+        "jdbc": jdbc,
+        "kafka": kafka,
+        "parquet": parquet,
+        "stage": stage,
+        "stream": stream,
+        "ready": ready,
+    }
+    if len(sys.argv) > 1:
+        request = json.loads(Path(sys.argv[1]).read_text())
+        commands[request.pop("command")](**request)
+    else:
+        serve(commands)
+    session().stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Staging alone: rows into the write-ahead log, against Spark writing the same rows as Parquet."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import count
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import pyarrow.parquet as pq
+
+from benchmarks.bench import Bench, check
+from benchmarks.data import content
+from benchmarks.measuring import Claim, Comparison, Contender
+
+
+def staging(bench: Bench) -> list[Comparison]:
+    """One comparison in one warm session."""
+    numbers = count(1)
+
+    def log() -> float:
+        root = bench.folder / "staged"
+        answer = bench.spark.ask(
+            "stage", source=str(bench.source), root=str(root), pipeline="staging", number=next(numbers)
+        )
+        written = Path(unquote(urlparse(answer["location"]).path)) / "table"
+        check("the write-ahead log", content(pq.read_table(written)), bench.content)
+        shutil.rmtree(root)
+        seconds: float = answer["seconds"]
+        return seconds
+
+    def parquet() -> float:
+        target = bench.folder / "parquet"
+        seconds: float = bench.spark.ask("parquet", source=str(bench.source), target=str(target))["seconds"]
+        check("Spark's Parquet", content(pq.read_table(target)), bench.content)
+        shutil.rmtree(target)
+        return seconds
+
+    claims = [Claim("staging into the log, against Spark's Parquet", "into the log", ("Spark, Parquet",), 0.9)]
+    contenders = [Contender("into the log", log, 2), Contender("Spark, Parquet", parquet, 2)]
+    return [Comparison("staging", "Rows into the write-ahead log, by Spark", contenders, claims, rows=bench.rows)]
