@@ -25,7 +25,10 @@ from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import World as KafkaWorld
 from tests.integration.real_world import RealWorld, make_world
+from tests.integration.test_mysql_upsert import KEYS, changes
+from tests.integration.test_mysql_upsert import TABLE as UPSERTED
 from tests.integration.test_mysql_values import CASES
+from tests.sinks.mysql.world import MySqlWorld
 from tests.sinks.mysql.world import make_world as make_mysql_world
 from tools.servers import Database, Kafka, MariaDb
 from tools.servers.processes import free_port
@@ -278,3 +281,107 @@ class TestKafka:
         assert (report.missing, report.expected) == (20, 30)
         assert "retention" in report.notes[0]
         assert report.differences[0].number == 2 and "value" in report.differences[0].samples[0]
+
+
+class TestUpsert:
+    """Of each key, the newest change in the log is compared; what others may rightly have changed is not known."""
+
+    @pytest.fixture
+    def world(self, any_mysql_database: Database, tmp_path: Path) -> MySqlWorld:
+        return make_mysql_world(any_mysql_database, tmp_path, orders=UPSERTED).use("upsert", **KEYS)
+
+    def delivered(self, world: MySqlWorld, *rows: tuple[str, int, str | None]) -> Plan:
+        plan = world.plan(orders=changes(*rows))
+        world.deliver(plan, 1, plan.number)
+        return plan
+
+    def report(self, world: MySqlWorld, *plans: Plan) -> SinkReport:
+        delivered = [Delivered(plan, None, None) for plan in plans]
+        [found] = verify_mysql(delivered, plans[-1].participants[0], world.connection(), open_wal())
+        return found
+
+    def three(self, world: MySqlWorld) -> list[Plan]:
+        return [
+            self.delivered(world, ("c", 1, "a"), ("c", 2, "b"), ("c", 3, "c"), ("c", 4, "d"), ("d", 9, None)),
+            self.delivered(world, ("u", 1, "A"), ("d", 2, None), ("d", 3, None), ("c", 3, "again")),
+            self.delivered(world, ("u", 1, "AA"), ("d", 4, None), ("d", 4, None), ("c", 5, "e")),
+        ]
+
+    def test_what_was_delivered_is_complete_also_beside_others_rows(self, world: MySqlWorld) -> None:
+        plans = self.three(world)
+        world.sql("INSERT INTO orders VALUES (-1, 'a stranger''s', 0)")
+        before = world.sql("SHOW TABLES")
+        report = self.report(world, *plans)
+        assert report.is_complete and report.differences == ()
+        assert (report.expected, report.missing, report.other) == (6, 0, 1)  # keys 1, 3, 5; deleted 2, 4, 9
+        assert report.notes == ("13 changes in the log are of 6 keys; the newest one of each was compared",)
+        assert world.sql("SHOW TABLES") == before
+
+    def test_each_kind_of_difference_is_named_by_the_checkpoint_that_wrote_last(self, world: MySqlWorld) -> None:
+        plans = self.three(world)
+        world.sql("DELETE FROM orders WHERE id = 5")
+        world.sql("UPDATE orders SET name = 'another' WHERE id = 3")
+        world.sql("UPDATE orders SET version = 1 WHERE id = 1")
+        world.sql("INSERT INTO orders VALUES (2, 'b', 1)")
+        report = self.report(world, *plans)
+        assert [(d.number, d.file, d.rows, d.samples) for d in report.differences] == [
+            (2, "rows that are there with other values", 1, ("3, again",)),
+            (3, "rows that are there with other values", 1, ("1, AA",)),
+            (3, "rows that are not there", 1, ("5, e",)),
+            (2, "deleted rows that are there", 1, ("2",)),
+        ]
+        assert (report.expected, report.missing, report.other) == (6, 4, 0)
+        assert "INCOMPLETE: 2 of 6 rows" in "\n".join(describe(report))
+
+    def test_what_newer_checkpoints_changed_is_not_known_and_no_difference(self, world: MySqlWorld) -> None:
+        """Number 1 alone: 1 and 3 were written by later ones, 2 and 4 deleted; 9 is still gone."""
+        plans = self.three(world)
+        report = self.report(world, plans[0])
+        assert report.is_complete and report.expected == 5
+        assert report.notes[1].startswith("4 keys are not known")
+        report = self.report(world, plans[0], plans[2])  # 2 lies between them
+        assert report.is_complete and (report.expected, report.differences) == (6, ())
+        assert report.notes[1].startswith("2 keys are not known")
+
+    def test_what_was_lost_after_the_newest_checkpoint_is_a_difference_also_for_it_alone(
+        self, world: MySqlWorld
+    ) -> None:
+        plans = self.three(world)
+        world.sql("DELETE FROM orders WHERE id IN (1, 3)")
+        report = self.report(world, plans[2])
+        assert [(d.number, d.rows, d.samples) for d in report.differences] == [(3, 1, ("1, AA",))]
+
+    def test_one_that_is_in_doubt_lacks_what_it_did_not_change_yet(self, world: MySqlWorld) -> None:
+        plans = self.three(world)
+        plan = world.plan(orders=changes(("u", 1, "AAA"), ("d", 3, None)))
+        world.participant(plan).prepare(plan, world.fence(1, 9))
+        report = self.report(world, *plans, plan)
+        assert {(d.number, d.file) for d in report.differences} == {
+            (4, "rows that are there with other values"),
+            (4, "deleted rows that are there"),
+        }
+
+    def test_a_column_that_only_some_delivered_is_left_out_and_told(self, world: MySqlWorld) -> None:
+        world.sql("ALTER TABLE orders ADD COLUMN note VARCHAR(20) NULL")
+        first = self.delivered(world, ("c", 1, "a"), ("c", 2, "b"))
+        table = changes(("u", 1, "A")).append_column("note", pa.array(["new"]))
+        second = world.plan(orders=table)
+        world.deliver(second, 1, 2)
+        report = self.report(world, first, second)
+        assert report.is_complete and report.notes[-1].endswith("only some checkpoints delivered them: note")
+
+    def test_without_deletes_and_with_a_key_of_two_columns(self, any_mysql_database: Database, tmp_path: Path) -> None:
+        columns = "shop VARCHAR(20), id INT, price DOUBLE, v BIGINT NOT NULL, UNIQUE KEY (id, shop)"
+        columns = columns.replace("VARCHAR(20)", "VARCHAR(20) NOT NULL").replace("id INT", "id INT NOT NULL")
+        world = make_mysql_world(any_mysql_database, tmp_path, orders=columns)
+        world = world.use("upsert", key_columns=("shop", "id"), version_column="v")
+        plans = []
+        for number in (1, 2):
+            ids = pa.array(range(3 * number), pa.int32())
+            table = pa.table({"shop": ["x"] * len(ids), "id": ids, "price": pa.array([0.1 * number] * len(ids))})
+            plans.append(world.plan(orders=table))
+            world.deliver(plans[-1], 1, number)
+        assert self.report(world, *plans).is_complete
+        world.sql("UPDATE orders SET price = price * 1.000001 WHERE id = 4")
+        report = self.report(world, *plans)
+        assert [(d.number, d.rows) for d in report.differences] == [(2, 1)]

@@ -5,7 +5,8 @@ delivers. So both sides have gone through the same types (a FLOAT, a DATETIME wi
 difference is one of rows, never of formats; an error of the encoding itself would be on both sides, and is for the
 encoder's tests. The server then compares SHA-256 digests of the delivered columns as multisets, each table read once:
 memory stays bounded on both ends, the work lies on the server's disk, and all of it vanishes with the session. It takes
-no lock on the target (READ COMMITTED). Needs SELECT on the target and CREATE TEMPORARY TABLES.
+no lock on the target (READ COMMITTED). Needs SELECT on the target and CREATE TEMPORARY TABLES. What replaces rows by
+key is compared by key: `upsert_verification`.
 """
 
 from __future__ import annotations
@@ -22,19 +23,17 @@ from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import ParticipantPlan, Segment
 from airflow_ft.core.ports import ColumnStatistics, ConnectionInfo, SegmentReader, WalFile, WalReader
 from airflow_ft.core.verify import Delivered, Difference, SinkReport, expected_rows
-from airflow_ft.sinks.mysql.catalog import Column, read_table
-from airflow_ft.sinks.mysql.compatibility import BYTES
+from airflow_ft.sinks.mysql.catalog import read_table
+from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.load import Loader
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.upsert_verification import verify_upserts
 from airflow_ft.sinks.mysql.validation import Target
 
 T = TypeVar("T")
-APPENDING = ("local", "parallel", "xa")
-"""Strategies whose rows only ever enter: with others a later checkpoint may rightly have replaced them."""
-
 LIMITS = Limits(answer=6 * 3600)  # one statement reads a whole table
 SAMPLES = 3
 _ROWS, _NEED, _HAVE, _MISSING = (f"airflow_ft_verify_{name}" for name in ("rows", "need", "have", "missing"))
@@ -120,13 +119,11 @@ def _verify(
 ) -> SinkReport:
     numbers = tuple(each.plan.number for each in delivered)
     report = SinkReport(plan.name, name, sink.table, numbers, expected_rows(delivered, name))
-    if plan.strategy not in APPENDING:
-        return replace(
-            report, error=f"strategy {plan.strategy!r} replaces rows, so the log cannot be compared row by row"
-        )
     with closing(Session(connection, LIMITS)) as session:
         target = read_target(session, name, sink)
         report = replace(report, target=str(target.table.name))
+        if plan.strategy == "upsert":
+            return verify_upserts(report, session, target, sink, delivered, plan, wal, LIMITS)
         for columns, parts in _by_columns(delivered, target, wal).items():
             report = _compare(report, session, target, columns, parts)
         row = session.row(f"SELECT COUNT(*) FROM {target.table.name.sql}")
@@ -167,11 +164,11 @@ def _compare(
     counted = "(h BINARY(32) NOT NULL PRIMARY KEY, n BIGINT NOT NULL) ENGINE=InnoDB"
     session.run(
         f"CREATE TEMPORARY TABLE {need} {counted}"
-        f" SELECT {_digest('r', described)} AS h, COUNT(*) AS n FROM {rows} r GROUP BY 1"
+        f" SELECT {digest('r', described)} AS h, COUNT(*) AS n FROM {rows} r GROUP BY 1"
     )
     session.run(
         f"CREATE TEMPORARY TABLE {have} {counted} SELECT n.h AS h, COUNT(*) AS n FROM {target.table.name.sql} t"
-        f" STRAIGHT_JOIN {need} n ON n.h = {_digest('t', described)} GROUP BY n.h"
+        f" STRAIGHT_JOIN {need} n ON n.h = {digest('t', described)} GROUP BY n.h"
     )
     row = session.row(f"SELECT COALESCE(SUM(GREATEST(h.n - n.n, 0)), 0) FROM {need} n JOIN {have} h ON h.h = n.h")
     session.run(
@@ -180,7 +177,7 @@ def _compare(
     )
     lacking = session.row(f"SELECT COALESCE(SUM(n), 0) FROM {missing}")
     assert row is not None and lacking is not None
-    differences = _differences(session, rows, missing, _digest("r", described), listed, parts) if lacking[0] else ()
+    differences = _differences(session, rows, missing, digest("r", described), listed, parts) if lacking[0] else ()
     return replace(
         report,
         missing=report.missing + int(lacking[0]),
@@ -220,22 +217,3 @@ def _differences(
 def _short(row: tuple[Any, ...]) -> str:
     text = ", ".join(str(value) for value in row)
     return text if len(text) <= 120 else f"{text[:117]}..."
-
-
-def _digest(alias: str, columns: Sequence[Column]) -> str:
-    """SHA-256 over the columns' own digests: unambiguous, and no value is ever copied into a longer one."""
-    each = ", ".join(
-        f"COALESCE(SHA2({_exact(f'{alias}.{quote(column.name)}', column)}, 256), '-')" for column in columns
-    )
-    return f"UNHEX(SHA2(CONCAT_WS(',', {each}), 256))"
-
-
-def _exact(name: str, column: Column) -> str:
-    """The value as text that is equal only for equal values."""
-    if column.type in BYTES:
-        return name
-    if column.type == "float":
-        return f"CAST({name} + 0E0 AS CHAR)"  # as text a FLOAT shows six digits only
-    if column.type == "bit":
-        return f"CAST({name} + 0 AS CHAR)"
-    return f"CAST({name} AS CHAR CHARACTER SET utf8mb4)"

@@ -1,0 +1,280 @@
+"""What a table of the strategy `upsert` really holds of the log's rows: of each key, the newest change in the log.
+
+The log is replayed, by the very code that delivers, into a temporary table with the target's types and key; the keys of
+all deletes go into a second one. A key in the second alone was deleted last. Each key is then looked up in the target,
+whose version column tells which checkpoint wrote the row, and the delivered columns are compared by digest.
+
+A key may have been changed since by a checkpoint that is not compared: one that is newer than those, or lies between
+them (each plan names the number before it). A row says so by its version; a deleted row says nothing. Such keys are
+counted as not known, and are no difference. Memory is bounded, and the target is not locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+
+from airflow_ft.core.model import ParticipantPlan, Segment
+from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile, WalReader
+from airflow_ft.core.verify import Delivered, Difference, SinkReport
+from airflow_ft.sinks.mysql.catalog import Column
+from airflow_ft.sinks.mysql.changes import is_delete
+from airflow_ft.sinks.mysql.digest import digest
+from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of
+from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.naming import TableName, quote
+from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.upsert import Upserter, fit_target
+from airflow_ft.sinks.mysql.validation import Target
+
+SAMPLES = 3
+_THERE, _GONE = "airflow_ft_verify_there", "airflow_ft_verify_gone"
+
+# What is found of a key.
+_SAME, _LACKING, _CHANGED, _LEFT, _UNKNOWN = "same", "lacking", "changed", "left", "unknown"
+_TOLD = {
+    _LACKING: "rows that are not there",
+    _CHANGED: "rows that are there with other values",
+    _LEFT: "deleted rows that are there",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Deletes:
+    """A view of a segment that shows the keys of its deletes; a `SegmentReader`."""
+
+    reader: SegmentReader
+    change_column: str
+    keys: tuple[str, ...]  # as the rows of the log name them
+
+    @property
+    def segment(self) -> Segment:
+        return self.reader.segment
+
+    def sinks(self) -> Sequence[str]:
+        return self.reader.sinks()
+
+    def schema(self, sink: str) -> pa.Schema:
+        schema = self.reader.schema(sink)
+        return pa.schema([schema.field(name) for name in self.keys])
+
+    def files(self, sink: str) -> Sequence[WalFile]:
+        return self.reader.files(sink)
+
+    def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]:
+        return {}
+
+    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        for batch in self.reader.batches(sink, file):
+            kinds = batch.column(batch.schema.get_field_index(self.change_column))
+            yield batch.filter(is_delete(kinds, self.change_column)).select(list(self.keys))
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """The queries over target `t`, the replayed log `e`, and the deleted keys `g`."""
+
+    session: Session
+    target: Target
+    sink: MySqlSink
+    columns: Sequence[Column]  # that are compared
+    numbers: Sequence[int]
+    blind: int  # later deliveries than this are all compared
+
+    @property
+    def _keys(self) -> list[str]:
+        return [quote(key) for key in self.sink.key_columns]
+
+    @property
+    def _version(self) -> str:
+        return quote(self.sink.version_column or "")
+
+    def _where(self, table: str) -> str:
+        return TableName(self.target.table.name.schema, table).sql
+
+    def _same_key(self, one: str, other: str) -> str:
+        return " AND ".join(f"{one}.{key} = {other}.{key}" for key in self._keys)
+
+    def _newer(self, alias: str) -> str:
+        """A checkpoint that is not compared has written the row."""
+        numbers = ", ".join(str(number) for number in self.numbers)
+        return (
+            f"t.{self._version} > {alias}.{self._version} AND {alias}.{self._version} <= {self.blind}"
+            f" AND t.{self._version} NOT IN ({numbers})"
+        )
+
+    def _there(self) -> tuple[str, str]:
+        """The verdict on each key that should be there, and where it is found."""
+        absent = f"t.{self._keys[0]} IS NULL"
+        equal = f"t.{self._version} = e.{self._version} AND {digest('t', self.columns)} = {digest('e', self.columns)}"
+        verdict = (
+            f"CASE WHEN {absent} AND e.{self._version} <= {self.blind} THEN '{_UNKNOWN}'"
+            f" WHEN {absent} THEN '{_LACKING}' WHEN {self._newer('e')} THEN '{_UNKNOWN}'"
+            f" WHEN {equal} THEN '{_SAME}' ELSE '{_CHANGED}' END"
+        )
+        target = self.target.table.name.sql
+        tables = f"{self._where(_THERE)} e LEFT JOIN {target} t ON {self._same_key('t', 'e')} WHERE 1 = 1"
+        return verdict, tables
+
+    def _gone(self) -> tuple[str, str]:
+        verdict = (
+            f"CASE WHEN t.{self._keys[0]} IS NULL THEN '{_SAME}' WHEN {self._newer('g')} THEN '{_UNKNOWN}'"
+            f" ELSE '{_LEFT}' END"
+        )
+        tables = (
+            f"{self._where(_GONE)} g LEFT JOIN {self._where(_THERE)} e ON {self._same_key('e', 'g')}"
+            f" LEFT JOIN {self.target.table.name.sql} t ON {self._same_key('t', 'g')} WHERE e.{self._keys[0]} IS NULL"
+        )
+        return verdict, tables
+
+    def counts(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Keys by verdict and number: how many, and how many of them have a row in the target."""
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        for (verdict, tables), alias in ((self._there(), "e"), (self._gone(), "g")):
+            for word, number, keys, rows in self.session.rows(
+                f"SELECT {verdict} AS verdict, {alias}.{self._version} AS number, COUNT(*), COUNT(t.{self._keys[0]})"
+                f" FROM {tables} GROUP BY 1, 2"
+            ):
+                place = (str(word), int(number))
+                before = found.get(place, (0, 0))
+                found[place] = (before[0] + int(keys), before[1] + int(rows))
+        return found
+
+    def samples(self, verdict: str, number: int) -> tuple[str, ...]:
+        """Some of the rows: as the log has them; of deletes the key."""
+        case, tables = self._gone() if verdict == _LEFT else self._there()
+        alias = "g" if verdict == _LEFT else "e"
+        names = self._keys if verdict == _LEFT else [quote(column.name) for column in self.columns]
+        rows = self.session.rows(
+            f"SELECT {', '.join(f'{alias}.{name}' for name in names)} FROM {tables} AND {alias}.{self._version} = %s"
+            f" AND {case} = %s ORDER BY {', '.join(f'{alias}.{key}' for key in self._keys)} LIMIT {SAMPLES}",
+            (number, verdict),
+        )
+        return tuple(_short(row) for row in rows)
+
+
+def verify_upserts(
+    report: SinkReport,
+    session: Session,
+    target: Target,
+    sink: MySqlSink,
+    delivered: Sequence[Delivered],
+    plan: ParticipantPlan,
+    wal: WalReader,
+    limits: Limits,
+) -> SinkReport:
+    """The report with the counts of keys. Raises what the server answers, and what reading the log raises."""
+    target = fit_target(session, target, sink)
+    parts = _parts(delivered, target, wal)
+    if not parts:
+        return replace(report, expected=0)
+    each = [[column.name for column in target.written(reader.schema(target.sink))] for _, reader in parts]
+    union = list(dict.fromkeys(name for names in each for name in names))
+    common = [name for name in union if all(name in names for names in each)]
+    keys, version = list(sink.key_columns), sink.version_column or ""
+    _create(session, target, _THERE, [*union, version], keys)
+    _create(session, target, _GONE, [*keys, version], keys)
+    for number, reader in parts:
+        _replay(session, target, sink, number, reader, limits)
+    columns = [column for name in common if (column := target.table.column(name)) is not None]
+    numbers = [each.plan.number for each in delivered]
+    blind = _blind(session, sink, delivered, plan)
+    comparison = _Comparison(session, target, sink, columns, numbers, blind)
+    counts = comparison.counts()
+    row = session.row(f"SELECT COUNT(*) FROM {target.table.name.sql}")
+    assert row is not None
+    wrong = {place: keys for place, (keys, _) in sorted(counts.items()) if place[0] in _TOLD}
+    differences = tuple(
+        Difference(number, _TOLD[verdict], found, comparison.samples(verdict, number))
+        for (verdict, number), found in wrong.items()
+    )
+    return replace(
+        report,
+        expected=sum(keys for keys, _ in counts.values()),
+        missing=sum(wrong.values()),
+        other=max(0, int(row[0]) - sum(rows for _, rows in counts.values())),
+        differences=differences,
+        notes=tuple(_notes(report.expected, counts, union, common)),
+    )
+
+
+def _parts(delivered: Sequence[Delivered], target: Target, wal: WalReader) -> list[tuple[int, SegmentReader]]:
+    """The segments in the order of their delivery, each with the number that delivered it."""
+    found = []
+    for each in sorted(delivered, key=lambda one: one.plan.number):
+        for segment in each.plan.segments:
+            reader = wal.open(segment)
+            if target.sink in reader.sinks() and reader.files(target.sink):
+                found.append((each.plan.number, reader))
+    return found
+
+
+def _create(session: Session, target: Target, name: str, columns: Sequence[str], keys: Sequence[str]) -> None:
+    table = TableName(target.table.name.schema, name).sql
+    session.run(f"DROP TEMPORARY TABLE IF EXISTS {table}")
+    session.run(
+        f"CREATE TEMPORARY TABLE {table} (PRIMARY KEY ({', '.join(map(quote, keys))})) ENGINE=InnoDB"
+        f" SELECT {', '.join(map(quote, columns))} FROM {target.table.name.sql} WHERE 1 = 0"
+    )
+
+
+def _replay(
+    session: Session, target: Target, sink: MySqlSink, number: int, reader: SegmentReader, limits: Limits
+) -> None:
+    schema = target.table.name.schema
+    there = replace(target, table=replace(target.table, name=TableName(schema, _THERE)))
+    Upserter(session, limits, {target.sink: sink}, number).send(reader, there)
+    if sink.change_column is None:
+        return
+    wanted = {key.lower() for key in sink.key_columns}
+    written = target.written(reader.schema(target.sink))
+    keys = tuple(column.source for column in written if column.name.lower() in wanted)
+    gone = replace(target, table=replace(target.table, name=TableName(schema, _GONE)), mapping=_only(target, keys))
+    deletes = _Deletes(reader, sink.change_column, keys)
+    Upserter(session, limits, {target.sink: replace(sink, change_column=None)}, number).send(deletes, gone)
+
+
+def _only(target: Target, keys: Sequence[str]) -> Mapping[str, str] | None:
+    return None if target.mapping is None else {source: target.mapping[source] for source in keys}
+
+
+def _blind(session: Session, sink: MySqlSink, delivered: Sequence[Delivered], plan: ParticipantPlan) -> int:
+    """The highest compared number behind which a delivery lies that is not compared; 0: there is none."""
+    numbers = sorted(each.plan.number for each in delivered)
+    before = {each.plan.number: each.plan.participant(plan.name).predecessor for each in delivered}
+    blind = max((one for one, next_ in pairwise(numbers) if before[next_] != one), default=0)
+    row = session.row("SELECT DATABASE()")
+    schema = sink.ledger_schema or (row[0] if row else None) or ""
+    try:
+        head = Ledger(schema, delivered[0].plan.pipeline, plan.name).head(session)
+    except pymysql.err.MySQLError as error:
+        if code_of(error) != NO_SUCH_TABLE:
+            raise
+        head = None
+    return numbers[-1] if head is None or head.last_delivered > numbers[-1] else blind
+
+
+def _notes(
+    rows: int, counts: Mapping[tuple[str, int], tuple[int, int]], union: Sequence[str], common: Sequence[str]
+) -> Iterator[str]:
+    keys = sum(found for found, _ in counts.values())
+    yield f"{rows:,} changes in the log are of {keys:,} keys; the newest one of each was compared"
+    unknown = sum(found for (verdict, _), (found, _) in counts.items() if verdict == _UNKNOWN)
+    if unknown:
+        yield (
+            f"{unknown:,} keys are not known: checkpoints that were not compared (their rows are no longer in the log,"
+            " or were not asked for) have changed them since, or may have deleted them"
+        )
+    if left_out := [name for name in union if name not in common]:
+        yield f"not compared, since only some checkpoints delivered them: {', '.join(left_out)}"
+
+
+def _short(row: tuple[Any, ...]) -> str:
+    text = ", ".join(str(value) for value in row)
+    return text if len(text) <= 120 else f"{text[:117]}..."
