@@ -67,6 +67,7 @@ with DAG("templated", schedule=None, catchup=False, params={"table": "templated"
         job_args={"factor": "{{ params.factor }}"},
         sources={"orders": FileSource(path=str(HERE) + "/{{ 'few' }}", schema=SCHEMA)},
         sinks={"orders": MySqlSink(table="{{ params.table }}", conn_id="shop")},
+        overlap=True,
         default_args=QUICK,
     )
 
