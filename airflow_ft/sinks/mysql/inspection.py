@@ -85,11 +85,13 @@ def ensure_ledger(session: Session, ledger: Ledger) -> str:
 
 
 def check_privileges(session: Session, target: Target, columns: Sequence[TargetColumn]) -> None:
-    """INSERT on every column that is written."""
+    """INSERT on every column that is written, also on those that the sink fills itself."""
     if not columns:
         return
-    names = ", ".join(quote(column.name) for column in columns)
-    nulls = ", ".join("NULL" for _ in columns)
+    own = [column.name for name in sorted(target.own) if (column := target.table.column(name)) is not None]
+    written = [*(column.name for column in columns), *own]
+    names = ", ".join(map(quote, written))
+    nulls = ", ".join("NULL" for _ in written)
     _probe(
         session,
         f"INSERT INTO {target.table.name.sql} ({names}) SELECT {nulls} FROM DUAL WHERE 1 = 0",
