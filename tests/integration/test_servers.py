@@ -167,6 +167,12 @@ def test_mysql_is_mysql_and_durable(any_mysql_database: Database) -> None:
     assert durable == [1, 1, 1]
 
 
+def test_a_server_keeps_its_temporary_files_from_other_servers(any_mysql_database: Database) -> None:
+    """At its start a server deletes all '#sql*' in that folder, and a running MariaDB crashes when its own are gone."""
+    folder = any_mysql_database.server.folder / "tmp"
+    assert any_mysql_database.sql("SELECT @@tmpdir") == [(str(folder),)] and folder.is_dir()
+
+
 def test_a_database_with_open_and_prepared_transactions_is_dropped(
     postgres: Postgres, mariadb: MariaDb, mysql: MySql
 ) -> None:

@@ -79,7 +79,14 @@ class Server(ABC):
         return
 
     def _environment(self) -> dict[str, str]:
-        return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(self.folder), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+        # TMPDIR: MariaDB and MySQL delete every '#sql*' of it when they start, and a MariaDB that runs dies of that.
+        return {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.folder / "tmp"),
+            "LC_ALL": "C.UTF-8",
+            "TZ": "UTC",
+        }
 
     def _programs(self) -> Path:
         """The folder that the server's programs lie in."""
@@ -195,6 +202,7 @@ class Server(ABC):
 
     def _prepare_folder(self) -> None:
         self._make(self.folder)
+        self._make(self.folder / "tmp")
 
     def _write(self, path: Path, text: str) -> Path:
         """Write a file that only the server may read."""
