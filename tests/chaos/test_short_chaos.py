@@ -1,4 +1,7 @@
-"""A small part of `make chaos`: three kills of the demonstration's job, by a seed that hits driver, sink and broker."""
+"""A small part of `make chaos`: one kill of the whole demonstration's job, in Spark, which deliveries do not have.
+
+What can happen after staging is tried in `test_deliveries`; other kills of whole pipelines are left to `make chaos`.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,14 @@ import pytest
 from tools.servers import processes
 
 PROJECT = Path(__file__).resolve().parents[2]
-SEED = 4638  # Spark driver, commit into MySQL, Kafka in its commit: none of them has to wait for time-outs
+SEED = 4638
 
 pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow]
 
 
 def command(folder: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "tests.chaos", "--seed", str(SEED), "--folder", str(folder), *more]
+    stage = ["--only", "pipelines", "--seed", str(SEED), "--folder", str(folder)]
+    return [sys.executable, "-m", "tests.chaos", *stage, *more]
 
 
 def environment() -> dict[str, str]:
@@ -29,23 +33,21 @@ def environment() -> dict[str, str]:
 
 
 @pytest.mark.timeout(1800)
-def test_three_kills_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_a_kill_of_the_spark_driver_loses_and_doubles_nothing(tmp_path: Path) -> None:
     tmp_path.chmod(0o711)  # servers run as another user, who has to pass
     report = tmp_path / "report.json"
+    driver = ["--kills", "1", "--kill", "Spark driver (JVM)", "--flights", "1200", "--report", str(report)]
     finished = subprocess.run(
-        command(tmp_path / "chaos", "--kills", "3", "--flights", "1200", "--report", str(report)),
-        cwd=PROJECT,
-        env=environment(),
-        capture_output=True,
-        text=True,
+        command(tmp_path / "chaos", *driver), cwd=PROJECT, env=environment(), capture_output=True, text=True
     )
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]
     found = json.loads(report.read_text())
     assert found["exact"] is True
+    found = found["pipelines"]
     assert (found["lost"], found["doubled"], found["foreign"], found["violations"]) == (0, 0, 0, [])
-    assert {kill["fault"] for kill in found["kills"]} == {"Spark driver (JVM)", "commit.mysql task", "Kafka"}
-    assert found["flights"] >= 3 * 1200
-    assert found["deliveries"] >= 6
+    assert [kill["fault"] for kill in found["kills"]] == ["Spark driver (JVM)"]
+    assert found["flights"] >= 1200
+    assert found["deliveries"] >= 2
 
 
 @pytest.mark.timeout(300)

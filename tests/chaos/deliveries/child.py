@@ -41,6 +41,7 @@ from airflow_ft.store import open_store, postgres, sqlite  # noqa: F401
 from airflow_ft.wal import open_archive, open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.chaos.deliveries.clock import jump
+from tests.chaos.deliveries.defects import DEFECTS
 from tests.chaos.deliveries.points import Point, Points, statement_name
 
 LEASE_SECONDS = 1.0
@@ -134,6 +135,8 @@ class Process:
     def run(self) -> list[int]:
         """All steps; returns the numbers that are confirmed. With `all_done` a failed commit stops no other step."""
         slices.MIN_ROWS = 2
+        if self._order["defect"]:
+            DEFECTS[self._order["defect"]]()
         self._instrument()
         store = self.points.around("store.open", lambda: open_store(self._order["store"]))
         context = self._context(self.points.through(store, "store"))

@@ -89,6 +89,8 @@ class Judge:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
+        self._readers: tuple[Consumer, Consumer] | None = None
+        self._connections: dict[str, Any] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self._records: defaultdict[str, list[tuple[str, Row]]] = defaultdict(list)
         self._markers: defaultdict[str, dict[tuple[str, str, str, int], Marker]] = defaultdict(dict)
@@ -155,38 +157,71 @@ class Judge:
 
     def _read(self, topic: str) -> None:
         """Reads what is new in a topic, as read_committed; TimeoutError when an open transaction is in the way."""
-        bootstrap = self._servers.connections()["kafka"]["bootstrap.servers"]
-        plain = {"bootstrap.servers": bootstrap, "group.id": "judge", "enable.auto.commit": False, "log_level": 0}
-        anyone = Consumer({**plain, "isolation.level": "read_uncommitted"})
-        reader = Consumer({**plain, "isolation.level": "read_committed", "fetch.wait.max.ms": 10})
         try:
-            parts = sorted(anyone.list_topics(topic, timeout=30).topics[topic].partitions)
-            ends = {p: anyone.get_watermark_offsets(TopicPartition(topic, p), timeout=30)[1] for p in parts}
-            new = {p: end for p, end in ends.items() if self._positions.get((topic, p), 0) < end}
-            reader.assign([TopicPartition(topic, p, self._positions.get((topic, p), 0)) for p in new])
-            deadline = time.monotonic() + MARKERS_SECONDS
-            at = dict.fromkeys(new, 0)
-            while any(at[p] < end for p, end in new.items()):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{topic}: read_committed readers stand at {at}, the ends are {new}")
-                message = reader.poll(0.02)
-                while message is not None:
-                    if message.error() is not None:
-                        raise KafkaException(message.error())
-                    data = json.loads(message.value() or b"")
-                    self._records[topic].append((data["pipeline"], (data["id"], data["draw"])))
-                    message = reader.poll(0)
-                at = {p.partition: max(p.offset, 0) for p in reader.position([TopicPartition(topic, p) for p in new])}
-            self._positions |= {(topic, p): end for p, end in new.items()}
-        finally:
-            anyone.close()
-            reader.close()
+            self._follow(topic, *self._consumers())
+        except BaseException:
+            self._close_consumers()
+            raise
+
+    def _follow(self, topic: str, anyone: Consumer, reader: Consumer) -> None:
+        parts = sorted(anyone.list_topics(topic, timeout=30).topics[topic].partitions)
+        ends = {p: anyone.get_watermark_offsets(TopicPartition(topic, p), timeout=30)[1] for p in parts}
+        new = {p: end for p, end in ends.items() if self._positions.get((topic, p), 0) < end}
+        reader.assign([TopicPartition(topic, p, self._positions.get((topic, p), 0)) for p in new])
+        deadline = time.monotonic() + MARKERS_SECONDS
+        at = dict.fromkeys(new, 0)
+        found: list[tuple[str, Row]] = []
+        while any(at[p] < end for p, end in new.items()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic}: read_committed readers stand at {at}, the ends are {new}")
+            message = reader.poll(0.02)
+            while message is not None:
+                if message.error() is not None:
+                    raise KafkaException(message.error())
+                data = json.loads(message.value() or b"")
+                found.append((data["pipeline"], (data["id"], data["draw"])))
+                message = reader.poll(0)
+            at = {p.partition: max(p.offset, 0) for p in reader.position([TopicPartition(topic, p) for p in new])}
+        reader.unassign()
+        self._records[topic] += found
+        self._positions |= {(topic, p): end for p, end in new.items()}
+
+    def _consumers(self) -> tuple[Consumer, Consumer]:
+        """One that sees everything, and one that is read_committed; kept, since they reconnect by themselves."""
+        if self._readers is None:
+            bootstrap = self._servers.connections()["kafka"]["bootstrap.servers"]
+            plain = {"bootstrap.servers": bootstrap, "group.id": "judge", "enable.auto.commit": False, "log_level": 0}
+            reader = Consumer({**plain, "isolation.level": "read_committed", "fetch.wait.max.ms": 10})
+            self._readers = Consumer({**plain, "isolation.level": "read_uncommitted"}), reader
+        return self._readers
+
+    def _close_consumers(self) -> None:
+        for consumer in self._readers or ():
+            consumer.close()
+        self._readers = None
+
+    def close(self) -> None:
+        """Closes consumers and connections."""
+        self._close_consumers()
+        for connection in self._connections.values():
+            connection._force_close()  # whatever state it is in
+        self._connections.clear()
 
     def sql(self, server: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Past the proxy, by a connection of its own."""
-        with closing(pymysql.connect(**self._servers.mysql_of(server))) as connection, connection.cursor() as cursor:
-            cursor.execute(statement, values or None)
-            return list(cursor.fetchall())
+        """Past the proxy, by a connection of its own, which is made anew after a restart of the server."""
+        for last in (False, True):
+            connection = self._connections.get(server)
+            if connection is None:
+                connection = self._connections[server] = pymysql.connect(**self._servers.mysql_of(server))
+            try:
+                with connection.cursor() as cursor:
+                    cursor.execute(statement, values or None)
+                    return list(cursor.fetchall())
+            except (pymysql.err.OperationalError, pymysql.err.InterfaceError):
+                del self._connections[server]
+                if last:
+                    raise
+        raise AssertionError
 
     # --- what else a sink holds ---
 

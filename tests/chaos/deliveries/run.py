@@ -60,6 +60,7 @@ class Run:
     name: str
     max_delivery_rows: int
     all_done: bool
+    defect: str = ""
     ends: list[End] = field(default_factory=list)
     logs: list[Path] = field(default_factory=list)
 
@@ -83,7 +84,7 @@ class Deliveries:
         self.options, self.console = options, console
         self.report = Report(options.seed, options.kills)
         self._stack = ExitStack()
-        self._pipelines: list[Pipeline] = []
+        self.pipelines: list[Pipeline] = []
         self._current: dict[tuple[str, str], Pipeline] = {}
         self._quiet: dict[str, Quiet] = {}
         self._runs = 0
@@ -100,6 +101,7 @@ class Deliveries:
             self.report.disk = self.servers.store_disk.kind
             self.nursery = self._stack.enter_context(Nursery(self.options.folder / "processes"))
             self.judge = Judge(self.servers)
+            self._stack.callback(self.judge.close)
             self.console.say("MariaDB, MySQL, PostgreSQL and Kafka are ready")
             cards = deck(self.options.seed, self.options.kills, self.options.faults, self.options.targets)
             for draw in cards:
@@ -132,12 +134,15 @@ class Deliveries:
                 return
         self.violation(f"{draw.fault.name} hit unfinished work of {draw.target.name} in none of {REPEATS} tries")
 
-    def round(self, draw: Draw, choice: Choice, quiet: Quiet) -> Struck:
-        """New rows, a process that something befalls, its successors, and what is then there."""
-        pipeline = self._pipeline(draw.target, draw.store)
+    def round(self, draw: Draw, choice: Choice, quiet: Quiet, defect: str = "") -> Struck:
+        """New rows, a process that something befalls, its successors, and what is then there.
+
+        `defect` is one that all these processes have (`tests.chaos.deliveries.defects`).
+        """
+        pipeline = self.pipeline(draw.target, draw.store)
         pipeline.chunks += choice.chunks
         pipeline.rounds += 1
-        run = Run(pipeline, self._next_run(), choice.max_delivery_rows, choice.all_done)
+        run = Run(pipeline, self._next_run(), choice.max_delivery_rows, choice.all_done, defect)
         with ExitStack() as stack:
             first = self._begin(stack)
             run.logs.append(first.log)
@@ -150,7 +155,7 @@ class Deliveries:
                 run.name = self._next_run()
             problems = self._finish(stack, run, 1 if choice.new_run else 2)
             recovered = time.monotonic()
-            verdict = Verdict(problems=problems) if problems else self._look(pipeline)
+            verdict = Verdict(problems=problems) if problems else self.look(pipeline)
             if strike.zombie is not None and verdict.exact:
                 verdict = self._wake(strike.zombie, run)
         if verdict.exact:
@@ -210,13 +215,13 @@ class Deliveries:
             return Verdict(problems=[f"I7: a woken process did not end within {PATIENCE:.0f} s"])
         if run.ends[-1].final:
             return Verdict(problems=[f"I5: a woken process ended for good: {run.ends[-1].text}"])
-        verdict = self._look(pipeline)
+        verdict = self.look(pipeline)
         after = self.judge.rows(pipeline.target, pipeline.name)
         if verdict.exact and any(sorted(after[sink]) != sorted(before[sink]) for sink in before):
             return Verdict(problems=["I5: a woken process has changed rows"])
         return verdict
 
-    def _look(self, pipeline: Pipeline) -> Verdict:
+    def look(self, pipeline: Pipeline) -> Verdict:
         """The judge on one pipeline; and nothing of anybody is left prepared."""
         try:
             verdict = self.judge.judge(pipeline.target, pipeline.store, pipeline.name, pipeline.chunks)
@@ -230,10 +235,10 @@ class Deliveries:
     def quiet(self, target: Target, store: str) -> Quiet:
         """What an undisturbed run of the target does, and how long it takes."""
         if target.name not in self._quiet:
-            pipeline = self._pipeline(target, store)
+            pipeline = self.pipeline(target, store)
             _ = self._undisturbed(pipeline)  # the first one makes ledger, head and token
             trace, seconds = self._undisturbed(pipeline)
-            verdict = self._look(pipeline)
+            verdict = self.look(pipeline)
             if not verdict.exact:
                 raise QuietError(f"after undisturbed runs of {pipeline.name}: {'; '.join(verdict.problems)}")
             names = [point.name for point in trace]
@@ -255,14 +260,14 @@ class Deliveries:
         child.log.unlink()
         return [Point(*point) for point in message["trace"]], seconds
 
-    def _pipeline(self, target: Target, store: str) -> Pipeline:
+    def pipeline(self, target: Target, store: str) -> Pipeline:
         """The pipeline of a target that is under attack now; a new one after some rounds."""
         found = self._current.get((target.name, store))
         if found is None or found.rounds >= ROUNDS:
-            number = len(self._pipelines) + 1
+            number = len(self.pipelines) + 1
             slug = re.sub(r"[^a-z0-9]+", "-", target.name)
             found = Pipeline(f"{slug}-{store}-{number}", target, store)
-            self._pipelines.append(found)
+            self.pipelines.append(found)
             self._current[target.name, store] = found
         return found
 
@@ -284,6 +289,7 @@ class Deliveries:
             "chunks": list(pipeline.chunks),
             "max_delivery_rows": run.max_delivery_rows,
             "all_done": run.all_done,
+            "defect": run.defect,
         }
 
     def _unfinished(self, pipeline: Pipeline) -> list[tuple[int, str]]:
@@ -307,8 +313,8 @@ class Deliveries:
         """All pipelines once more, all topics from their beginning; the sums of what was delivered."""
         self.judge.everything_anew()
         broken = {struck.number for struck in self.report.struck if struck.outcome != "exact"}
-        for pipeline in self._pipelines:
-            verdict = self._look(pipeline)
+        for pipeline in self.pipelines:
+            verdict = self.look(pipeline)
             if not verdict.exact and not broken:
                 self.violation(f"in the end, {pipeline.name}: {'; '.join(verdict.problems)}")
             self.report.checkpoints += len(pipeline.chunks)

@@ -1,0 +1,28 @@
+"""Defects for the package under test, to show that chaos finds what it is there to find. For one process's life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from airflow_ft.core.model import Fence, Plan
+from airflow_ft.sinks.kafka.participant import KafkaParticipant
+from airflow_ft.sinks.kafka.slot import Slot
+from airflow_ft.sinks.kafka.token import Token
+from airflow_ft.sinks.kafka.transaction import Transaction
+
+
+def _send_without_asking_the_token() -> None:
+    def deliver(sink: KafkaParticipant, slot: Slot, plan: Plan, fence: Fence, _: object) -> Token:
+        def work(transaction: Transaction) -> Token:
+            token = slot.read_token(fence)
+            assert token is not None
+            after = sink._send(slot, plan, fence, token, transaction)
+            transaction.commit(after)
+            return after
+
+        return slot.with_producer(fence, work, sink._limits())
+
+    setattr(KafkaParticipant, "_deliver", deliver)  # noqa: B010
+
+
+DEFECTS: Mapping[str, Callable[[], None]] = {"the token is not asked": _send_without_asking_the_token}

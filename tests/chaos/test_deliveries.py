@@ -1,0 +1,134 @@
+"""A small part of `make chaos`: faults over deliveries by a seed; then planted violations, which have to be found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pymysql
+import pytest
+from confluent_kafka import Producer
+
+from tests.chaos.deliveries import judge as judging
+from tests.chaos.deliveries.faults import FAULTS, Choice, Draw
+from tests.chaos.deliveries.judge import Verdict
+from tests.chaos.deliveries.run import Deliveries, Options, Pipeline
+from tests.chaos.deliveries.targets import TARGETS
+from tools.demo.console import Console
+
+SEED = 1
+SLOW = ("kill -9 of Kafka", "kill -9 of MySQL")  # their start takes longer than everything else here
+CHOSEN = [name for name in FAULTS if name not in SLOW]
+AIMS = ["local + transaction", "xa + held", "mariadb parallel"]
+KILLS = 14
+
+pytestmark = [pytest.mark.server, pytest.mark.chaos, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def chaos(servers_folder: Path) -> Iterator[Deliveries]:
+    """After a run in which everything was exact."""
+    deliveries = Deliveries(Options(servers_folder / "chaos", KILLS, SEED, CHOSEN, AIMS), Console())
+    with closing(deliveries):
+        deliveries.run()
+        assert deliveries.report.exact, str(deliveries.report)
+        yield deliveries
+
+
+@pytest.fixture
+def mix(chaos: Deliveries) -> Pipeline:
+    """A pipeline into MariaDB and Kafka, after its faults."""
+    return next(p for p in chaos.pipelines if p.target.name == "local + transaction" and p.chunks)
+
+
+def mariadb(chaos: Deliveries, statement: str, *values: object) -> None:
+    chaos.judge.sql("mariadb", statement, *values)
+
+
+def spoiled(chaos: Deliveries, pipeline: Pipeline) -> Verdict:
+    verdict = chaos.look(pipeline)
+    assert not verdict.exact
+    return verdict
+
+
+def test_a_slice_of_faults_loses_and_doubles_nothing(chaos: Deliveries) -> None:
+    report = chaos.report
+    assert len(report.counted) == KILLS
+    assert len({one.fault for one in report.counted}) == KILLS
+    assert {one.target for one in report.counted} == set(AIMS)
+    assert {one.store for one in report.counted} == {"sqlite", "postgres"}
+    assert json.loads(json.dumps(report.data()))["exact"] is True
+
+
+def test_a_planted_double_and_a_planted_loss_are_found(chaos: Deliveries, mix: Pipeline) -> None:
+    plant = "INSERT INTO rows_local SELECT pipeline, id, draw FROM rows_local WHERE pipeline = %s AND id = 0"
+    mariadb(chaos, plant, mix.name)
+    assert spoiled(chaos, mix).doubled == 1
+    mariadb(chaos, "DELETE FROM rows_local WHERE pipeline = %s AND id = 0 LIMIT 1", mix.name)
+    assert chaos.look(mix).exact
+    mariadb(chaos, "UPDATE rows_local SET pipeline = 'gone' WHERE pipeline = %s AND id = 1", mix.name)
+    assert spoiled(chaos, mix).lost == 1
+    mariadb(chaos, "UPDATE rows_local SET pipeline = %s WHERE pipeline = 'gone'", mix.name)
+    assert chaos.look(mix).exact
+
+
+def test_a_planted_half_delivery_is_found(chaos: Deliveries, mix: Pipeline) -> None:
+    mariadb(chaos, "UPDATE rows_local SET pipeline = 'gone' WHERE pipeline = %s AND id < 1000000", mix.name)
+    assert any(problem.startswith("I3: chunks [0]") for problem in spoiled(chaos, mix).problems)
+    mariadb(chaos, "UPDATE rows_local SET pipeline = %s WHERE pipeline = 'gone'", mix.name)
+    assert chaos.look(mix).exact
+
+
+def test_a_marker_that_was_changed_is_found(chaos: Deliveries, mix: Pipeline) -> None:
+    change = "UPDATE airflow_ft_ledger SET `rows` = `rows` {} 1 WHERE pipeline = %s ORDER BY number DESC LIMIT 1"
+    mariadb(chaos, change.format("+"), mix.name)
+    assert any(problem.startswith("I6") for problem in spoiled(chaos, mix).problems)
+    mariadb(chaos, change.format("-"), mix.name)
+
+
+def test_a_branch_that_is_left_prepared_is_found(chaos: Deliveries, mix: Pipeline) -> None:
+    with closing(pymysql.connect(**chaos.servers.mysql_of("mysql"))) as connection, connection.cursor() as cursor:
+        for statement in ("XA START 'left'", "INSERT INTO rows_xa VALUES ('x', 1, 1)", "XA END 'left'"):
+            cursor.execute(statement)
+        cursor.execute("XA PREPARE 'left'")
+        assert any(problem.startswith("I7: a branch is left") for problem in spoiled(chaos, mix).problems)
+        cursor.execute("XA ROLLBACK 'left'")
+
+
+def test_a_transaction_that_is_left_open_is_found(
+    chaos: Deliveries, mix: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "MARKERS_SECONDS", 1.0)
+    settings = {"bootstrap.servers": chaos.servers.kafka.bootstrap, "transactional.id": "left", "log_level": 0}
+    producer = Producer(settings)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(mix.target.topic("b"), json.dumps({"pipeline": "x", "id": 1, "draw": 1}))
+    producer.flush(30)
+    assert any("read_committed readers stand at" in problem for problem in spoiled(chaos, mix).problems)
+    producer.abort_transaction(30)
+
+
+def test_a_defect_in_the_package_is_found(chaos: Deliveries) -> None:
+    """Every process sends without asking the token: a kill right after the commit has to double rows."""
+    target = TARGETS["local + transaction"]
+    draw = Draw(0, FAULTS["kill -9 at a point"], target, "sqlite")
+    quiet = chaos.quiet(target, "sqlite")
+    committed = [p for p in quiet.trace if (p.when, p.name) == ("after", "kafka-transaction: producer.commit")]
+    choice = Choice(
+        point=committed[-1],  # the one before raises the head
+        fraction=0,
+        chunks=[12],
+        max_delivery_rows=0,
+        all_done=False,
+        new_run=False,
+        skip=0,
+        hours=0,
+        late=False,
+        pause=0,
+    )
+    struck = chaos.round(draw, choice, quiet, "the token is not asked")
+    assert struck.counted
+    assert struck.outcome == "doubled"

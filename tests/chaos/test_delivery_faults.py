@@ -1,0 +1,222 @@
+"""The parts of the deliveries' chaos by themselves: what is drawn, where it strikes, what the judge calls wrong."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+
+from tests.chaos.__main__ import split
+from tests.chaos.deliveries import clock
+from tests.chaos.deliveries.faults import FAULTS, Draw, choose, deck
+from tests.chaos.deliveries.judge import CHUNK, compare
+from tests.chaos.deliveries.points import Point, Points, statement_name
+from tests.chaos.deliveries.proxy import Proxy
+from tests.chaos.deliveries.report import Report, Struck
+from tests.chaos.deliveries.targets import TARGETS
+from tests.integration.kafka_proxy import Fate
+from tools.servers.processes import free_port
+
+TRACE = [
+    Point(when, name, nth)
+    for nth in (1, 2)
+    for name in ("store.publish", "mariadb-xa.prepare", "mariadb-xa: XA PREPARE", "kafka-held.commit")
+    for when in ("before", "after")
+]
+
+
+# --- what is drawn ---------------------------------------------------------------------------------------------------
+
+
+def test_a_seed_repeats_faults_sinks_and_moments() -> None:
+    def drawn(seed: int) -> list[str]:
+        return [f"{draw} {choose(draw, seed, 0, TRACE)}" for draw in deck(seed, 80)]
+
+    assert drawn(7) == drawn(7)
+    assert drawn(7) != drawn(8)
+
+
+def test_a_longer_run_begins_like_a_shorter_one() -> None:
+    assert deck(7, 80)[:30] == deck(7, 30)
+
+
+def test_every_fault_comes_before_any_comes_again_and_fits_its_pipeline() -> None:
+    cards = deck(3, 400)
+    assert {draw.fault.name for draw in cards[: len(FAULTS)]} == set(FAULTS)
+    assert {draw.target.name for draw in cards} == set(TARGETS)
+    assert all(draw.fault.fits(draw.target, draw.store) for draw in cards)
+
+
+def test_another_try_at_a_fault_has_another_moment() -> None:
+    draw = Draw(1, FAULTS["kill -9 at a point"], TARGETS["xa + held"], "sqlite")
+    assert len({str(choose(draw, 7, repeat, TRACE)) for repeat in range(6)}) > 2
+
+
+def test_a_lost_reply_strikes_at_a_call_to_that_server() -> None:
+    draw = Draw(1, FAULTS["lost reply of Kafka"], TARGETS["xa + held"], "sqlite")
+    for repeat in range(10):
+        point = choose(draw, 7, repeat, TRACE).point
+        assert point is not None
+        assert (point.when, point.name) == ("before", "kafka-held.commit")
+
+
+def test_one_of_twenty_faults_is_of_a_whole_pipeline() -> None:
+    assert split(500, None, None) == (475, 25)
+    assert split(500, None, 3) == (497, 3)
+    assert split(3, "pipelines", None) == (0, 3)
+    assert split(3, "deliveries", None) == (3, 0)
+
+
+# --- where it strikes ------------------------------------------------------------------------------------------------
+
+
+def test_a_fault_strikes_once_at_the_nth_call() -> None:
+    struck: list[Point] = []
+    points = Points(Point("after", "store.vote", 2), struck.append)
+    for name in ("store.vote", "store.plan", "store.vote", "store.vote"):
+        points.around(name, lambda: None)
+    assert struck == [Point("after", "store.vote", 2)]
+    assert len(points.trace) == 8
+
+
+def test_a_call_that_fails_has_no_point_after_it() -> None:
+    points = Points(None, lambda _: None)
+    with suppress(ZeroDivisionError):
+        points.around("store.vote", lambda: 1 / 0)
+    assert points.trace == [Point("before", "store.vote", 1)]
+
+
+def test_statements_are_named_without_their_values() -> None:
+    assert statement_name("XA PREPARE 'aft.12.1','ab',1") == "XA PREPARE"
+    assert statement_name("INSERT INTO `d`.`airflow_ft_ledger` VALUES (1)") == "INSERT INTO ledger"
+
+
+def test_the_clock_jumps_and_the_monotonic_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_ft.sinks.kafka import tokens
+
+    for name in ("time", "time_ns"):
+        monkeypatch.setattr(time, name, getattr(time, name))  # put back in the end
+    for name, module in list(sys.modules.items()):
+        if name.startswith("airflow_ft") and getattr(module, "datetime", None) is datetime:
+            monkeypatch.setattr(module, "datetime", datetime)
+    before, true, monotonic = time.time(), datetime.now(UTC), time.monotonic()
+    clock.jump(7200)
+    assert time.time() - before == pytest.approx(7200, abs=600)
+    assert tokens.now() - true > timedelta(hours=1)
+    assert isinstance(true, vars(tokens)["datetime"])
+    assert time.monotonic() - monotonic < 600
+
+
+@contextmanager
+def echo() -> Iterator[tuple[int, list[bytes]]]:
+    """A server that answers each request with itself, and what it was asked."""
+    heard: list[bytes] = []
+
+    def serve(client: socket.socket) -> None:
+        with client:
+            while chunk := client.recv(100):
+                heard.append(chunk)
+                client.sendall(chunk)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while client := listener.accept()[0]:
+                threading.Thread(target=serve, args=(client,), daemon=True).start()
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1], heard
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(("fate", "arrived"), [(Fate.LOSE_REPLY, True), (Fate.LOSE_REQUEST, False)])
+def test_the_proxy_loses_one_request_or_its_reply_and_cuts(fate: Fate, arrived: bool) -> None:
+    port = free_port()
+    with echo() as (target, heard), Proxy(port, target) as proxy:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            proxy.arm(fate, skip=1)
+            client.sendall(b"first")
+            assert client.recv(100) == b"first"
+            before = proxy.struck
+            client.sendall(b"second")
+            assert client.recv(100) == b""
+        assert (before, proxy.struck) == (False, True)
+        assert (b"second" in heard) is arrived
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(b"third")
+            assert client.recv(100) == b"third"
+
+
+def test_the_proxy_outlives_its_server() -> None:
+    port = free_port()
+    with Proxy(port, free_port()):
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+                assert client.recv(100) == b""
+
+
+# --- what the judge calls wrong --------------------------------------------------------------------------------------
+
+ROWS = [(0, 5), (1, 5), (CHUNK, 6)]
+IDS = [id for id, _ in ROWS]
+
+
+def test_the_same_rows_in_every_sink_are_exact() -> None:
+    assert compare(IDS, {"a": ROWS, "b": list(reversed(ROWS))}).exact
+
+
+@pytest.mark.parametrize(
+    ("change", "lost", "doubled", "what"),
+    [
+        (lambda rows: rows[1:], 1, 0, "I2: sink b lacks 1 rows"),
+        (lambda rows: [*rows, rows[0]], 0, 1, "I2: sink b has 1 rows too many"),
+        (lambda rows: [*rows, (99, 5)], 0, 1, "I2: sink b has 1 rows too many"),
+        (lambda rows: [(0, 7), *rows[1:]], 0, 0, "I1: 1 rows of sink b are of another computation"),
+        (lambda rows: rows[:2], 1, 0, "I3: chunks [1] are in some sinks only"),
+    ],
+)
+def test_a_loss_a_double_a_foreign_row_another_draw_and_half_a_delivery_are_found(
+    change: Callable[[list[tuple[int, int]]], list[tuple[int, int]]], lost: int, doubled: int, what: str
+) -> None:
+    verdict = compare(IDS, {"a": ROWS, "b": change(ROWS)})
+    assert (verdict.lost, verdict.doubled) == (lost, doubled)
+    assert any(problem.startswith(what) for problem in verdict.problems), verdict.problems
+
+
+def test_a_report_is_exact_only_when_all_was_done_and_judged() -> None:
+    one = Struck(1, "clock jump", "xa + xa", "sqlite", "before store.plan", "1 STAGED", True, "exact", 0.5)
+    missed = replace(one, counted=False, state="")
+    right = Report(1, 1, struck=[missed, one], judged=True)
+    assert right.exact
+    assert "EXACT: nothing lost" in str(right)
+    sums = right.data()["by_sink"]["xa + xa"]
+    assert (sums["hit"], sums["not counted"], sums["exact"], sums["worst"]) == (1, 1, 1, 0.5)
+    for spoiled in (
+        replace(right, judged=False),
+        replace(right, wanted=2),
+        replace(right, violations=["I2: lost"]),
+        replace(right, interrupted=True),
+        replace(right, struck=[one, replace(one, outcome="doubled")]),
+    ):
+        assert not spoiled.exact
+        assert "NOT EXACT" in str(spoiled)
+
+
+def test_points_within_calls_and_between_them_come_about_equally_often() -> None:
+    draw = Draw(1, FAULTS["kill -9 at a point"], TARGETS["xa + held"], "sqlite")
+    many = [*TRACE, *(Point("before", "mariadb-xa: SELECT", nth) for nth in range(1, 200))]
+    inside = sum(bool((p := choose(draw, 7, repeat, many).point) and p.is_inside) for repeat in range(200))
+    assert 70 < inside < 130
+
+
+def test_numbers_of_a_deck_are_consecutive() -> None:
+    assert all(after.number == before.number + 1 for before, after in pairwise(deck(5, 60)))
