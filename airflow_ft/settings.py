@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow_ft.core.config import QUARANTINE_AFTER, CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.lease import LEASE_SECONDS
 
@@ -53,6 +55,21 @@ def lease_seconds() -> float:
             f"[{SECTION}] lease_seconds is {text!r}.", remedy="give a number of seconds, 1 or more."
         )
     return seconds
+
+
+def quarantine_after() -> timedelta | None:
+    """`[airflow_ft] quarantine_after`: `CheckpointConfig.quarantine_after` of pipelines that do not say it."""
+    text = _read("quarantine_after")
+    if not text:
+        return QUARANTINE_AFTER
+    if text.lower() == "never":
+        return None
+    try:
+        return CheckpointConfig(quarantine_after=timedelta(seconds=float(text))).patience
+    except (ValueError, OverflowError, ConfigurationError):
+        raise ConfigurationError(
+            f"[{SECTION}] quarantine_after is {text!r}.", remedy="give a number of seconds, 0 or more, or 'never'."
+        ) from None
 
 
 def spark_master() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import jsonschema
 import pytest
 
 from airflow_ft import settings
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import ConfigurationError, NotDeliveredError
 from airflow_ft.provider_info import get_provider_info
 
 pytestmark = pytest.mark.airflow
@@ -49,6 +51,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "store": "conn:log",
         "wal_root": "/wal",
         "lease_seconds": "5",
+        "quarantine_after": "90.5",
         "spark_master": "local[1]",
         "spark_conf": '{"spark.ui.enabled": false, "a": 1}',
         "spark_jars": "/jars",
@@ -60,6 +63,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "store": f"sqlite:///{tmp_path}/airflow_ft/ft.db",
         "wal_root": f"{tmp_path}/airflow_ft/wal",
         "lease_seconds": 30.0,
+        "quarantine_after": timedelta(days=1),
         "spark_master": "",
         "spark_conf": {},
         "spark_jars": "",
@@ -67,12 +71,66 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     for name, value in values.items():
         monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{name.upper()}", value)
     given = {name: getattr(settings, name)() for name in values}
-    assert given == {**values, "lease_seconds": 5.0, "spark_conf": {"spark.ui.enabled": "false", "a": "1"}}
+    assert given == {
+        **values,
+        "lease_seconds": 5.0,
+        "quarantine_after": timedelta(seconds=90.5),
+        "spark_conf": {"spark.ui.enabled": "false", "a": "1"},
+    }
+
+
+def test_the_described_defaults_are_those_that_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    for name, option in INFO["config"]["airflow_ft"]["options"].items():
+        monkeypatch.delenv(f"AIRFLOW__AIRFLOW_FT__{name.upper()}", raising=False)
+        without = getattr(settings, name)()
+        monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{name.upper()}", option["default"])
+        assert getattr(settings, name)() == without, name
+
+
+@pytest.mark.parametrize(
+    ("argument", "setting", "expected"),
+    [
+        (CheckpointConfig(), "60", timedelta(minutes=1)),
+        (CheckpointConfig(), "never", None),
+        (CheckpointConfig(), "", timedelta(days=1)),
+        (None, "60", timedelta(minutes=1)),
+        ({"num_retained": 1}, "0", timedelta(0)),
+        (CheckpointConfig(quarantine_after=None), "60", None),
+        (CheckpointConfig(quarantine_after=timedelta(hours=1)), "never", timedelta(hours=1)),
+        ({"quarantine_after": 5}, "no number, but not looked at", timedelta(seconds=5)),
+    ],
+)
+def test_a_pipelines_own_quarantine_after_goes_before_the_setting(
+    argument: Any, setting: str, expected: timedelta | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_ft.operators import confirm
+
+    found: list[CheckpointConfig] = []
+
+    def confirm_step(run: Any, config: CheckpointConfig, *others: Any) -> Any:
+        found.append(config)
+        raise NotDeliveredError("enough")
+
+    monkeypatch.setattr("airflow_ft.core.steps.confirm_step", confirm_step)
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__QUARANTINE_AFTER", setting)
+    task = confirm.ConfirmOperator(task_id="confirmed", pipeline="orders", checkpointing=argument)
+    with pytest.raises(NotDeliveredError):
+        task.step(None, {})  # type: ignore[arg-type]
+    assert [config.quarantine_after for config in found] == [expected]
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("lease_seconds", "soon"), ("lease_seconds", "0"), ("spark_conf", "spark.a=b"), ("spark_conf", "[1]")],
+    [
+        ("lease_seconds", "soon"),
+        ("lease_seconds", "0"),
+        ("quarantine_after", "a day"),
+        ("quarantine_after", "-1"),
+        ("quarantine_after", "nan"),
+        ("spark_conf", "spark.a=b"),
+        ("spark_conf", "[1]"),
+    ],
 )
 def test_an_option_that_makes_no_sense_is_named(option: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{option.upper()}", value)

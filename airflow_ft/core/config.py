@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError
@@ -23,6 +24,17 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
+class Unset(Enum):
+    """The value of what nobody has set, where None already means something."""
+
+    UNSET = "unset"
+
+
+UNSET = Unset.UNSET
+QUARANTINE_AFTER = timedelta(days=1)
+"""Where neither pipeline nor `[airflow_ft] quarantine_after` says anything."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
     """How a pipeline's checkpoints are made and kept (names as in Flink's CheckpointConfig).
@@ -33,12 +45,13 @@ class CheckpointConfig:
         checkpoint is delivered alone). 0: each checkpoint by itself.
     quarantine_after: a checkpoint that has been in doubt for this long, although its sinks answer, is QUARANTINED: kept
         whole for a person, nothing later is delivered, every gate stays closed. None: it is tried again for ever.
+        Not given: `[airflow_ft] quarantine_after`, which is a day by default.
     """
 
     timeout: timedelta = field(default=timedelta(minutes=10))
     num_retained: int = 3
     max_delivery_rows: int = 1_000_000
-    quarantine_after: timedelta | None = field(default=timedelta(days=1))
+    quarantine_after: timedelta | Unset | None = UNSET
 
     def __post_init__(self) -> None:
         if not isinstance(self.timeout, timedelta) or self.timeout < timedelta(seconds=1):
@@ -55,20 +68,27 @@ class CheckpointConfig:
                 remedy="give a whole number of rows from 0 (0: every checkpoint is delivered by itself).",
             )
         after = self.quarantine_after
-        if after is not None and (not isinstance(after, timedelta) or after < timedelta(0)):
+        if after not in (None, UNSET) and (not isinstance(after, timedelta) or after < timedelta(0)):
             raise ConfigurationError(
                 f"CheckpointConfig.quarantine_after is {after!r}.", remedy="give a timedelta, or None for never."
             )
 
+    @property
+    def patience(self) -> timedelta | None:
+        """`quarantine_after` as it counts: the built-in default where nobody has set it."""
+        return QUARANTINE_AFTER if isinstance(self.quarantine_after, Unset) else self.quarantine_after
+
     def to_json(self) -> dict[str, Any]:
-        """Plain data; times in seconds."""
-        after = self.quarantine_after
-        return {
+        """Plain data; times in seconds. What is not set is left out."""
+        settings: dict[str, Any] = {
             "timeout": self.timeout.total_seconds(),
             "num_retained": self.num_retained,
             "max_delivery_rows": self.max_delivery_rows,
-            "quarantine_after": None if after is None else after.total_seconds(),
         }
+        if not isinstance(self.quarantine_after, Unset):
+            after = self.quarantine_after
+            settings["quarantine_after"] = None if after is None else after.total_seconds()
+        return settings
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CheckpointConfig:

@@ -235,7 +235,7 @@ def confirm_step(
     """
     store, pipeline = context.store, context.pipeline
     store.register(pipeline)
-    quarantine_unresolved(store, pipeline, context.participants, config.quarantine_after)
+    quarantine_unresolved(store, pipeline, context.participants, config.patience)
     row = store.run(pipeline, context.run)
     numbers = store.run_checkpoints(pipeline, context.run)
     problems = [_problem(checkpoint) for checkpoint in context.unsettled()]

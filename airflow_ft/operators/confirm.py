@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
 from airflow_ft.assets import pipeline_asset
 from airflow_ft.core import steps
-from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.config import UNSET, CheckpointConfig
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.recover import emit
@@ -27,7 +28,7 @@ class ConfirmOperator(CheckpointOperator):
 
     Args:
         sources: specifications by name: the consumer groups of `KafkaSource(group_id=...)` follow what is confirmed.
-        checkpointing: how much is retained.
+        checkpointing: how much is retained, and when what cannot be settled is QUARANTINED.
         wal_root: folder of the write-ahead log; None: `[airflow_ft] wal_root`.
         emit_asset: whether the asset is updated.
 
@@ -61,6 +62,8 @@ class ConfirmOperator(CheckpointOperator):
         from airflow_ft.wal.retention import WalArchive
 
         config = CheckpointConfig.from_json(self.checkpointing)
+        if config.quarantine_after is UNSET:
+            config = replace(config, quarantine_after=settings.quarantine_after())
         archive = WalArchive(self.wal_root or settings.wal_root())
         progress = GroupOffsets(rebuild(self._source_classes, self.sources), task_connections)
         confirmation = steps.confirm_step(run, config, archive, progress)

@@ -104,6 +104,7 @@ def test_nothing_is_kept_while_somebody_is_at_work(world: World) -> None:
 
 
 def test_the_setting_survives_json() -> None:
+    assert CheckpointConfig.from_json(CheckpointConfig().to_json()) == CheckpointConfig()
     for after in (None, timedelta(0), timedelta(hours=3)):
         config = CheckpointConfig(quarantine_after=after)
         assert CheckpointConfig.from_json(config.to_json()) == config
