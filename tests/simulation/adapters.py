@@ -17,7 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import airflow_ft.sinks.kafka.participant
+import airflow_ft.sinks.kafka.held
 import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before names in them are replaced
 from airflow_ft.core import lease
 from airflow_ft.core.errors import DeclinedError
@@ -34,6 +34,7 @@ class Running:
     def __init__(self) -> None:
         self.kernel = Kernel(lambda *_: None)
         self.connect: Callable[[str], Any] = lambda _: None
+        self.admin: Callable[[str], Any] = lambda _: None
         self.names = itertools.count(1)
         self.declines: dict[int, int] = {}  # item -> how many votes on it are still refused
 
@@ -169,6 +170,10 @@ def product_over_models() -> Iterator[Running]:
         "check_rows": RUNNING.judge_records,
         "client_limits": lambda *_: {"message.max.bytes": 1_000_000},
         "RecordEncoder": ModelEncoder,
+        "ThreadPoolExecutor": OneByOne,
+        "longest_transaction": lambda _: 900_000,
+        "client_settings": lambda settings: {"conn_id": settings.conn_id},
+        "KafkaAdminClient": lambda conn_id, **_: RUNNING.admin(conn_id),
     }
     core = {"threading": threading, "uuid": names, "take_epoch": take}
     places = [(lease, core), *_modules("mysql", mysql), *_modules("kafka", kafka)]

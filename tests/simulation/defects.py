@@ -6,10 +6,8 @@ participant, Spark's side) the model is changed. `laws` are the invariants whose
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
@@ -26,14 +24,12 @@ from airflow_ft.sinks.mysql.ledger import Ledger, Marker
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.store import staging
 from airflow_ft.store.writing import PipelineWrite
+from tests.simulation.defect import NAMED, Change, defect, everywhere
 from tests.simulation.kernel import Act, Deviation
 from tests.simulation.model_store import ModelStore
-from tests.simulation.scenarios import ALL, ONE_ITEM
-from tests.simulation.two_phase import TwoPhaseParticipant
-from tests.simulation.world import Scenario, World
+from tests.simulation.scenarios import ONE_ITEM
+from tests.simulation.world import World
 
-Change = Callable[[Any, str, Any], None]
-NAMED = {scenario.name: scenario for scenario in ALL}
 BOTH, KAFKA = NAMED["MySQL decides, Kafka follows"], NAMED["Kafka alone: the store decides"]
 TWO_PHASE = NAMED["two-phase and Kafka: the store decides"]
 PREPARED = NAMED["MySQL decides, two-phase prepared"]
@@ -42,60 +38,6 @@ CARRIED = NAMED["a person aborts, the rows are carried"]
 GIVEN_UP = NAMED["a stage that was given up beside its delivery"]
 DECLINED = Deviation("A1", 1, Act.EVENT, "prepare declines item 1")
 S = CheckpointState
-
-
-@dataclass(frozen=True)
-class Defect:
-    """A rule switched off; `scenario` is where that shows, within so many random `schedules`.
-
-    With `pairs` the schedules are those of a zombie beside its successor, all of them, after `before`.
-    """
-
-    name: str
-    scenario: Scenario
-    laws: frozenset[str]
-    make: Callable[[Change], None]
-    real_store: bool
-    schedules: int
-    pairs: bool
-    before: tuple[Deviation, ...]
-
-    @contextmanager
-    def made(self) -> Iterator[None]:
-        """The defect is there inside this block."""
-        with ExitStack() as stack:
-            self.make(lambda target, name, value: stack.enter_context(patch.object(target, name, value)))
-            yield
-
-
-DEFECTS: list[Defect] = []
-
-
-def defect(
-    scenario: Scenario,
-    laws: str,
-    *,
-    real_store: bool = False,
-    schedules: int = 4000,
-    pairs: bool = False,
-    before: tuple[Deviation, ...] = (),
-) -> Callable[[Callable[[Change], None]], Callable[[Change], None]]:
-    """Registers a defect under its function's name."""
-
-    def register(make: Callable[[Change], None]) -> Callable[[Change], None]:
-        name = make.__name__.replace("_", " ")
-        DEFECTS.append(Defect(name, scenario, frozenset(laws.split()), make, real_store, schedules, pairs, before))
-        return make
-
-    return register
-
-
-def everywhere(change: Change, function: Callable[..., Any], other: Any) -> None:
-    """Replaces a function of the product in every module that has imported it."""
-    known = str(getattr(function, "__name__", ""))
-    for name, module in list(sys.modules.items()):
-        if name.startswith("airflow_ft.") and getattr(module, known, None) is function:
-            change(module, known, other)
 
 
 # --- markers and heads: MySQL ------------------------------------------------------------------------------------
@@ -198,10 +140,10 @@ def absent_taken_as_committed(change: Change) -> None:
             return None
 
     change(ServerParticipant, "commit", swallow)
-    change(ServerParticipant, "proof", lambda self, plan: read(self, plan) or _invented(self, plan))
+    change(ServerParticipant, "proof", lambda self, plan: read(self, plan) or invented(self, plan))
 
 
-def _invented(sink: Any, plan: Any) -> Proof:
+def invented(sink: Any, plan: Any) -> Proof:
     name = sink._plan.name
     counts = {s: sum(segment.rows.get(s, 0) for segment in plan.segments) for s in plan.participant(name).sinks}
     return Proof(name, plan.number, Outcome.COMMITTED, plan.digest, 1, counts)
@@ -282,7 +224,7 @@ def token_at_or_above_taken_for_delivered(change: Change) -> None:
 
     everywhere(change, judge, above)
     change(tokens.Token, "delivery", lambda self, number: tokens.Delivery(number, _digest_of(self), {"copies": 1}))
-    change(KafkaParticipant, "proof", lambda self, plan: _invented(self, plan))
+    change(KafkaParticipant, "proof", lambda self, plan: invented(self, plan))
 
 
 def _digest_of(token: Any) -> str:
@@ -300,7 +242,7 @@ def failed_commit_swallowed_and_confirmed_without_proof(change: Change) -> None:
             return None
 
     change(KafkaParticipant, "commit", swallow)
-    change(KafkaParticipant, "proof", lambda self, plan: _invented(self, plan))
+    change(KafkaParticipant, "proof", lambda self, plan: invented(self, plan))
 
 
 # --- decisions ---------------------------------------------------------------------------------------------------
@@ -337,19 +279,6 @@ def decision_that_counts_no_attempts(change: Change) -> None:
         return self._move(row, S.COMMITTING)
 
     change(ModelStore, "decide", whatever)
-
-
-@defect(TWO_PHASE, "I3", schedules=30000)
-def branches_of_newer_attempts_rolled_back_too(change: Change) -> None:
-    """Hole 8: a sweep that does not ask who prepared a branch ends its successor's."""
-
-    def sweep(self: TwoPhaseParticipant, plan: Any, fence: Fence) -> None:
-        for branch in self._ask("XA RECOVER", lambda: list(self._server.branches.values()), writes=False):
-            if branch.number == plan.number:
-                xid = branch.xid
-                self._ask(f"XA ROLLBACK {xid}", lambda xid=xid: self._server.roll_back(xid))  # type: ignore[misc]
-
-    change(TwoPhaseParticipant, "_roll_back_older", sweep)
 
 
 @defect(NAMED["a person aborts what is prepared"], "I7")

@@ -6,6 +6,7 @@ confluent_kafka. What the model claims is compared with a real broker in `test_m
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -30,7 +31,9 @@ class Transactional:
     """What the coordinator knows of a transactional id, and of the group of the same name."""
 
     name: str
+    producer_id: int
     epoch: int = -1
+    ended: tuple[int, bool] | None = None  # the epoch whose transaction ended last, and whether it was committed
     owner: Process | None = None
     ongoing: bool = False
     pending: list[tuple[str, Item]] = field(default_factory=list)
@@ -59,13 +62,14 @@ class KafkaCluster:
         self.commits: list[EndedTransaction] = []
 
     def known(self, name: str) -> Transactional:
-        return self.ids.setdefault(name, Transactional(name))
+        return self.ids.setdefault(name, Transactional(name, 1000 + len(self.ids)))
 
     def init(self, name: str) -> int:
         """InitProducerId: fences every other producer of the id, and aborts what it left open."""
         state = self.known(name)
         self._abort(state)
         state.epoch += 1
+        state.ended = None
         state.owner = self.kernel.current
         return state.epoch
 
@@ -89,8 +93,27 @@ class KafkaCluster:
     def commit(self, name: str, epoch: int) -> None:
         """EndTxn(commit): the records and the offset of the transaction become visible together."""
         state = self._mine(name, epoch)
-        if not state.ongoing:
-            return
+        if state.ongoing:
+            self._commit(state)
+            state.ended = None  # the coordinator answers a repetition of version 5 only
+
+    def end(self, name: str, producer_id: int, epoch: int, *, commit: bool) -> int:
+        """EndTxn version 5 by whoever knows the identity: the error code. It raises the epoch, which shuts out all."""
+        state = self.ids.get(name)
+        if state is None or state.producer_id != producer_id:
+            return KafkaError.INVALID_PRODUCER_ID_MAPPING
+        if state.ongoing and state.epoch == epoch:
+            if commit:
+                self._commit(state)
+            else:
+                self._abort(state)
+            state.epoch += 1
+            return KafkaError.NO_ERROR
+        if not state.ongoing and state.ended is not None and state.ended[0] == epoch:
+            return KafkaError.NO_ERROR if state.ended[1] is commit else KafkaError.INVALID_TXN_STATE
+        return KafkaError.INVALID_TXN_STATE if state.epoch == epoch else KafkaError.PRODUCER_FENCED
+
+    def _commit(self, state: Transactional) -> None:
         before = state.offset
         if state.pending_offset is not None:
             state.offset = state.pending_offset
@@ -98,12 +121,15 @@ class KafkaCluster:
         for topic, item in state.pending:
             self.visible.setdefault(topic, []).append(item)
         self._abort(state)
+        state.ended = (state.epoch, True)
 
     def abort(self, name: str, epoch: int) -> None:
         """EndTxn(abort)."""
         self._abort(self._mine(name, epoch))
 
     def _abort(self, state: Transactional) -> None:
+        if state.ongoing:
+            state.ended = (state.epoch, False)
         state.ongoing = False
         state.pending = []
         state.pending_offset = None
@@ -132,9 +158,10 @@ class KafkaCluster:
 class ModelProducer:
     """See `confluent_kafka.Producer`. Records leave when `flush` is called."""
 
-    def __init__(self, cluster: KafkaCluster, name: str) -> None:
+    def __init__(self, cluster: KafkaCluster, name: str, tell: Callable[[str], None] | None = None) -> None:
         self._cluster = cluster
         self._name = name
+        self._tell = tell  # the callback of librdkafka's statistics
         self._epoch = -2
         self._buffer: list[tuple[str, Item, Any]] = []
 
@@ -148,6 +175,9 @@ class ModelProducer:
         self._buffer.append((topic, value, on_delivery))
 
     def poll(self, timeout: float) -> int:
+        if self._tell is not None:
+            eos = {"producer_id": self._cluster.known(self._name).producer_id, "producer_epoch": self._epoch}
+            self._tell(json.dumps({"eos": eos}))
         return 0
 
     def flush(self, timeout: float) -> int:
@@ -235,7 +265,7 @@ class ModelClients(KafkaClients):
     def producer(
         self, transactional_id: str, limits: Mapping[str, Any], strategy: Mapping[str, Any] | None = None
     ) -> Any:
-        return ModelProducer(self._cluster, transactional_id)
+        return ModelProducer(self._cluster, transactional_id, (strategy or {}).get("stats_cb"))
 
     def consumer(self, group: str, isolation: str = "read_committed") -> Any:
         return ModelConsumer(self._cluster, group, stable=isolation == "read_committed")

@@ -235,6 +235,8 @@ class MySqlServer:
         for key, row in [] if statement.maximum else found[: statement.limit]:
             if locking:
                 self.lock(connection, name, key, shared=statement.shared)
+            if key not in table:
+                continue  # it was another's, who has ended
             if statement.verb == "UPDATE":
                 assert statement.values is not None
                 changed = dict(zip(statement.columns, statement.values(row, args), strict=True))

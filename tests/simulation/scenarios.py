@@ -51,6 +51,18 @@ BRANCHED = (
     Scenario("upsert and parallel, side by side", {**_UPSERT, "lines": ("parallel", "mysql")}, parallel=True),
 )
 
+_HELD = {"held": ("held", "log")}
+HELD = Scenario("held alone", _HELD, events=LOG)
+HOLDING = (
+    HELD,
+    Scenario("MySQL decides, held follows", {**_MYSQL, **_HELD}, events=DB + LOG),
+    Scenario("xa and held", {**_XA, **_HELD}, events=MARIA + LOG),
+    Scenario("two clusters, one holds", {**_HELD, "copies": ("kafka", "other")}, runs=(1, 2), events=LOG),
+    replace(HELD, name="held, side by side", parallel=True, runs=(1, 2)),
+    replace(HELD, name="held, two runs at once", concurrent=True, runs=(1, 2)),
+    replace(HELD, name="held, a person aborts", person="abort carried", runs=(2, 3)),
+)
+
 SCENARIOS = (
     BOTH,
     KAFKA,
@@ -86,7 +98,7 @@ FORGETTING = replace(
     BOTH, name="Kafka forgets its tokens", runs=(1, 2), events=("log forgets its tokens",), may_halt=True
 )
 
-ALL = (*SCENARIOS, *BRANCHED, RESTORED, FORGETTING)
+ALL = (*SCENARIOS, *BRANCHED, *HOLDING, RESTORED, FORGETTING)
 
 
 def scenario_of(seed: int) -> Scenario:

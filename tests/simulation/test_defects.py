@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+import tests.simulation.branch_defects
+import tests.simulation.defects
+import tests.simulation.held_defects  # noqa: F401  they register what they hold
 from tests.simulation.adapters import Running
-from tests.simulation.defects import DEFECTS, Defect
+from tests.simulation.defect import DEFECTS, Defect
 from tests.simulation.search import first_pair, first_violation, tell
 
 SEED = 1

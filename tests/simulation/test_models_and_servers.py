@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, cast
 
 import pymysql
 import pytest
@@ -19,11 +19,14 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, Consumer, KafkaErr
 from airflow_ft.core.model import Fence, Outcome, Plan, Segment
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings, is_fenced
+from airflow_ft.sinks.kafka.transaction import ProducerIdentity, _Statistics
+from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 from airflow_ft.sinks.mysql.failures import Meaning, meaning
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.xid import Xid, recover
 from tests.simulation.kafka_broker import KafkaCluster, ModelClients
+from tests.simulation.kafka_coordinator import ModelAdmin
 from tests.simulation.kernel import Blocked, Kernel
 from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_session import ModelSession
@@ -331,6 +334,31 @@ KAFKA_SCRIPTS: dict[str, list[Step]] = {
         ("P", "init"), ("P", "begin"), ("P", "offset", 1), ("P", "commit"), ("P", "begin"), ("P", "offset", 2),
         ("R", "committed"), ("R", "unstable"), ("P", "commit"), ("R", "committed"),
     ],
+    "a_transaction_is_committed_by_whoever_knows_its_producer": [
+        ("P", "init"), ("P", "begin"), ("P", "send", "one"), ("P", "offset", 1), ("P", "identity", "first"),
+        ("C", "describe"), ("R", "committed"), ("C", "end", "first", True), ("R", "committed"), ("R", "read"),
+        ("C", "describe"), ("C", "end", "first", True), ("C", "end", "first", False), ("R", "committed"),
+    ],
+    "who_was_ended_by_another_is_shut_out": [
+        ("P", "init"), ("P", "begin"), ("P", "send", "one"), ("P", "offset", 1), ("P", "identity", "first"),
+        ("C", "end", "first", True), ("P", "offset", 2), ("R", "committed"), ("R", "read"),
+    ],
+    "an_aborted_transaction_is_gone": [
+        ("P", "init"), ("P", "begin"), ("P", "send", "one"), ("P", "offset", 1), ("P", "identity", "first"),
+        ("C", "end", "first", False), ("C", "describe"), ("C", "end", "first", True), ("C", "end", "first", False),
+        ("R", "committed"), ("R", "read"),
+    ],
+    "an_identity_names_no_later_transaction": [
+        ("P", "init"), ("P", "begin"), ("P", "send", "one"), ("P", "offset", 1), ("P", "identity", "first"),
+        ("Q", "init"), ("C", "describe"), ("C", "end", "first", True), ("Q", "begin"), ("Q", "send", "two"),
+        ("Q", "offset", 2), ("Q", "identity", "second"), ("C", "end", "first", True), ("C", "end", "first", False),
+        ("C", "describe"), ("C", "end", "second", True), ("R", "committed"), ("R", "read"), ("C", "end", "first", True),
+    ],
+    "what_its_own_producer_has_committed_is_gone": [
+        ("P", "init"), ("P", "begin"), ("P", "send", "one"), ("P", "offset", 1), ("P", "identity", "first"),
+        ("P", "commit"), ("C", "end", "first", True), ("R", "committed"), ("R", "read"),
+    ],
+    "nothing_is_known_of_an_id_that_was_never_used": [("C", "describe"), ("C", "unknown")],
 }  # fmt: skip
 
 
@@ -344,6 +372,9 @@ class KafkaScript:
         self._read = read
         self._group = f"airflow_ft.{uuid.uuid4().hex}"
         self._producers: dict[str, Any] = {}
+        self._tellers: dict[str, Any] = {}
+        self._identities: dict[str, ProducerIdentity] = {}
+        self._coordinator = TransactionCoordinator(clients)
 
     def play(self, script: Sequence[Step], expected: Sequence[Any] = ()) -> list[Any]:
         answers: list[Any] = []
@@ -375,8 +406,12 @@ class KafkaScript:
             finally:
                 consumer.close()
             return None if found.offset == OFFSET_INVALID else (found.offset, found.metadata)
+        if who == "C":
+            return self._coordinate(what, *args)
         if what == "init":
-            self._producers[who] = self._clients.producer(self._group, {})
+            teller = self._tellers[who] = _Statistics()
+            told = {"statistics.interval.ms": 100, "stats_cb": teller}
+            self._producers[who] = self._clients.producer(self._group, {}, told)
         producer = self._producers[who]
         match what:
             case "init":
@@ -401,7 +436,28 @@ class KafkaScript:
                 producer.commit_transaction(20.0)
             case "abort":
                 producer.abort_transaction(20.0)
+            case "identity":
+                deadline = time.monotonic() + 20
+                while (identity := self._tellers[who].identity) is None:
+                    producer.poll(0.05)
+                    assert time.monotonic() < deadline, "librdkafka does not tell who the producer is"
+                self._identities[args[0]] = identity
         return None
+
+    def _coordinate(self, what: str, *args: Any) -> object:
+        match what:
+            case "end":
+                return self._coordinator.end(self._group, self._identities[args[0]], commit=args[1])
+            case "unknown":
+                return self._coordinator.end(self._group, ProducerIdentity(987654, 0), commit=True)
+            case _:
+                deadline = time.monotonic() + 20
+                while (found := self._coordinator.describe(self._group)) is not None and "Prepare" in found.state:
+                    assert time.monotonic() < deadline, "the markers are never written"
+                if found is None:
+                    return None
+                who = [name for name, known in self._identities.items() if known == found.producer]
+                return (found.state, who, sorted({topic for topic, _ in found.partitions} & {self._topic}) != [])
 
 
 @pytest.mark.parametrize("name", list(KAFKA_SCRIPTS))
@@ -410,6 +466,7 @@ def test_kafka_does_what_its_model_does(kafka: Kafka, topic_factory: Callable[..
     model = KafkaScript(
         ModelClients(cluster), "t", "tokens", lambda: [str(item) for item in cluster.visible.get("t", [])]
     )
+    model._coordinator._client = cast(Any, ModelAdmin(cluster))
     info = ConnectionInfo("log", "kafka", extra={"bootstrap.servers": kafka.bootstrap, "airflow_ft_timeout": 20})
     clients = KafkaClients(KafkaSettings.from_connection(info))
     topic, token_topic = topic_factory(1), topic_factory(1)

@@ -25,6 +25,7 @@ from airflow_ft.core.steps import (
     require_active,
     take_turn,
 )
+from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.participant import KafkaParticipant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.participant import STRATEGIES
@@ -32,6 +33,7 @@ from airflow_ft.sinks.mysql.spec import BRANCHED, MySqlSink
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.adapters import Running
 from tests.simulation.kafka_broker import KafkaCluster, ModelClients
+from tests.simulation.kafka_coordinator import ModelAdmin
 from tests.simulation.kernel import Chooser, Kernel, Process, Violation
 from tests.simulation.laws import PIPELINE, Laws
 from tests.simulation.memory_database import RealStore
@@ -87,6 +89,7 @@ class Scenario:
                 table=f"shop.{sink}", conn_id=conn, strategy="upsert", key_columns=["id"], version_column="version"
             ),
             "kafka": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn),
+            "held": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn, strategy="held"),
             "two-phase": lambda sink, conn: TwoPhaseSink(conn_id=conn),
         }
         return plan_delivery({sink: makers[kind](sink, conn) for sink, (kind, conn) in self.sinks.items()})
@@ -127,7 +130,8 @@ class World:
     ) -> None:
         self.scenario = scenario
         self.kernel = kernel = Kernel(choose, telling=telling)
-        running.kernel, running.connect, running.names = kernel, self._connect, itertools.count(1)
+        running.kernel, running.names = kernel, itertools.count(1)
+        running.connect, running.admin = self._connect, self._admin
         self._declines = running.declines = dict[int, int]()
         store: Any = RealStore(lambda: int(kernel.clock * 1e6) + kernel.steps) if real_store else ModelStore()
         self._log = store
@@ -309,13 +313,19 @@ class World:
             info = ConnectionInfo(plan.name, "mysql", schema="shop")
             return STRATEGIES[plan.strategy](plan, sinks, info, self.wal, LIMITS)
         if isinstance(server, KafkaCluster):
-            return KafkaParticipant(plan, self._clients[plan.name], self.wal)
+            kind = HeldParticipant if plan.strategy == "held" else KafkaParticipant
+            return kind(plan, self._clients[plan.name], self.wal)
         return TwoPhaseParticipant(plan, server, self.wal)
 
     def _connect(self, conn_id: str) -> ModelSession:
         server = self.servers[conn_id]
         assert isinstance(server, MySqlServer)
         return ModelSession(server, LIMITS)
+
+    def _admin(self, conn_id: str) -> ModelAdmin:
+        server = self.servers[conn_id]
+        assert isinstance(server, KafkaCluster)
+        return ModelAdmin(server)
 
     def _died(self, process: Process) -> None:
         for server in self.servers.values():
