@@ -119,6 +119,7 @@ def test_a_defect_in_the_package_is_found(chaos: Deliveries) -> None:
     committed = [p for p in quiet.trace if (p.when, p.name) == ("after", "kafka-transaction: producer.commit")]
     choice = Choice(
         point=committed[-1],  # the one before raises the head
+        before=None,
         fraction=0,
         chunks=[12],
         max_delivery_rows=0,

@@ -12,6 +12,8 @@ from tests.chaos.deliveries.targets import MYSQL_FAMILY, STORES, TARGETS, Target
 
 SERVERS = ("mariadb", "mysql", "postgres", "kafka")
 NAMES = {"mariadb": "MariaDB", "mysql": "MySQL", "postgres": "PostgreSQL", "kafka": "Kafka"}
+# Calls that send Kafka a request which changes something: what is lost of the others is just asked again.
+_WRITES = (".prepare", ".commit", "producer.init", "producer.flush", "producer.write", "coordinator.end")
 HOURS = (-30, -7, -1, 1, 7, 20)  # below a day: after that a checkpoint in doubt would be quarantined, as it should
 
 
@@ -33,7 +35,8 @@ class Kind(Enum):
 class Fault:
     """`server`: whom it is about, if anybody. `at_random`: at a random moment rather than at a named point.
 
-    `weight`: how often it comes, compared with others.
+    `weight`: how often it comes, compared with others. `in_recovery`: a process was killed at a named point before, and
+    the fault befalls its successor.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Fault:
     weight: int
     server: str = ""
     at_random: bool = False
+    in_recovery: bool = False
 
     def fits(self, target: Target, store: str) -> bool:
         """Whether it can befall this pipeline."""
@@ -61,7 +65,10 @@ class Fault:
                 return [p for p in trace if not p.is_inside]
             case Kind.LOST_REPLY | Kind.LOST_REQUEST | Kind.RESTART:
                 mine = "store." if self.server == "postgres" else f"{self.server}-"
-                return [p for p in trace if p.name.startswith(mine) and p.when == "before"]
+                found = [p for p in trace if p.name.startswith(mine) and p.when == "before"]
+                if self.server == "kafka" and self.kind is not Kind.RESTART:
+                    return [p for p in found if p.name.endswith(_WRITES)]
+                return found
             case _:
                 return list(trace)
 
@@ -70,8 +77,10 @@ def _faults() -> list[Fault]:
     return [
         Fault("kill -9 at a point", Kind.KILL, 24),
         Fault("kill -9 at random", Kind.KILL, 10, at_random=True),
+        Fault("kill -9 in recovery", Kind.KILL, 8, at_random=True, in_recovery=True),
         Fault("zombie at a point", Kind.ZOMBIE, 12),
         Fault("zombie at random", Kind.ZOMBIE, 5, at_random=True),
+        Fault("zombie in recovery", Kind.ZOMBIE, 4, at_random=True, in_recovery=True),
         *(Fault(f"kill -9 of {NAMES[s]}", Kind.RESTART, 3, s) for s in SERVERS),
         *(Fault(f"lost reply of {NAMES[s]}", Kind.LOST_REPLY, 4, s) for s in SERVERS),
         *(Fault(f"lost request to {NAMES[s]}", Kind.LOST_REQUEST, 2, s) for s in SERVERS),
@@ -117,9 +126,13 @@ def deck(seed: int, count: int, faults: Sequence[str] = (), targets: Sequence[st
 
 @dataclass(frozen=True)
 class Choice:
-    """How one try at a fault is carried out; `fraction` of a quiet run's time is when a random moment comes."""
+    """How one try at a fault is carried out; `fraction` of a quiet run's time is when a random moment comes.
+
+    `before`: where the process was killed whose successor it befalls.
+    """
 
     point: Point | None
+    before: Point | None
     fraction: float
     chunks: Sequence[int]
     max_delivery_rows: int
@@ -131,7 +144,10 @@ class Choice:
     pause: float
 
     def __str__(self) -> str:
-        return str(self.point) if self.point is not None else f"after {self.fraction:.2f} of a quiet run"
+        if self.point is not None:
+            return str(self.point)
+        moment = f"after {self.fraction:.2f} of a quiet run"
+        return f"{moment}, after a kill {self.before}" if self.before is not None else moment
 
 
 def choose(draw: Draw, seed: int, repeat: int, trace: Sequence[Point]) -> Choice:
@@ -143,17 +159,20 @@ def choose(draw: Draw, seed: int, repeat: int, trace: Sequence[Point]) -> Choice
     points = draw.fault.points(trace)
     inside = source.random() < 0.5
     fitting = [p for p in points if p.is_inside == inside] or points
-    fraction = source.uniform(0.05, 1.0)
-    point = None if draw.fault.at_random or not fitting else source.choice(fitting)
+    # What is recovered may be little, and a call may make few requests: later tries strike earlier.
+    fraction = source.uniform(0.05, 1.0 / (1 + repeat // 2))
+    drawn = source.choice(fitting) if fitting else None
+    point = None if draw.fault.at_random else drawn
     sizes = [source.choice((7, 12, 40, 3000)) for _ in range(source.choice((1, 1, 2)))]
     return Choice(
         point=point,
+        before=drawn if draw.fault.in_recovery else None,
         fraction=fraction,
         chunks=sizes,
         max_delivery_rows=source.choice((0, 1_000_000)),
         all_done=source.random() < 0.5,
         new_run=source.random() < 0.25,
-        skip=0 if point is not None and point.is_inside else source.randrange(4),
+        skip=0 if point is not None and point.is_inside else source.randrange(max(1, 4 - repeat)),
         hours=source.choice(HOURS),
         late=source.random() < 0.5,
         pause=source.uniform(0, 0.05),

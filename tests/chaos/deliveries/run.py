@@ -6,7 +6,7 @@ import itertools
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,8 +23,9 @@ from tests.chaos.deliveries.targets import Target
 from tools.demo.console import Console
 
 STUCK = 120.0  # seconds after which a pipeline that is not finished does not progress (I7)
-REPEATS = 6  # moments that are tried for one fault
+REPEATS = 10  # moments that are tried for one fault
 ROUNDS = 8  # of a pipeline; then a new one begins with its first checkpoint
+SQLITE_LOCKED = "another process holds its write lock"
 ENOUGH = 5  # violations after which nothing is to be learnt any more
 FIRST_WRITE, LAST_WRITE = "store.trigger", "store.finalise"  # between them something is unfinished
 
@@ -144,19 +145,21 @@ class Deliveries:
         pipeline.rounds += 1
         run = Run(pipeline, self._next_run(), choice.max_delivery_rows, choice.all_done, defect)
         with ExitStack() as stack:
-            first = self._begin(stack)
-            run.logs.append(first.log)
             striker = Striker(self.servers, draw, choice, quiet.seconds, lambda: self._unfinished(pipeline))
-            strike = striker.strike(first, self._order(run, 1))
+            tries = itertools.count(1)
+            if draw.fault.in_recovery:
+                run.ends.append(striker.prelude(self._begin(stack, run), self._order(run, next(tries))))
+            child = self._begin(stack, run)
+            strike = striker.strike(child, self._order(run, next(tries)))
             run.ends.append(strike.end)
             if strike.zombie is None:
-                first.kill()
+                child.kill()
             if choice.new_run:  # as after a DAG run that has failed for good
-                run.name = self._next_run()
-            problems = self._finish(stack, run, 1 if choice.new_run else 2)
+                run.name, tries = self._next_run(), itertools.count(1)
+            problems = self._finish(stack, run, tries, strike.zombie)
             recovered = time.monotonic()
             verdict = Verdict(problems=problems) if problems else self.look(pipeline)
-            if strike.zombie is not None and verdict.exact:
+            if strike.zombie is not None and strike.zombie.is_stopped and verdict.exact:
                 verdict = self._wake(strike.zombie, run)
         if verdict.exact:
             for log in run.logs:
@@ -180,27 +183,34 @@ class Deliveries:
             ends=[end.text for end in run.ends],
         )
 
-    def _begin(self, stack: ExitStack) -> Child:
+    def _begin(self, stack: ExitStack, run: Run) -> Child:
         child = self.nursery.fork()
         stack.callback(child.close)
+        run.logs.append(child.log)
         return child
 
-    def _finish(self, stack: ExitStack, run: Run, first_try: int) -> list[str]:
-        """Successors, one after the other, until one has confirmed everything; returns why that cannot be (I7)."""
+    def _finish(self, stack: ExitStack, run: Run, tries: Iterator[int], zombie: Child | None) -> list[str]:
+        """Successors, one after the other, until one has confirmed everything; returns why that cannot be (I7).
+
+        SQLite knows no time-out: a process that stands still within a write keeps its lock until a person does what the
+        error says, and ends it. So that is done here.
+        """
         deadline = time.monotonic() + STUCK
-        for number in itertools.count(first_try):
+        for number in tries:
             if run.ends[-1].final:
                 return [f"I7: a process ended for good: {run.ends[-1].text}"]
             if time.monotonic() > deadline:
                 return [f"I7: not finished {STUCK:.0f} s after the fault: {run.ends[-1].text}"]
             self._mend()
-            child = self._begin(stack)
-            run.logs.append(child.log)
+            child = self._begin(stack, run)
             child.order(**self._order(run, number))
             run.ends.append(End.of(child.receive(PATIENCE)))
             child.kill()
             if run.ends[-1].is_done:
                 break
+            if zombie is not None and SQLITE_LOCKED in run.ends[-1].text:
+                zombie.kill()
+                run.ends.append(End("the process that stood still was ended, as the error says"))
         return []
 
     def _wake(self, zombie: Child, run: Run) -> Verdict:
@@ -250,7 +260,7 @@ class Deliveries:
         pipeline.chunks.append(12)
         run = Run(pipeline, self._next_run(), 0, True)
         with ExitStack() as stack:
-            child = self._begin(stack)
+            child = self._begin(stack, run)
             began = time.monotonic()
             child.order(**self._order(run, 1), trace=True)
             message = child.receive(PATIENCE)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import sqlite3
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -169,6 +170,11 @@ class Servers:
     def restart(self, name: str) -> None:
         """Starts a server that was killed, and waits until it answers."""
         self.all[name].start()
+
+    def empty_journal(self) -> None:
+        """Gives SQLite's journal back to the disk: killed processes leave it, and there is room in it."""
+        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(self.store_disk.folder / "ft.db")) as log:
+            log.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def read_only(self, name: str, on: bool) -> bool:
         """Lets nobody but administrators write there. False: the server did not come to it in time."""

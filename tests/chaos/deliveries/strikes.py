@@ -65,6 +65,12 @@ class Striker:
         self._servers, self._draw, self._choice = servers, draw, choice
         self._quiet, self._look = quiet, look
 
+    def prelude(self, child: Child, order: Mapping[str, Any]) -> End:
+        """A process dies, so that its successor has something to recover."""
+        assert self._choice.before is not None
+        child.order(**order, point=asdict(self._choice.before), act="kill")
+        return End.of(child.receive(PATIENCE))
+
     def strike(self, child: Child, order: Mapping[str, Any]) -> Strike:
         """Sets the process to work, and lets it happen; returns when the process has ended or stands still."""
         point = asdict(self._choice.point) if self._choice.point is not None else None
@@ -151,6 +157,7 @@ class Striker:
                     lost.append(servers.lose_nothing(server))
             case Kind.FULL_LOG | Kind.FULL_STORE as kind:
                 disk = servers.log_disk if kind is Kind.FULL_LOG else servers.store_disk
+                servers.empty_journal()
                 with disk.full():
                     child.order()
                     yield lambda: True
