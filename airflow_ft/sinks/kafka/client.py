@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ _librdkafka_log = _Quietly(logging.getLogger(f"{__name__}.librdkafka"))
 
 DEFAULT_TOKEN_TOPIC = "airflow_ft.tokens"
 _DEFAULT_TIMEOUT = 60.0
+_HASTE = 1.0  # seconds that a new producer waits for its first connection
 
 _OURS = "airflow_ft_"
 # A connection is shared with consumers and producers of other code: what only they understand is left to them.
@@ -214,7 +216,12 @@ class KafkaClients:
             defaults["compression.type"] = "lz4"
         if given.keys() & {"linger.ms", "queue.buffering.max.ms"}:
             del defaults["linger.ms"]
-        return self._make(Producer, {**defaults, **given, **forced})
+        producer = self._make(Producer, {**defaults, **given, **forced})
+        # `init_transactions` looks for the coordinator while no broker is connected yet, and again only half a second
+        # later. Only haste: what is wrong with the brokers, init_transactions says, and waits for them.
+        with suppress(KafkaException):
+            producer.list_topics(topic=self.settings.token_topic, timeout=min(_HASTE, self.timeout))
+        return producer
 
     def consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
         """A consumer that only reads the token of its group.
