@@ -1,4 +1,4 @@
-"""What the provider adds to the parsing of a DAG file: ten pipelines against an empty DAG, in fresh interpreters."""
+"""What the provider adds to the parsing of a DAG file, in CPU time: ten pipelines against an empty DAG."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ with DAG("pipelines"):
 """
 _TIMED = """
 import time
-began = time.perf_counter()
+began = time.process_time()
 {code}
-print((time.perf_counter() - began) * 1000)
+print((time.process_time() - began) * 1000)
 """
 
 
@@ -62,4 +62,5 @@ def imports(bench: Bench) -> list[Comparison]:
         Claim("an empty DAG + 100 ms, against parsing 10 pipelines", "10 pipelines", ("an empty DAG + 100 ms",), 1.0),
         Claim("an empty DAG, against parsing 10 pipelines", "10 pipelines", ("an empty DAG",), None),
     ]
-    return [Comparison("imports", "Parsing a DAG file in a fresh interpreter", contenders, claims, unit="ms")]
+    title = "CPU time of parsing a DAG file in a fresh interpreter"
+    return [Comparison("imports", title, contenders, claims, unit="ms")]

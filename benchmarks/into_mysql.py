@@ -87,10 +87,11 @@ class IntoMySql:
             Claim(f"WAL -> {name}, `{what}` against two plain LOAD DATA", what, ("2 x LOAD DATA",), 0.85)
             for what in ("xa", "parallel")
         ]
+        claims.append(Claim(f"WAL -> {name}, `local` against one plain LOAD DATA", "local", ("1 x LOAD DATA",), None))
         return Comparison(
             f"mysql/{name}",
             f"WAL -> {name}, committed (prepare and commit), against writers from Parquet",
-            [*ours, *spark, self.plain_load(2)],
+            [*ours, *spark, self.plain_load(1), self.plain_load(2)],
             claims,
             rows=self.bench.rows,
         )

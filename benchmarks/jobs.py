@@ -1,4 +1,7 @@
-"""Whole jobs, from the start of the first process to the end of the last: ours against Spark's own writers."""
+"""Whole jobs, from the start of the first process to the end of the last: ours against Spark's own writers.
+
+Each in eight micro-batches (Spark's JDBC writer from Parquet: one batch), and with nothing warm.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,21 @@ from typing import Any
 from airflow_ft.sources import FileSource, KafkaSource
 from benchmarks.bench import DATABASE, Bench
 from benchmarks.data import SPARK_SCHEMA, write_parquet
-from benchmarks.into_kafka import PARTITIONS
+from benchmarks.into_kafka import PARTITIONS, IntoKafka
 from benchmarks.into_mysql import DRIVERS
 from benchmarks.measuring import Claim, Comparison, Contender, timed
 from benchmarks.running import run_module
 
 CHECKPOINTS = 8
+_SOURCES = count(1)
+_NUMBERS = count(1)
 FASTER = {"mariadb": "MariaDB's driver", "mysql": "Connector/J"}
 
 
-def jobs(bench: Bench) -> list[Comparison]:
-    """Parquet -> MySQL, Kafka -> Kafka, and Kafka -> both; each in eight micro-batches, each process cold."""
-    whole = Jobs(bench)
-    wanted = {"mariadb": 1.2, "mysql": 1.6}
-    found = [
+def into_tables(bench: Bench) -> list[Comparison]:
+    """Parquet -> MySQL, a comparison a server."""
+    whole, wanted = Jobs(bench), {"mariadb": 1.2, "mysql": 1.6}
+    return [
         whole.compare(
             f"Parquet -> PySpark -> WAL -> {server.name}",
             ("ours", whole.ours("Rows", whole.files, server=server)),
@@ -35,23 +39,23 @@ def jobs(bench: Bench) -> list[Comparison]:
         )
         for server in (bench.mariadb, bench.mysql)
     ]
-    found.append(
-        whole.compare(
-            "Kafka -> PySpark -> WAL -> Kafka",
-            ("ours", whole.ours("Records", whole.topic, to_topic=True)),
-            ("Spark streaming", whole.spark_stream(None)),
-            1.3,
-        )
-    )
-    found.append(
-        whole.compare(
-            "Kafka -> PySpark -> WAL -> mariadb + Kafka",
-            ("ours", whole.ours("Both", whole.topic, server=bench.mariadb, to_topic=True)),
-            ("Spark, both writers", whole.spark_stream(bench.mariadb)),
-            1.4,
-        )
-    )
-    return found
+
+
+def into_topics(bench: Bench) -> list[Comparison]:
+    """Kafka -> Kafka."""
+    whole = Jobs(bench)
+    ours = whole.ours("Records", whole.topic, to_topic=True)
+    spark = whole.spark_stream(None)
+    return [whole.compare("Kafka -> PySpark -> WAL -> Kafka", ("ours", ours), ("Spark streaming", spark), 1.3)]
+
+
+def into_both(bench: Bench) -> list[Comparison]:
+    """Kafka -> MariaDB and Kafka."""
+    whole = Jobs(bench)
+    ours = whole.ours("Both", whole.topic, server=bench.mariadb, to_topic=True)
+    spark = whole.spark_stream(bench.mariadb)
+    title = "Kafka -> PySpark -> WAL -> mariadb + Kafka"
+    return [whole.compare(title, ("ours", ours), ("Spark, both writers", spark), 1.4)]
 
 
 class Jobs:
@@ -59,7 +63,6 @@ class Jobs:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self._numbers = count(1)
         self._batch = -(-bench.rows // CHECKPOINTS)
 
     def compare(
@@ -76,10 +79,9 @@ class Jobs:
 
     @cached_property
     def _topic(self) -> str:
-        from benchmarks.into_kafka import IntoKafka
-
-        IntoKafka(self.bench).fill("bench-source")
-        return "bench-source"
+        topic = f"source-{next(_SOURCES)}"
+        IntoKafka(self.bench).fill(topic)
+        return topic
 
     def files(self) -> dict[str, Any]:
         """The rows as a source of files."""
@@ -92,7 +94,7 @@ class Jobs:
         return source.to_json()
 
     def _run(self, module: str, job: dict[str, Any], server: Any, topic: str | None) -> float:
-        folder = self.bench.folder / f"job-{next(self._numbers)}"
+        folder = self.bench.folder / f"job-{next(_NUMBERS)}"
         folder.mkdir()
         if server is not None:
             self.bench.empty_table(server)
@@ -118,7 +120,7 @@ class Jobs:
         """A run of a new pipeline."""
 
         def run() -> float:
-            topic = f"job-{next(self._numbers)}" if to_topic else None
+            topic = f"job-{next(_NUMBERS)}" if to_topic else None
             job: dict[str, Any] = {"job": f"benchmarks.job:{kind}", "source": source(), "connections": {}}
             if server is not None:
                 job["table"] = "orders"
@@ -164,7 +166,7 @@ class Jobs:
         """Spark's streaming query over the same topic, in as many micro-batches."""
 
         def run() -> float:
-            topic = f"job-{next(self._numbers)}"
+            topic = f"job-{next(_NUMBERS)}"
             job: dict[str, Any] = {
                 "command": "stream",
                 "bootstrap": self.bench.kafka.bootstrap,
