@@ -143,9 +143,11 @@ def test_the_proxy_loses_one_request_or_its_reply_and_cuts(fate: Fate, arrived: 
     port = free_port()
     with echo() as (target, heard), Proxy(port, target) as proxy:
         with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
-            proxy.arm(fate, skip=1)
-            client.sendall(b"first")
-            assert client.recv(100) == b"first"
+            proxy.arm(fate, skip=1, pattern=b"s")
+            client.sendall(b"first, s")
+            assert client.recv(100) == b"first, s"
+            client.sendall(b"other")
+            assert client.recv(100) == b"other"
             before = proxy.struck
             client.sendall(b"second")
             assert client.recv(100) == b""
@@ -216,6 +218,13 @@ def test_points_within_calls_and_between_them_come_about_equally_often() -> None
     many = [*TRACE, *(Point("before", "mariadb-xa: SELECT", nth) for nth in range(1, 200))]
     inside = sum(bool((p := choose(draw, 7, repeat, many).point) and p.is_inside) for repeat in range(200))
     assert 70 < inside < 130
+
+
+def test_where_something_is_written_down_is_struck_most_often() -> None:
+    draw = Draw(1, FAULTS["kill -9 at a point"], TARGETS["xa + held"], "sqlite")
+    reads = [Point("before", "store.checkpoint", nth) for nth in range(1, 50)]
+    struck = [choose(draw, 7, repeat, [*TRACE, *reads]).point for repeat in range(200)]
+    assert sum(point is not None and "checkpoint" not in point.name for point in struck) > 120
 
 
 def test_numbers_of_a_deck_are_consecutive() -> None:

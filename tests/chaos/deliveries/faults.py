@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +15,11 @@ SERVERS = ("mariadb", "mysql", "postgres", "kafka")
 NAMES = {"mariadb": "MariaDB", "mysql": "MySQL", "postgres": "PostgreSQL", "kafka": "Kafka"}
 # Calls that send Kafka a request which changes something: what is lost of the others is just asked again.
 _WRITES = (".prepare", ".commit", "producer.init", "producer.flush", "producer.write", "coordinator.end")
+# Where something is written down or made visible.
+_DECISIVE = re.compile(
+    r"COMMIT|XA |LOAD|INSERT|UPDATE|producer\.|coordinator\.end|wal\.|\.(prepare|commit|proof|forget)$"
+    r"|store\.(take_epoch|trigger|publish|end_stage|plan|begin_attempt|vote|decide|record_proof|finalise|prune)$"
+)
 HOURS = (-30, -7, -1, 1, 7, 20)  # below a day: after that a checkpoint in doubt would be quarantined, as it should
 
 
@@ -139,6 +145,7 @@ class Choice:
     all_done: bool
     new_run: bool
     skip: int
+    pattern: bytes
     hours: int
     late: bool
     pause: float
@@ -153,17 +160,21 @@ class Choice:
 def choose(draw: Draw, seed: int, repeat: int, trace: Sequence[Point]) -> Choice:
     """`repeat` counts the tries at this fault: another moment each time.
 
-    Points between the calls and points within them (statements, requests) come equally often, whatever their number.
+    Points between the calls and points within them (statements, requests) come equally often, whatever their number,
+    and two of three where something is written down.
     """
     source = random.Random(f"{seed}/{draw.number}/{repeat}")
     points = draw.fault.points(trace)
     inside = source.random() < 0.5
     fitting = [p for p in points if p.is_inside == inside] or points
+    if source.random() < 2 / 3:
+        fitting = [p for p in fitting if _DECISIVE.search(p.name)] or fitting
     # What is recovered may be little, and a call may make few requests: later tries strike earlier.
     fraction = source.uniform(0.05, 1.0 / (1 + repeat // 2))
     drawn = source.choice(fitting) if fitting else None
     point = None if draw.fault.at_random else drawn
     sizes = [source.choice((7, 12, 40, 3000)) for _ in range(source.choice((1, 1, 2)))]
+    commits = point is not None and not point.is_inside and source.random() < 0.5
     return Choice(
         point=point,
         before=drawn if draw.fault.in_recovery else None,
@@ -172,7 +183,8 @@ def choose(draw: Draw, seed: int, repeat: int, trace: Sequence[Point]) -> Choice
         max_delivery_rows=source.choice((0, 1_000_000)),
         all_done=source.random() < 0.5,
         new_run=source.random() < 0.25,
-        skip=0 if point is not None and point.is_inside else source.randrange(max(1, 4 - repeat)),
+        skip=0 if commits or (point is not None and point.is_inside) else source.randrange(max(1, 4 - repeat)),
+        pattern=b"COMMIT" if commits else b"",
         hours=source.choice(HOURS),
         late=source.random() < 0.5,
         pause=source.uniform(0, 0.05),

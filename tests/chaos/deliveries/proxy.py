@@ -22,13 +22,13 @@ class Proxy:
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", port), backlog=64)
         self._lock = threading.Lock()
-        self._fate, self._left = Fate.DELIVER, 0
+        self._fate, self._left, self._pattern = Fate.DELIVER, 0, b""
         self.struck = False
 
-    def arm(self, fate: Fate, skip: int = 0) -> None:
-        """Lets `skip` requests pass, and strikes the next one."""
+    def arm(self, fate: Fate, skip: int = 0, pattern: bytes = b"") -> None:
+        """Lets `skip` requests with `pattern` pass, and strikes the next one."""
         with self._lock:
-            self._fate, self._left, self.struck = fate, skip, False
+            self._fate, self._left, self._pattern, self.struck = fate, skip, pattern, False
 
     def disarm(self) -> None:
         """Strikes nothing any more."""
@@ -66,7 +66,7 @@ class Proxy:
         threading.Thread(target=self._replies, args=(client, server, doomed), daemon=True).start()
         with suppress(OSError):
             while chunk := client.recv(1 << 16):
-                fate = self._decide()
+                fate = self._decide(chunk)
                 if fate is Fate.LOSE_REQUEST:
                     break
                 if fate is Fate.LOSE_REPLY:
@@ -74,9 +74,9 @@ class Proxy:
                 server.sendall(chunk)
         _cut(client, server, unless=doomed)
 
-    def _decide(self) -> Fate:
+    def _decide(self, request: bytes) -> Fate:
         with self._lock:
-            if self._fate is Fate.DELIVER:
+            if self._fate is Fate.DELIVER or self._pattern not in request:
                 return Fate.DELIVER
             if self._left > 0:
                 self._left -= 1

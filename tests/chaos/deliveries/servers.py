@@ -195,11 +195,14 @@ class Servers:
         server = self.mysql if name == "mysql" else self.mariadb
         return server.connect(read_timeout=10)
 
-    def lose(self, name: str, fate: Fate, skip: int) -> None:
-        """The request that comes after `skip` others is lost, or its reply. Of Kafka only what writes counts."""
+    def lose(self, name: str, fate: Fate, skip: int, pattern: bytes) -> None:
+        """The request that comes after `skip` others is lost, or its reply.
+
+        To databases only requests with `pattern` count, to Kafka only those that write.
+        """
         proxy = self.proxies[name]
         if isinstance(proxy, Proxy):
-            proxy.arm(fate, skip)
+            proxy.arm(fate, skip, pattern)
             return
         proxy.lost.clear()
         left = [skip]

@@ -148,7 +148,7 @@ class Striker:
                 yield lambda: True
             case Kind.LOST_REPLY | Kind.LOST_REQUEST as kind:
                 fate = Fate.LOSE_REPLY if kind is Kind.LOST_REPLY else Fate.LOSE_REQUEST
-                servers.lose(server, fate, choice.skip)
+                servers.lose(server, fate, choice.skip, choice.pattern)
                 child.order()
                 lost: list[bool] = []
                 try:
