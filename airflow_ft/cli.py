@@ -43,6 +43,7 @@ _MIN_AGE = _arg(
 
 _DAG = _arg("--dag", default=None, metavar="FILE", help="DAG file, for sources, and for what never ran")
 _NUMBERS = _arg("numbers", metavar="NUMBER", type=int, nargs="*", help="of these checkpoints (default: all in the log)")
+_PRINT = _arg("--print", action="store_true", help="only print the statements and commands, for who may run them")
 _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
 
 
@@ -86,6 +87,14 @@ def _looking() -> tuple[ActionCommand, ...]:
             _PIPELINE,
             _NUMBERS,
             ARG_OUTPUT,
+        ),
+        _command(
+            "setup",
+            "setup",
+            "Make what the sinks need before the first delivery (ledger tables, topic of tokens), or print how",
+            _PIPELINE,
+            _DAG,
+            _PRINT,
         ),
         _command("show", "looking", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),
     )

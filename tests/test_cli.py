@@ -265,6 +265,39 @@ def test_doctor_reads_a_dag_that_never_ran(
         ft("doctor", "other", "--dag", str(dag))
 
 
+def test_setup_prints_what_a_dag_that_never_ran_needs(ft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dag = tmp_path / "a_dag.py"
+    dag.write_text(
+        "from airflow.sdk import DAG\n"
+        "from airflow_ft import CheckpointedPipeline, FileSource, KafkaSink, MySqlSink\n"
+        "with DAG('d', schedule=None):\n"
+        "    CheckpointedPipeline(pipeline='new', job='jobs.x',\n"
+        f"        sources={{'files': FileSource(path='{tmp_path}', schema='id bigint')}},\n"
+        "        sinks={'rows': MySqlSink(table='t', conn_id='shop'), 'copies': KafkaSink(topic='c', conn_id='bus')})\n"
+    )
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", "mysql://ada:planted-Secret-4@nowhere.invalid/sales")
+    monkeypatch.setenv("AIRFLOW_CONN_BUS", json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": "x:1"}}))
+    text = ft("setup", "new", "--dag", str(dag), "--print")
+    for words in (
+        "CREATE TABLE IF NOT EXISTS `sales`.`airflow_ft_head`",
+        "GRANT INSERT ON `sales`.`t` TO 'ada'@'%';",
+        "--transactional-id airflow_ft.new.bus.",
+    ):
+        assert words in text, text
+    assert "planted" not in text
+    with pytest.raises(SystemExit, match="has the pipeline 'other'"):
+        ft("setup", "other", "--dag", str(dag), "--print")
+    with pytest.raises(SystemExit, match="knows no pipeline 'new'"):
+        ft("setup", "new", "--print")
+
+
+def test_setup_says_of_which_sinks_it_knows_nothing(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    with pytest.raises(SystemExit, match="their first prepare does it"):
+        ft("setup", PIPELINE)
+
+
 def test_verify_says_what_cannot_be_compared(world: World, ft: Any) -> None:
     world.stage(1)
     with pytest.raises(SystemExit, match="it is STAGED"):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @command
 def doctor(args: Namespace) -> None:
     """`airflow ft doctor PIPELINE [--dag FILE]`; ends with status 1 when there is a problem."""
-    patient = _from_dag(args.pipeline, args.dag) if args.dag else _configured(args.pipeline)
+    patient = from_dag(args.pipeline, args.dag) if args.dag else _configured(args.pipeline)
     checks = examine(
         patient,
         lambda: open_configured_store(args.store, server_connections),
@@ -58,7 +58,7 @@ def _configured(pipeline: str) -> Patient:
     )
 
 
-def _from_dag(pipeline: str, file: str) -> Patient:
+def from_dag(pipeline: str, file: str) -> Patient:
     """What the tasks of the pipeline in a DAG file say; what contains Jinja is rendered by a run only."""
     stage, prepare = _tasks(pipeline, file)
     participants: dict[str, ParticipantPlan] = {}

@@ -1,0 +1,61 @@
+"""`airflow ft setup`: what a pipeline's sinks need before the first delivery, made or printed for those who may."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.commands.common import command, open_store, say
+from airflow_ft.commands.doctor import from_dag
+from airflow_ft.core.adoption import participants_of
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.hooks.connections import server_connections
+
+if TYPE_CHECKING:
+    from airflow_ft.core.model import ParticipantPlan
+
+
+@command
+def setup(args: Namespace) -> None:
+    """`airflow ft setup PIPELINE [--dag FILE] [--print]`: makes what is lacking, or prints how; may be repeated.
+
+    Every sink package has `setup.create(pipeline, plan, connection)` and `setup.describe(...)`.
+    """
+    for plan in _participants(args).values():
+        module = _module(plan)
+        connection = server_connections(plan.name)
+        if args.print:
+            for line in module.describe(args.pipeline, plan, connection):
+                say(line)
+            say("")
+        else:
+            made = module.create(args.pipeline, plan, connection)
+            say(f"connection {plan.name}: {f'{made} made' if made else 'nothing was lacking'}")
+
+
+def _participants(args: Namespace) -> Mapping[str, ParticipantPlan]:
+    if args.dag is None:
+        with open_store(args) as store:
+            return participants_of(store, args.pipeline)
+    found = from_dag(args.pipeline, args.dag).participants
+    if not found:
+        raise ConfigurationError(
+            "that DAG has no PrepareOperator of it, so its sinks are not known.",
+            remedy="name the file that declares its sinks.",
+            pipeline=args.pipeline,
+        )
+    return found
+
+
+def _module(plan: ParticipantPlan) -> Any:
+    name = f"airflow_ft.sinks.{plan.kind}.setup"
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if not name.startswith(error.name or ""):
+            raise
+        raise ConfigurationError(
+            f"sinks of kind {plan.kind!r} are not set up by this command.", remedy="their first prepare does it."
+        ) from error

@@ -1,0 +1,45 @@
+"""What a Kafka participant needs before its first delivery: commands for its operators, or the topic of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.sinks.kafka.permissions import helpful, needed
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.kafka.topics import create_token_topic
+from airflow_ft.sinks.kafka.topics import describe as describe_topics
+
+
+def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Iterator[str]:
+    """Commands of Kafka's own tools, to be reviewed and run. Nothing is asked of the brokers."""
+    settings = KafkaSettings.from_connection(connection)
+    topics = sorted({str(given["topic"]) for given in plan.sinks.values()})
+    user = str(settings.common.get("sasl.username") or "<user>")
+    tools = "kafka-topics.sh --bootstrap-server <broker:9092> --create"
+    yield f"# connection {plan.name}: by somebody who may create topics and manage access lists."
+    yield f"{tools} --if-not-exists --topic {settings.token_topic} --partitions 1"
+    for topic in topics:
+        yield f"# its records go into {topic}, which must exist"
+    for grant in needed(pipeline, plan.name, settings.token_topic, topics):
+        yield grant.command.replace("<user>", user)
+    yield "# It can do without these:"
+    for grant in helpful(settings.token_topic, topics):
+        yield f"# {grant.command.replace('<user>', user)}   # {grant.use}"
+
+
+def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:
+    """Makes the topic of tokens with the connection's own user, as its first prepare would; "" when it was there.
+
+    SinkAccessError: that user may not.
+    """
+    for given in plan.sinks.values():
+        KafkaSink.from_settings(plan.name, plan.strategy, given)
+    clients = KafkaClients(KafkaSettings.from_connection(connection))
+    name = clients.settings.token_topic
+    if describe_topics(clients, [name])[name] is not None:
+        return ""
+    create_token_topic(clients)
+    return f"topic {name}"

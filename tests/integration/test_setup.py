@@ -1,0 +1,127 @@
+"""`airflow ft setup`: what it prints is enough to deliver, and it makes no more than that."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, SinkAccessError
+from airflow_ft.core.model import Outcome
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.sinks.kafka import setup as kafka_setup
+from airflow_ft.sinks.mysql import setup, slices
+from tests.integration.kafka_world import World
+from tests.integration.test_mysql_upsert import KEYS, TABLE, changes
+from tests.sinks.mysql.world import MySqlWorld, make_world, orders, vote_for
+from tools.servers import Database, Kafka
+
+pytestmark = pytest.mark.server
+
+PASSWORD = "planted-Secret-3"
+
+
+@pytest.fixture(autouse=True)
+def small_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "MIN_ROWS", 2)
+
+
+@pytest.fixture
+def user(any_mysql_database: Database) -> Iterator[str]:
+    """May log in, and nothing else."""
+    name = f"u{uuid.uuid4().hex[:12]}"
+    any_mysql_database.server.sql(f"CREATE USER '{name}'@'%' IDENTIFIED BY '{PASSWORD}'")
+    yield name
+    any_mysql_database.server.sql(f"DROP USER '{name}'@'%'")
+
+
+def connection(world: MySqlWorld, user: str) -> ConnectionInfo:
+    return world.connection(login=user, password=PASSWORD)
+
+
+def run_as_a_dba(world: MySqlWorld, plan: Any, user: str) -> None:
+    found = setup.statements(world.pipeline, plan.participants[0], connection(world, user))
+    with world.server.connect(world.database) as dba, dba.cursor() as cursor:
+        for statement in found:
+            cursor.execute(statement)
+
+
+@pytest.mark.parametrize("strategy", ["local", "xa", "parallel", "upsert"])
+def test_what_is_printed_is_enough_to_deliver(
+    any_mysql_database: Database, tmp_path: Path, user: str, strategy: str
+) -> None:
+    if strategy == "upsert":
+        world = make_world(any_mysql_database, tmp_path, orders=TABLE).use("upsert", **KEYS)
+        tables = [changes(("c", 1, "a"), ("c", 2, "b")), changes(("u", 1, "A"), ("d", 2, None))]
+    else:
+        world = make_world(any_mysql_database, tmp_path).use(strategy)
+        tables = [orders(1, 10), orders(11, 10)]
+    account = {"login": user, "password": PASSWORD}
+    for number, table in enumerate(tables, start=1):
+        plan = world.plan(orders=table)
+        participant = world.participant(plan, **account)
+        if number == 1:
+            with pytest.raises(SinkAccessError):  # without the statements it is not
+                participant.prepare(plan, world.fence(1, 1))
+            run_as_a_dba(world, plan, user)
+            run_as_a_dba(world, plan, user)  # may be repeated
+        notes = participant.prepare(plan, world.fence(1, 2 * number))
+        assert "created" not in notes
+        proof = participant.commit(plan, world.fence(1, 2 * number + 1), vote_for(notes, 2 * number))
+        assert proof.outcome is Outcome.COMMITTED
+        assert participant.proof(plan) == proof
+        world.predecessor = number
+    world.participant(plan, **account).forget(world.fence(1, 9), 1)
+    assert world.count() == (1 if strategy == "upsert" else 20)
+
+
+def test_the_ledger_is_made_by_whoever_may_and_told_to_whom_may_not(
+    any_mysql_database: Database, tmp_path: Path, user: str
+) -> None:
+    world = make_world(any_mysql_database, tmp_path)
+    plan = world.plan(orders=orders(1, 1)).participants[0]
+    with pytest.raises(SinkAccessError) as caught:
+        setup.create(world.pipeline, plan, connection(world, user))
+    assert "Access denied" in str(caught.value) or "denied" in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+    made = setup.create(world.pipeline, plan, world.connection())
+    assert made == f"airflow_ft_ledger and airflow_ft_head in schema {world.database}"
+    assert setup.create(world.pipeline, plan, world.connection()) == ""
+    assert world.sql("SELECT COUNT(*) FROM airflow_ft_head") == [(0,)]
+
+
+def test_the_text_says_who_runs_it_and_holds_no_password(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path).use("xa")
+    plan = world.plan(orders=orders(1, 1)).participants[0]
+    text = "\n".join(setup.describe(world.pipeline, plan, connection(world, "o'hara")))
+    assert "TO 'o''hara'@'%'" in text and "XA_RECOVER_ADMIN" in text and PASSWORD not in text
+    assert f"GRANT INSERT ON `{world.database}`.`orders`" in text
+    nameless = replace(connection(world, "ada"), schema="")
+    with pytest.raises(ConfigurationError, match="schema"):
+        setup.statements(world.pipeline, plan, nameless)
+
+
+def test_the_topic_of_tokens_is_made_once(kafka: Kafka, topic: str, tmp_path: Path) -> None:
+    name = f"tokens-{uuid.uuid4().hex[:8]}"
+    extra = {"airflow_ft_token_topic": name, "sasl.username": "ada"}
+    world = World(tmp_path, kafka.bootstrap, {"alerts": KafkaSink(topic=topic)}, extra=extra)
+    plan = world.plan(1).participants[0]
+    try:
+        text = "\n".join(kafka_setup.describe(world.pipeline, plan, world.connection))
+        assert f"--create --if-not-exists --topic {name} --partitions 1" in text
+        for words in (
+            f"--transactional-id airflow_ft.{world.pipeline}.kafka_default. --resource-pattern-type prefixed",
+            f"--operation Write --operation Describe --topic {topic}",
+            "User:ada",
+        ):
+            assert words in text, text
+        assert name not in kafka.admin().list_topics(timeout=30).topics
+        assert kafka_setup.create(world.pipeline, plan, world.connection) == f"topic {name}"
+        assert kafka_setup.create(world.pipeline, plan, world.connection) == ""
+    finally:
+        kafka.delete_topic(name)
