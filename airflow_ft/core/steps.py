@@ -54,13 +54,14 @@ class Context:
     lease_seconds: float = LEASE_SECONDS
     run_is_over: Callable[[RunKey], bool] = _never_over
 
-    def unsettled(self) -> Sequence[Checkpoint]:
-        """This run's numbers for which something is left to do.
+    def unsettled(self, own: Sequence[Checkpoint] | None = None) -> Sequence[Checkpoint]:
+        """This run's numbers for which something is left to do; `own` are all of them, when they were just read.
 
         A run that published nothing has found everything published before: then that is what it waits for (I9). With
         numbers of its own the order within the sinks sees to this; and not while a later run is at work.
         """
-        own = self.store.run_checkpoints(self.pipeline, self.run)
+        if own is None:
+            own = self.store.run_checkpoints(self.pipeline, self.run)
         left = [c for c in own if not c.is_settled]
         if not any(c.segment for c in own) and self.store.pipeline(self.pipeline).turn in (None, self.run):
             left += [c for c in self.store.open_checkpoints(self.pipeline) if c.is_undelivered]
@@ -238,7 +239,7 @@ def confirm_step(
     quarantine_unresolved(store, pipeline, context.participants, config.patience)
     row = store.run(pipeline, context.run)
     numbers = store.run_checkpoints(pipeline, context.run)
-    problems = [_problem(checkpoint) for checkpoint in context.unsettled()]
+    problems = [_problem(checkpoint) for checkpoint in context.unsettled(numbers)]
     # Read before and after (I9): a rewind in between sets aside numbers that seem to be settled, and the stage's end.
     if row is None or not row.staged or store.run(pipeline, context.run) != row:
         why = next((c for c in reversed(numbers) if c.message), None)
