@@ -88,6 +88,13 @@ def test_a_marker_that_was_changed_is_found(chaos: Deliveries, mix: Pipeline) ->
     mariadb(chaos, change.format("-"), mix.name)
 
 
+def test_a_head_that_went_back_is_found(chaos: Deliveries, mix: Pipeline) -> None:
+    change = "UPDATE airflow_ft_head SET epoch = epoch {} 1 WHERE pipeline = %s"
+    mariadb(chaos, change.format("-"), mix.name)
+    assert any(problem.startswith("I5: the head") for problem in spoiled(chaos, mix).problems)
+    mariadb(chaos, change.format("+"), mix.name)
+
+
 def test_a_branch_that_is_left_prepared_is_found(chaos: Deliveries, mix: Pipeline) -> None:
     with closing(pymysql.connect(**chaos.servers.mysql_of("mysql"))) as connection, connection.cursor() as cursor:
         for statement in ("XA START 'left'", "INSERT INTO rows_xa VALUES ('x', 1, 1)", "XA END 'left'"):

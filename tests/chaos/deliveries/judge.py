@@ -93,6 +93,7 @@ class Judge:
         self._connections: dict[str, Any] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self._records: defaultdict[str, list[tuple[str, Row]]] = defaultdict(list)
+        self._heads: dict[tuple[str, str, str], tuple[tuple[int, int], int, int]] = {}
         self._markers: defaultdict[str, dict[tuple[str, str, str, int], Marker]] = defaultdict(dict)
 
     def everything_anew(self) -> None:
@@ -135,6 +136,7 @@ class Judge:
         problems += checks.event_problems(events)
         problems += checks.log_problems(checkpoints, SOURCE)
         completed = {c.number: checks.plan_digest(c.segments) for c in checkpoints if c.state == "COMPLETED"}
+        problems += self._head_problems(target, pipeline)
         problems += self._marker_problems(target, pipeline, completed)
         if (status := self.status(store, pipeline)) != "ACTIVE":
             problems.append(f"I7: the pipeline stands still: {status}")
@@ -228,6 +230,17 @@ class Judge:
     def prepared(self) -> list[str]:
         """XA branches that are prepared on any server."""
         return [f"{server}: {row[3]!r}" for server in MYSQL_FAMILY for row in self.sql(server, "XA RECOVER")]
+
+    def _head_problems(self, target: Target, pipeline: str) -> list[str]:
+        """I5: what a head remembers never goes back."""
+        problems = []
+        for server, name, epoch, attempt, delivered, floor in self.heads(target, pipeline):
+            now = (epoch, attempt), delivered, floor
+            before = self._heads.get((pipeline, server, name), now)
+            if any(new < old for new, old in zip(now, before, strict=True)):
+                problems.append(f"I5: the head of {name} on {server} went from {before} back to {now}")
+            self._heads[pipeline, server, name] = now
+        return problems
 
     def heads(self, target: Target, pipeline: str) -> list[tuple[Any, ...]]:
         """What the heads remember: (server, participant, epoch, attempt, last delivered number, floor)."""
