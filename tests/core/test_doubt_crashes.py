@@ -13,7 +13,7 @@ from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import AfterAbort, CheckpointState
 from airflow_ft.core.resolution import Resolver
 from tests.core.systems import Systems
-from tests.core.test_doubt import decided, prepared, resolver, state
+from tests.core.test_doubt import decided, resolver, state
 from tests.core.world import PIPELINE, Crash, Fault, Through, World, crash
 
 S = CheckpointState
@@ -27,7 +27,7 @@ def test_an_act_that_dies_at_any_call_leaves_nothing_lost_or_doubled(
 ) -> None:
     for at in range(1, 60):
         world = World(tmp_path / f"{at}")
-        numbers = (decided if "decided" in lead else prepared)(world, 2)
+        numbers = decided(world, 2) if "decided" in lead else world.prepared(2)
         if "quarantined" in lead:
             resolver(world).quarantine(1)
         fault = Fault(at, when, crash)
