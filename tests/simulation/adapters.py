@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -42,7 +43,11 @@ class Running:
         self.kernel.sleep(seconds)
 
     def monotonic(self) -> float:
-        return self.kernel.clock
+        return self.kernel.monotonic()
+
+    def now(self) -> datetime:
+        """In place of `airflow_ft.sinks.kafka.tokens.now`."""
+        return _BEGINNING + timedelta(seconds=int(self.kernel.monotonic()))
 
     def judge(self, item: Any) -> None:
         """The vote on the rows of an item: refused as often as an event has said."""
@@ -65,6 +70,7 @@ class Running:
 
 
 RUNNING = Running()
+_BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class NoThread:
@@ -163,6 +169,7 @@ def product_over_models() -> Iterator[Running]:
     kafka = {
         "time": clock,
         "random": SimpleNamespace(uniform=lambda low, high: low),
+        "now": RUNNING.now,
         "describe": lambda clients, names: {name: TopicLimits(name, 1, 1, 1, 0, True) for name in names},
         "create_token_topic": lambda *_: None,
         "await_readable": lambda *_: [],

@@ -87,11 +87,12 @@ class Line:
 class Process:
     """A process of the operating system, or a request that is still under way."""
 
-    __slots__ = ("asleep", "calls", "dead", "ended", "error", "greenlet", "name")
+    __slots__ = ("ahead", "asleep", "calls", "dead", "ended", "error", "greenlet", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.calls = 0
+        self.ahead = 0.0  # seconds by which its clock has jumped
         self.asleep = False  # until nobody else can go on
         self.dead = False
         self.ended = False
@@ -205,8 +206,8 @@ class Kernel:
             self._give_way(None)
 
     def monotonic(self) -> float:
-        """The clock that all processes share; it moves when somebody sleeps."""
-        return self.clock
+        """The clock that all processes share, which moves when somebody sleeps, as this process reads it."""
+        return self.clock + (self.current.ahead if self.current is not None else 0.0)
 
     # --- calls ----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from airflow_ft.core.errors import (
     HaltError,
     NotDeliveredError,
     PipelineHaltedError,
+    QuarantinedError,
     TransientError,
     WalCorruptError,
 )
@@ -56,6 +57,7 @@ class Laws:
         self._epoch = 0
         self._shown: dict[int, str] = {}  # item -> the variant that some sink shows
         self._delivered: dict[int, set[str]] = {}  # number -> the servers that show it
+        self._quarantined = False  # some number was, once
         self.restored = False
         self.halted = False
 
@@ -119,6 +121,7 @@ class Laws:
             self._states[number] = state
             if state is S.ABORTED and self._delivered.get(number) and not self.restored:
                 raise Violation("I3", f"checkpoint {number} is ABORTED, and {self._delivered[number]} shows its rows")
+            self._quarantined = self._quarantined or state is S.QUARANTINED
             if state is S.COMMITTING:
                 self._look_at_decided(checkpoint)
             if state is S.COMPLETED:
@@ -235,6 +238,9 @@ class Laws:
         wanted = S.PREPARED if plan.commit_point == name else S.COMMITTING
         server = self._servers[name]
         came_back = state is S.COMPLETED and isinstance(server, MySqlServer) and server.branches.came_back
+        if state is S.QUARANTINED:  # a process that was at it may come late
+            decided = self._store.checkpoint(PIPELINE, number).decided_at is not None
+            state = S.COMMITTING if decided else S.PREPARED
         if state is not wanted and not came_back and not self.restored:
             raise Violation("I3", f"{name} shows checkpoint {number} while it is {state}")
         self._delivered.setdefault(number, set()).add(name)
@@ -274,6 +280,8 @@ class Laws:
             return  # nobody got as far as to register it
         if isinstance(error, (HaltError, PipelineHaltedError)) and self._may_halt:
             return
+        if isinstance(error, QuarantinedError) and self._quarantined:
+            return
         law = "I7" if isinstance(error, AirflowFtError) else "-"
         raise Violation(law, f"{process} ended with {type(error).__name__}: {error}") from error
 
@@ -285,6 +293,9 @@ class Laws:
                 self._require_visible(item.number, f"the gate of {run} opened")
         for number in range(1, items + 1):
             self._require_visible(number, f"the gate of {run} opened")
+        for checkpoint in self._store.run_checkpoints(PIPELINE, run):
+            if checkpoint.state is S.QUARANTINED:
+                raise Violation("I9", f"the gate of {run} opened, and {checkpoint.number} is QUARANTINED")
 
     def _require_visible(self, item: int, when: str) -> None:
         for name, server in self._servers.items():

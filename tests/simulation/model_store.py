@@ -6,7 +6,7 @@ over both and demands the same answers, call by call.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,12 +31,12 @@ from airflow_ft.core.model import (
     SparkPosition,
     Vote,
 )
-from airflow_ft.core.transitions import IN_DOUBT, is_allowed
+from airflow_ft.core.transitions import MAY_BE_VISIBLE, is_allowed
 from tests.simulation.memory_database import INSTALLATION
 from tests.simulation.model_reading import ModelReading
 
 S = CheckpointState
-_BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
 
 
@@ -46,7 +46,8 @@ class ModelStore(ModelReading):
     installation = INSTALLATION
     url = "model:"
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock  # microseconds
         self.version = 0
         self._pipeline: Pipeline | None = None
         self._next_attempt = 1
@@ -73,7 +74,7 @@ class ModelStore(ModelReading):
         pass
 
     def now(self) -> datetime:
-        return _BEGINNING + self.version * _TICK
+        return _BEGINNING + self._clock() * _TICK
 
     # --- conditions -----------------------------------------------------------------------------------------------
 
@@ -270,6 +271,7 @@ class ModelStore(ModelReading):
             return row.plan
         if row.state is not S.STAGED:
             raise StateConflictError(f"checkpoint {plan.number} is {row.state}.")
+        self._require_nothing_quarantined(plan.number)
         if (row.segment is not None) is not (plan.segments[-1].number == plan.number):
             raise StateConflictError("its own segment must be the last of its plan.")
         for segment in plan.segments:
@@ -344,6 +346,7 @@ class ModelStore(ModelReading):
         self._require_active(pipeline)
         if row.state is not S.PREPARED or row.plan is None:
             raise StateConflictError(f"checkpoint {number} is {row.state}.")
+        self._require_nothing_quarantined(number)
         votes = _prepared(row)
         names = {p.name for p in row.plan.participants}
         if set(votes) != names or dict(prepared) != votes:
@@ -370,6 +373,38 @@ class ModelStore(ModelReading):
             for segment in plan.segments:
                 self._change(self._rows[segment.number], delivered_by=number)
         return self._rows[number]
+
+    # --- quarantine -----------------------------------------------------------------------------------------------
+
+    def quarantine(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+        self._require_epoch(pipeline, epoch)
+        row = self._row(number)
+        self.version += 1
+        if row.state is S.QUARANTINED:
+            return row
+        for earlier in self.open_checkpoints(pipeline):
+            planned = earlier.state is S.STAGED and earlier.plan is not None
+            if earlier.number < number and (planned or earlier.state in MAY_BE_VISIBLE):
+                raise StateConflictError(f"checkpoint {earlier.number} goes first.")
+        return self._move(row, S.QUARANTINED, message=message)
+
+    def release(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+        self._require_epoch(pipeline, epoch)
+        self._require_active(pipeline)
+        row = self._row(number)
+        was = S.PREPARED if row.decided_at is None else S.COMMITTING
+        self.version += 1
+        if row.state is was:
+            return row
+        if row.state is not S.QUARANTINED:
+            raise StateConflictError(f"checkpoint {number} is {row.state}.")
+        return self._move(row, was, message="")
+
+    def _require_nothing_quarantined(self, number: int) -> None:
+        if any(row.number < number and row.state is S.QUARANTINED for row in self._rows.values()):
+            raise StateConflictError("a quarantined number goes first.")
+
+    # --- afterwards -----------------------------------------------------------------------------------------------
 
     def finalise(self, pipeline: str, number: int) -> None:
         row = self._row(number)
@@ -410,7 +445,7 @@ class ModelStore(ModelReading):
         if row.state is S.PREPARED and row.plan and row.plan.commit_point and not tombstoned:
             raise StateConflictError(f"{number} is PREPARED, and there is no tombstone.")
         concerned = [c for c in self.open_checkpoints(pipeline) if rewind_from is not None and c.number >= rewind_from]
-        if any(c.number != number and c.state in IN_DOUBT for c in concerned):
+        if any(c.number != number and c.state in MAY_BE_VISIBLE for c in concerned):
             raise StateConflictError(f"later numbers than {number} are in doubt.")
         self._to_aborted(row, reason, message, after)
         if rewind_from is not None:

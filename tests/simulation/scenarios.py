@@ -63,6 +63,35 @@ HOLDING = (
     replace(HELD, name="held, a person aborts", person="abort carried", runs=(2, 3)),
 )
 
+CLOCKS = ("clock jumps ahead", "clock jumps back", "store-clock jumps ahead", "store-clock jumps back")
+PEOPLE = (
+    replace(BOTH, name="a person quarantines", person="quarantine, recover", runs=(2, 3)),
+    replace(BOTH, name="quarantined, then aborted", person="quarantine, abort carried", runs=(2, 3)),
+    replace(XA_KAFKA, name="xa, quarantined, then committed", person="quarantine, commit", runs=(2, 3)),
+    replace(HELD, name="held, quarantined, then aborted", person="quarantine, abort rewound", runs=(2, 3)),
+    replace(BOTH, name="clocks jump", events=CLOCKS, event_weight=6, runs=(1, 2), person="recover"),
+    replace(
+        BOTH,
+        name="clocks jump, leases respected",
+        events=CLOCKS,
+        event_weight=6,
+        runs=(1, 2),
+        lease=30.0,
+        concurrent=True,
+        person="recover",
+    ),
+    replace(XA_KAFKA, name="xa, clocks jump", events=(*CLOCKS, "maria restarts"), event_weight=6, person="recover"),
+    replace(
+        HELD,
+        name="held, clocks jump",
+        events=(*CLOCKS, *LOG),
+        event_weight=6,
+        person="recover",
+        concurrent=True,
+        runs=(1, 2),
+    ),
+)
+
 SCENARIOS = (
     BOTH,
     KAFKA,
@@ -98,7 +127,7 @@ FORGETTING = replace(
     BOTH, name="Kafka forgets its tokens", runs=(1, 2), events=("log forgets its tokens",), may_halt=True
 )
 
-ALL = (*SCENARIOS, *BRANCHED, *HOLDING, RESTORED, FORGETTING)
+ALL = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING)
 
 
 def scenario_of(seed: int) -> Scenario:

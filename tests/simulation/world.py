@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import StageError
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AfterAbort, ParticipantPlan, RunKey, SparkPosition
+from airflow_ft.core.model import AfterAbort, CheckpointState, ParticipantPlan, RunKey, SparkPosition
 from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.core.recovery import in_doubt
+from airflow_ft.core.recovery import in_doubt, recover
 from airflow_ft.core.resolution import Resolver
 from airflow_ft.core.steps import (
     Confirmation,
@@ -25,6 +26,7 @@ from airflow_ft.core.steps import (
     require_active,
     take_turn,
 )
+from airflow_ft.core.sweep import ORPHAN_AGE
 from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.participant import KafkaParticipant
 from airflow_ft.sinks.kafka.spec import KafkaSink
@@ -46,6 +48,7 @@ from tests.simulation.store_client import StoreClient
 from tests.simulation.two_phase import TwoPhaseParticipant, TwoPhaseServer, TwoPhaseSink
 
 HEALING_TRIES = 12
+JUMP = 2 * 86_400.0  # seconds: more than any time-out, lease, or age after which something is done
 Server = MySqlServer | KafkaCluster | TwoPhaseServer
 
 
@@ -56,8 +59,9 @@ class Scenario:
     `sinks` maps a sink to (kind, connection), where a kind is one of `delivery`; connections named `mysql...` are MySQL
     servers, other ones of these kinds are MariaDB. `runs` says how many items the source holds when each run stages.
     `parallel`: prepare and commit have a task for each participant. `concurrent`: all runs are started at once.
-    `lease`: seconds that a challenger waits. `person`: what somebody does to the newest number in doubt, at any time
-    ("abort carried", "abort rewound", "commit"). `events` may happen to the servers; with `may_halt` one of them is
+    `lease`: seconds that a challenger waits. `person`: what somebody does to a number in doubt, at any time ("abort
+    carried", "abort rewound", "commit", "quarantine"; "recover" is the periodic one), several after commas. `events`
+    may happen to the servers, and to the clocks of processes and of the decision log; with `may_halt` one of them is
     such that a person has to act, so that HALTED is a good end.
     """
 
@@ -133,7 +137,8 @@ class World:
         running.kernel, running.names = kernel, itertools.count(1)
         running.connect, running.admin = self._connect, self._admin
         self._declines = running.declines = dict[int, int]()
-        store: Any = RealStore(lambda: int(kernel.clock * 1e6) + kernel.steps) if real_store else ModelStore()
+        self._store_is_ahead = 0.0  # seconds
+        store: Any = (RealStore if real_store else ModelStore)(self._store_clock)
         self._log = store
         self.wal = Wal()
         self.delivery = scenario.delivery()
@@ -166,13 +171,15 @@ class World:
             for index, items in enumerate(self.scenario.runs):
                 self._add_run(chr(ord("A") + index), items)
             self._start_runs()
-            if self.scenario.person:
-                kernel.start("P1", self._person, asleep=True)
+            for number, act in enumerate(filter(None, self.scenario.person.split(", ")), 1):
+                kernel.start(f"P{number}", partial(self._person, act), asleep=True)
             kernel.run()
             kernel.choose = lambda *_: None
             if kernel.telling:
                 kernel.say(Process("-"), "everything can be reached again; one more run, without faults")
             if not self.laws.halted:
+                kernel.start("P", self._release)
+                kernel.run()
                 healing = self._add_run("Z", self.scenario.items)
                 self._begin(healing)
                 kernel.run()
@@ -291,18 +298,42 @@ class World:
             else:
                 self._task_over(run, task)
 
-    def _person(self) -> None:
-        """`airflow ft in-doubt`, on the newest number that is in doubt."""
-        act, _, after = self.scenario.person.partition(" ")
-        resolver = Resolver(self.store, PIPELINE, self._open, "a person", Worker("a person"), self.scenario.lease)
+    def _person(self, act: str) -> None:
+        """`airflow ft in-doubt` on what is quarantined or in doubt; or `airflow ft recover`, which is also periodic."""
+        verb, _, after = act.partition(" ")
         try:
-            doubtful = in_doubt(self.store, PIPELINE)
+            if verb == "recover":
+                recover(self.store, PIPELINE, self._open, Worker("a sweep"), min_age=ORPHAN_AGE, lease_seconds=0.0)
+                return
+            kept = [c for c in self.store.open_checkpoints(PIPELINE) if c.state is CheckpointState.QUARANTINED]
+            doubtful = kept or in_doubt(self.store, PIPELINE)
         except UnknownPipelineError:
             return
-        if doubtful and act == "abort":
+        if not doubtful:
+            return
+        resolver = self._resolver()
+        if verb == "quarantine":
+            resolver.quarantine(doubtful[0].number)
+        elif verb == "abort":
             resolver.abort(doubtful[-1].number, AfterAbort(after))
-        elif doubtful:
+        else:
             resolver.commit(doubtful[-1].number)
+
+    def _release(self) -> None:
+        """In the end a person takes back what is QUARANTINED."""
+        try:
+            opened = self.store.open_checkpoints(PIPELINE)
+        except UnknownPipelineError:
+            return
+        for checkpoint in opened:
+            if checkpoint.state is CheckpointState.QUARANTINED:
+                self._resolver().commit(checkpoint.number)
+
+    def _resolver(self) -> Resolver:
+        return Resolver(self.store, PIPELINE, self._open, "a person", Worker("a person"), self.scenario.lease)
+
+    def _store_clock(self) -> int:
+        return int((self.kernel.clock + self._store_is_ahead) * 1e6) + self.kernel.steps
 
     # --- servers --------------------------------------------------------------------------------------------------
 
@@ -353,6 +384,12 @@ class World:
                 server.refuses[int(what[-1])] = 1
             case "declines item 1" | "declines item 2":
                 self._declines[int(what[-1])] = 1
+            case "jumps ahead" | "jumps back" if subject == "clock":
+                process = self.kernel.current
+                assert process is not None
+                process.ahead += JUMP if what == "jumps ahead" else -JUMP
+            case "jumps ahead" | "jumps back" if subject == "store-clock":
+                self._store_is_ahead += JUMP if what == "jumps ahead" else -JUMP
             case "is backed up":
                 self._backup = self._log.snapshot()
             case "is restored":
