@@ -160,6 +160,21 @@ def test_an_unsafe_server_is_told(own_server: Any, store: Store, tmp_path: Path)
         assert "innodb_flush_log_at_trx_commit=2" in found["connection shop: durability"]
 
 
+def test_rows_that_go_by_insert_are_told_with_the_way_out(own_server: Any, store: Store, tmp_path: Path) -> None:
+    server = own_server(MariaDb, local_infile=0)
+    with Database.fresh(server) as database:
+        (tmp_path / "wal").mkdir()
+        world = make_world(store, tmp_path / "wal", database)
+        for extra, where, remedy in (
+            ({}, "in the server", "SET GLOBAL local_infile = ON, and in the server's configuration."),
+            ({"local_infile": False}, "in the connection's extra", 'take "local_infile": false out of the extra.'),
+        ):
+            world.overrides = {"shop": {"extra": extra}}
+            [check] = [check for check in checks_of(world) if check.name == "local_infile"]
+            assert check.verdict is Verdict.WARNING and f"is switched off {where}" in check.text
+            assert check.remedy == remedy
+
+
 def test_short_times_of_a_broker_are_told(
     own_server: Any, store: Store, tmp_path: Path, mariadb_database: Database
 ) -> None:

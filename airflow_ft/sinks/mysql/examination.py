@@ -84,8 +84,8 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
         remedy = "SET PERSIST local_infile = ON" if not session.is_mariadb else "SET GLOBAL local_infile = ON"
         exam.warn(
             "local_infile",
-            f"LOAD DATA LOCAL is switched off {where}: rows go by multi-row INSERT. Switched on, the server takes them"
-            " from one stream, without parsing a statement for each few thousand; no other file is ever sent",
+            f"LOAD DATA LOCAL is switched off {where}: rows go by multi-row INSERT, which is slower. Switched on, the"
+            " server reads them from one stream instead of parsing large statements; it is never sent another file",
             f"{remedy}, and in the server's configuration."
             if session.local_infile_allowed
             else 'take "local_infile": false out of the extra.',
