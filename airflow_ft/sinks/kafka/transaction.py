@@ -106,6 +106,37 @@ def _keep_for_ever(producer: Producer) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(producer))
 
 
+def _columns(topic: str, records: Records, tally: Tally) -> list[Iterable[Any]]:
+    """The arguments of `_produce` as columns."""
+    columns: list[Iterable[Any]] = [
+        repeat(topic),
+        records.values,
+        records.keys if records.keys is not None else repeat(None),
+        records.partitions if records.partitions is not None else repeat(-1),
+        repeat(tally),
+    ]
+    if _has_more(records):
+        columns.append(records.timestamps if records.timestamps is not None else repeat(0))
+        columns.append(records.headers if records.headers is not None else repeat(None))
+    return columns
+
+
+def _has_more(records: Records) -> bool:
+    return records.timestamps is not None or records.headers is not None
+
+
+def _produce(producer: Producer, records: Records) -> Callable[..., None]:
+    """`produce`, to be called by position: naming the arguments, and all of them, costs a fifth of a record's time."""
+    plain: Callable[..., None] = producer.produce
+    if not _has_more(records):
+        return plain
+
+    def with_more(topic: str, value: Any, key: Any, partition: int, tally: Tally, timestamp: int, headers: Any) -> None:
+        plain(topic, value, key, partition, tally, timestamp=timestamp, headers=headers)
+
+    return with_more
+
+
 class OwnedGroup(Protocol):
     """The transactional id, and the group of the same name whose offset is the token (`slot.Slot`)."""
 
@@ -145,29 +176,14 @@ class Transaction:
 
     def send(self, topic: str, records: Records, tally: Tally) -> None:
         """Hands records to the producer; blocks while its buffer is full, as long as the brokers acknowledge some."""
-        produce, poll = self._producer.produce, self._producer.poll
+        produce, poll = _produce(self._producer, records), self._producer.poll
         progress = self._progress()
         doing = f"sending to topic {topic!r}"
         with self._failures(doing):
-            for value, key, partition, timestamp, headers in zip(
-                records.values,
-                records.keys if records.keys is not None else repeat(None),
-                records.partitions if records.partitions is not None else repeat(-1),
-                records.timestamps if records.timestamps is not None else repeat(0),
-                records.headers if records.headers is not None else repeat(None),
-                strict=False,
-            ):
+            for arguments in zip(*_columns(topic, records, tally), strict=False):
                 while True:
                     try:
-                        produce(
-                            topic,
-                            value,
-                            key,
-                            partition=partition,
-                            on_delivery=tally,
-                            timestamp=timestamp,
-                            headers=headers,
-                        )
+                        produce(*arguments)
                         break
                     except BufferError:
                         poll(0.1)
