@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import history, imports, in_doubt, into_kafka, into_mysql, jobs, memory, small, staging_cost
+from benchmarks import cpu, history, imports, in_doubt, into_kafka, into_mysql, jobs, memory, small, staging_cost
 from benchmarks.bench import Bench, say
 from benchmarks.measuring import Comparison
 from benchmarks.picture import svg
@@ -36,6 +36,7 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], list[Comparison]]] = {
     "memory": memory.memory,
     "history": history.history,
     "in-doubt": in_doubt.in_doubt,
+    "cpu": cpu.cpu,
     "branches": into_mysql.branches,
 }
 LONG = frozenset(

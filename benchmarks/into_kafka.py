@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,8 @@ class IntoKafka:
         self.bench = bench
         self.bootstrap = bench.kafka.bootstrap
         self._segment = segment(bench.folder / "wal", f"kafka-{next(_NUMBERS)}", {"orders": bench.records})
-        self._worker = bench.worker("benchmarks.delivering", tree)
+        self.worker = bench.worker("benchmarks.delivering", tree)
+        self.watching: Callable[[], AbstractContextManager[None]] = nullcontext  # around the work itself
         self._topics = 0
 
     def _into_topic(self, name: str, work: Callable[[str], float]) -> Callable[[], float]:
@@ -83,7 +85,7 @@ class IntoKafka:
     def fill(self, topic: str) -> None:
         """A new topic with the records, for a job to read."""
         self.bench.kafka.create_topic(topic, PARTITIONS)
-        self._worker.ask("deliver", **kafka_job(self.bench, self._segment, topic))
+        self.worker.ask("deliver", **kafka_job(self.bench, self._segment, topic))
         self.bench.check_topic(topic, "the source")
 
     def ours(self, name: str, *, strategy: str = "transaction", slots: int = 1) -> Contender:
@@ -91,7 +93,8 @@ class IntoKafka:
 
         def work(topic: str) -> float:
             job = kafka_job(self.bench, self._segment, topic, strategy, slots)
-            seconds: float = self._worker.ask("deliver", **job)["seconds"]
+            with self.watching():
+                seconds: float = self.worker.ask("deliver", **job)["seconds"]
             return seconds
 
         return Contender(name, self._into_topic(name, work))
@@ -112,7 +115,9 @@ class IntoKafka:
         """Spark's Kafka writer in a session that stays warm."""
 
         def work(topic: str) -> float:
-            seconds: float = self.bench.spark.ask("kafka", **self._spark_job(topic), **settings)["seconds"]
+            spark, job = self.bench.spark, self._spark_job(topic)
+            with self.watching():
+                seconds: float = spark.ask("kafka", **job, **settings)["seconds"]
             return seconds
 
         return Contender(name, self._into_topic(name, work))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,8 @@ class IntoMySql:
     def __init__(self, bench: Bench, server: Any, tree: Path | None = None) -> None:
         self.bench, self.server = bench, server
         self._segment = segment(bench.folder / "wal", f"{server.name}-{next(_NUMBERS)}", {"orders": bench.table})
-        self._worker = bench.worker("benchmarks.delivering", tree)
+        self.worker = bench.worker("benchmarks.delivering", tree)
+        self.watching: Callable[[], AbstractContextManager[None]] = nullcontext  # around the work itself
 
     def comparison(self) -> Comparison:
         """All contenders of this server."""
@@ -103,7 +105,8 @@ class IntoMySql:
         def run() -> float:
             self.bench.empty_table(self.server, more=more)
             job = mysql_job(self.bench, self.server, self._segment, strategy, settings, local_infile=local_infile)
-            answer = self._worker.ask("deliver", **job)
+            with self.watching():
+                answer = self.worker.ask("deliver", **job)
             self.bench.check_table(self.server, name)
             seconds: float = answer["seconds"]
             return seconds
@@ -117,16 +120,17 @@ class IntoMySql:
         def run() -> float:
             self.bench.empty_table(self.server)
             url = f"jdbc:mysql://127.0.0.1:{self.server.port}/{DATABASE}?rewriteBatchedStatements=true&{extra}"
-            answer = self.bench.spark.ask(
-                "jdbc",
-                source=str(self.bench.source),
-                url=url,
-                driver=kind,
-                dbtable="orders",
-                user=self.server.user,
-                password=self.server.password,
-                batchsize="10000",
-            )
+            options = {
+                "url": url,
+                "driver": kind,
+                "dbtable": "orders",
+                "user": self.server.user,
+                "password": self.server.password,
+                "batchsize": "10000",
+            }
+            spark, source = self.bench.spark, str(self.bench.source)
+            with self.watching():
+                answer = spark.ask("jdbc", source=source, **options)
             self.bench.check_table(self.server, driver)
             seconds: float = answer["seconds"]
             return seconds
@@ -154,7 +158,8 @@ class IntoMySql:
 
         def run() -> float:
             self.bench.empty_table(self.server)
-            seconds = timed(both)
+            with self.watching():
+                seconds = timed(both)
             self.bench.check_table(self.server, name)
             return seconds
 

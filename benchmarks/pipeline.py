@@ -30,7 +30,7 @@ def main(job: dict[str, Any]) -> None:
 
     `job`: folder, job, source (its `to_json`), connections (by id), table and topic (each may be lacking).
     """
-    logging.basicConfig(stream=sys.stdout, level=logging.INFO)
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(message)s")
     store_url, root = f"sqlite:///{job['folder']}/ft.db", f"{job['folder']}/wal"
     connections = {name: ConnectionInfo(**info) for name, info in job["connections"].items()}
     sinks: dict[str, Any] = {}
