@@ -35,6 +35,7 @@ class Kind(Enum):
     FULL_STORE = "full store"
     READ_ONLY = "read-only"
     CLOCK = "clock"
+    RIVAL = "rival"
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ def _faults() -> list[Fault]:
         Fault("zombie at a point", Kind.ZOMBIE, 12),
         Fault("zombie at random", Kind.ZOMBIE, 5, at_random=True),
         Fault("zombie in recovery", Kind.ZOMBIE, 4, at_random=True, in_recovery=True),
+        Fault("rival at a point", Kind.RIVAL, 8),
+        Fault("rival at random", Kind.RIVAL, 4, at_random=True),
         *(Fault(f"kill -9 of {NAMES[s]}", Kind.RESTART, 3, s) for s in SERVERS),
         *(Fault(f"lost reply of {NAMES[s]}", Kind.LOST_REPLY, 4, s) for s in SERVERS),
         *(Fault(f"lost request to {NAMES[s]}", Kind.LOST_REQUEST, 2, s) for s in SERVERS),

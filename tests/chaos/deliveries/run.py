@@ -150,12 +150,19 @@ class Deliveries:
             if draw.fault.in_recovery:
                 run.ends.append(striker.prelude(self._begin(stack, run), self._order(run, next(tries))))
             child = self._begin(stack, run)
-            strike = striker.strike(child, self._order(run, next(tries)))
-            run.ends.append(strike.end)
+            order = self._order(run, next(tries))
+            if choice.new_run:  # others belong to the next run, as if this one had failed for good
+                run.name, tries = self._next_run(), itertools.count(1)
+
+            def rival() -> Child:
+                other = self._begin(stack, run)
+                other.order(**self._order(run, next(tries)))
+                return other
+
+            strike = striker.strike(child, order, rival)
+            run.ends += [strike.end] if strike.rival is None else [strike.rival, strike.end]
             if strike.zombie is None:
                 child.kill()
-            if choice.new_run:  # as after a DAG run that has failed for good
-                run.name, tries = self._next_run(), itertools.count(1)
             problems = self._finish(stack, run, tries, strike.zombie)
             recovered = time.monotonic()
             verdict = Verdict(problems=problems) if problems else self.look(pipeline)
@@ -197,8 +204,8 @@ class Deliveries:
         """
         deadline = time.monotonic() + STUCK
         for number in tries:
-            if run.ends[-1].final:
-                return [f"I7: a process ended for good: {run.ends[-1].text}"]
+            if final := [end.text for end in run.ends if end.final]:
+                return [f"I7: a process ended for good: {final[0]}"]
             if time.monotonic() > deadline:
                 return [f"I7: not finished {STUCK:.0f} s after the fault: {run.ends[-1].text}"]
             self._mend()

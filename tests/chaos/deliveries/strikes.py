@@ -42,13 +42,17 @@ class End:
 
 @dataclass
 class Strike:
-    """What was done. `at`: monotonic. `state`: what was unfinished then. `zombie`: stands still and is to be woken."""
+    """What was done. `at`: monotonic. `state`: what was unfinished then. `zombie`: stands still and is to be woken.
+
+    `rival`: how the process ended that was at work at the same time.
+    """
 
     at: float
     state: list[tuple[int, str]]
     struck: bool
     end: End
     zombie: Child | None = None
+    rival: End | None = None
 
     @property
     def counted(self) -> bool:
@@ -71,8 +75,11 @@ class Striker:
         child.order(**order, point=asdict(self._choice.before), act="kill")
         return End.of(child.receive(PATIENCE))
 
-    def strike(self, child: Child, order: Mapping[str, Any]) -> Strike:
-        """Sets the process to work, and lets it happen; returns when the process has ended or stands still."""
+    def strike(self, child: Child, order: Mapping[str, Any], rival: Callable[[], Child]) -> Strike:
+        """Sets the process to work, and lets it happen; returns when the process has ended or stands still.
+
+        `rival` begins a second process, and sets it to work at once.
+        """
         point = asdict(self._choice.point) if self._choice.point is not None else None
         match self._draw.fault.kind:
             case Kind.KILL | Kind.ZOMBIE if point is not None:
@@ -85,6 +92,8 @@ class Striker:
                 number = signal.SIGKILL if self._draw.fault.kind is Kind.KILL else signal.SIGSTOP
                 child.signal(number)
                 return self._result(child, self._gone_or_still(child))
+            case Kind.RIVAL:
+                return self._rival(child, order, point, rival)
             case _:
                 return self._ask(child, order, point)
 
@@ -104,6 +113,24 @@ class Striker:
         zombie = child if struck and not child.has_ended else None
         end = End("stopped" if zombie else "killed") if struck else End.of(message)
         return Strike(at, self._look() if struck else [], struck, end, zombie)
+
+    def _rival(
+        self, child: Child, order: Mapping[str, Any], point: Mapping[str, Any] | None, rival: Callable[[], Child]
+    ) -> Strike:
+        """Both are at work from that moment on; the first one wakes up a moment after the second has begun."""
+        child.order(**order, point=point, act="ask")
+        if point is None:
+            time.sleep(self._choice.fraction * self._quiet)  # not a wait: the moment that was drawn
+        message = child.receive(PATIENCE if point is not None else 0)
+        if (point is None and message is not None) or (point is not None and (message is None or "at" not in message)):
+            return Strike(time.monotonic(), [], False, End.of(message))
+        at, state = time.monotonic(), self._look()
+        other = rival()
+        if point is not None:
+            time.sleep(10 * self._choice.pause)  # as above
+            child.order()
+        end = End.of(other.receive(PATIENCE))
+        return Strike(at, state, True, End.of(child.receive(PATIENCE)), rival=end)
 
     # --- faults of what is around it ---
 
