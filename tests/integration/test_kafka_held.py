@@ -135,6 +135,13 @@ def test_what_was_prepared_can_be_aborted(make: Make, kafka: Kafka, topic: str) 
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 10), (3, 20))
 
 
+def test_an_abort_where_nothing_was_prepared_yet_needs_no_token_topic(make: Make, topic: str) -> None:
+    """Its attempt had begun and got no further, while another sink refused the rows (found by the simulator)."""
+    world = make()
+    world.extra["airflow_ft_token_topic"] = f"{topic}.tokens"
+    assert world.abort(world.checkpoint(1, 10)).outcome is Outcome.ABORTED
+
+
 def test_a_delivered_number_that_the_store_calls_aborted_halts(make: Make) -> None:
     world = make()
     plan = world.deliver(1, 10)

@@ -10,11 +10,13 @@ import pytest
 from tests.simulation.adapters import Running
 from tests.simulation.explore import every_crash, play, replaying, shrink, story, zombie_and_successor
 from tests.simulation.kernel import Act, Deviation
-from tests.simulation.scenarios import BOTH, KAFKA, ONE_ITEM, SCENARIOS, TWO_PHASE
+from tests.simulation.scenarios import ALL, BOTH, HELD, KAFKA, ONE_ITEM, TWO_PHASE, XA_MARIA, XA_MYSQL
 from tests.simulation.world import Scenario
 
-NAMED = {scenario.name: scenario for scenario in SCENARIOS}
+NAMED = {scenario.name: scenario for scenario in ALL}
 PREPARED = NAMED["MySQL decides, two-phase prepared"]
+PARALLEL = NAMED["parallel on MariaDB"]
+CRASHED = [BOTH, KAFKA, TWO_PHASE, PREPARED, XA_MYSQL, replace(XA_MARIA, runs=(1,)), PARALLEL, HELD]
 
 
 def play_all(scenario: Scenario, schedules: Iterable[tuple[Deviation, ...]], running: Running) -> int:
@@ -29,7 +31,7 @@ def play_all(scenario: Scenario, schedules: Iterable[tuple[Deviation, ...]], run
     return played
 
 
-@pytest.mark.parametrize("scenario", [BOTH, KAFKA, TWO_PHASE, PREPARED], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", CRASHED, ids=lambda scenario: scenario.name)
 def test_every_fault_at_every_call_is_made_good(running: Running, scenario: Scenario) -> None:
     assert play_all(scenario, every_crash(scenario, running), running) > 300
 
@@ -52,6 +54,12 @@ def test_a_zombie_and_its_successor_in_every_order_of_two_turns(
     """The zombie sleeps before any of its writes, and wakes before any write of its successor."""
     small = replace(scenario, runs=(1,), parallel=parallel)
     assert play_all(small, zombie_and_successor(small, running), running) > 1000
+
+
+@pytest.mark.parametrize("scenario", [XA_MARIA, PARALLEL, HELD], ids=lambda scenario: scenario.name)
+def test_a_zombie_and_its_successor_where_rows_wait_in_the_sink(running: Running, scenario: Scenario) -> None:
+    small = replace(scenario, runs=(1,))
+    assert play_all(small, zombie_and_successor(small, running), running) > 500
 
 
 def test_a_zombie_whose_rows_were_refused_beside_a_successor_whose_rows_are_not(running: Running) -> None:

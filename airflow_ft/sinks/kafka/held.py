@@ -27,7 +27,7 @@ from airflow_ft.sinks.kafka.participant import KafkaParticipant
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM, KafkaSink
 from airflow_ft.sinks.kafka.token import Ends, Standing, Token, judge
-from airflow_ft.sinks.kafka.topics import describe, longest_transaction
+from airflow_ft.sinks.kafka.topics import create_token_topic, describe, longest_transaction
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity, ProducerLostError, Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import Ending, TransactionCoordinator
 
@@ -99,6 +99,9 @@ class HeldParticipant(KafkaParticipant):
         """
         if self._waits(plan, fence):  # it never held anything, and the id may hold an earlier number
             return Proof(self._plan.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, detail=dict(detail))
+        token_topic = self._clients.settings.token_topic
+        if describe(self._clients, [token_topic])[token_topic] is None:
+            create_token_topic(self._clients)  # the attempt that began here did not get as far as to make it
         proof = super().abort(plan, fence, detail)
         if proof.outcome is Outcome.COMMITTED:
             raise StoreBehindSinkError(
