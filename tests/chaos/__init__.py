@@ -1,1 +1,1 @@
-"""Chaos: kills at random moments of the demonstration's job, judged from outside. `make chaos`."""
+"""Chaos: faults on purpose over real servers, judged from outside. `make chaos`; see docs/chaos.md."""

@@ -23,9 +23,9 @@ SEED = 4638
 pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow]
 
 
-def command(folder: Path, *more: str) -> list[str]:
-    stage = ["--only", "pipelines", "--seed", str(SEED), "--folder", str(folder)]
-    return [sys.executable, "-m", "tests.chaos", *stage, *more]
+def command(folder: Path, stage: str, *more: str) -> list[str]:
+    chosen = ["--only", stage, "--seed", str(SEED), "--folder", str(folder)]
+    return [sys.executable, "-m", "tests.chaos", *chosen, *more]
 
 
 def environment() -> dict[str, str]:
@@ -38,7 +38,11 @@ def test_a_kill_of_the_spark_driver_loses_and_doubles_nothing(tmp_path: Path) ->
     report = tmp_path / "report.json"
     driver = ["--kills", "1", "--kill", "Spark driver (JVM)", "--flights", "1200", "--report", str(report)]
     finished = subprocess.run(
-        command(tmp_path / "chaos", *driver), cwd=PROJECT, env=environment(), capture_output=True, text=True
+        command(tmp_path / "chaos", "pipelines", *driver),
+        cwd=PROJECT,
+        env=environment(),
+        capture_output=True,
+        text=True,
     )
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]
     found = json.loads(report.read_text())
@@ -51,17 +55,27 @@ def test_a_kill_of_the_spark_driver_loses_and_doubles_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.timeout(600)
-def test_an_interrupted_chaos_run_leaves_no_process_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stage", "processes_at_work"),
+    [("pipelines", 8), ("deliveries", 4)],  # Airflow's components and servers; the servers alone
+)
+def test_an_interrupted_chaos_run_leaves_nothing_behind(tmp_path: Path, stage: str, processes_at_work: int) -> None:
     tmp_path.chmod(0o711)
     with (tmp_path / "log").open("w+") as log:
         chaos = subprocess.Popen(
-            command(tmp_path / "chaos"), cwd=PROJECT, env=environment(), stdout=log, stderr=log, start_new_session=True
+            command(tmp_path / "chaos", stage),
+            cwd=PROJECT,
+            env=environment(),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         deadline = time.monotonic() + 120
-        while len(family := processes.tree(chaos.pid)) < 8:  # Airflow's components, Kafka and MariaDB
+        while len(family := processes.tree(chaos.pid)) <= processes_at_work:
             assert chaos.poll() is None, (tmp_path / "log").read_text()
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()
             time.sleep(0.05)
         os.kill(chaos.pid, signal.SIGINT)
         assert chaos.wait(180) == 130
         assert processes.await_end(family, 120)
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()

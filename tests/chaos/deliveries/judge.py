@@ -159,11 +159,14 @@ class Judge:
 
     def _read(self, topic: str) -> None:
         """Reads what is new in a topic, as read_committed; TimeoutError when an open transaction is in the way."""
-        try:
-            self._follow(topic, *self._consumers())
-        except BaseException:
-            self._close_consumers()
-            raise
+        for last in (False, True):
+            try:
+                self._follow(topic, *self._consumers())
+                return
+            except KafkaException:  # consumers that were there before a restart of the broker
+                self._close_consumers()
+                if last:
+                    raise
 
     def _follow(self, topic: str, anyone: Consumer, reader: Consumer) -> None:
         parts = sorted(anyone.list_topics(topic, timeout=30).topics[topic].partitions)
