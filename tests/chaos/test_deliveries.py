@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -93,6 +94,20 @@ def test_a_head_that_went_back_is_found(chaos: Deliveries, mix: Pipeline) -> Non
     mariadb(chaos, change.format("-"), mix.name)
     assert any(problem.startswith("I5: the head") for problem in spoiled(chaos, mix).problems)
     mariadb(chaos, change.format("+"), mix.name)
+
+
+def test_a_pipeline_that_stands_still_is_found(chaos: Deliveries) -> None:
+    pipeline = next(p for p in chaos.pipelines if p.store == "sqlite" and p.chunks)
+    path = chaos.servers.store_disk.folder / "ft.db"
+
+    def set_status(status: str) -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as log:
+            log.execute("UPDATE pipeline SET status = ? WHERE name = ?", [status, pipeline.name])
+
+    set_status("HALTED")
+    assert any(problem.startswith("I7: the pipeline stands still") for problem in spoiled(chaos, pipeline).problems)
+    set_status("ACTIVE")
+    assert chaos.look(pipeline).exact
 
 
 def test_a_branch_that_is_left_prepared_is_found(chaos: Deliveries, mix: Pipeline) -> None:

@@ -183,8 +183,9 @@ class Judge:
             while message is not None:
                 if message.error() is not None:
                     raise KafkaException(message.error())
-                data = json.loads(message.value() or b"")
-                found.append((data["pipeline"], (data["id"], data["draw"])))
+                if (message.offset() or 0) < new[message.partition() or 0]:  # what is newer is read the next time
+                    data = json.loads(message.value() or b"")
+                    found.append((data["pipeline"], (data["id"], data["draw"])))
                 message = reader.poll(0)
             at = {p.partition: max(p.offset, 0) for p in reader.position([TopicPartition(topic, p) for p in new])}
         reader.unassign()
