@@ -17,14 +17,13 @@ from airflow_ft.sources import FileSource, KafkaSource
 from benchmarks.bench import DATABASE, Bench
 from benchmarks.data import SPARK_SCHEMA, write_parquet
 from benchmarks.into_kafka import PARTITIONS, IntoKafka
-from benchmarks.into_mysql import DRIVERS
+from benchmarks.into_mysql import FASTER, jdbc_options
 from benchmarks.measuring import Claim, Comparison, Contender, timed
 from benchmarks.running import run_module
 
 CHECKPOINTS = 8
 _SOURCES = count(1)
 _NUMBERS = count(1)
-FASTER = {"mariadb": "MariaDB's driver", "mysql": "Connector/J"}
 
 
 def into_tables(bench: Bench) -> list[Comparison]:
@@ -142,22 +141,11 @@ class Jobs:
 
         return run
 
-    def _jdbc(self, server: Any) -> dict[str, str]:
-        kind, extra = DRIVERS[FASTER[server.name]]
-        return {
-            "url": f"jdbc:mysql://127.0.0.1:{server.port}/{DATABASE}?rewriteBatchedStatements=true&{extra}",
-            "driver": kind,
-            "dbtable": "orders",
-            "user": server.user,
-            "password": server.password,
-            "batchsize": "10000",
-        }
-
     def spark_jdbc(self, server: Any) -> Callable[[], float]:
         """Spark's JDBC writer over the same files, as one batch."""
 
         def run() -> float:
-            job = {"command": "jdbc", "source": str(self._files), **self._jdbc(server)}
+            job = {"command": "jdbc", "source": str(self._files), **jdbc_options(server, FASTER)}
             return self._run("benchmarks.sparking", job, server, None)
 
         return run
@@ -175,7 +163,7 @@ class Jobs:
                 "topic": topic,
             }
             if server is not None:
-                job["jdbc"] = self._jdbc(server)
+                job["jdbc"] = jdbc_options(server, FASTER)
             return self._run("benchmarks.sparking", job, server, topic)
 
         return run
