@@ -47,7 +47,7 @@ class Running:
 
     def now(self) -> datetime:
         """In place of `airflow_ft.sinks.kafka.tokens.now`."""
-        return _BEGINNING + timedelta(seconds=int(self.kernel.monotonic()))
+        return _BEGINNING + timedelta(seconds=int(self.kernel.wall_clock()))
 
     def judge(self, item: Any) -> None:
         """The vote on the rows of an item: refused as often as an event has said."""

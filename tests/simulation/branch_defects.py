@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_ft.core.model import Fence, Outcome
-from airflow_ft.sinks.mysql import branches, xa
+from airflow_ft.sinks.mysql import branches
 from airflow_ft.sinks.mysql.branches import BranchedParticipant
 from airflow_ft.sinks.mysql.fencing import guarded_head, still_named
 from airflow_ft.sinks.mysql.ledger import Ledger, Marker
@@ -16,7 +16,6 @@ from airflow_ft.sinks.mysql.xid import owner_of, recover
 from tests.simulation.defect import NAMED, Change, defect
 
 XA, XA_MYSQL = NAMED["xa on MariaDB"], NAMED["xa on MySQL"]
-TWO_RUNS = NAMED["xa, two runs at once"]
 PARALLEL, PARALLEL_RUNS = NAMED["parallel on MariaDB"], NAMED["parallel, two runs at once"]
 ABORTED = NAMED["xa, a person aborts what is prepared"]
 ONE_BY_ONE = replace(XA, name="xa, a task for each step", runs=(1,), parallel=True)
@@ -84,16 +83,6 @@ def branches_that_are_not_listed_taken_for_committed(change: Change) -> None:
         return found
 
     change(XaParticipant, "_standing_branches", invented)
-
-
-@defect(TWO_RUNS, "I3 I7")
-def branch_that_does_not_look_at_the_head(change: Change) -> None:
-    """It takes its marker's place after a successor has gone, and nobody looks for it any more."""
-
-    def blind(head: Any, fence: Fence, nonce: str) -> Any:
-        return head if head is not None else still_named(head, fence, nonce)
-
-    change(xa, "still_named", blind)
 
 
 @defect(XA_MYSQL, "I7")

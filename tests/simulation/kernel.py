@@ -87,12 +87,13 @@ class Line:
 class Process:
     """A process of the operating system, or a request that is still under way."""
 
-    __slots__ = ("ahead", "asleep", "calls", "dead", "ended", "error", "greenlet", "name")
+    __slots__ = ("ahead", "asleep", "calls", "dead", "ended", "error", "greenlet", "name", "wall")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.calls = 0
-        self.ahead = 0.0  # seconds by which its clock has jumped
+        self.ahead = 0.0  # seconds by which its monotonic clock has jumped: never back
+        self.wall = 0.0  # and that on the wall
         self.asleep = False  # until nobody else can go on
         self.dead = False
         self.ended = False
@@ -208,6 +209,10 @@ class Kernel:
     def monotonic(self) -> float:
         """The clock that all processes share, which moves when somebody sleeps, as this process reads it."""
         return self.clock + (self.current.ahead if self.current is not None else 0.0)
+
+    def wall_clock(self) -> float:
+        """The time of day as this process reads it."""
+        return self.clock + (self.current.wall if self.current is not None else 0.0)
 
     # --- calls ----------------------------------------------------------------------------------------------------
 

@@ -387,7 +387,8 @@ class World:
             case "jumps ahead" | "jumps back" if subject == "clock":
                 process = self.kernel.current
                 assert process is not None
-                process.ahead += JUMP if what == "jumps ahead" else -JUMP
+                process.wall += JUMP if what == "jumps ahead" else -JUMP
+                process.ahead += JUMP if what == "jumps ahead" else 0.0
             case "jumps ahead" | "jumps back" if subject == "store-clock":
                 self._store_is_ahead += JUMP if what == "jumps ahead" else -JUMP
             case "is backed up":
