@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.bench import Bench, say
+from benchmarks.cpu import Meter
 from benchmarks.into_kafka import IntoKafka
 from benchmarks.into_mysql import IntoMySql
 from benchmarks.measuring import Claim, Comparison, Contender
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--allowed", type=float, default=0.03, help="part by which this tree may be slower")
+    parser.add_argument("--cpu", action="store_true", help="compare CPU time, which other work hardly changes")
     options = parser.parse_args()
     other = options.tree.resolve()
     if not (other / "airflow_ft" / "__init__.py").exists():
@@ -37,9 +39,19 @@ def main() -> int:
         folder.chmod(0o755)  # the servers run as somebody else
         bench = Bench(folder, options.rows, options.rounds, options.rows < 500_000, stack)
         for name in ("mariadb", "mysql", "kafka"):
-            contenders = [_contender(bench, name, None, "this tree"), _contender(bench, name, other, "the other")]
-            claims = [Claim(f"WAL -> {name}, default path", "this tree", ("the other",), 1 - options.allowed)]
-            comparison = Comparison(name, f"WAL -> {name}, default path", contenders, claims, rows=options.rows)
+            server = getattr(bench, name)
+            paths = {"this tree": _path(bench, name, None), "the other": _path(bench, name, other)}
+            wanted = 1 - options.allowed
+            if options.cpu:
+                meter = Meter(bench, server.pid)
+                for path in paths.values():
+                    path.watching = meter.watching
+                writers = {label: (_contender(path, label), path.worker.pid) for label, path in paths.items()}
+                comparison = meter.comparison(name, writers, wanted)
+            else:
+                contenders = [_contender(path, label) for label, path in paths.items()]
+                claims = [Claim(f"WAL -> {name}, default path", "this tree", ("the other",), wanted)]
+                comparison = Comparison(name, f"WAL -> {name}, default path", contenders, claims, rows=options.rows)
             comparison.measure(options.rounds, say)
             done.append(comparison)
             for line in costs_table(comparison):
@@ -49,12 +61,13 @@ def main() -> int:
     return 0 if all(verdict.is_reached for comparison in done for verdict in comparison.verdicts()) else 1
 
 
-def _contender(bench: Bench, name: str, tree: Path | None, label: str) -> Contender:
-    if name == "kafka":
-        found = IntoKafka(bench, tree).ours("transaction")
-    else:
-        found = IntoMySql(bench, getattr(bench, name), tree).ours("local", "local")
-    return Contender(label, found.run, warm_up=2)
+def _path(bench: Bench, name: str, tree: Path | None) -> IntoMySql | IntoKafka:
+    return IntoKafka(bench, tree) if name == "kafka" else IntoMySql(bench, getattr(bench, name), tree)
+
+
+def _contender(path: IntoMySql | IntoKafka, label: str) -> Contender:
+    default = path.ours("transaction") if isinstance(path, IntoKafka) else path.ours("local", "local")
+    return Contender(label, default.run, warm_up=2)
 
 
 if __name__ == "__main__":

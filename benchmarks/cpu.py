@@ -29,11 +29,11 @@ def cpu(bench: Bench) -> list[Comparison]:
         table.watching = meter.watching
         writers = {
             "local": (table.ours("local", "local"), table.worker.pid),
-            "insert": (table.ours("insert", "local", local_infile=False), table.worker.pid),
             "Spark": (table.spark(FASTER), bench.spark.pid),
+            "insert": (table.ours("insert", "local", local_infile=False), table.worker.pid),
             "1 x LOAD DATA": (table.plain_load(1), os.getpid()),
         }
-        found.append(meter.comparison(server.name, "local", writers))
+        found.append(meter.comparison(server.name, writers))
     topic = IntoKafka(bench)
     meter = Meter(bench, bench.kafka.pid)
     topic.watching = meter.watching
@@ -41,7 +41,7 @@ def cpu(bench: Bench) -> list[Comparison]:
         "transaction": (topic.ours("transaction"), topic.worker.pid),
         "Spark": (topic.spark("Spark", {}), bench.spark.pid),
     }
-    found.append(meter.comparison("kafka", "transaction", writers))
+    found.append(meter.comparison("kafka", writers))
     return found
 
 
@@ -62,16 +62,19 @@ class Meter:
         client, server = ((late - early) * 1e6 / self._bench.rows for late, early in zip(after, before, strict=True))
         self._last[self._name] = client, server
 
-    def comparison(self, name: str, ours: str, writers: dict[str, tuple[Contender, int]]) -> Comparison:
-        """What each writer costs its client, the server, and both together."""
+    def comparison(
+        self, name: str, writers: dict[str, tuple[Contender, int]], wanted: float | None = None
+    ) -> Comparison:
+        """What each writer costs its client (a process id), the server, and both; claims about the first two."""
+        ours, other, *_ = writers
         contenders: list[Contender] = []
         for writer, (contender, client) in writers.items():
             contenders.append(Contender(f"{writer}, client", self._run(writer, contender, client)))
             contenders.append(Contender(f"{writer}, server", self._read(writer, lambda parts: parts[1]), warm_up=0))
             contenders.append(Contender(f"{writer}, both", self._read(writer, sum), warm_up=0))
-        label = f"CPU of a row into {name}, `{ours}`: Spark's client and server against ours"
+        label = f"CPU of a row into {name}, client and server: {other} against {ours}"
         title = f"CPU time of a row into {name}"
-        claims = [Claim(label, f"{ours}, both", ("Spark, both",), None)]
+        claims = [Claim(label, f"{ours}, both", (f"{other}, both",), wanted)]
         return Comparison(f"cpu/{name}", title, contenders, claims, unit="us")
 
     def _run(self, name: str, contender: Contender, client: int) -> Callable[[], float]:
