@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, NoReturn
 
 from airflow_ft.core.errors import (
@@ -56,6 +57,8 @@ log = logging.getLogger(__name__)
 
 S = CheckpointState
 PLANNING_TRIES = 20
+VOTES_LAST = timedelta(hours=1)
+"""An older vote is asked for again before the decision, where the sink has forgotten the pipeline since."""
 
 
 class Coordinator:
@@ -66,6 +69,7 @@ class Coordinator:
         self._pipeline = pipeline
         self._epoch = epoch
         self._participants = participants
+        self._forgotten: dict[str, bool] = {}  # by participant, as read when a decision came late
 
     # --- plan ----------------------------------------------------------------------------------------------------
 
@@ -126,11 +130,15 @@ class Coordinator:
 
     # --- prepare -------------------------------------------------------------------------------------------------
 
-    def prepare(self, number: int, participant: str) -> Checkpoint:
-        """Asks one participant for its vote. DeclinedError: the checkpoint is ABORTED and the pipeline rewound."""
+    def prepare(self, number: int, participant: str, *, again: bool = False) -> Checkpoint:
+        """Asks one participant for its vote; with `again` also of a PREPARED number.
+
+        DeclinedError: the checkpoint is ABORTED and the pipeline rewound.
+        """
         checkpoint = self._store.checkpoint(self._pipeline, number)
         plan = checkpoint.plan
-        if plan is None or participant not in _names(plan) or not wants_vote(checkpoint, participant):
+        wanted = wants_vote(checkpoint, participant) or (again and checkpoint.state is S.PREPARED)
+        if plan is None or participant not in _names(plan) or not wanted:
             return checkpoint
         attempt = self._store.begin_attempt(self._pipeline, self._epoch, number, participant)
         checkpoint = self._store.checkpoint(self._pipeline, number)
@@ -161,7 +169,10 @@ class Coordinator:
         except TokenLostError:
             delivered = self._store.last_delivered(self._pipeline, name)
             settled = all(c.state is not S.COMMITTING for c in self._store.open_checkpoints(self._pipeline))
-            if not settled or plan.participant(name).predecessor != delivered or sink.head(self._pipeline) is not None:
+            if not settled or plan.participant(name).predecessor != delivered:
+                raise
+            head = sink.head(self._pipeline)
+            if head is not None and head.number != delivered:  # of several tokens only some may have vanished yet
                 raise
             log.warning("the token of %s has vanished; all is settled, so it is set to %d anew", name, delivered)
             sink.seed(fence, delivered)
@@ -186,6 +197,9 @@ class Coordinator:
                 # A late attempt may have taken a vote back: without it what the carrier commits could not be decided.
                 if wants_vote(checkpoint, name):
                     checkpoint = self.prepare(number, name)
+                elif self._has_forgotten(checkpoint, plan, name):
+                    checkpoint = self.prepare(number, name, again=True)
+                    del self._forgotten[name]
             if plan.commit_point is None and checkpoint.state is S.PREPARED:
                 checkpoint = self._decide(checkpoint)
         if checkpoint.votes[participant].proof is not None:
@@ -219,6 +233,20 @@ class Coordinator:
                 participant=participant,
             )
         return self._settle(checkpoint, plan, proof)
+
+    def _has_forgotten(self, checkpoint: Checkpoint, plan: Plan, participant: str) -> bool:
+        """Whether a follower lost, since an old vote, what its delivery would rest on: Kafka's tokens vanish in time.
+
+        Then it is asked anew before the decision: found out after it, nobody could tell the loss from a delivery, and
+        the carrier's rows would stand there alone. Time only makes look; what is found decides (I6).
+        """
+        at = checkpoint.prepared_at
+        if participant == plan.commit_point or at is None or self._store.now() - at < VOTES_LAST:
+            return False
+        if participant not in self._forgotten:
+            with self._open(plan, participant) as sink:
+                self._forgotten[participant] = not sink.remembers(self._pipeline)
+        return self._forgotten[participant]
 
     def _settle(self, checkpoint: Checkpoint, plan: Plan, proof: Proof) -> Checkpoint:
         """Records in the store what a sink's own marker says."""

@@ -302,6 +302,12 @@ class Participant(Protocol):
     def head(self, pipeline: str) -> SinkHead | None:
         """What the sink remembers of the pipeline, whoever owns it; None: nothing."""
 
+    def remembers(self, pipeline: str) -> bool:
+        """Whether all that it remembers a pipeline by is there, as of its last commit; never waits for what is open.
+
+        Asked of a participant that has voted, so False means that a part of it was lost since.
+        """
+
     def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
         """Makes the sink remember `number` as the last delivered one, under `fence`.
 

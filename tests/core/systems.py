@@ -79,6 +79,8 @@ class ModelParticipant:
             self.system.rows += self.system.prepared.pop(plan.number)[1]
             self.system.last = max(self.system.last, plan.number)
             return self._mark(plan, fence, Outcome.COMMITTED, {})
+        if self.system.token_is_gone:
+            raise TokenLostError("the token is gone.")
         if self.system.last != plan.participant(self.name).predecessor:
             raise TokenLostError(f"expected {plan.participant(self.name).predecessor}, found {self.system.last}.")
         if self.system.declines_in_commit:
@@ -113,6 +115,9 @@ class ModelParticipant:
 
     def head(self, pipeline: str) -> SinkHead | None:
         return None if self.system.token_is_gone else SinkHead(self.system.owner, self.system.rank[0], self.system.last)
+
+    def remembers(self, pipeline: str) -> bool:
+        return not self.system.token_is_gone
 
     def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
         if not foreign:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -386,6 +387,36 @@ def test_a_token_that_vanished_while_all_was_settled_is_seeded_anew(world: World
     second = world.stage(1, run=run)
     world.steps(world.context(run=run))
     world.check_exactly_once([*first, *second])
+
+
+@pytest.mark.parametrize("promise", [Promise.REDO, Promise.TWO_PHASE])
+def test_a_token_that_vanished_while_votes_waited_is_seen_before_the_decision(
+    world: World, monkeypatch: pytest.MonkeyPatch, promise: Promise
+) -> None:
+    world.systems["log"].promise = promise
+    world.delivery = world.deliver_into({"rows": "db", "copies": "log"})
+    first = world.stage(1)
+    world.steps(world.context())
+    waiting = world.prepared(3)
+    world.systems["log"].token_is_gone = True
+    monkeypatch.setattr("airflow_ft.core.coordinator.VOTES_LAST", timedelta(0))
+    recover_step(world.context(2))
+    assert [state(world, number) for number in waiting] == [CheckpointState.COMPLETED] * 3
+    world.check_exactly_once([*first, *waiting])
+
+
+def test_votes_that_are_young_or_of_a_sink_that_remembers_are_not_asked_for_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    [waiting] = world.prepared(1)
+    before = {name: vote.prepared for name, vote in world.store.checkpoint(PIPELINE, waiting).votes.items()}
+    monkeypatch.setattr("airflow_ft.core.coordinator.VOTES_LAST", timedelta(0))
+    recover_step(world.context(2))
+    found = world.store.checkpoint(PIPELINE, waiting)
+    assert found.state is CheckpointState.COMPLETED
+    assert {name: vote.prepared for name, vote in found.votes.items()} == before
 
 
 def test_a_token_that_vanished_while_something_is_decided_halts_the_pipeline(world: World) -> None:

@@ -164,6 +164,10 @@ class KafkaParticipant:
         """What the tokens remember together; None: all are gone, or were never written."""
         return self._tokens.head(pipeline)
 
+    def remembers(self, pipeline: str) -> bool:
+        """Whether the token of every slot is there; a transaction that is held open does not delay it."""
+        return all(slot.last_committed() is not None for slot in self._tokens.slots(pipeline))
+
     def token_numbers(self, pipeline: str) -> Sequence[int | None]:
         """The number at which each slot's token stands; None: gone, or never written."""
         return self._tokens.numbers(pipeline)

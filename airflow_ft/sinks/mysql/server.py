@@ -125,6 +125,10 @@ class ServerParticipant(ABC):
         """The head's row, whoever owns it; None where the sink has never seen the pipeline."""
         return self._persist("reading the head", None, lambda _: self._head(pipeline))
 
+    def remembers(self, pipeline: str) -> bool:
+        """Whether the head's row is there."""
+        return self.head(pipeline) is not None
+
     def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
         """Takes the head over from another installation. A head does not vanish by itself: nothing else is seeded."""
         if not foreign:
