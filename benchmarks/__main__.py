@@ -23,7 +23,7 @@ from benchmarks.measuring import Comparison
 from benchmarks.picture import svg
 from benchmarks.reporting import costs_table, machine, verdict_table
 
-ROWS, QUICK_ROWS = 2_000_000, 200_000
+ROWS, QUICK_ROWS = 2_000_000, 100_000
 MEASUREMENTS: Mapping[str, Callable[[Bench], list[Comparison]]] = {
     "mysql": into_mysql.mysql,
     "kafka": into_kafka.kafka,
@@ -39,9 +39,8 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], list[Comparison]]] = {
     "cpu": cpu.cpu,
     "branches": into_mysql.branches,
 }
-LONG = frozenset(
-    {"branches", "job-mysql", "job-kafka", "job-both"}
-)  # left out of a quick run, unless they are asked for
+# Left out of a quick run, unless they are asked for.
+LONG = frozenset({"branches", "cpu", "in-doubt", "job-mysql", "job-kafka", "job-both"})
 
 
 def main() -> int:
