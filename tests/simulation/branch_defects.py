@@ -100,7 +100,7 @@ def head_locked_by_every_branch(change: Change) -> None:
     change(Ledger, "insert_marker", locked)
 
 
-@defect(ABORTED, "I7", schedules=20_000)
+@defect(ABORTED, "I7", seed=14)
 def tombstone_of_the_whole_alone(change: Change) -> None:
     """An abort that leaves the places of the branches free: one that was on its way is prepared, and stays."""
     change(XaParticipant, "_labels", lambda self: ())

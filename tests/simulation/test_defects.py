@@ -11,8 +11,6 @@ from tests.simulation.adapters import Running
 from tests.simulation.defect import DEFECTS, Defect
 from tests.simulation.search import first_pair, first_violation, tell
 
-SEED = 1
-
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name.replace(" ", "_"))
 def test_a_rule_that_is_switched_off_is_found(running: Running, defect: Defect) -> None:
@@ -21,7 +19,7 @@ def test_a_rule_that_is_switched_off_is_found(running: Running, defect: Defect) 
             found = first_pair(running, defect.scenario, defect.before)
         else:
             found = first_violation(
-                running, SEED, range(defect.schedules), lambda _: defect.scenario, real_store=defect.real_store
+                running, defect.seed, range(defect.schedules), lambda _: defect.scenario, real_store=defect.real_store
             )
         assert found is not None, f"no schedule of {defect.scenario.name!r} missed it"
         assert found.outcome.violation is not None

@@ -14,9 +14,8 @@ from tests.simulation.scenarios import ALL, BOTH, HELD, KAFKA, ONE_ITEM, TWO_PHA
 from tests.simulation.world import Scenario
 
 NAMED = {scenario.name: scenario for scenario in ALL}
-PREPARED = NAMED["MySQL decides, two-phase prepared"]
 PARALLEL = NAMED["parallel on MariaDB"]
-CRASHED = [BOTH, KAFKA, TWO_PHASE, PREPARED, XA_MYSQL, replace(XA_MARIA, runs=(1,)), PARALLEL, HELD]
+CRASHED = [BOTH, KAFKA, TWO_PHASE, XA_MYSQL, replace(XA_MARIA, runs=(1,)), PARALLEL, HELD]
 
 
 def play_all(scenario: Scenario, schedules: Iterable[tuple[Deviation, ...]], running: Running) -> int:
