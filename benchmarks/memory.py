@@ -20,7 +20,7 @@ FLAT = 1 / 1.2
 
 def memory(bench: Bench) -> list[Comparison]:
     """A comparison of a small and a large checkpoint, for each sink; the processes are fresh and have no children."""
-    sizes = (50_000, 500_000) if bench.quick else (1_000_000, 10_000_000)
+    sizes = (100_000, 1_000_000) if bench.quick else (1_000_000, 10_000_000)
     return [_compare(bench, name, sizes, measure) for name, measure in (("MySQL", _mysql), ("Kafka", _kafka))]
 
 
