@@ -171,7 +171,9 @@ class ModelProducer:
     def begin_transaction(self) -> None:
         pass
 
-    def produce(self, topic: str, value: Any, key: Any, partition: int, on_delivery: Any, *_: Any, **__: Any) -> None:
+    def produce(
+        self, topic: str, value: Any, key: Any, partition: int = -1, on_delivery: Any = None, *_: Any, **__: Any
+    ) -> None:
         self._buffer.append((topic, value, on_delivery))
 
     def poll(self, timeout: float) -> int:

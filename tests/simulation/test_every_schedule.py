@@ -15,7 +15,7 @@ from tests.simulation.world import Scenario
 
 NAMED = {scenario.name: scenario for scenario in ALL}
 PARALLEL = NAMED["parallel on MariaDB"]
-CRASHED = [BOTH, KAFKA, TWO_PHASE, XA_MYSQL, replace(XA_MARIA, runs=(1,)), PARALLEL, HELD]
+CRASHED = [BOTH, KAFKA, replace(TWO_PHASE, runs=(1,)), XA_MYSQL, replace(XA_MARIA, runs=(1,)), PARALLEL, HELD]
 
 
 def play_all(scenario: Scenario, schedules: Iterable[tuple[Deviation, ...]], running: Running) -> int:
@@ -32,7 +32,7 @@ def play_all(scenario: Scenario, schedules: Iterable[tuple[Deviation, ...]], run
 
 @pytest.mark.parametrize("scenario", CRASHED, ids=lambda scenario: scenario.name)
 def test_every_fault_at_every_call_is_made_good(running: Running, scenario: Scenario) -> None:
-    assert play_all(scenario, every_crash(scenario, running), running) > 300
+    assert play_all(scenario, every_crash(scenario, running), running) > 200
 
 
 def test_every_fault_at_every_call_is_made_good_over_the_real_decision_log(running: Running) -> None:
@@ -45,8 +45,11 @@ def test_every_fault_at_every_call_is_made_good_over_the_real_decision_log(runni
     assert played > 300
 
 
-@pytest.mark.parametrize("parallel", [False, True], ids=["one task", "a task for each step and sink"])
-@pytest.mark.parametrize("scenario", [BOTH, TWO_PHASE], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    "scenario, parallel",
+    [(BOTH, False), (BOTH, True), (TWO_PHASE, True)],
+    ids=["one task", "a task for each step and sink", "two-phase, a task for each step and sink"],
+)
 def test_a_zombie_and_its_successor_in_every_order_of_two_turns(
     running: Running, scenario: Scenario, parallel: bool
 ) -> None:
