@@ -225,8 +225,8 @@ class PostgresDatabase:
             connection,
             f"SET search_path TO {self._schema};"
             f" SET statement_timeout = {milliseconds}; SET lock_timeout = {milliseconds * 9 // 10};"
-            # A stopped process must not hold the pipeline's row for longer than others wait for it.
-            f" SET idle_in_transaction_session_timeout = {milliseconds};"
+            # A process that is stopped between two statements holds the pipeline's row: for less than others wait.
+            f" SET idle_in_transaction_session_timeout = {milliseconds // 3};"
             " SET default_transaction_isolation = 'read committed'",
         )
         settings = _rows(

@@ -130,7 +130,13 @@ class TestConnections:
     def test_commits_are_durable_whatever_the_server_says(self, postgres: Postgres, schema: str) -> None:
         options = "-c synchronous_commit=off"
         with PostgresStore(dsn_of(postgres, schema, options=options)) as store:
-            for setting, value in (("synchronous_commit", "on"), ("lock_timeout", "27s"), ("statement_timeout", "30s")):
+            settings = {
+                "synchronous_commit": "on",
+                "lock_timeout": "27s",
+                "statement_timeout": "30s",
+                "idle_in_transaction_session_timeout": "10s",
+            }
+            for setting, value in settings.items():
                 assert store._database.read(f"SHOW {setting}")[0][setting] == value
 
     def test_a_user_who_may_not_create_the_schema_is_told_the_statement(self, postgres: Postgres, schema: str) -> None:
