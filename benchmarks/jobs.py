@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def into_tables(bench: Bench) -> list[Comparison]:
     return [
         whole.compare(
             f"Parquet -> PySpark -> WAL -> {server.name}",
-            ("ours", whole.ours("Rows", whole.files, server=server)),
+            partial(whole.ours, "Rows", whole.files, server=server),
             ("Spark JDBC", whole.spark_jdbc(server)),
             wanted[server.name],
         )
@@ -43,18 +43,17 @@ def into_tables(bench: Bench) -> list[Comparison]:
 def into_topics(bench: Bench) -> list[Comparison]:
     """Kafka -> Kafka."""
     whole = Jobs(bench)
-    ours = whole.ours("Records", whole.topic, to_topic=True)
-    spark = whole.spark_stream(None)
-    return [whole.compare("Kafka -> PySpark -> WAL -> Kafka", ("ours", ours), ("Spark streaming", spark), 1.3)]
+    spark = ("Spark streaming", whole.spark_stream(None))
+    ours = partial(whole.ours, "Records", whole.topic, to_topic=True)
+    return [whole.compare("Kafka -> PySpark -> WAL -> Kafka", ours, spark, 1.3)]
 
 
 def into_both(bench: Bench) -> list[Comparison]:
     """Kafka -> MariaDB and Kafka."""
     whole = Jobs(bench)
-    ours = whole.ours("Both", whole.topic, server=bench.mariadb, to_topic=True)
-    spark = whole.spark_stream(bench.mariadb)
-    title = "Kafka -> PySpark -> WAL -> mariadb + Kafka"
-    return [whole.compare(title, ("ours", ours), ("Spark, both writers", spark), 1.4)]
+    spark = ("Spark, both writers", whole.spark_stream(bench.mariadb))
+    ours = partial(whole.ours, "Both", whole.topic, server=bench.mariadb, to_topic=True)
+    return [whole.compare("Kafka -> PySpark -> WAL -> mariadb + Kafka", ours, spark, 1.4)]
 
 
 class Jobs:
@@ -65,11 +64,19 @@ class Jobs:
         self._batch = -(-bench.rows // CHECKPOINTS)
 
     def compare(
-        self, title: str, ours: tuple[str, Callable[[], float]], theirs: tuple[str, Callable[[], float]], wanted: float
+        self,
+        title: str,
+        ours: Callable[..., Callable[[], float]],
+        theirs: tuple[str, Callable[[], float]],
+        wanted: float,
     ) -> Comparison:
-        """One job, the two ways."""
-        contenders = [Contender(name, run, warm_up=0) for name, run in (ours, theirs)]
-        claims = [Claim(f"{title}, whole job", ours[0], (theirs[0],), wanted)]
+        """One job: ours, with and without overlap, and theirs."""
+        both = {"ours, overlap": ours(overlap=True), "ours": ours(overlap=False)}
+        contenders = [Contender(name, run, warm_up=0) for name, run in (*both.items(), theirs)]
+        claims = [
+            Claim(f"{title}, whole job, overlap", "ours, overlap", (theirs[0],), wanted),
+            Claim(f"{title}, whole job", "ours", (theirs[0],), None),
+        ]
         return Comparison(f"jobs/{title}", f"{title}, cold processes", contenders, claims, rows=self.bench.rows)
 
     @cached_property
@@ -114,13 +121,24 @@ class Jobs:
         return seconds
 
     def ours(
-        self, kind: str, source: Callable[[], dict[str, Any]], *, server: Any = None, to_topic: bool = False
+        self,
+        kind: str,
+        source: Callable[[], dict[str, Any]],
+        *,
+        server: Any = None,
+        to_topic: bool = False,
+        overlap: bool = False,
     ) -> Callable[[], float]:
         """A run of a new pipeline."""
 
         def run() -> float:
             topic = f"job-{next(_NUMBERS)}" if to_topic else None
-            job: dict[str, Any] = {"job": f"benchmarks.job:{kind}", "source": source(), "connections": {}}
+            job: dict[str, Any] = {
+                "job": f"benchmarks.job:{kind}",
+                "source": source(),
+                "connections": {},
+                "overlap": overlap,
+            }
             if server is not None:
                 job["table"] = "orders"
                 job["connections"]["shop"] = {

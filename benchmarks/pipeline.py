@@ -28,7 +28,7 @@ from benchmarks.workers import ROOT
 def main(job: dict[str, Any]) -> None:
     """One run over everything that the source holds, until it is confirmed.
 
-    `job`: folder, job, source (its `to_json`), connections (by id), table and topic (each may be lacking).
+    `job`: folder, job, source (its `to_json`), connections (by id), table and topic (each may be lacking), overlap.
     """
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(message)s")
     store_url, root = f"sqlite:///{job['folder']}/ft.db", f"{job['folder']}/wal"
@@ -71,7 +71,8 @@ def main(job: dict[str, Any]) -> None:
     with closing(open_store(store_url)) as store:
         context = Context(store, "bench", RunKey("bench", "run"), participant, Worker("bench/run/task", 1))
         recover_step(context)
-        stage_step(context, request, on_line=logging.info)
+        beside = (delivery, config) if job["overlap"] else None
+        stage_step(context, request, on_line=logging.info, overlap=beside)
         for name in delivery.names:
             prepare_step(context, delivery, config, name)
         for name in delivery.names:
