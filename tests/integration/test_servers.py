@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,10 @@ def listening(server: Server) -> list[str]:
     """The lines of /proc/net/tcp* that are sockets on which a process of the server listens."""
     inodes = set()
     for pid in processes.tree(server.pid):
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            inodes.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
+        with suppress(FileNotFoundError, ProcessLookupError):  # a backend of PostgreSQL that has just ended
+            for descriptor in list(Path(f"/proc/{pid}/fd").iterdir()):
+                with suppress(FileNotFoundError):  # closed meanwhile
+                    inodes.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
     lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     return [line for line in lines if line.split()[3] == "0A" and line.split()[9] in inodes]
 
