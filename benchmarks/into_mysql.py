@@ -212,7 +212,13 @@ def mysql_job(
     sink = MySqlSink(table="orders", conn_id="shop", strategy=strategy, **settings)
     chosen = ParticipantPlan("shop", "mysql", strategy, sink.promise, 0, {"orders": sink.settings()})
     plan = Plan(f"orders-{bench.deliveries}", INSTALLATION, 1, (rows,), (chosen,), None)
-    connection = {
+    connection = connection_to(server, local_infile=local_infile, ssl_mode="PREFERRED" if tls else "DISABLED")
+    return {"plan": plan.to_json(), "connection": connection}
+
+
+def connection_to(server: Any, **extra: Any) -> dict[str, Any]:
+    """The fields of the connection "shop"."""
+    return {
         "conn_id": "shop",
         "conn_type": "mysql",
         "host": server.host,
@@ -220,6 +226,5 @@ def mysql_job(
         "login": server.user,
         "password": server.password,
         "schema": DATABASE,
-        "extra": {"local_infile": local_infile, "ssl_mode": "PREFERRED" if tls else "DISABLED"},
+        "extra": extra,
     }
-    return {"plan": plan.to_json(), "connection": connection}

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.sources import FileSource, KafkaSource
-from benchmarks.bench import DATABASE, Bench
+from benchmarks.bench import Bench
 from benchmarks.data import SPARK_SCHEMA, write_parquet
 from benchmarks.into_kafka import PARTITIONS, IntoKafka
-from benchmarks.into_mysql import FASTER, jdbc_options
+from benchmarks.into_mysql import FASTER, connection_to, jdbc_options
 from benchmarks.measuring import Claim, Comparison, Contender, timed
 from benchmarks.running import run_module
 
@@ -141,16 +141,7 @@ class Jobs:
             }
             if server is not None:
                 job["table"] = "orders"
-                job["connections"]["shop"] = {
-                    "conn_id": "shop",
-                    "conn_type": "mysql",
-                    "host": server.host,
-                    "port": server.port,
-                    "login": server.user,
-                    "password": server.password,
-                    "schema": DATABASE,
-                    "extra": {"ssl_mode": "DISABLED"},
-                }
+                job["connections"]["shop"] = connection_to(server, ssl_mode="DISABLED")
             if topic is not None:
                 job["topic"] = topic
                 extra = {"bootstrap.servers": self.bench.kafka.bootstrap}

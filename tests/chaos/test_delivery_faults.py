@@ -22,7 +22,7 @@ from tests.chaos.deliveries.points import Point, Points, statement_name
 from tests.chaos.deliveries.proxy import Proxy
 from tests.chaos.deliveries.report import Report, Struck
 from tests.chaos.deliveries.targets import TARGETS
-from tests.integration.kafka_proxy import Fate
+from tests.relay import Fate
 from tools.servers.processes import free_port
 
 TRACE = [

@@ -6,58 +6,26 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from enum import Enum
-from types import TracebackType
-from typing import Self
 
-
-class Fate(Enum):
-    """What becomes of a request."""
-
-    DELIVER = "deliver"
-    LOSE_REQUEST = "lose the request"
-    LOSE_REPLY = "lose the reply"  # the broker has answered, and nobody hears it
-
+from tests.relay import Fate, Relay, cut
 
 END_TXN = 26
 API_NAMES = {0: "Produce", 22: "InitProducerId", 25: "AddOffsetsToTxn", END_TXN: "EndTxn", 28: "TxnOffsetCommit"}
 
 
-class KafkaProxy:
-    """Forwards to `target` on the same host; `fate` decides by the API key of each request. Thread-safe enough."""
+class KafkaProxy(Relay):
+    """`fate` decides by the API key of each request. Thread-safe enough."""
 
     def __init__(self, port: int, target: int) -> None:
+        super().__init__(port, target)
         self.fate: Callable[[int], Fate] = lambda api: Fate.DELIVER
         self.lost: list[tuple[str, Fate]] = []
-        self._target = target
-        self._listener = socket.create_server(("127.0.0.1", port))
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        try:
-            server = socket.create_connection(("127.0.0.1", self._target))
-        except OSError:
-            client.close()
-            return
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        """Passes frames on."""
         doomed: set[bytes] = set()  # correlation ids whose replies are lost
         threading.Thread(target=self._replies, args=(client, server, doomed), daemon=True).start()
-        try:
+        with suppress(OSError):
             while (frame := _frame(client)) is not None:
                 api = int.from_bytes(frame[4:6], "big")
                 fate = self.fate(api)
@@ -68,17 +36,13 @@ class KafkaProxy:
                 if fate is Fate.LOSE_REPLY:
                     doomed.add(frame[8:12])
                 server.sendall(frame)
-        except OSError:
-            pass
-        _cut(client, server)
+        cut(client, server)
 
     def _replies(self, client: socket.socket, server: socket.socket, doomed: set[bytes]) -> None:
-        try:
+        with suppress(OSError):
             while (frame := _frame(server)) is not None and frame[4:8] not in doomed:
                 client.sendall(frame)
-        except OSError:
-            pass
-        _cut(client, server)
+        cut(client, server)
 
 
 def _frame(source: socket.socket) -> bytes | None:
@@ -95,10 +59,3 @@ def _exactly(source: socket.socket, size: int) -> bytes | None:
             return None
         parts += part
     return bytes(parts)
-
-
-def _cut(*connections: socket.socket) -> None:
-    for connection in connections:
-        with suppress(OSError):  # the other thread was first
-            connection.shutdown(socket.SHUT_RDWR)
-        connection.close()

@@ -25,9 +25,10 @@ from tests.integration.kafka_children import (
     wake,
 )
 from tests.integration.kafka_losses import Proxied, check_delivery_through_losses, proxied_broker, proxied_world
-from tests.integration.kafka_proxy import END_TXN, Fate
+from tests.integration.kafka_proxy import END_TXN
 from tests.integration.kafka_world import World, expected_ids, read_ids
 from tests.integration.test_kafka_held import is_open
+from tests.relay import Fate
 from tools.servers import Kafka
 
 ROWS = 20_000

@@ -9,8 +9,9 @@ import pytest
 
 from airflow_ft.core.errors import SinkUnavailableError
 from tests.integration.kafka_losses import Proxied, check_delivery_through_losses, proxied_broker, proxied_world
-from tests.integration.kafka_proxy import END_TXN, Fate
+from tests.integration.kafka_proxy import END_TXN
 from tests.integration.kafka_world import World, expected_ids, read_ids
+from tests.relay import Fate
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """A TCP proxy before a database: loses the request, or the reply, that it is told to lose, and cuts the connection.
 
 For protocols in which a client waits for each answer before it asks again (MySQL, PostgreSQL); Kafka's has frames of
-its own (`tests.integration.kafka_proxy`, whose `Fate` this shares). Outlives its server.
+its own (`tests.integration.kafka_proxy`).
 """
 
 from __future__ import annotations
@@ -9,18 +9,15 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
-from tests.integration.kafka_proxy import Fate
+from tests.relay import Fate, Relay, cut
 
 
-class Proxy:
-    """Forwards `127.0.0.1:port` to `127.0.0.1:target`. Once armed it strikes one request, on whatever connection."""
+class Proxy(Relay):
+    """Once armed it strikes one request, on whatever connection."""
 
     def __init__(self, port: int, target: int) -> None:
-        self._target = target
-        self._listener = socket.create_server(("127.0.0.1", port), backlog=64)
+        super().__init__(port, target)
         self._lock = threading.Lock()
         self._fate, self._left, self._pattern = Fate.DELIVER, 0, b""
         self.struck = False
@@ -35,33 +32,8 @@ class Proxy:
         with self._lock:
             self._fate = Fate.DELIVER
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        try:
-            server = socket.create_connection(("127.0.0.1", self._target))
-        except OSError:
-            client.close()
-            return
-        for side in (client, server):
-            side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        """Passes chunks on: each request is one, or begins one."""
         doomed = threading.Event()
         threading.Thread(target=self._replies, args=(client, server, doomed), daemon=True).start()
         with suppress(OSError):
@@ -72,7 +44,8 @@ class Proxy:
                 if fate is Fate.LOSE_REPLY:
                     doomed.set()
                 server.sendall(chunk)
-        _cut(client, server, unless=doomed)
+        if not doomed.is_set():  # else the other thread waits for the reply, and cuts then
+            cut(client, server)
 
     def _decide(self, request: bytes) -> Fate:
         with self._lock:
@@ -89,13 +62,4 @@ class Proxy:
             # The reply's arrival says that the server has done what was asked; nobody else hears of it.
             while (chunk := server.recv(1 << 16)) and not doomed.is_set():
                 client.sendall(chunk)
-        _cut(client, server)
-
-
-def _cut(*connections: socket.socket, unless: threading.Event | None = None) -> None:
-    if unless is not None and unless.is_set():
-        return  # the other thread waits for the reply, and cuts then
-    for connection in connections:
-        with suppress(OSError):  # the other thread was first
-            connection.shutdown(socket.SHUT_RDWR)
-        connection.close()
+        cut(client, server)

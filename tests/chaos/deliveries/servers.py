@@ -17,7 +17,8 @@ import pymysql
 
 from tests.chaos.deliveries.proxy import Proxy
 from tests.chaos.deliveries.targets import MYSQL_FAMILY, Target
-from tests.integration.kafka_proxy import API_NAMES, Fate, KafkaProxy
+from tests.integration.kafka_proxy import API_NAMES, KafkaProxy
+from tests.relay import Fate
 from tools.servers import Kafka, MariaDb, MySql, Postgres, Server
 from tools.servers.processes import free_port
 

@@ -13,7 +13,7 @@ from typing import Any
 from tests.chaos.deliveries.faults import Choice, Draw, Kind
 from tests.chaos.deliveries.nursery import Child
 from tests.chaos.deliveries.servers import LIMIT, Servers
-from tests.integration.kafka_proxy import Fate
+from tests.relay import Fate
 
 PATIENCE = 90.0  # seconds that a process may take for its steps, whatever was done to it
 
