@@ -109,7 +109,9 @@ class Jobs:
         path = folder / "job.json"
         path.touch(mode=0o600)
         keeps_state = job.get("command") != "jdbc"
-        path.write_text(json.dumps({**job, "folder": str(folder / "state")} if keeps_state else job))
+        path.write_text(
+            json.dumps({**job, "pipeline": folder.name, "folder": str(folder / "state")} if keeps_state else job)
+        )
         (folder / "state").mkdir()
         seconds = timed(lambda: run_module(module, folder, str(path)))
         if server is not None:

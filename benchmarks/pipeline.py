@@ -28,7 +28,8 @@ from benchmarks.workers import ROOT
 def main(job: dict[str, Any]) -> None:
     """One run over everything that the source holds, until it is confirmed.
 
-    `job`: folder, job, source (its `to_json`), connections (by id), table and topic (each may be lacking), overlap.
+    `job`: pipeline (a new name), folder, job, source (its `to_json`), connections (by id), table and topic (each may be
+    lacking), overlap.
     """
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(message)s")
     store_url, root = f"sqlite:///{job['folder']}/ft.db", f"{job['folder']}/wal"
@@ -49,7 +50,7 @@ def main(job: dict[str, Any]) -> None:
 
     def request(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
         return StageRequest(
-            pipeline="bench",
+            pipeline=job["pipeline"],
             run=context.run,
             epoch=epoch,
             attempt=attempt,
@@ -69,7 +70,7 @@ def main(job: dict[str, Any]) -> None:
         )
 
     with closing(open_store(store_url)) as store:
-        context = Context(store, "bench", RunKey("bench", "run"), participant, Worker("bench/run/task", 1))
+        context = Context(store, job["pipeline"], RunKey("bench", "run"), participant, Worker("bench/run/task", 1))
         recover_step(context)
         beside = (delivery, config) if job["overlap"] else None
         stage_step(context, request, on_line=logging.info, overlap=beside)
