@@ -19,6 +19,14 @@ from airflow_ft.core.transitions import MAY_BE_VISIBLE
 
 MAXIMUM = 1000
 """How many of the newest checkpoints are looked through for what is still in the log."""
+SAMPLES = 3
+"""How many rows of a difference are shown."""
+
+
+def sample(row: Iterable[object]) -> str:
+    """A row as it is shown in a difference: its values, shortened."""
+    text = ", ".join(map(str, row))
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 @dataclass(frozen=True, slots=True)

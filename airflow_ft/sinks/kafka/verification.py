@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import ParticipantPlan, Proof
 from airflow_ft.core.ports import ConnectionInfo, WalFile, WalReader
-from airflow_ft.core.verify import Delivered, Difference, SinkReport, expected_rows
+from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, expected_rows
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.records import RecordEncoder, Records
@@ -28,7 +28,6 @@ from airflow_ft.sinks.kafka.topics import TopicLimits, describe
 from airflow_ft.sinks.kafka.validation import SegmentRows
 from airflow_ft.sinks.multiset import Multiset
 
-SAMPLES = 3
 _BATCH = 10_000
 _PATIENCE = 0.1  # seconds
 Window = Mapping[int, tuple[int, int | None]]  # by partition: first offset, and the one after the last

@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import pyarrow as pa
 import pymysql
 
 from airflow_ft.core.model import ParticipantPlan, Segment
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile, WalReader
-from airflow_ft.core.verify import Delivered, Difference, SinkReport
+from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, sample
 from airflow_ft.sinks.mysql.catalog import Column
 from airflow_ft.sinks.mysql.changes import is_delete
 from airflow_ft.sinks.mysql.digest import digest
@@ -33,7 +32,6 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import Upserter, fit_target
 from airflow_ft.sinks.mysql.validation import Target
 
-SAMPLES = 3
 _THERE, _GONE = "airflow_ft_verify_there", "airflow_ft_verify_gone"
 
 # What is found of a key.
@@ -156,7 +154,7 @@ class _Comparison:
             f" AND {case} = %s ORDER BY {', '.join(f'{alias}.{key}' for key in self._keys)} LIMIT {SAMPLES}",
             (number, verdict),
         )
-        return tuple(_short(row) for row in rows)
+        return tuple(sample(row) for row in rows)
 
 
 def verify_upserts(
@@ -273,8 +271,3 @@ def _notes(
         )
     if left_out := [name for name in union if name not in common]:
         yield f"not compared, since only some checkpoints delivered them: {', '.join(left_out)}"
-
-
-def _short(row: tuple[Any, ...]) -> str:
-    text = ", ".join(str(value) for value in row)
-    return text if len(text) <= 120 else f"{text[:117]}..."

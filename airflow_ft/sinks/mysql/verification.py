@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pymysql
@@ -22,7 +22,7 @@ import pymysql
 from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import ParticipantPlan, Segment
 from airflow_ft.core.ports import ColumnStatistics, ConnectionInfo, SegmentReader, WalFile, WalReader
-from airflow_ft.core.verify import Delivered, Difference, SinkReport, expected_rows
+from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, expected_rows, sample
 from airflow_ft.sinks.mysql.catalog import read_table
 from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.failures import failure
@@ -35,7 +35,6 @@ from airflow_ft.sinks.mysql.validation import Target
 
 T = TypeVar("T")
 LIMITS = Limits(answer=6 * 3600)  # one statement reads a whole table
-SAMPLES = 3
 _ROWS, _NEED, _HAVE, _MISSING = (f"airflow_ft_verify_{name}" for name in ("rows", "need", "have", "missing"))
 
 
@@ -211,9 +210,4 @@ def _differences(
             (index,),
         )
         part = parts[int(index)]
-        yield Difference(part.number, part.view.file.path, int(count), tuple(_short(sample) for sample in samples))
-
-
-def _short(row: tuple[Any, ...]) -> str:
-    text = ", ".join(str(value) for value in row)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+        yield Difference(part.number, part.view.file.path, int(count), tuple(map(sample, samples)))
