@@ -11,6 +11,7 @@ A server that cannot be started fails the test; nothing is skipped.
 | `own_server` | function | `own_server(MariaDb, log_bin="on")`: a server of this test alone, to be killed |
 """
 
+import logging
 import os
 import shutil
 import sys
@@ -42,10 +43,27 @@ def pytest_configure(config: pytest.Config) -> None:
     home.mkdir(parents=True, exist_ok=True)
     os.environ["AIRFLOW_HOME"] = str(home)
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+    config.pluginmanager.register(FailuresAtOnce(config))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    logging.raiseExceptions = False  # of what is collected from here on: pytest has closed the streams
     shutil.rmtree(_run, ignore_errors=True)
+
+
+class FailuresAtOnce:
+    """Tells a failure when it happens, in a few lines: a long run may be watched, or cut off."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")  # a worker of xdist has none
+        if report.failed and terminal is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = f"{crash.path}:{crash.lineno}: {crash.message[:1000]}" if crash else report.longreprtext[-1000:]
+            terminal.write_line(f"\nFAILED in {report.when}: {report.nodeid}\n{reason}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -171,9 +171,7 @@ def left(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
         finally:
             airflow.stop()
             gauges.close()
-            for row in mariadb.sql("XA RECOVER"):  # what a failed test left would keep the database from being dropped
-                data = row[3].decode() if isinstance(row[3], bytes) else row[3]
-                mariadb.sql(f"XA ROLLBACK '{data[: row[1]]}','{data[row[1] :]}',{row[0]}")
+            mariadb.end_prepared()  # what a failed test left would keep the database from being dropped
             for topic in topics.values():
                 kafka.delete_topic(topic)
 

@@ -68,9 +68,7 @@ def databases(request: pytest.FixtureRequest) -> Iterator[dict[str, Database]]:
             found[name].sql("CREATE TABLE orders (pipeline_rows BIGINT, id BIGINT, name VARCHAR(100)) ENGINE=InnoDB")
         yield found
         for database in found.values():
-            for row in database.sql("XA RECOVER"):  # what a failed test left would keep it from being dropped
-                data = row[3].decode() if isinstance(row[3], bytes) else row[3]
-                database.sql(f"XA ROLLBACK '{data[: row[1]]}','{data[row[1] :]}',{row[0]}")
+            database.server.end_prepared()  # what a failed test left would keep the database from being dropped
 
 
 @dataclass

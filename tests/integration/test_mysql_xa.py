@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pymysql
 import pytest
 
 from airflow_ft.core.doctor import Check, Verdict
@@ -43,14 +41,7 @@ def small_branches(monkeypatch: pytest.MonkeyPatch) -> None:
 def world(any_mysql_database: Database, tmp_path: Path) -> Iterator[MySqlWorld]:
     world = make_world(any_mysql_database, tmp_path).use("xa", branches=3)
     yield world
-    end_all(world)
-
-
-def end_all(world: MySqlWorld) -> None:
-    """Prepared branches would keep the database from being dropped."""
-    for name in prepared(world):
-        with suppress(pymysql.err.MySQLError):
-            world.server.sql(f"XA ROLLBACK {name}")
+    world.server.end_prepared()
 
 
 def prepared(world: MySqlWorld) -> list[str]:

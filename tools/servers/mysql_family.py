@@ -1,6 +1,7 @@
 """What MariaDB and MySQL have in common: options, the administrator, SQL by PyMySQL."""
 
 import secrets
+import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,6 +74,27 @@ class MySqlFamily(Server):
         except pymysql.err.OperationalError as error:
             if error.args[0] != pymysql.constants.ER.NO_SUCH_THREAD:
                 raise
+
+    def end_prepared(self, seconds: float = 30) -> None:
+        """Roll back every prepared branch of the server: they keep locks, which DROP DATABASE would wait for.
+
+        A branch that is attached to the connection which prepared it ends after that connection only, and then another
+        may have ended it; so this asks again until none is left.
+
+        Raises:
+            ServerError: some are left after `seconds`.
+        """
+        deadline = time.monotonic() + seconds
+        while branches := self.sql("XA RECOVER CONVERT XID" if self.name == "mysql" else "XA RECOVER"):
+            for format_id, cut, _, found in branches:
+                data = bytes.fromhex(found[2:]) if isinstance(found, str) and found.startswith("0x") else found
+                data = data.encode() if isinstance(data, str) else data
+                try:
+                    self.sql(f"XA ROLLBACK X'{data[:cut].hex()}',X'{data[cut:].hex()}',{format_id}")
+                except pymysql.err.MySQLError as error:
+                    if time.monotonic() > deadline:
+                        raise self._error(f"keeps a prepared branch, {data!r}: {error}") from error
+            time.sleep(0.02)
 
     def _administrator(self) -> str:
         return (
