@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.lease import LEASE_SECONDS, Worker, new_epoch
-from airflow_ft.core.model import Checkpoint, CheckpointState, RunKey
+from airflow_ft.core.model import Checkpoint, CheckpointState, Promise, RunKey
 from airflow_ft.core.planning import live_plans, stranded
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.core.transitions import IN_DOUBT
@@ -52,6 +52,27 @@ def in_doubt(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> 
     return found
 
 
+def half_prepared(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> Sequence[Checkpoint]:
+    """STAGED numbers of which a TWO_PHASE participant may hold prepared rows, ascending; untouched for `min_age`.
+
+    A `prepare` died, or another participant's did: until somebody goes on, the prepared rows keep their locks.
+    """
+    now = store.now()
+    found: list[Checkpoint] = []
+    for checkpoint in store.open_checkpoints(pipeline):
+        in_doubt = checkpoint.state in IN_DOUBT
+        if checkpoint.state is CheckpointState.QUARANTINED or (in_doubt and now - checkpoint.in_doubt_since < min_age):
+            break  # I4: what comes after it waits
+        if checkpoint.state is not CheckpointState.STAGED or checkpoint.plan is None:
+            continue
+        asked = [p for p in checkpoint.plan.participants if p.name in checkpoint.votes]
+        if any(p.promise is Promise.TWO_PHASE for p in asked):
+            newest = store.events(pipeline, checkpoint.number, 1)
+            if all(now - event.at >= min_age for event in newest):
+                found.append(checkpoint)
+    return found
+
+
 def recover(
     store: Store,
     pipeline: str,
@@ -65,10 +86,14 @@ def recover(
     """Settles every number in doubt by doing the same again under the same marker; takes no epoch when clean.
 
     With `run` (a DAG run's own recover, which has the turn) rows stranded by an abort get a number of their own.
-    Without it STAGED numbers are left alone and `min_age` should be the orphan age, so that a healthy run between
-    two of its tasks is not fenced. Raises what the steps raise; all that was settled before stays settled.
+    Without it STAGED numbers are left to their run, unless something of them is prepared in a sink and nobody goes on
+    (`half_prepared`), and `min_age` should be the orphan age, so that a healthy run between two of its tasks is not
+    fenced. Raises what the steps raise; all that was settled before stays settled.
     """
-    doubtful = _with_those_before(in_doubt(store, pipeline, min_age), store.open_checkpoints(pipeline))
+    doubtful = [*in_doubt(store, pipeline, min_age)]
+    if run is None:
+        doubtful += half_prepared(store, pipeline, min_age)
+    doubtful = _with_those_before(doubtful, store.open_checkpoints(pipeline))
     left_behind = stranded(store.open_checkpoints(pipeline)) if run is not None else []
     if not doubtful and not left_behind:
         log.info("pipeline %s: nothing is in doubt", pipeline)
@@ -92,7 +117,7 @@ def _with_those_before(doubtful: Sequence[Checkpoint], opened: Sequence[Checkpoi
 
     It was passed by when a late attempt took its vote back. As old as that number it is, so nobody is at it either.
     """
-    newest = max((checkpoint.number for checkpoint in doubtful if checkpoint.state in IN_DOUBT), default=0)
+    newest = max((checkpoint.number for checkpoint in doubtful if not checkpoint.rollback_pending), default=0)
     numbers = {checkpoint.number for checkpoint in doubtful}
     passed_by = [c for c in live_plans(opened) if c.number < newest and c.number not in numbers]
     return sorted([*doubtful, *passed_by], key=lambda checkpoint: checkpoint.number)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import pytest
 from airflow_ft.core import steps
 from airflow_ft.core.errors import SinkUnavailableError, StoreUnavailableError
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import CheckpointState, HaltReason
+from airflow_ft.core.model import CheckpointState, HaltReason, Promise, RunKey
 from airflow_ft.core.resolution import Resolver
+from airflow_ft.core.steps import prepare_step
 from airflow_ft.core.sweep import Swept, health, recover_all
 from tests.core.systems import System, Systems
-from tests.core.world import PIPELINE, RUN, World
+from tests.core.world import PIPELINE, RUN, Crash, Fault, World, crash
 
 S = CheckpointState
 
@@ -57,6 +59,45 @@ def test_staged_checkpoints_are_left_to_their_run(world: World) -> None:
     sweep(world)
     assert world.store.checkpoint(PIPELINE, 1).state is S.STAGED
     assert world.store.pipeline(PIPELINE).epoch == epoch
+
+
+def test_prepared_rows_of_a_try_that_died_do_not_keep_their_locks(tmp_path: Path) -> None:
+    """Wherever a run dies before its last vote: what it has prepared is ended by the sweep, and by nobody too early."""
+    held_after = []
+    for at in count(1):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        world = World(folder, systems={"db": System(Promise.TWO_PHASE), "log": System(Promise.TWO_PHASE)})
+        with closing(world.store):
+            numbers = world.stage(2)
+            fault = Fault(at, "after", crash)
+            with suppress(Crash):
+                for name in world.delivery.names:
+                    prepare_step(world.context(fault=fault), world.delivery, world.config, name)
+            if not fault.struck:
+                break
+            held = any(system.prepared for system in world.systems.values())
+            sweep(world, age=3600)
+            assert any(system.prepared for system in world.systems.values()) == held, "it may be at work still"
+            sweep(world)
+            assert not any(system.prepared for system in world.systems.values()), fault.struck
+            if held:
+                held_after.append(fault.struck)
+                db, log = (system.rows for system in world.systems.values())
+                assert db == log == numbers[: len(db)] != [], fault.struck
+    assert any("db.prepare" in place for place in held_after), held_after
+
+
+def test_what_follows_a_quarantined_checkpoint_waits_though_it_is_prepared(tmp_path: Path) -> None:
+    world = World(tmp_path, max_rows=20, systems={"db": System(Promise.TWO_PHASE), "log": System(Promise.REDO)})
+    with closing(world.store):
+        world.stage(1)
+        for name in world.delivery.names:
+            prepare_step(world.context(), world.delivery, world.config, name)
+        world.stage(1, RunKey("dag", "run-2"))
+        prepare_step(world.context(run=RunKey("dag", "run-2")), world.delivery, world.config, "db")
+        world.store.quarantine(PIPELINE, world.store.pipeline(PIPELINE).epoch, 1, "somebody looks at it.")
+        assert sweep(world)[PIPELINE] == Swept(PIPELINE)
 
 
 def test_whoever_is_at_work_is_left_alone(world: World) -> None:
