@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmarks import cpu, history, imports, in_doubt, into_kafka, into_mysql, jobs, memory, small, staging_cost
 from benchmarks.bench import Bench, say
+from benchmarks.flink import flink
 from benchmarks.measuring import Comparison
 from benchmarks.picture import svg
 from benchmarks.reporting import costs_table, machine, verdict_table
@@ -36,11 +37,12 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], list[Comparison]]] = {
     "memory": memory.memory,
     "history": history.history,
     "in-doubt": in_doubt.in_doubt,
+    "flink": flink,
     "cpu": cpu.cpu,
     "branches": into_mysql.branches,
 }
 # Left out of a quick run, unless they are asked for.
-LONG = frozenset({"branches", "cpu", "in-doubt", "job-mysql", "job-kafka", "job-both"})
+LONG = frozenset({"branches", "cpu", "flink", "in-doubt", "job-mysql", "job-kafka", "job-both"})
 
 
 def main() -> int:

@@ -30,9 +30,17 @@ class Worker:
         folder: for its log.
         tree: measure the airflow_ft of this source tree instead of this one's.
         arguments: for the module, never secret.
+        program: a command line to run instead; `module` only names its log then.
     """
 
-    def __init__(self, module: str, folder: Path, tree: Path | None = None, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        module: str,
+        folder: Path,
+        tree: Path | None = None,
+        arguments: Sequence[str] = (),
+        program: Sequence[str] = (),
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / f"{module}-{time.monotonic_ns()}.log"
         search = [str(ROOT)]
@@ -55,7 +63,7 @@ class Worker:
         }
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [*(program or (sys.executable, "-m", module)), *arguments],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.PIPE,

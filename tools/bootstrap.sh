@@ -7,6 +7,7 @@
 #   kafka        .local/jars/kafka     an Apache Kafka broker, from Maven Central
 #   spark-jars   .local/jars/spark     Spark's Kafka connector, from Maven Central
 #   jdbc-jars    .local/jars/jdbc      a JDBC driver, for the benchmarks' plain Spark writer (only when asked for)
+#   flink-jars   .local/jars/flink     Flink and its sinks, for the benchmarks that compare with it (only when asked for)
 #   mariadb      .local/servers/mariadb
 #   mysql        .local/servers/mysql
 #   postgres     .local/servers/postgres
@@ -113,6 +114,8 @@ install_spark_jars() { copy_jars spark; }
 
 install_jdbc_jars() { copy_jars jdbc; } # for benchmarks alone
 
+install_flink_jars() { copy_jars flink; } # for benchmarks alone
+
 # --- database servers: packages unpacked into .local/servers, run from there ------------------------------------------
 
 debian() { . /etc/os-release && [ "$ID" = debian ]; }
@@ -187,10 +190,10 @@ install_spin() {
 recipe() {
   case $1 in
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
-    kafka | spark-jars | jdbc-jars) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
+    kafka | spark-jars | jdbc-jars | flink-jars) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
     mariadb | mysql | spin) declare -f unpack "install_$1" ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars jdbc-jars mariadb mysql postgres spin)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars jdbc-jars flink-jars mariadb mysql postgres spin)" ;;
   esac
 }
 

@@ -94,8 +94,8 @@ class Demo:
     def _statement(self) -> str:
         """What MariaDB executes to load rows at this moment, "" if nothing."""
         found = self.mariadb.sql(
-            "SELECT SUBSTRING_INDEX(info, ' ', 2) FROM information_schema.processlist"
-            " WHERE user = %s AND info LIKE 'LOAD DATA%%'",
+            "SELECT SUBSTRING_INDEX(info, ' ', 3) FROM information_schema.processlist"
+            " WHERE user = %s AND command = 'Bulk_execute' AND info LIKE 'INSERT INTO%%'",
             args=[USER],
         )
         return str(found[0][0]) if found else ""
