@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_ft.core.errors import ForeignOwnerError, StoreBehindSinkError
 from airflow_ft.core.model import Fence, Plan
+from airflow_ft.sinks.mysql.fencing import check_owner
 from airflow_ft.sinks.mysql.ledger import Head, Ledger, Marker
 from airflow_ft.sinks.mysql.session import Session
 
@@ -11,12 +12,13 @@ from airflow_ft.sinks.mysql.session import Session
 def settled(session: Session, ledger: Ledger, plan: Plan, fence: Fence, head: Head, *, exactly: bool) -> Marker | None:
     """The number's marker, when it is settled; else checks that the head fits the plan.
 
-    `head` was read or locked before, and found not to be newer than the fence: a late process halts nothing.
-    `exactly`: the predecessor must have been delivered. A vote or a tombstone may come before that.
+    `head` was read or locked before, and found not to be newer than the fence. `exactly`: the predecessor must have
+    been delivered. A vote or a tombstone may come before that.
 
     Raises:
         StoreBehindSinkError: decision log and sink contradict each other.
         ForeignOwnerError: the marker belongs to another installation.
+        FencedError: the head is newer by now.
     """
     marker = ledger.marker(session, plan.number)
     if marker is not None:
@@ -34,6 +36,9 @@ def settled(session: Session, ledger: Ledger, plan: Plan, fence: Fence, head: He
         )
     else:
         return None
+    # A late process halts nothing: the marker may have been pruned since the head was read. Whoever prunes it has
+    # delivered a later number, so the head is newer by then.
+    check_owner(ledger.head(session), fence)
     raise StoreBehindSinkError(
         f"the decision log and the sink contradict each other: {what}.",
         remedy="find out which of the two is the older one, compare the tables, then `airflow ft resume`.",
