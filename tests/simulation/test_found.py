@@ -16,6 +16,11 @@ FOUND = {
         "xa on two servers",
         ["A1:98:EVENT:maria refuses item 1", "A1:104:SLEEP"],
     ),
+    # It slept between reading the head and looking for the marker, which was delivered before and pruned meanwhile.
+    "a_late_prepare_whose_marker_was_pruned_halts_nothing": (
+        "two runs, one after the other",
+        ["B1:10:SLEEP", "B2:41:DELAY", "B3:21:YIELD:B1", "B1:88:SLEEP", "B3:27:SLEEP"],
+    ),
 }
 
 
