@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
-from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, Pipeline, RunKey, SparkPosition
+from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, Event, Pipeline, RunKey, SparkPosition
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 
 S = CheckpointState
@@ -16,6 +17,7 @@ class ModelReading:
 
     _pipeline: Pipeline | None
     _rows: dict[int, Checkpoint]
+    _touched: dict[int, datetime]
     _pruned: frozenset[int]
     _delivered: dict[str, int]
 
@@ -78,6 +80,11 @@ class ModelReading:
     def latest_confirmed(self, pipeline: str) -> Checkpoint | None:
         self._known(pipeline)
         return next((row for row in reversed(self._rows.values()) if row.state is S.COMPLETED), None)
+
+    def events(self, pipeline: str, number: int, limit: int) -> Sequence[Event]:
+        """When something was last written of the number, and no more: nothing in the product rests on the words."""
+        self._known(pipeline)
+        return [Event(pipeline, number, self._touched[number], 0, "", "")][:limit]
 
     def last_delivered(self, pipeline: str, participant: str) -> int:
         self._known(pipeline)

@@ -53,6 +53,7 @@ class ModelStore(ModelReading):
         self._next_attempt = 1
         self._needs_stage = False
         self._rows: dict[int, Checkpoint] = {}
+        self._touched: dict[int, datetime] = {}
         self._planned_by: dict[int, int] = {}
         self._pruned: frozenset[int] = frozenset()
         self._rolled_back: frozenset[tuple[int, str]] = frozenset()
@@ -98,6 +99,7 @@ class ModelStore(ModelReading):
 
     def _change(self, row: Checkpoint, **changes: Any) -> Checkpoint:
         changed = self._rows[row.number] = replace(row, **changes)
+        self._touched[row.number] = self.now()
         return changed
 
     def _move(self, row: Checkpoint, to: S, **changes: Any) -> Checkpoint:
@@ -213,6 +215,7 @@ class ModelStore(ModelReading):
         self._require_active(pipeline)
         number = known.next_number
         self._set(next_number=number + 1)
+        self._touched[number] = self.now()
         self._rows[number] = Checkpoint(
             pipeline, number, S.TRIGGERED, epoch, run, 0, None, None, None, {}, None, "", None, None, None, False,
             False, {}, self.now(), None, None, None, None,
