@@ -18,7 +18,7 @@ from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import Outcome, Plan
 from airflow_ft.sinks.mysql import slices
 from tests.integration.proxy import Proxy
-from tests.integration.test_mysql_xa import end_all, prepared
+from tests.integration.test_mysql_xa import prepared
 from tests.sinks.mysql.committer import Committer
 from tests.sinks.mysql.world import MySqlWorld, make_world, vote_for
 from tools.servers import Database, MariaDb, MySql
@@ -44,7 +44,7 @@ def small_branches(monkeypatch: pytest.MonkeyPatch) -> None:
 def world(any_mysql_database: Database, tmp_path: Path) -> Iterator[MySqlWorld]:
     world = make_world(any_mysql_database, tmp_path).use("xa", branches=2)  # no unique key: only the markers help
     yield world
-    end_all(world)
+    world.server.end_prepared()
 
 
 def many(first: int, count: int) -> pa.Table:
