@@ -90,6 +90,13 @@ class Bench:
 
         return self.stack.enter_context(Kafka(self.folder / "kafka"))
 
+    @cached_property
+    def postgres(self) -> Any:
+        """A PostgreSQL."""
+        from tools.servers import Postgres
+
+        return self.stack.enter_context(Postgres(self.folder / "postgres"))
+
     @property
     def _redo(self) -> str:
         return "256M" if self.quick else "1G"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any
 
 from airflow_ft.core.model import (
     Lease,
@@ -31,24 +31,67 @@ PARTICIPANTS = {"db": Promise.ATOMIC, "log": Promise.REDO}
 
 
 def history(bench: Bench) -> list[Comparison]:
-    """Two logs in SQLite, one with a long history; each measurement adds some checkpoints to it."""
+    """For each database two logs, one with a long history; each measurement adds some checkpoints to it."""
     sizes = (1_000, 20_000) if bench.quick else (1_000, 1_000_000)
-    contenders = [Contender(f"{size:,} before", _log(bench.folder / f"history-{size}.db", size)) for size in sizes]
-    small, large = (contender.name for contender in contenders)
-    claims = [Claim(f"a checkpoint in the store: {small} against {large}", large, (small,), FLAT)]
-    title = "One checkpoint in the decision log (SQLite), from TRIGGERED to finalised and pruned"
-    return [Comparison("history", title, contenders, claims, unit="ms")]
+    found = []
+    for name, log in (("SQLite", _sqlite), ("PostgreSQL", _postgres)):
+        contenders = [Contender(f"{name}, {size:,} before", _log(size, *log(bench, size))) for size in sizes]
+        small, large = (contender.name for contender in contenders)
+        claims = [Claim(f"a checkpoint in the store: {small} against {large}", large, (small,), FLAT)]
+        title = f"One checkpoint in the decision log ({name}), from TRIGGERED to finalised and pruned"
+        found.append(Comparison(f"history/{name}", title, contenders, claims, unit="ms"))
+    return found
 
 
-def _log(path: Path, size: int) -> Callable[[], float]:
-    url = f"sqlite:///{path}"
+Execute = Callable[..., list[tuple[Any, ...]]]
+"""(statement with `?`, values) -> its rows, if any."""
+Opened = Callable[[], AbstractContextManager[Execute]]
+
+_COLUMNS_SQLITE = "SELECT name FROM pragma_table_info(?)"
+_COLUMNS_POSTGRES = (
+    "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = ?"
+)
+
+
+def _sqlite(bench: Bench, size: int) -> tuple[str, str, Opened]:
+    path = bench.folder / f"history-{size}.db"
+
+    @contextmanager
+    def opened() -> Iterator[Execute]:
+        with closing(sqlite3.connect(path, isolation_level=None)) as log:
+            log.execute("PRAGMA synchronous = OFF")
+            yield lambda sql, *values: log.execute(sql, values).fetchall()
+
+    return f"sqlite:///{path}", _COLUMNS_SQLITE, opened
+
+
+def _postgres(bench: Bench, size: int) -> tuple[str, str, Opened]:
+    server, schema = bench.postgres, f"history_{size}"
+
+    @contextmanager
+    def opened() -> Iterator[Execute]:
+        with closing(server.connect(options=f"-c search_path={schema}")) as log, log.cursor() as cursor:
+
+            def execute(sql: str, *values: object) -> list[tuple[Any, ...]]:
+                cursor.execute(sql.replace("?", "%s"), values or None)
+                return list(cursor.fetchall()) if cursor.description else []
+
+            yield execute
+            cursor.execute("VACUUM ANALYZE")  # as autovacuum has done with a history that grew step by step
+
+    url = f"postgresql://{server.user}:{server.password}@{server.host}:{server.port}/postgres?schema={schema}"
+    return url, _COLUMNS_POSTGRES, opened
+
+
+def _log(size: int, url: str, columns_of: str, opened: Opened) -> Callable[[], float]:
     say(f"writing a history of {size:,} checkpoints")
     with closing(open_store(url)) as store:
         store.register(PIPELINE)
         epoch = store.take_epoch(PIPELINE, 0, {}, Lease("bench", 0, "dag/task", 1, 0), "a benchmark")
         store.begin_stage(PIPELINE, epoch, RUN)
         number = checkpoint(store, epoch)
-    lengthen(path, number, size)
+    with opened() as execute:
+        lengthen(execute, columns_of, number, size)
 
     def run() -> float:
         with closing(open_store(url)) as store:
@@ -90,38 +133,40 @@ def checkpoint(store: Store, epoch: int) -> int:
     return number
 
 
-def lengthen(path: Path, template: int, size: int) -> None:
-    """Adds copies of one checkpoint, with its votes and events, by plain SQL: a million by calls would take hours."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as log:
-        log.execute("PRAGMA synchronous = OFF")
-        log.execute("BEGIN")
-        last_event = log.execute("SELECT MAX(id) FROM event WHERE pipeline = ?", (PIPELINE,)).fetchone()[0]
-        events = log.execute(
-            "SELECT COUNT(*) FROM event WHERE pipeline = ? AND number = ?", (PIPELINE, template)
-        ).fetchone()[0]
-        series = "WITH RECURSIVE series (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM series WHERE i < ?) "
-        special = {
-            "checkpoint": {"number": "t.number + i", "predecessor": "t.number + i - 1", "pruned_at": "t.completed_at",
-                           "run_id": "'old run ' || i", "delivered_by": "t.number + i"},
-            "vote": {"number": "t.number + i"},
-            "event": {
-                "number": "t.number + i",
-                "id": f"{last_event} + (i - 1) * {events} + ROW_NUMBER() OVER (PARTITION BY i ORDER BY t.id)",
-            },
-        }  # fmt: skip
-        for table, changed in special.items():
-            # Generated columns are not listed.
-            columns = [str(row[1]) for row in log.execute(f"PRAGMA table_info({table})")]
-            values = ", ".join(changed.get(column, f"t.{column}") for column in columns)
-            log.execute(
-                f"{series}INSERT INTO {table} ({', '.join(columns)}) SELECT {values}"
-                f" FROM {table} t, series WHERE t.pipeline = ? AND t.number = ?",
-                (size, PIPELINE, template),
-            )
-        log.execute(
-            "UPDATE pipeline SET next_number = next_number + ?, published = published + ?, next_event = next_event + ?"
-            " WHERE name = ?",
-            (size, size, size * events, PIPELINE),
+def lengthen(execute: Execute, columns_of: str, template: int, size: int) -> None:
+    """Adds copies of one checkpoint, with its votes and events, by plain SQL: a million by calls would take hours.
+
+    `columns_of`: the query for the names of a table's columns.
+    """
+    execute("BEGIN")
+    last_event = execute("SELECT MAX(id) FROM event WHERE pipeline = ?", PIPELINE)[0][0]
+    events = execute("SELECT COUNT(*) FROM event WHERE pipeline = ? AND number = ?", PIPELINE, template)[0][0]
+    series = f"WITH RECURSIVE series (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM series WHERE i < {size}) "
+    special = {
+        "checkpoint": {"number": "t.number + i", "predecessor": "t.number + i - 1", "pruned_at": "t.completed_at",
+                       "run_id": "'old run ' || i", "delivered_by": "t.number + i"},
+        "vote": {"number": "t.number + i"},
+        "event": {
+            "number": "t.number + i",
+            "id": f"{last_event} + (i - 1) * {events} + ROW_NUMBER() OVER (PARTITION BY i ORDER BY t.id)",
+        },
+    }  # fmt: skip
+    for table, changed in special.items():
+        columns = [str(name) for (name,) in execute(columns_of, table) if not name.startswith("is_")]  # not generated
+        values = ", ".join(changed.get(column, f"t.{column}") for column in columns)
+        execute(
+            f"{series}INSERT INTO {table} ({', '.join(columns)}) SELECT {values}"
+            f" FROM {table} t, series WHERE t.pipeline = ? AND t.number = ?",
+            PIPELINE,
+            template,
         )
-        log.execute("UPDATE delivery SET number = number + ? WHERE pipeline = ?", (size, PIPELINE))
-        log.execute("COMMIT")
+    execute(
+        "UPDATE pipeline SET next_number = next_number + ?, published = published + ?, next_event = next_event + ?"
+        " WHERE name = ?",
+        size,
+        size,
+        size * events,
+        PIPELINE,
+    )
+    execute("UPDATE delivery SET number = number + ? WHERE pipeline = ?", size, PIPELINE)
+    execute("COMMIT")

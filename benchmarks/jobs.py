@@ -108,11 +108,12 @@ class Jobs:
             self.bench.kafka.create_topic(topic, PARTITIONS)
         path = folder / "job.json"
         path.touch(mode=0o600)
-        keeps_state = job.get("command") != "jdbc"
-        path.write_text(
-            json.dumps({**job, "pipeline": folder.name, "folder": str(folder / "state")} if keeps_state else job)
-        )
-        (folder / "state").mkdir()
+        state = folder / "state"
+        state.mkdir()
+        command = job.get("command")  # of Spark's own writers; ours has none
+        keeps = {} if command == "jdbc" else {"folder": str(state)}
+        keeps |= {} if command else {"pipeline": folder.name}
+        path.write_text(json.dumps({**job, **keeps}))
         seconds = timed(lambda: run_module(module, folder, str(path)))
         if server is not None:
             self.bench.check_table(server, module)
