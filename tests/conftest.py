@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from tests.class_archives import java_options
 from tools.servers import Database, Kafka, MariaDb, MySql, Postgres, Server
 from tools.servers.base import local_folder
 
@@ -35,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Python workers of Spark would else take the first python3 of the PATH, which has none of the packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for name, options in java_options().items():
+        os.environ.setdefault(name, options)
     for folder in _run.parent.glob("tests-*"):  # of a run that was killed
         if not Path(f"/proc/{folder.name.removeprefix('tests-')}").exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -12,6 +12,7 @@
 #   mysql        .local/servers/mysql
 #   postgres     .local/servers/postgres
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
+#   class-archives .local/class-archives   what lets the JVMs of the tests start in half the time (after all others)
 #
 # The three database servers are packages of the distribution, unpacked but not installed: no service, no user, no
 # script of a package runs. What is there already is left alone: a component is stamped with a checksum of what
@@ -184,6 +185,11 @@ install_spin() {
   unpack spin bookworm 'libc6|libcrypt1|libgcc-s1|gcc-.*' spin
 }
 
+# Made by a run of Spark and of Kafka; the tests go without when that fails.
+install_class_archives() {
+  (cd "$root" && "$local_/venv/bin/python" -m tests.class_archives)
+}
+
 # --- main ------------------------------------------------------------------------------------------------------------
 
 # What a component is made from: changed contents make it install again.
@@ -192,8 +198,11 @@ recipe() {
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
     kafka | spark-jars | jdbc-jars | flink-jars) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
     mariadb | mysql | spin) declare -f unpack "install_$1" ;;
+    class-archives) # the JVM and the jars: an archive of others would be refused
+      cat "$root/tests/class_archives.py"
+      stat -L -c '%n %s %Y' "$(command -v java)" "$local_"/jars/kafka/* "$local_"/venv/lib/python*/site-packages/pyspark/jars/* ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars jdbc-jars flink-jars mariadb mysql postgres spin)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars jdbc-jars flink-jars mariadb mysql postgres spin class-archives)" ;;
   esac
 }
 
@@ -219,12 +228,17 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars mariadb mysql postgres spin
+[ $# -gt 0 ] || set -- venv kafka spark-jars mariadb mysql postgres spin class-archives
 jobs=()
+archives=
 for name in "$@"; do
+  [ "$name" != class-archives ] || { archives=1; continue; } # it needs the others
   component "$name" &
   jobs+=($!)
 done
 status=0
 for job in "${jobs[@]}"; do wait "$job" || status=1; done
+if [ "$archives" ] && [ "$status" = 0 ]; then
+  component class-archives || say "going on without class archives: the JVMs of the tests will start more slowly"
+fi
 exit "$status"

@@ -128,7 +128,7 @@ class Airflow:
         self._process = None
 
     def _environment(self, passwords: Path) -> dict[str, str]:
-        inherited = ("HOME", "LANG", "LC_ALL", "JAVA_HOME", "TMPDIR")
+        inherited = ("HOME", "LANG", "LC_ALL", "JAVA_HOME", "TMPDIR", "SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
         settings = {
             "core__load_examples": "False",
             "core__dags_folder": str(self.dags),
@@ -213,6 +213,13 @@ class Airflow:
         for task in self._get(f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]:
             yield TaskState(task["task_id"], task["state"] or "none", task["try_number"])
 
+    def seconds(self, dag_id: str, run_id: str) -> tuple[float, dict[str, float]]:
+        """How long a finished run took, from its start to its end, and each of its tasks."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}"
+        return _span(self._get(path)), {
+            task["task_id"]: _span(task) for task in self._get(f"{path}/taskInstances")["task_instances"]
+        }
+
     def _get(self, path: str) -> Any:
         return self._persistently("GET", path).raise_for_status().json()
 
@@ -236,3 +243,8 @@ class Airflow:
             self._client.headers["Authorization"] = f"Bearer {token}"
             self._token_until = time.monotonic() + 600
         return self._client.request(method, path, **kwargs)
+
+
+def _span(found: Mapping[str, str]) -> float:
+    began, ended = (datetime.fromisoformat(found[name]) for name in ("start_date", "end_date"))
+    return (ended - began).total_seconds()

@@ -1,5 +1,6 @@
 """Apache Kafka: one broker, which is its own controller, from the jars that tools/bootstrap.sh copies."""
 
+import os
 import shutil
 import socket
 import time
@@ -19,7 +20,8 @@ from tools.servers.processes import free_port
 class Kafka(Server):
     """A broker on which topics exist only when they were created; `bootstrap` is what clients connect to.
 
-    The options are broker properties. `restart` keeps topics, groups and transactions.
+    The options are broker properties. Further options of its JVM stand in $KAFKA_OPTS. `restart` keeps topics, groups
+    and transactions.
 
     **A broker that is killed and started again at once can lose the end of a committed transaction** (seen with 4.3.1):
     it resumes as coordinator from the metadata of its former life, is fenced while it registers anew, finds no leader
@@ -94,6 +96,7 @@ class Kafka(Server):
             java,
             f"-Xmx{self.heap}",
             "-XX:+UseSerialGC",
+            *os.environ.get("KAFKA_OPTS", "").split(),
             "-Djava.net.preferIPv4Stack=true",
             f"-Dlog4j2.level={level}",
             "-cp",
