@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import cpu, history, imports, in_doubt, into_kafka, into_mysql, jobs, memory, small, staging_cost
+from benchmarks import cpu, history, imports, in_doubt, into_kafka, into_mysql, jobs, memory, small, staging_cost, tasks
 from benchmarks.bench import Bench, say
 from benchmarks.flink import flink
 from benchmarks.measuring import Comparison
@@ -34,6 +34,7 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], list[Comparison]]] = {
     "job-both": jobs.into_both,
     "small": small.small,
     "imports": imports.imports,
+    "tasks": tasks.tasks,
     "memory": memory.memory,
     "history": history.history,
     "in-doubt": in_doubt.in_doubt,
@@ -42,7 +43,7 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], list[Comparison]]] = {
     "branches": into_mysql.branches,
 }
 # Left out of a quick run, unless they are asked for.
-LONG = frozenset({"branches", "cpu", "flink", "in-doubt", "job-mysql", "job-kafka", "job-both"})
+LONG = frozenset({"branches", "cpu", "flink", "in-doubt", "job-mysql", "job-kafka", "job-both", "tasks"})
 
 
 def main() -> int:

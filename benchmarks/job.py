@@ -19,6 +19,14 @@ class Rows:
         return frame
 
 
+class Twice(Rows):
+    """Every row, for a table and for a topic."""
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        """All rows for both."""
+        return {"notes": batch, "copies": batch}
+
+
 class Records:
     """Keys and values of a topic."""
 

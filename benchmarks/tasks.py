@@ -1,0 +1,109 @@
+"""The extra Airflow tasks of a pipeline's group, with as many tasks that do nothing, in a real Airflow."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from functools import cached_property
+from typing import Any
+
+from benchmarks.bench import DATABASE, Bench, say
+from benchmarks.measuring import Claim, Comparison, Contender
+from tools.demo.airflow import END_STATES, Airflow
+
+RUN_SECONDS = 600
+DAGS = """
+import json
+import os
+from pathlib import Path
+
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG
+
+from airflow_ft import CheckpointedPipeline, FileSource, KafkaSink, MySqlSink
+
+HOME = Path(os.environ["AIRFLOW_HOME"])
+
+
+def nothing():
+    pass
+
+
+with DAG("ours", schedule=None) as ours:
+    CheckpointedPipeline(
+        pipeline="ours",
+        job="benchmarks.job:Twice",
+        sources={"rows": FileSource(path=str(HOME / "rows"), schema="id bigint, note string")},
+        sinks={
+            "notes": MySqlSink(table="notes", conn_id="shop"),
+            "copies": KafkaSink(topic="copies", conn_id="bus"),
+        },
+    )
+
+with DAG("empty", schedule=None):
+    tasks = {
+        task.task_id: PythonOperator(task_id=task.task_id.replace(".", "-"), python_callable=nothing) for task in ours.tasks
+    }
+    for task in ours.tasks:
+        for before in task.upstream_task_ids:
+            tasks[before] >> tasks[task.task_id]
+"""
+
+
+def tasks(bench: Bench) -> list[Comparison]:
+    """All tasks of a group but the one that runs Spark, with the time that Airflow takes between them."""
+    world = _World(bench)
+    contenders = [world.contender("ours"), world.contender("empty")]
+    claim = Claim("the group's tasks without Spark's", "ours", ("empty",), 1 / 1.1)
+    return [Comparison("tasks", "the tasks of a group but `stage`, of a run of one row", contenders, [claim])]
+
+
+class _World:
+    """Airflow with two DAGs of the same shape."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._files = itertools.count()
+
+    @cached_property
+    def _airflow(self) -> Airflow:
+        bench, server = self._bench, self._bench.mariadb
+        say("starting Airflow")
+        server.sql("CREATE TABLE notes (id BIGINT, note VARCHAR(60))", DATABASE)
+        bench.kafka.create_topic("copies")
+        home = bench.folder / "airflow"
+        (home / "rows").mkdir(parents=True)
+        shop: dict[str, Any] = {"conn_type": "mysql", "host": server.host, "port": server.port, "schema": DATABASE}
+        shop |= {"login": server.user, "password": server.password, "extra": {"ssl_mode": "DISABLED"}}
+        bus = {"conn_type": "kafka", "extra": {"bootstrap.servers": bench.kafka.bootstrap}}
+        spark = json.dumps({"spark.master": "local[1]", "spark.driver.memory": "512m"})
+        airflow = Airflow(home, {"shop": shop, "bus": bus}, {"airflow_ft__spark_conf": spark})
+        airflow.dags.mkdir()
+        (airflow.dags / "dags.py").write_text(DAGS)
+        bench.stack.callback(airflow.stop)
+        airflow.start()
+        for name in ("ours", "empty"):
+            airflow.wait_until_ready(name)
+        return airflow
+
+    def contender(self, name: str) -> Contender:
+        """A run of that DAG."""
+
+        def run() -> float:
+            airflow, number = self._airflow, next(self._files)
+            line = json.dumps({"id": number, "note": "a row"})
+            (airflow.home / "rows" / f"{number}.json").write_text(line + "\n")
+            run_id = airflow.trigger(name)
+            deadline = time.monotonic() + RUN_SECONDS
+            while (state := airflow.run_state(name, run_id)) not in END_STATES:
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"a run of the DAG {name} does not end; see {airflow.log}")
+                time.sleep(0.5)
+            if state != "success":
+                logs = [airflow.task_log(name, run_id, task) for task in airflow.tasks(name, run_id)]
+                raise SystemExit(f"a run of the DAG {name} failed: {[airflow.last_error(log) for log in logs]}")
+            whole, each = airflow.seconds(name, run_id)
+            return whole - sum(seconds for task, seconds in each.items() if task.endswith("stage"))
+
+        return Contender(name, run)
