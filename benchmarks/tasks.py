@@ -43,7 +43,8 @@ with DAG("ours", schedule=None) as ours:
 
 with DAG("empty", schedule=None):
     tasks = {
-        task.task_id: PythonOperator(task_id=task.task_id.replace(".", "-"), python_callable=nothing) for task in ours.tasks
+        task.task_id: PythonOperator(task_id=task.task_id.replace(".", "-"), python_callable=nothing)
+        for task in ours.tasks
     }
     for task in ours.tasks:
         for before in task.upstream_task_ids:
