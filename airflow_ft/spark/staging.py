@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import JobError, StageError
+from airflow_ft.core.errors import StageError
 from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import ColumnStatistics
 from airflow_ft.spark.locations import refuse_another_history
 from airflow_ft.spark.request import FIXED_CONF, StageRequest
-from airflow_ft.wal.writer import ROW_GROUP_BYTES, ROWS_A_FILE, SegmentFolder
+from airflow_ft.wal.writer import DICTIONARY_BYTES, ROW_GROUP_BYTES, ROWS_A_FILE, SegmentFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,20 +52,14 @@ def stage_batch(
         if job.has_split:
             frozen = batch.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
         frames = job.split(batch if frozen is None else frozen, request.sinks, request.optional_sinks)
-        statistics: dict[str, Mapping[str, ColumnStatistics] | None] = {}
-        counted: dict[str, int] = {}
-        for sink in (*request.sinks, *request.optional_sinks):
-            if sink in frames:
-                try:
-                    counted[sink], statistics[sink] = _write(frames[sink], folder, sink)
-                except JobError as error:
-                    raise error.located(pipeline=request.pipeline, checkpoint=number, sink=sink) from None
-            else:
-                counted[sink], statistics[sink] = 0, None
+        counted = {
+            sink: _write(frames[sink], folder, sink) if sink in frames else 0
+            for sink in (*request.sinks, *request.optional_sinks)
+        }
     finally:
         if frozen is not None:
             _release(frozen)
-    segment = folder.seal(number, statistics, positions)
+    segment = folder.seal(number, {sink: sink in frames for sink in counted}, positions)
     if dict(segment.rows) != counted:
         raise StageError(
             f"Spark counted {counted} rows, its files have {dict(segment.rows)}.",
@@ -77,24 +70,25 @@ def stage_batch(
     return Staged(segment, time.monotonic() - began)
 
 
-def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> tuple[int, dict[str, ColumnStatistics]]:
+def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
+    """Writes the rows of a sink in one action; how many Spark counted, to be compared with what the files hold."""
     from pyspark.sql import Observation
-
-    from airflow_ft.spark.observation import collected, observed
+    from pyspark.sql import functions as F
 
     for name, value in FIXED_CONF.items():  # the job may have changed them at run time
         if name.startswith("spark.sql.parquet."):
             frame.sparkSession.conf.set(name, value)
     observation = Observation()
     (
-        observed(frame, observation)
+        frame.observe(observation, F.count(F.lit(1)).alias("rows"))
         .write.mode("error")  # an attempt's folder is written once
         .option("parquet.block.size", str(ROW_GROUP_BYTES))
+        .option("parquet.dictionary.page.size", str(DICTIONARY_BYTES))
         .option("maxRecordsPerFile", str(ROWS_A_FILE))
         .option("compression", "snappy")
         .parquet(folder.files.hadoop_path(folder.sink(sink)))
     )
-    return collected(frame.schema, observation.get)
+    return int(observation.get["rows"])
 
 
 def _release(frame: DataFrame) -> None:

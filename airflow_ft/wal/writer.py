@@ -13,18 +13,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import TransientError, WalCorruptError
+from airflow_ft.core.errors import JobError, TransientError, WalCorruptError
 from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import ColumnStatistics, WalFile
+from airflow_ft.core.ports import WalFile
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.manifest import MANIFEST, Manifest, SinkContent, digest, encode_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from airflow_ft.wal.statistics import Statistics
 
 # What a reader holds in memory is at most one row group of compressed pages and one batch of decoded rows.
 ROW_GROUP_BYTES = 16 * 1024 * 1024
+# Columns whose values hardly repeat are found out early: what went into a dictionary by then is encoded twice.
+DICTIONARY_BYTES = 64 * 1024
 ROWS_A_FILE = 4_000_000
+ROWS_A_BATCH = 65_536
+THREADS = 4  # that look at files, or wait for the disk
 _CHUNK = 1 << 20
 
 
@@ -55,22 +62,18 @@ class SegmentFolder:
         """The URI of the folder into which the Parquet files of a sink go."""
         return self.files.uri(self.location, name)
 
-    def seal(
-        self,
-        number: int,
-        statistics: Mapping[str, Mapping[str, ColumnStatistics] | None],
-        positions: Mapping[str, Any],
-    ) -> Segment:
-        """Makes the files durable, computes their checksums and writes the manifest.
+    def seal(self, number: int, returned: Mapping[str, bool], positions: Mapping[str, Any]) -> Segment:
+        """Makes the files durable, looks at every row of them for checksums and statistics, and writes the manifest.
 
-        `statistics` names every sink of the segment, with its columns in any order; None: the job returned nothing
-        for this (optional) sink. Returns the segment to publish. After that no file of it may change (I1).
+        `returned` names every sink of the segment; False: the job returned nothing at all for this (optional) one.
+        Returns the segment to publish. After that no file of it may change (I1).
+
+        JobError for text that is not UTF-8, which Parquet demands and no sink takes: found here, nothing is published
+        yet, while a sink might find it when another one has committed already.
         """
         files = self.files
-        sinks = {
-            name: self._content(name, columns) if columns is not None else _nothing()
-            for name, columns in statistics.items()
-        }
+        with ThreadPoolExecutor(max_workers=THREADS) as pool:
+            sinks = {name: self._content(pool, number, name) if rows else _nothing() for name, rows in returned.items()}
         manifest = Manifest(
             pipeline=self.pipeline,
             number=number,
@@ -83,8 +86,8 @@ class SegmentFolder:
         text = manifest.text()
         files.write(files.uri(self.location, MANIFEST), text.encode())
         # Power may fail right after publication: what the store names must be found then.
-        for name, columns in statistics.items():
-            if columns is not None:
+        for name, rows in returned.items():
+            if rows:
                 files.sync_folders(self.sink(name), self.sink(name))
         files.sync_folders(self.location, self.root)
         return Segment(
@@ -95,36 +98,70 @@ class SegmentFolder:
             bytes=sum(file.bytes for content in sinks.values() for file in content.files),
         )
 
-    def _content(self, sink: str, columns: Mapping[str, ColumnStatistics]) -> SinkContent:
+    def _content(self, pool: ThreadPoolExecutor, number: int, sink: str) -> SinkContent:
         folder = self.sink(sink)
         names = sorted((n for n in self.files.names(folder) if n.endswith(".parquet") and n[0] not in "._"), key=_order)
         if not names:
             raise TransientError("Spark wrote no file", sink=sink, remedy="try again; report it if it happens again")
-        with ThreadPoolExecutor(max_workers=4) as pool:
-            sealed = list(pool.map(lambda name: self._file(sink, name), names))
-        schema = sealed[0][1]
-        for file, other in sealed:
+        durable = [pool.submit(self._sync, sink, name) for name in names]  # the disk works while we compute
+        sealed = list(pool.map(lambda name: self._file(sink, name), names))
+        files, (first, schema, statistics) = [each[0] for each in sealed], sealed[0]
+        for file, other, of_file in sealed[1:]:
             if other != schema:
-                raise WalCorruptError(f"{file.path} has another schema than {sealed[0][0].path}", sink=sink)
+                raise WalCorruptError(f"{file.path} has another schema than {first.path}", sink=sink)
+            statistics.merge(of_file)
+        for column, malformed in statistics.malformed().items():
+            raise JobError(
+                f"{malformed:,} of its values hold text that is not UTF-8 (bytes that were cast to string, perhaps).",
+                remedy="replace what is wrong in them with F.make_valid_utf8(column), find them with"
+                " F.is_valid_utf8(column), or keep the column binary.",
+                pipeline=self.pipeline,
+                checkpoint=number,
+                sink=sink,
+                column=column,
+            )
+        for synced in durable:
+            synced.result()
         return SinkContent(
             schema=encode_schema(schema),
-            files=tuple(file for file, _ in sealed if file.rows),
-            statistics={name: columns[name] for name in schema.names},
+            files=tuple(file for file in files if file.rows),
+            statistics=statistics.columns(),
         )
 
-    def _file(self, sink: str, name: str) -> tuple[WalFile, pa.Schema]:
+    def _sync(self, sink: str, name: str) -> None:
+        with self.files.open(self.files.uri(self.location, sink, name)) as file:
+            self.files.sync_file(file)
+
+    def _file(self, sink: str, name: str) -> tuple[WalFile, pa.Schema, Statistics]:
+        """Its checksum, and the statistics of its rows. Memory: one batch, and one row group of compressed pages."""
         import pyarrow.parquet as pq
+
+        from airflow_ft.wal.statistics import Statistics, is_bytes, is_text
 
         hashed, size = hashlib.sha256(), 0
         with self.files.open(self.files.uri(self.location, sink, name)) as file:
             while chunk := file.read(_CHUNK):
                 hashed.update(chunk)
                 size += len(chunk)
-            self.files.sync_file(file)
             file.seek(0)
             parquet = pq.ParquetFile(file)
-            schema, rows = parquet.schema_arrow.remove_metadata(), parquet.metadata.num_rows
-        return WalFile(path=f"{sink}/{name}", rows=rows, bytes=size, sha256=hashed.hexdigest()), schema
+            schema, metadata = parquet.schema_arrow.remove_metadata(), parquet.metadata
+            statistics, rows = Statistics(schema), 0
+            # A dictionary holds a long value once, however many rows have it: it is not spread out here.
+            repeated = [
+                item.name for item in schema if (is_text(item.type) or is_bytes(item.type))
+                and _has_dictionary(metadata, item.name)
+            ]  # fmt: skip
+            file.seek(0)
+            parquet = pq.ParquetFile(
+                file, metadata=metadata, read_dictionary=repeated, pre_buffer=False, buffer_size=_CHUNK
+            )
+            for batch in parquet.iter_batches(batch_size=ROWS_A_BATCH, use_threads=False):
+                statistics.add(batch)
+                rows += batch.num_rows
+            if rows != metadata.num_rows:
+                raise WalCorruptError(f"{sink}/{name} has {rows} rows, its footer says {metadata.num_rows}", sink=sink)
+        return WalFile(path=f"{sink}/{name}", rows=rows, bytes=size, sha256=hashed.hexdigest()), schema, statistics
 
 
 def write_segment(
@@ -134,7 +171,6 @@ def write_segment(
     import pyarrow.parquet as pq
 
     from airflow_ft.wal.filesystem import local_path
-    from airflow_ft.wal.statistics import table_statistics
 
     for name, table in tables.items():
         path = local_path(folder.sink(name))
@@ -143,13 +179,19 @@ def write_segment(
         pq.write_table(
             table, path / "part-00000.parquet", row_group_size=rows, coerce_timestamps="us", store_schema=False
         )
-    return folder.seal(number, {name: table_statistics(table) for name, table in tables.items()}, positions or {})
+    return folder.seal(number, dict.fromkeys(tables, True), positions or {})
 
 
 def _nothing() -> SinkContent:
     import pyarrow as pa
 
     return SinkContent(schema=encode_schema(pa.schema([])), files=(), statistics={})
+
+
+def _has_dictionary(metadata: pq.FileMetaData, column: str) -> bool:
+    groups = (metadata.row_group(index) for index in range(metadata.num_row_groups))
+    chunks = (group.column(index) for group in groups for index in range(group.num_columns))
+    return any(chunk.has_dictionary_page and chunk.path_in_schema == column for chunk in chunks)
 
 
 def _order(name: str) -> tuple[int, str]:

@@ -144,10 +144,58 @@ def test_a_segment_is_sealed_once(folder: SegmentFolder, segment: Segment) -> No
 
 
 def test_an_optional_sink_without_rows_is_there_without_columns(folder: SegmentFolder) -> None:
-    segment = folder.seal(5, {"dead_letters": None}, {})
+    segment = folder.seal(5, {"dead_letters": False}, {})
     opened = open_wal().open(segment)
     assert segment.rows == {"dead_letters": 0}
     assert list(opened.files("dead_letters")) == [] and opened.schema("dead_letters").names == []
+
+
+def test_statistics_are_those_of_all_files_and_row_groups(folder: SegmentFolder) -> None:
+    import pyarrow.parquet as pq
+
+    path = local_path(folder.sink("s"))
+    path.mkdir(parents=True)
+    text = ["a", None, "long" * 9, "a"]
+    values = pa.table(
+        {
+            "number": pa.array([-5, None, 7, 0], pa.int32()),
+            "ratio": pa.array([float("nan"), 1.5, float("inf"), None], pa.float32()),
+            "text": text,
+            "raw": pa.array([b"", b"12345", None, b"1"]),
+            "at": pa.array([None, 253_402_300_800_000_000, 0, -1], pa.timestamp("us", "UTC")),
+        }
+    )
+    for part, dictionary in enumerate((True, False, ["text"])):
+        pq.write_table(
+            values.slice(part),
+            path / f"part-{part:05}.parquet",
+            row_group_size=2,
+            use_dictionary=dictionary,
+            coerce_timestamps="us",
+        )
+    found = open_wal().open(folder.seal(1, {"s": True}, {})).statistics("s")
+    assert found == {
+        "number": ColumnStatistics(2, "-5", "7"),
+        "ratio": ColumnStatistics(3, "1.5", "inf", nans=1, infinities=3),
+        "text": ColumnStatistics(2, max_characters=36, max_bytes=36),
+        "raw": ColumnStatistics(3, max_bytes=5),
+        "at": ColumnStatistics(1, "1969-12-31 23:59:59.999999+00:00", "10000-01-01 00:00:00.000000+00:00"),
+    }
+
+
+def test_a_value_that_repeats_is_looked_at_once(folder: SegmentFolder) -> None:
+    """Else a batch of rows that take a few kilobytes in the file would take gigabytes in memory."""
+    import pyarrow.parquet as pq
+
+    path = local_path(folder.sink("s"))
+    path.mkdir(parents=True)
+    table = pa.table({"text": pa.DictionaryArray.from_arrays(pa.array([0, 1] * 30_000), ["x" * 100_000, "y"])})
+    pq.write_table(table, path / "part-00000.parquet", store_schema=False)
+    before = pa.default_memory_pool().max_memory()
+    segment = folder.seal(1, {"s": True}, {})
+    assert segment.rows == {"s": 60_000}
+    assert open_wal().open(segment).statistics("s") == {"text": ColumnStatistics(0, None, None, 100_000, 100_000)}
+    assert pa.default_memory_pool().max_memory() - before < 1_000_000_000, "of 3 GB that the values would take"
 
 
 def test_files_are_in_the_order_of_partitions(folder: SegmentFolder) -> None:
@@ -158,7 +206,7 @@ def test_files_are_in_the_order_of_partitions(folder: SegmentFolder) -> None:
     for part in (100_000, 2, 10):
         pq.write_table(pa.table({"part": [part]}), path / f"part-{part:05}-x.parquet")
     (path / "_SUCCESS").touch()
-    segment = folder.seal(1, {"s": {"part": ColumnStatistics(0)}}, {})
+    segment = folder.seal(1, {"s": True}, {})
     assert [b.to_pydict()["part"] for b in _rows(segment, "s")] == [[2], [10], [100_000]]
 
 
