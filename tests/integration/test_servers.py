@@ -107,8 +107,9 @@ def listening(server: Server) -> list[str]:
 
 def test_a_paused_server_answers_again_after_resume(own_server: OwnServer) -> None:
     server: MariaDb = own_server(MariaDb)
-    with server.connect(read_timeout=1) as connection, connection.cursor() as cursor:
+    with server.connect() as connection, connection.cursor() as cursor:
         server.pause()
+        connection._read_timeout = 1  # not before: a busy server may take its time to let a client in
         with pytest.raises(pymysql.err.OperationalError):
             cursor.execute("SELECT 1")
         server.resume()
@@ -158,6 +159,19 @@ def test_a_server_reaches_files_below_a_private_folder(servers_folder: Path) -> 
         broker.create_topic("t")
     with Postgres(private / "postgres") as server:
         assert server.sql("SELECT 1") == [(1,)]
+
+
+def test_a_port_that_was_given_out_is_given_to_no_other_process() -> None:
+    """Its server may be down for a moment; nothing else may listen there when it comes back."""
+    program = (
+        "from tools.servers import processes\n"
+        f"processes._PORTS = [{processes.free_port()}] * 200\n"
+        "print(processes.free_port())"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True
+    )
+    assert "no free port" in other.stderr, other.stdout
 
 
 def test_mysql_is_mysql_and_durable(any_mysql_database: Database) -> None:

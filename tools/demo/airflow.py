@@ -155,6 +155,8 @@ class Airflow:
             "scheduler__task_instance_heartbeat_timeout": "20",
             "scheduler__task_instance_heartbeat_timeout_detection_interval": "2",
             "workers__min_heartbeat_interval": "2",
+            # A task whose first request is not answered in the usual 5 s fails without having begun.
+            "workers__execution_api_timeout": "60",
             "usage_data_collection__enabled": "False",
         }
         return {

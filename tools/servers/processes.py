@@ -1,5 +1,6 @@
 """Starting and ending the processes of a server: without privileges, and never outliving who started them."""
 
+import fcntl
 import os
 import pwd
 import queue
@@ -8,12 +9,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 # Below the ports that the kernel hands to outgoing connections (32768 and up), so that none of those takes the port of
 # a server while the server is down.
@@ -25,19 +28,30 @@ _given_out: set[int] = set()
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface on which nothing listens; never the same one twice in a process."""
+    """A TCP port of the loopback interface on which nothing listens.
+
+    It is this process's alone until it ends: a server that is down for a moment finds its port free when it comes
+    back, whatever other tests, demonstrations and benchmarks start on the machine meanwhile.
+    """
     candidates = random.Random().sample(_PORTS, 200)  # seeded by the system, whatever a test does to random.seed()
     for port in candidates:
         if port in _given_out:
             continue
         with socket.socket() as probe:
             try:
+                fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
                 probe.bind(("127.0.0.1", port))
-            except OSError:
+            except OSError:  # claimed by another process, or in use
                 continue
         _given_out.add(port)
         return port
     raise RuntimeError("no free port found between 20000 and 32767")
+
+
+@cache
+def _claims() -> IO[bytes]:
+    """A file of this user; byte n is locked by the process that was given port n (closing it would give up all)."""
+    return (Path(tempfile.gettempdir()) / f"airflow-ft-ports-{os.getuid()}").open("ab")
 
 
 def unprivileged_ids() -> tuple[int, int] | None:
