@@ -15,12 +15,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+
+import pyarrow as pa
 
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.kafka import transaction
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.sinks.kafka.records import Records
+from airflow_ft.sinks.kafka.records import RecordColumns
 from airflow_ft.sinks.kafka.transaction import ProducerLostError, Tally, Transaction
 from tests.integration.kafka_children import await_stopped, wake
 from tools.servers import Kafka
@@ -62,9 +63,9 @@ def zombie(bootstrap: str, group: str, destroy: bool) -> None:
         mine.discard()
 
 
-def _records(count: int) -> Records:
-    values: Any = [b"x" * 60] * count
-    return Records(values=values, keys=None, partitions=None, timestamps=None, headers=None)
+def _records(count: int) -> RecordColumns:
+    values = pa.array([b"x" * 60] * count, pa.large_binary())
+    return RecordColumns(values=values, keys=None, partitions=None, timestamps=None, headers=None)
 
 
 def main() -> int:

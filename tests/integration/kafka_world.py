@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Segment, Vote
 from airflow_ft.core.ports import ConnectionInfo
@@ -20,6 +21,7 @@ from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 
 CONN_ID = "kafka_default"
+_NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 @dataclass
@@ -132,7 +134,7 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed", seconds:
         partitions = list(consumer.list_topics(topic, 30).topics[topic].partitions)
         waiting = set()
         for partition in partitions:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
+            low, high = _watermarks(consumer, TopicPartition(topic, partition))
             if high > low:
                 waiting.add(partition)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
@@ -149,6 +151,18 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed", seconds:
         return found
     finally:
         consumer.close()
+
+
+def _watermarks(consumer: Consumer, place: TopicPartition, seconds: float = 30) -> tuple[int, int]:
+    """The ends of a partition, whose leader may not know yet that it leads: a topic that was never written."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return consumer.get_watermark_offsets(place, seconds)
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def read_ids(bootstrap: str, topic: str) -> list[int]:

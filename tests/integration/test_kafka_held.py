@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from kafka.admin import KafkaAdminClient
 
@@ -17,7 +18,7 @@ from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings, is_fenced
 from airflow_ft.sinks.kafka.examination import examine
 from airflow_ft.sinks.kafka.held import HeldParticipant
-from airflow_ft.sinks.kafka.records import Records
+from airflow_ft.sinks.kafka.records import RecordColumns
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.transaction import ProducerLostError, Tally, Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import Description, Ending, TransactionCoordinator
@@ -223,8 +224,8 @@ def test_ending_a_transaction_shuts_out_the_producer_that_filled_it(make: Make, 
     assert len(read(kafka.bootstrap, topic)) == len(read(kafka.bootstrap, topic, "read_uncommitted")) == 10
 
 
-def records(count: int) -> Records:
-    return Records([b"{}"] * count, None, None, None, None)
+def records(count: int) -> RecordColumns:
+    return RecordColumns(pa.array([b"{}"] * count, pa.large_binary()), None, None, None, None)
 
 
 def test_an_older_owner_does_not_commit_and_does_not_disturb(make: Make, kafka: Kafka, topic: str) -> None:

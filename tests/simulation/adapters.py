@@ -128,8 +128,20 @@ class ModelEncoder:
     def __init__(self, sink: Any, schema: Any) -> None:
         pass
 
-    def encode(self, batch: Any) -> Iterator[Records]:
-        yield Records(values=batch, keys=None, partitions=None, timestamps=None, headers=None)
+    def columns(self, batch: Any) -> Iterator[ModelColumns]:
+        yield ModelColumns(batch)
+
+
+class ModelColumns:
+    """See `airflow_ft.sinks.kafka.records.RecordColumns`. The model's producer takes its records one by one."""
+
+    timestamps = headers = None
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def rows(self) -> Records:
+        return Records(values=self._batch, keys=None, partitions=None, timestamps=None, headers=None)
 
 
 def _modules(package: str, replaced: Mapping[str, Any]) -> list[tuple[ModuleType, dict[str, Any]]]:

@@ -126,6 +126,16 @@ class KafkaSettings:
     token_topic: str = DEFAULT_TOKEN_TOPIC
     timeout: float = _DEFAULT_TIMEOUT
 
+    @property
+    def client_id(self) -> str:
+        """What librdkafka calls itself."""
+        return str(self.common.get("client.id", "rdkafka"))
+
+    @property
+    def partitioner(self) -> str:
+        """Which of librdkafka's partitioners chooses: by default as Java and Spark do."""
+        return str(self.producer.get("partitioner", "murmur2_random"))
+
     @classmethod
     def from_connection(cls, connection: ConnectionInfo) -> KafkaSettings:
         """Reads the extra; SinkAccessError when it cannot work. A host counts when bootstrap.servers is lacking."""
@@ -206,7 +216,7 @@ class KafkaClients:
         given = dict(self.settings.producer)
         given.pop("request.required.acks", None)  # an alias of acks would overrule it
         defaults = {
-            "partitioner": "murmur2_random",  # as Java and Spark do
+            "partitioner": self.settings.partitioner,
             "transaction.timeout.ms": 600_000,
             "linger.ms": 20,
             "queue.buffering.max.messages": 200_000,

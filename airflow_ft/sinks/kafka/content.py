@@ -55,7 +55,7 @@ class PlanContent:
             expected[name] += file.rows
             try:
                 for batch in reader.batches(name, file):
-                    for records in encoder.encode(batch):
+                    for records in encoder.columns(batch):
                         transaction.send(sink.topic, records, tallies[name])
             except AirflowFtError as error:
                 error.located(sink=name, pipeline=plan.pipeline, checkpoint=plan.number)

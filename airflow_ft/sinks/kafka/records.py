@@ -46,6 +46,33 @@ class Records:
         return sizes
 
 
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """Some rows as records, in columns of equal length. None for a whole column: no record has that part.
+
+    `values` and `keys` are large_binary; `partitions` are int64 without nulls, -1 leaves the choice to the partitioner.
+    """
+
+    values: pa.Array
+    keys: pa.Array | None
+    partitions: pa.Array | None
+    timestamps: Sequence[int] | None
+    headers: Sequence[Headers | None] | None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def rows(self) -> Records:
+        """The same, to be gone through one by one."""
+        return Records(
+            values=_listed(self.values),
+            keys=_listed(self.keys) if self.keys is not None else None,
+            partitions=self.partitions.to_pylist() if self.partitions is not None else None,
+            timestamps=self.timestamps,
+            headers=self.headers,
+        )
+
+
 class RecordEncoder:
     """Encodes the batches of one sink.
 
@@ -61,6 +88,11 @@ class RecordEncoder:
         self._json_columns = [name for name in schema.names if name not in taken]
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Records]:
+        """As `columns`, to be gone through one by one."""
+        for columns in self.columns(batch):
+            yield columns.rows()
+
+    def columns(self, batch: pa.RecordBatch) -> Iterator[RecordColumns]:
         """The batch as records, in slices of bounded size, in order.
 
         Raises:
@@ -69,20 +101,24 @@ class RecordEncoder:
         for rows in _slices(batch):
             yield self._encode(rows)
 
-    def _encode(self, rows: pa.RecordBatch) -> Records:
+    def _encode(self, rows: pa.RecordBatch) -> RecordColumns:
         sink = self._sink
-        return Records(
+        return RecordColumns(
             values=self._bytes(rows, sink.value) if sink.value is not None else self._json(rows),
             keys=self._bytes(rows, sink.key) if sink.key is not None else None,
             partitions=_integers(rows.column(sink.partition), -1) if sink.partition is not None else None,
-            timestamps=_integers(_milliseconds(rows.column(sink.timestamp)), 0) if sink.timestamp is not None else None,
+            timestamps=(
+                _integers(_milliseconds(rows.column(sink.timestamp)), 0).to_pylist()
+                if sink.timestamp is not None
+                else None
+            ),
             headers=self._headers(rows.column(sink.headers)) if sink.headers is not None else None,
         )
 
-    def _json(self, rows: pa.RecordBatch) -> list[bytes | None]:
+    def _json(self, rows: pa.RecordBatch) -> pa.Array:
         columns = [rows.column(name) for name in self._json_columns]
         try:
-            return _to_bytes(json_columns.objects(self._json_columns, columns, rows.num_rows))
+            return _binary(json_columns.objects(self._json_columns, columns, rows.num_rows))
         except json_columns.NotJsonError:
             for name, column in zip(self._json_columns, columns, strict=True):
                 try:
@@ -91,11 +127,11 @@ class RecordEncoder:
                     raise self._declined(f"a value is {error}.", name, "Replace such values in the job.") from error
             raise
 
-    def _bytes(self, rows: pa.RecordBatch, name: str) -> list[bytes | None]:
+    def _bytes(self, rows: pa.RecordBatch, name: str) -> pa.Array:
         column = rows.column(name)
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        return _to_bytes(pc.cast(column, pa.large_string()) if pa.types.is_integer(column.type) else column)
+        return _binary(pc.cast(column, pa.large_string()) if pa.types.is_integer(column.type) else column)
 
     def _headers(self, column: pa.Array) -> list[Headers | None]:
         if pa.types.is_map(column.type):
@@ -103,7 +139,7 @@ class RecordEncoder:
         else:
             names, values = _struct_fields(column.values)
         keys: Sequence[Any] = pc.cast(names, pa.large_string()).to_pylist()
-        contents = _to_bytes(values)
+        contents = _listed(_binary(values))
         offsets = column.offsets.to_pylist()
         valid = column.is_valid().to_pylist()
         result: list[Headers | None] = []
@@ -204,10 +240,15 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, step)
 
 
-def _to_bytes(column: pa.Array) -> list[bytes | None]:
+def _binary(column: pa.Array) -> pa.Array:
+    """As large_binary: without a copy, where it is text of that kind."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    result: list[bytes | None] = pc.cast(column, pa.large_binary()).to_numpy(zero_copy_only=False).tolist()
+    return pc.cast(column, pa.large_binary())
+
+
+def _listed(column: pa.Array) -> list[bytes | None]:
+    result: list[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
     return result
 
 
@@ -218,9 +259,8 @@ def _struct_fields(entries: pa.StructArray) -> tuple[pa.Array, pa.Array]:
     return flat[names.index("key")], flat[names.index("value")]
 
 
-def _integers(column: pa.Array, null: int) -> list[int]:
-    result: list[int] = pc.fill_null(pc.cast(column, pa.int64()), null).to_pylist()
-    return result
+def _integers(column: pa.Array, null: int) -> pa.Array:
+    return pc.fill_null(pc.cast(column, pa.int64()), null)
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:

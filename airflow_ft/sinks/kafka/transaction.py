@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from airflow_ft.sinks.kafka.batches import open_batches
 from airflow_ft.sinks.kafka.client import KafkaClients
-from airflow_ft.sinks.kafka.records import Records
+from airflow_ft.sinks.kafka.records import RecordColumns, Records
 from airflow_ft.sinks.kafka.token import PartitionEnd, Token
 
 _ABORT_SECONDS = 5.0  # politeness to readers only: the next init aborts what stays open (I5)
@@ -43,7 +46,14 @@ class Tally:
     failure: KafkaError | None = None
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
-        """The delivery report callback; must not raise (librdkafka would turn that into a SystemError)."""
+        """The delivery report of one record; must not raise (librdkafka would turn that into a SystemError)."""
+        self._count(1, error, message)
+
+    def reporting(self, records: int) -> Callable[[KafkaError | None, Message], None]:
+        """The delivery report of a record that speaks for so many of its partition, and is the last of them."""
+        return partial(self._count, records)
+
+    def _count(self, records: int, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self.failure = self.failure or error
             return
@@ -51,7 +61,7 @@ class Tally:
         if partition is None or offset is None:
             self.failure = self.failure or KafkaError(KafkaError._FAIL, "a delivery report without its place")
             return
-        self.records[partition] += 1
+        self.records[partition] += records
         self.last[partition] = offset
 
     @property
@@ -160,6 +170,7 @@ class Transaction:
         self._statistics = _Statistics()
         forced = {"statistics.interval.ms": 100, "stats_cb": self._statistics, **hold} if hold is not None else {}
         self._producer = clients.producer(slot.group, limits, forced)
+        self._batches = open_batches(self._producer, clients.settings, clients.timeout)
         self._open = False
         self._is_fatal = False
         try:
@@ -174,23 +185,34 @@ class Transaction:
             self._producer.begin_transaction()
             self._open = True
 
-    def send(self, topic: str, records: Records, tally: Tally) -> None:
+    def send(self, topic: str, records: RecordColumns, tally: Tally) -> None:
         """Hands records to the producer; blocks while its buffer is full, as long as the brokers acknowledge some."""
-        produce, poll = _produce(self._producer, records), self._producer.poll
         progress = self._progress()
         doing = f"sending to topic {topic!r}"
+
+        def wait(acknowledged: Callable[[], int]) -> None:
+            self._producer.poll(0.1)
+            self._check(tally, doing)
+            progress(acknowledged(), doing)
+
         with self._failures(doing):
-            for arguments in zip(*_columns(topic, records, tally), strict=False):
-                while True:
-                    try:
-                        produce(*arguments)
-                        break
-                    except BufferError:
-                        poll(0.1)
-                        self._check(tally, doing)
-                        progress(tally.total, doing)
-            poll(0)
+            batches = self._batches if records.timestamps is None and records.headers is None else None
+            if batches is not None:
+                batches.send(topic, records, tally, lambda: wait(batches.acknowledged))
+            else:
+                self._send_one_by_one(topic, records.rows(), tally, lambda: wait(lambda: tally.total))
+            self._producer.poll(0)
         self._check(tally, doing)
+
+    def _send_one_by_one(self, topic: str, records: Records, tally: Tally, wait: Callable[[], None]) -> None:
+        produce = _produce(self._producer, records)
+        for arguments in zip(*_columns(topic, records, tally), strict=False):
+            while True:
+                try:
+                    produce(*arguments)
+                    break
+                except BufferError:
+                    wait()
 
     def flush(self, tallies: Iterable[Tally]) -> None:
         """Waits until every record is acknowledged; ProducerLostError when one failed or the brokers are silent."""
@@ -198,12 +220,14 @@ class Transaction:
         tallies = list(tallies)
         progress = self._progress()
         with self._failures(doing):
-            while self._producer.flush(0.5) > 0:
+            while (left := self._producer.flush(0.5)) > 0:
                 for tally in tallies:
                     self._check(tally, doing)
-                progress(sum(tally.total for tally in tallies), doing)
+                progress(-left, doing)
         for tally in tallies:
             self._check(tally, doing)  # flush() returns 0 even when deliveries failed
+        if (error := self._abortable()) is not None:  # one without a report of its own (`batches`)
+            raise ProducerLostError(error, doing)
 
     def write(self, token: Token) -> None:
         """Writes the token: from now on nothing more is sent in this transaction."""
@@ -247,6 +271,8 @@ class Transaction:
                 self._producer.abort_transaction(_ABORT_SECONDS)
         if self._is_fatal:
             _keep_for_ever(self._producer)
+        elif self._batches is not None:
+            self._batches.close()
         del self._producer  # not close(): that would wait for brokers without a bound
 
     def _until_done(self, doing: str, call: Callable[[float], object]) -> None:
@@ -274,7 +300,9 @@ class Transaction:
             raise ProducerLostError(self._cause(known), doing) from failure
 
     def _cause(self, error: KafkaError) -> KafkaError:
-        """What is behind 'fatal error', which is all that `produce` says of a producer that was fenced meanwhile."""
+        """What is behind the words of `produce` for a producer that was fenced, or a transaction that has failed."""
+        if error.code() == KafkaError._STATE:
+            error = self._abortable() or error
         if error.code() == KafkaError._FATAL:
             with suppress(SystemError, BufferError):
                 try:
@@ -284,17 +312,30 @@ class Transaction:
         self._is_fatal = self._is_fatal or error.fatal() or error.code() == KafkaError._FATAL
         return error
 
-    @staticmethod
-    def _check(tally: Tally, doing: str) -> None:
-        if tally.failure is not None:
-            raise ProducerLostError(tally.failure, doing)
+    def _abortable(self) -> KafkaError | None:
+        """Why the open transaction can only be aborted; None while nothing in it has failed.
+
+        Librdkafka tells its state only by the errors of calls that need another one.
+        """
+        if self._open:
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as failure:
+                error: KafkaError = failure.args[0]
+                self._is_fatal = self._is_fatal or error.fatal()
+                return None if error.code() == KafkaError._STATE else error
+        return None
+
+    def _check(self, tally: Tally, doing: str) -> None:
+        if tally.failure is not None:  # it may be but a consequence: what is queued is purged after the first failure
+            raise ProducerLostError(self._abortable() or tally.failure, doing)
 
     def _progress(self) -> Callable[[int, str], None]:
-        seen, since = -1, time.monotonic()
+        seen, since = -math.inf, time.monotonic()
 
         def check(acknowledged: int, doing: str) -> None:
             nonlocal seen, since
-            if acknowledged != seen:
+            if acknowledged > seen:  # the queue's length has events in it, too: less than before means nothing
                 seen, since = acknowledged, time.monotonic()
             elif time.monotonic() - since > self._clients.timeout:
                 raise ProducerLostError(KafkaError(KafkaError._TIMED_OUT), doing)
