@@ -21,8 +21,9 @@ install: ## install what is lacking: virtual environment, Kafka, MariaDB, MySQL,
 venv: ## install the virtual environment alone
 	@tools/bootstrap.sh venv
 
-# Two files at a time, each with servers of its own; in the order of the folders, so that the long ones come first.
-WORKERS ?= 2
+# Three files at a time, each with servers of its own: many tests wait for servers, so that two cores have work for three.
+# In the order of the folders, so that the long ones come first.
+WORKERS ?= 3
 
 .PHONY: test
 test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, THOROUGH=1: every place to die

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 # Below the ports that the kernel hands to outgoing connections (32768 and up), so that none of those takes the port of
 # a server while the server is down.
@@ -49,9 +49,10 @@ def free_port() -> int:
 
 
 @cache
-def _claims() -> IO[bytes]:
-    """A file of this user; byte n is locked by the process that was given port n (closing it would give up all)."""
-    return (Path(tempfile.gettempdir()) / f"airflow-ft-ports-{os.getuid()}").open("ab")
+def _claims() -> int:
+    """A file of this user; byte n is locked by the process that was given port n. Closing it would give up all."""
+    path = Path(tempfile.gettempdir()) / f"airflow-ft-ports-{os.getuid()}"
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def unprivileged_ids() -> tuple[int, int] | None:
