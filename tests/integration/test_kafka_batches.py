@@ -171,7 +171,7 @@ def test_librdkafka_itself_refuses_to_commit_what_was_not_delivered(kafka: Kafka
 
 
 def test_a_partition_that_is_not_there_ends_the_transaction(kafka: Kafka, topic: str) -> None:
-    for partition in (PARTITIONS, -2):
+    for partition in (PARTITIONS, -2, 2**32):
         with _opened(kafka, topic) as opened:
             given = pa.array([0] * 99 + [partition], pa.int64())
             with pytest.raises(ProducerLostError, match="UNKNOWN_PARTITION"):

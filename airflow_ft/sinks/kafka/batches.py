@@ -171,7 +171,7 @@ class BatchSender:
         values = Places(records.values)
         keys = Places(records.keys) if records.keys is not None else None
         partitions = partitioner.choose(keys, records.partitions, len(records))
-        if partitions.min() < 0:
+        if partitions.min() < 0 or partitions.max() >= partitioner.count:
             raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
         order = np.argsort(partitions, kind="stable")
         messages = _messages(values, keys, order)

@@ -58,13 +58,13 @@ class Partitioner:
     """
 
     def __init__(self, partitions: int, first: int, long_key: LongKeys) -> None:
-        self._count = partitions
+        self.count = partitions
         self._keyless = first * _RUN
         self._long_key = long_key
 
-    def choose(self, keys: Places | None, given: pa.Array | None, rows: int) -> npt.NDArray[np.int32]:
+    def choose(self, keys: Places | None, given: pa.Array | None, rows: int) -> Integers:
         """One partition for each row: the given one, where it is not -1; else by the key, or anywhere without one."""
-        chosen: npt.NDArray[np.int32] = np.full(rows, -1, np.int32)
+        chosen: Integers = np.full(rows, -1, np.int64)
         if given is not None:
             chosen[:] = given.to_numpy(zero_copy_only=False)
         open_rows = np.flatnonzero(chosen == -1)
@@ -73,19 +73,19 @@ class Partitioner:
             chosen[keyed] = self._by_key(keys, keyed)
             open_rows = open_rows[keys.is_null[open_rows]]
         if len(open_rows):
-            chosen[open_rows] = (self._keyless + np.arange(len(open_rows))) // _RUN % self._count
+            chosen[open_rows] = (self._keyless + np.arange(len(open_rows))) // _RUN % self.count
             self._keyless += len(open_rows)
         return chosen
 
-    def _by_key(self, keys: Places, rows: Integers) -> npt.NDArray[np.int32]:
-        chosen: npt.NDArray[np.int32] = np.empty(len(rows), np.int32)
+    def _by_key(self, keys: Places, rows: Integers) -> Integers:
+        chosen: Integers = np.empty(len(rows), np.int64)
         is_long = keys.lengths[rows] > _SHORT
         short = rows[~is_long]
         hashes = murmur2(keys.data, keys.starts[short], keys.lengths[short])
-        chosen[~is_long] = (hashes & np.uint32(0x7FFFFFFF)) % np.uint32(self._count)
+        chosen[~is_long] = (hashes & np.uint32(0x7FFFFFFF)) % np.uint32(self.count)
         for place in np.flatnonzero(is_long):
             row = rows[place]
-            chosen[place] = self._long_key(int(keys.addresses[row]), int(keys.lengths[row]), self._count)
+            chosen[place] = self._long_key(int(keys.addresses[row]), int(keys.lengths[row]), self.count)
         return chosen
 
 
