@@ -169,10 +169,13 @@ def test_rows_that_go_by_insert_are_told_with_the_way_out(own_server: Any, store
             ({}, "in the server", "SET GLOBAL local_infile = ON, and in the server's configuration."),
             ({"local_infile": False}, "in the connection's extra", 'take "local_infile": false out of the extra.'),
         ):
-            world.overrides = {"shop": {"extra": extra}}
+            world.overrides = {"shop": {"extra": {"bulk_protocol": False, **extra}}}
             [check] = [check for check in checks_of(world) if check.name == "local_infile"]
             assert check.verdict is Verdict.WARNING and f"is switched off {where}" in check.text
             assert check.remedy == remedy
+        world.overrides = {}
+        [check] = [check for check in checks_of(world) if check.name == "local_infile"]
+        assert (check.verdict, check.text) == (Verdict.OK, "is not needed: rows go by MariaDB's bulk protocol")
 
 
 def test_short_times_of_a_broker_are_told(

@@ -22,7 +22,7 @@ from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.wal import open_wal
 from tests.integration.proxy import Proxy
 from tests.sinks.mysql.committer import Committer, StoppingSegment
-from tests.sinks.mysql.world import MySqlWorld, make_world, orders
+from tests.sinks.mysql.world import THE_ROWS, MySqlWorld, each_way, make_world, orders
 from tools.servers import Database, MariaDb, MySql
 
 ROWS = 150_000  # more than one batch, so that a process can stop between two
@@ -106,21 +106,33 @@ def test_a_server_killed_at_any_moment_delivers_exactly_once(
 
 
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
-@pytest.mark.parametrize(
-    "statement", [b"\x03COMMIT", b"airflow_ft_head` SET `last_delivered`", b"LOAD DATA", b"GET_LOCK"]
-)
+@pytest.mark.parametrize("statement", [b"\x03COMMIT", b"airflow_ft_head` SET `last_delivered`", THE_ROWS, b"GET_LOCK"])
 def test_a_connection_cut_at_any_statement_is_settled_by_the_marker(
     world: MySqlWorld, kind: str, statement: bytes
 ) -> None:
     plan = prepared(world, orders(1, 1000))
     with Proxy(world.server.port) as proxy:
         world.port, world.extra = proxy.port, {"ssl_disabled": True}
-        proxy.cut(kind, statement)
+        proxy.cut(kind, world.request(statement))
         proof = world.participant(plan).commit(plan, world.fence(1, 2))
         assert proxy.cuts == 1
     assert (proof.outcome, proof.counts) == (Outcome.COMMITTED, {"orders": 1000})
     assert proof.detail["tries"] == (1 if (kind, statement) == ("lost reply", b"\x03COMMIT") else 2)
     assert is_exact(world, 1000)
+
+
+@pytest.mark.parametrize("kind", ["lost request", "lost reply"])
+def test_a_bulk_statement_whose_preparation_was_cut_off_is_prepared_again(
+    mariadb_database: Database, tmp_path: Path, kind: str
+) -> None:
+    world = make_world(mariadb_database, tmp_path)
+    plan = prepared(world, orders(1, 1000))
+    with Proxy(world.server.port) as proxy:
+        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        proxy.cut(kind, b"\x16INSERT INTO")
+        proof = world.participant(plan).commit(plan, world.fence(1, 2))
+        assert proxy.cuts == 1
+    assert (proof.detail["tries"], proof.detail["path"]) == (2, "bulk") and is_exact(world, 1000)
 
 
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
@@ -266,11 +278,12 @@ class SlowWal:
         return Slow(open_wal().open(segment), lambda: None)
 
 
-@pytest.mark.parametrize("local_infile", [True, False])
-def test_a_log_that_is_slow_to_read_does_not_cost_the_connection(world: MySqlWorld, local_infile: bool) -> None:
+@each_way
+def test_a_log_that_is_slow_to_read_does_not_cost_the_connection(world: MySqlWorld, way: str) -> None:
+    world.go_by(way)
     plan = prepared(world, orders(1, 100))
-    limits, connection = replace(world.limits, idle=1), world.connection(extra={"local_infile": local_infile})
-    participant = open_participant(plan.participants[0], connection, SlowWal(2.5), limits)
+    limits = replace(world.limits, idle=1)
+    participant = open_participant(plan.participants[0], world.connection(), SlowWal(2.5), limits)
     proof = participant.commit(plan, world.fence(1, 2))
     assert proof.detail["tries"] == 1 and is_exact(world, 100)
 

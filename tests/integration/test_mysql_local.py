@@ -36,7 +36,7 @@ def test_rows_and_marker_become_visible_together(world: MySqlWorld) -> None:
 
     notes = participant.prepare(plan, world.fence())
     assert world.count() == 0
-    assert notes["path"] == "load"
+    assert notes["path"] == world.way
     assert notes["tables"]["orders"]["rows"] == 3
     assert participant.proof(plan) is None
 

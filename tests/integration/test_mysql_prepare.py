@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from airflow_ft.core.errors import DeclinedError, SinkAccessError
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from tests.sinks.mysql.world import MySqlWorld, make_world, orders
+from tests.sinks.mysql.world import MySqlWorld, each_way, make_world, orders
 from tools.servers import Database, MariaDb, MySql
 
 I64, STRING, STAMP = pa.int64(), pa.string(), pa.timestamp("us")
@@ -120,7 +121,7 @@ SERVER_REFUSES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["load", "insert"])
+@each_way
 @pytest.mark.parametrize("name", SERVER_REFUSES)
 def test_what_only_the_server_can_refuse_leaves_nothing(
     any_mysql_database: Database, tmp_path: Path, name: str, way: str
@@ -129,7 +130,7 @@ def test_what_only_the_server_can_refuse_leaves_nothing(
     any_mysql_database.sql("CREATE TABLE parents (id INT PRIMARY KEY) ENGINE=InnoDB")
     any_mysql_database.sql("INSERT INTO parents VALUES (1)")
     world = make_world(any_mysql_database, tmp_path, orders=f"id BIGINT, v {column}")
-    world.extra = {"local_infile": way == "load"}
+    world.go_by(way)
     plan = world.plan(orders=pa.table({"id": [1, 2], "v": pa.array(values, kind)}))
     participant = world.participant(plan)
     participant.prepare(plan, world.fence())
@@ -139,10 +140,10 @@ def test_what_only_the_server_can_refuse_leaves_nothing(
     assert world.count() == 0 and world.markers() == []
 
 
-@pytest.mark.parametrize("way", ["load", "insert"])
+@each_way
 def test_a_trigger_may_refuse_a_row_in_its_own_words(any_mysql_database: Database, tmp_path: Path, way: str) -> None:
     world = make_world(any_mysql_database, tmp_path)
-    world.extra = {"local_infile": way == "load"}
+    world.go_by(way)
     world.sql(
         "CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW BEGIN IF NEW.id = 2 THEN"
         " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no twos please', MYSQL_ERRNO = 31001; END IF; END"
@@ -207,6 +208,7 @@ def test_where_the_server_forbids_load_local_rows_go_by_insert(
 ) -> None:
     with Database.fresh(own_server(MariaDb, local_infile=0)) as database:
         world = make_world(database, tmp_path)
+        world.extra = {"bulk_protocol": False}
         plan = world.plan(orders=orders(1, 3))
         participant = world.participant(plan)
         notes = participant.prepare(plan, world.fence())
@@ -215,6 +217,18 @@ def test_where_the_server_forbids_load_local_rows_go_by_insert(
         assert participant.commit(plan, world.fence()).detail["path"] == "insert"
         assert world.count() == 3
 
+        world.extra, world.predecessor = {}, 1  # what MariaDB has instead does not need it
+        plan = world.plan(orders=orders(4, 3))
+        notes = world.participant(plan).prepare(plan, world.fence())
+        assert (notes["path"], notes["warnings"]) == ("bulk", [])
+        assert world.participant(plan).commit(plan, world.fence()).detail["path"] == "bulk"
+        assert world.count() == 6
+
+        world.server.sql("SET GLOBAL max_prepared_stmt_count = 0")
+        world.predecessor = 2
+        plan = world.plan(orders=orders(7, 3))
+        assert world.participant(plan).prepare(plan, world.fence())["path"] == "insert"
+
 
 def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[..., Any], tmp_path: Path) -> None:
     with Database.fresh(own_server(MariaDb, max_allowed_packet=1 << 20)) as database:
@@ -222,17 +236,41 @@ def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[
         plan = world.plan(orders=pa.table({"v": [b"x" * (1 << 20)]}))
         with pytest.raises(SinkAccessError, match="max_allowed_packet"):
             world.participant(plan).prepare(plan, world.fence())
-        for local_infile in (True, False):
-            world.extra = {"local_infile": local_infile}
+        for way in ("bulk", "load", "insert"):
+            world.go_by(way)
             world.deliver(world.plan(orders=pa.table({"v": [b"y" * 500_000] * 9})))
-        assert world.sql("SELECT COUNT(*), MIN(LENGTH(v)) FROM orders") == [(18, 500_000)]
+        assert world.sql("SELECT COUNT(*), MIN(LENGTH(v)) FROM orders") == [(27, 500_000)]
 
-        world.sql("ALTER TABLE orders ADD w LONGBLOB")
-        wide = world.plan(orders=pa.table({c: [b"z" * 500_000] for c in "vw"}))
-        participant = world.participant(wide)
-        participant.prepare(wide, world.fence())
-        with pytest.raises(SinkAccessError, match="an INSERT of one row takes"):
-            participant.commit(wide, world.fence())
+        world.sql("ALTER TABLE orders ADD w LONGBLOB, ADD x LONGBLOB")
+        wide = world.plan(orders=pa.table({c: [b"1", b"z" * 500_000, b"2"] for c in "vwx"}))
+        for way in ("bulk", "insert"):
+            world.go_by(way)
+            participant = world.participant(wide)
+            participant.prepare(wide, world.fence())
+            with pytest.raises(SinkAccessError, match="an INSERT of one row takes"):
+                participant.commit(wide, world.fence())
+        world.extra = {}  # LOAD DATA takes the row between two packets
+        proof = world.participant(wide).commit(wide, world.fence())
+        assert (proof.detail["path"], proof.counts) == ("bulk", {"orders": 3})
+        lengths = world.sql("SELECT LENGTH(v), LENGTH(w), LENGTH(x) FROM orders WHERE x IS NOT NULL ORDER BY v")
+        assert lengths == [(1, 1, 1), (1, 1, 1), (500_000, 500_000, 500_000)]
+
+
+@each_way
+def test_a_row_that_the_server_refuses_is_named_wherever_it_stands(
+    any_mysql_database: Database, tmp_path: Path, way: str
+) -> None:
+    world = make_world(any_mysql_database, tmp_path, orders="id BIGINT, v VARCHAR(3), e ENUM('a','b')")
+    world.go_by(way)
+    world.limits = replace(world.limits, insert_bytes=500)
+    kinds = ["a"] * 76 + ["c"] + ["b"] * 23
+    plan = world.plan(orders=pa.table({"id": range(100), "v": ["abc"] * 100, "e": kinds}))
+    world.participant(plan).prepare(plan, world.fence())
+    with pytest.raises(DeclinedError) as declined:
+        world.participant(plan).commit(plan, world.fence())
+    assert (declined.value.sink, declined.value.column) == ("orders", "e")
+    assert declined.value.row.startswith("77 "), declined.value
+    assert world.count() == 0
 
 
 def test_the_fingerprint_follows_the_tables_shape(any_mysql_database: Database, tmp_path: Path) -> None:

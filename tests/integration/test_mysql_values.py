@@ -1,4 +1,4 @@
-"""Every value arrives as it was, by LOAD DATA LOCAL and by INSERT, on both servers."""
+"""Every value arrives as it was: by LOAD DATA LOCAL and by INSERT on both servers, by the bulk protocol on MariaDB."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.sinks.mysql.world import MySqlWorld, make_world
+from tests.sinks.mysql.world import MySqlWorld, each_way, make_world
 from tools.servers import Database, MariaDb
+
+pytestmark = each_way
 
 
 @dataclass(frozen=True)
@@ -191,13 +193,8 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=["load", "insert"])
-def way(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def deliver(world: MySqlWorld, way: str, table: pa.Table) -> None:
-    world.extra = {"local_infile": way == "load"}
+    world.go_by(way)
     plan = world.plan(orders=table)
     world.deliver(plan)
     proof = world.participant(plan).proof(plan)

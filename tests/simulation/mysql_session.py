@@ -19,6 +19,7 @@ T = TypeVar("T")
 class ModelSession:
     """See `airflow_ft.sinks.mysql.session.Session`."""
 
+    can_bulk = False
     can_load_local = True
     max_allowed_packet = 1 << 24
     variables: Mapping[str, str] = {}

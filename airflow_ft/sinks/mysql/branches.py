@@ -87,7 +87,7 @@ class BranchedParticipant(ServerParticipant):
     def _detail(self, session: Session, fence: Fence, *, use_insert: bool) -> dict[str, Any]:
         return {
             "connection": session.id,
-            "path": "insert" if use_insert else "load",
+            "path": self._path(session, use_insert=use_insert),
             "attempt": fence.attempt,
             "branches": self._width,
         }

@@ -77,7 +77,9 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
         exam.warn("durability", "; ".join(warnings), "set both to 1; it is allowed by allow_unsafe_durability.")
     elif warnings is not None:
         exam.ok("durability", "acknowledged commits survive a power cut, and the server takes writes")
-    if session.can_load_local:
+    if session.can_bulk:
+        exam.ok("local_infile", "is not needed: rows go by MariaDB's bulk protocol")
+    elif session.can_load_local:
         exam.ok("local_infile", "rows go by LOAD DATA LOCAL")
     else:
         where = "in the server" if session.local_infile_allowed else "in the connection's extra"

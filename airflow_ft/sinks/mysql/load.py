@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
+import pymysql
 
 from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.sinks.mysql.bulk import bulk_rows, bulk_statement, bulk_types
 from airflow_ft.sinks.mysql.encoding import (
     TargetColumn,
     insert_statements,
@@ -19,7 +21,7 @@ from airflow_ft.sinks.mysql.encoding import (
     load_statement,
     slices,
 )
-from airflow_ft.sinks.mysql.failures import refuses_rows
+from airflow_ft.sinks.mysql.failures import Meaning, describe, failure, meaning, refuses_rows
 from airflow_ft.sinks.mysql.session import Limits, Session, Statement
 from airflow_ft.sinks.mysql.validation import Target
 
@@ -37,20 +39,28 @@ def place(message: str) -> tuple[str, int]:
     return name, (int(row.group("row")) if row else 0)
 
 
+def path(session: Session, *, use_insert: bool = False) -> str:
+    """How rows go: by "bulk" where the server knows it, else by "load" or "insert" (LOAD DATA LOCAL may be refused)."""
+    if session.can_bulk:
+        return "bulk"
+    return "insert" if use_insert or not session.can_load_local else "load"
+
+
 class Loader:
-    """Sends rows by LOAD DATA LOCAL, or by multi-row INSERT where `use_insert` says so. Memory: a few slices."""
+    """Sends rows on the session's `path`. Memory: a few slices."""
 
     def __init__(self, session: Session, limits: Limits, *, use_insert: bool) -> None:
         self._session = session
         self._limits = limits
         self._use_insert = use_insert
+        self._path = path(session, use_insert=use_insert)
 
     def send(self, reader: SegmentReader, target: Target) -> int:
         """Sends all rows of one sink in one segment; returns the rows that the server counted.
 
         Raises:
-            DeclinedError: the server changed, dropped or questioned a row (LOAD DATA LOCAL makes warnings of errors,
-                even in strict mode).
+            DeclinedError: the server refused, changed, dropped or questioned a row (LOAD DATA LOCAL makes warnings of
+                errors, even in strict mode).
             pymysql.err.MySQLError: what the server answered; the transaction must be rolled back.
         """
         if not reader.files(target.sink):  # the job returned nothing for it, perhaps not even columns
@@ -61,25 +71,74 @@ class Loader:
     def _send_file(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> int:
         if file.rows == 0:
             return 0
-        affected = 0
-        if self._use_insert:
-            with closing(_Ahead(self._inserts(reader, target, columns, file))) as statements:
-                self._await_first(statements)
-                for sql, rows in statements:
-                    self._check_packet(len(sql), target)
-                    statement = self._session.run_bytes(sql)
-                    self._check(statement, rows, target, file, affected)
-                    affected += statement.affected
-        else:
-            pieces = self._pieces(reader, target, file)
-            with closing(_Ahead(load_lines(piece, columns) for piece in pieces)) as lines:
-                self._await_first(lines)
-                statement = self._session.load(load_statement(target.table.name.sql, columns), lines)
-            self._check(statement, file.rows, target, file, 0)
-            affected = statement.affected
+        ways = {"bulk": self._send_bulk, "load": self._send_load, "insert": self._send_inserts}
+        affected = ways[self._path](reader, target, columns, file)
         if affected != file.rows:
             raise self._lost(affected, file.rows, target, file)
         return affected
+
+    def _send_bulk(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> int:
+        sql = bulk_statement(target.table.name.sql, columns)
+        types = bulk_types(reader.schema(target.sink), columns)
+        size = min(self._limits.insert_bytes, self._room) - len(types)
+        pieces = self._pieces(reader, target, file)
+        affected = 0
+        with closing(_Ahead(each for piece in pieces for each in bulk_rows(piece, columns, size))) as packets:
+            self._await_first(packets)
+            for packet, rows in packets:
+                with self._refusals(target, file, affected):
+                    if len(types) + len(packet) > self._room and not self._use_insert and self._session.can_load_local:
+                        # One row that fits no packet; in the text of LOAD DATA only its values must.
+                        load = load_statement(target.table.name.sql, columns)
+                        statement = self._session.load(load, [load_lines(rows, columns)])
+                    else:
+                        self._check_packet(len(types) + len(packet), target)
+                        statement = self._session.bulk(sql, types, packet)
+                self._check(statement, rows.num_rows, target, file, affected)
+                affected += statement.affected
+        return affected
+
+    def _send_load(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> int:
+        pieces = self._pieces(reader, target, file)
+        with closing(_Ahead(load_lines(piece, columns) for piece in pieces)) as lines:
+            self._await_first(lines)
+            with self._refusals(target, file, 0):
+                statement = self._session.load(load_statement(target.table.name.sql, columns), lines)
+        self._check(statement, file.rows, target, file, 0)
+        return statement.affected
+
+    def _send_inserts(
+        self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile
+    ) -> int:
+        affected = 0
+        with closing(_Ahead(self._inserts(reader, target, columns, file))) as statements:
+            self._await_first(statements)
+            for sql, rows in statements:
+                self._check_packet(len(sql), target)
+                with self._refusals(target, file, affected):
+                    statement = self._session.run_bytes(sql)
+                self._check(statement, rows, target, file, affected)
+                affected += statement.affected
+        return affected
+
+    @property
+    def _room(self) -> int:
+        """Bytes of parameters or text that the server takes at a time."""
+        return self._session.max_allowed_packet - 1024
+
+    @contextmanager
+    def _refusals(self, target: Target, file: WalFile, before: int) -> Iterator[None]:
+        """Around one statement, behind `before` rows of the file: rows that are refused raise DeclinedError."""
+        try:
+            yield
+        except pymysql.err.MySQLError as error:
+            if meaning(error) is not Meaning.ROWS:
+                raise
+            # The marker is in already, so a duplicate key is one of the user's own.
+            column, row = place(describe(error))
+            declined = failure(error, f"table {target.table.name}", rows=True)
+            where = f"{before + row} of {file.path}" if row else ""
+            raise declined.located(sink=target.sink, column=column, row=where) from error
 
     def _ahead(self, items: Iterator[T]) -> _Ahead[T]:
         return _Ahead(items)
@@ -96,13 +155,13 @@ class Loader:
     def _inserts(
         self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile
     ) -> Iterator[tuple[bytes, int]]:
-        size = min(self._limits.insert_bytes, self._session.max_allowed_packet - 1024)
+        size = min(self._limits.insert_bytes, self._room)
         for piece in self._pieces(reader, target, file):
             yield from insert_statements(target.table.name.sql, piece, columns, size)
 
     def _check_packet(self, size: int, target: Target) -> None:
         """A larger statement would only cut the connection; one row alone may be that large."""
-        if size + 1024 > self._session.max_allowed_packet:
+        if size > self._room:
             raise SinkAccessError(
                 f"an INSERT of one row takes {size:,} bytes, more than max_allowed_packet allows"
                 f" ({self._session.max_allowed_packet:,}).",

@@ -41,7 +41,7 @@ class LocalParticipant(ServerParticipant):
             detail: dict[str, Any] = {
                 "server": session.product,
                 "connection": session.id,
-                "path": "insert" if use_insert else "load",
+                "path": self._path(session, use_insert=use_insert),
                 "attempt": fence.attempt,
                 "tries": tries,
                 "segments": [segment.number for segment in plan.segments],

@@ -41,7 +41,7 @@ from airflow_ft.sinks.mysql.failures import (
 from airflow_ft.sinks.mysql.fencing import announce, check_owner, guarded_head
 from airflow_ft.sinks.mysql.inspection import check_privileges, check_server, ensure_ledger
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger
-from airflow_ft.sinks.mysql.load import Loader, place
+from airflow_ft.sinks.mysql.load import Loader, path
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.settlement import check_marker, settled
@@ -154,7 +154,7 @@ class ServerParticipant(ABC):
             notes: dict[str, Any] = {
                 **preflight,
                 "server": session.product,
-                "path": "load" if session.can_load_local else "insert",
+                "path": self._path(session),
                 "head": {"last_delivered": head.last_delivered, "floor": head.floor},
             }
             if created:
@@ -164,7 +164,7 @@ class ServerParticipant(ABC):
             marker = settled(session, ledger, plan, fence, head, exactly=False)
             if marker is not None:  # an earlier try went further than the store knows
                 return notes | {"settled": marker.outcome.value}
-            if not session.can_load_local:
+            if notes["path"] == "insert" and not session.can_load_local:
                 warnings.append("LOAD DATA LOCAL is switched off: rows go by multi-row INSERT, which is slower")
                 log.warning("%s: %s (local_infile)", self._plan.name, warnings[-1])
             readers = [self._wal.open(segment) for segment in plan.segments]
@@ -205,6 +205,10 @@ class ServerParticipant(ABC):
         """The rows that the vote looks at."""
         return reader
 
+    def _path(self, session: Session, *, use_insert: bool = False) -> str:
+        """How rows go, for notes and proofs."""
+        return path(session, use_insert=use_insert)
+
     def _loader(self, session: Session, plan: Plan, *, use_insert: bool) -> Loader:
         return Loader(session, self._limits, use_insert=use_insert)
 
@@ -222,11 +226,6 @@ class ServerParticipant(ABC):
             except pymysql.err.MySQLError as error:
                 if not use_insert and code_of(error) in LOCAL_INFILE_REFUSED:
                     raise LoadLocalRefused(describe(error)) from error
-                if meaning(error) is Meaning.ROWS:
-                    # The marker is in already, so a duplicate key is one of the user's own.
-                    column, row = place(describe(error))
-                    declined = failure(error, f"table {target.table.name}", rows=True)
-                    raise declined.located(sink=name, column=column, row=str(row or "")) from error
                 raise
             expected = reader.segment.rows.get(name, 0)
             if affected != expected:

@@ -1,4 +1,4 @@
-"""A connection to the server with every setting that exactness rests on, and the streaming side of LOAD DATA LOCAL."""
+"""A connection to the server with every setting that exactness rests on, and the ways to send it rows."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import re
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import pymysql
-from pymysql.connections import Connection, MySQLResult
-from pymysql.cursors import Cursor
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.mysql.wire import WireConnection
 
 Row = tuple[Any, ...]
 
@@ -41,77 +40,9 @@ class Limits:
     idle: int = 60
     head_wait: float = 90
     tries: int = 4
-    insert_bytes: int = 4 << 20  # size of one INSERT, when LOAD DATA LOCAL is not to be had
+    insert_bytes: int = 4 << 20  # size of one INSERT, or of one packet of the bulk protocol
     slice_bytes: int = 8 << 20  # rows encoded at a time
     prune_batch: int = 1000
-
-
-if TYPE_CHECKING:
-    _PlainConnection = Connection[Cursor]  # the stubs are generic, the class is not
-else:
-    _PlainConnection = Connection
-
-
-class _Result(MySQLResult):
-    """Answers the server's request for a local file with our own stream, never with a file that the server names."""
-
-    def _read_load_local_packet(self, first_packet: Any) -> None:
-        connection: Any = self.connection
-        stream = connection.stream
-        connection.stream = None
-        if stream is None:
-            connection._force_close()
-            raise pymysql.err.OperationalError(2013, "the server asked for a file that nobody offered")
-        size = connection.packet_bytes
-        try:
-            for chunk in stream:
-                view = memoryview(chunk).cast("B")
-                for start in range(0, len(view), size):
-                    connection.write_packet(bytes(view[start : start + size]))
-        except BaseException:
-            # The empty packet would end the file and load the part that was sent: cut the connection instead.
-            connection._force_close()
-            raise
-        connection.write_packet(b"")
-        answer = connection._read_packet()
-        if not answer.is_ok_packet():
-            connection._force_close()
-            raise pymysql.err.OperationalError(2014, "the server did not answer the end of the rows")
-        self._read_ok_packet(answer)  # type: ignore[attr-defined]
-
-
-class _Connection(_PlainConnection):
-    """PyMySQL's connection with our result: its own would read the file whose name the server sends.
-
-    Where TLS is only preferred, nothing is verified: its context is made once, without reading the system's
-    certificates, which takes 20 ms a connection.
-    """
-
-    stream: Iterable[bytes | memoryview] | None = None
-    packet_bytes: int = 1 << 20
-
-    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        if sslp == {}:
-            return _unverified()
-        made: ssl.SSLContext = super()._create_ssl_ctx(sslp)  # type: ignore[misc]
-        return made
-
-    def _read_query_result(self, unbuffered: bool = False) -> int:
-        self._result = None
-        result: Any = _Result(self)
-        result.read()
-        self._result = result
-        if result.server_status is not None:
-            self.server_status = result.server_status
-        return int(result.affected_rows or 0)
-
-
-@cache
-def _unverified() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +67,11 @@ class Session:
 
     def __init__(self, info: ConnectionInfo, limits: Limits) -> None:
         self._limits = limits
+        self._prepared: tuple[str, int] | None = None  # a statement for `bulk`, and the server's number of it
         self.local_infile_allowed = _flag(info.extra.get("local_infile"), default=True)
         arguments = _arguments(info, limits, self.local_infile_allowed)
         try:
-            self._connection = _Connection(**arguments)
+            self._connection = WireConnection(bulk=_flag(info.extra.get("bulk_protocol"), default=True), **arguments)
         except RuntimeError as error:  # PyMySQL's way to say that `cryptography` is lacking
             raise SinkAccessError(f"connecting: {error}", participant=info.conn_id) from error
         try:
@@ -194,6 +126,20 @@ class Session:
             connection.stream = None
         return Statement(int(affected), self._warning_count())
 
+    def bulk(self, sql: str, types: bytes, rows: bytes | memoryview) -> Statement:
+        """Executes an INSERT of one row for each of `rows`; see `bulk`. All or none of them, when it returns or raises.
+
+        The statement is prepared once for calls that follow each other with the same text.
+        """
+        connection: Any = self._connection
+        if self._prepared is None or self._prepared[0] != sql:
+            if self._prepared is not None:
+                connection.forget(self._prepared[1])
+                self._prepared = None
+            self._prepared = sql, connection.prepare(sql)
+        affected = connection.execute_bulk(self._prepared[1], types, rows)
+        return Statement(int(affected), self._warning_count())
+
     def rows(self, sql: str, args: Iterable[Any] | None = None) -> list[Row]:
         """Executes a query and returns all its rows."""
         with self._connection.cursor() as cursor:
@@ -234,7 +180,7 @@ class Session:
         names = (
             "version", "version_comment", "local_infile", "max_allowed_packet", "read_only", "super_read_only",
             "innodb_flush_log_at_trx_commit", "log_bin", "sync_binlog", "binlog_format", "lower_case_table_names",
-            "innodb_read_only", "wsrep_on",
+            "innodb_read_only", "wsrep_on", "max_prepared_stmt_count",
         )  # fmt: skip
         listed = ", ".join(f"'{name}'" for name in names)
         found = self.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({listed})")
@@ -260,6 +206,11 @@ class Session:
     def max_allowed_packet(self) -> int:
         """Bytes."""
         return int(self.variables.get("max_allowed_packet", str(1 << 20)))
+
+    @property
+    def can_bulk(self) -> bool:
+        """Whether rows can be sent by MariaDB's bulk protocol."""
+        return self._connection.can_bulk and self.variables.get("max_prepared_stmt_count") != "0"
 
     @property
     def can_load_local(self) -> bool:

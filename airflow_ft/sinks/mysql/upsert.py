@@ -44,6 +44,9 @@ ROW_ALIAS_FROM = (8, 0, 19)
 class UpsertParticipant(LocalParticipant):
     """One server, one transaction, rows by key. See `airflow_ft.core.ports.Participant`."""
 
+    def _path(self, session: Session, *, use_insert: bool = False) -> str:
+        return "insert"
+
     def _loader(self, session: Session, plan: Plan, *, use_insert: bool) -> Loader:
         return Upserter(session, self._limits, self._sinks, plan.number)
 
@@ -80,7 +83,8 @@ class Upserter(Loader):
             sent = 0
             for sql, rows, deletes in statements:
                 self._check_packet(len(sql), target)
-                statement = self._session.run_bytes(sql)
+                with self._refusals(target, file, sent):
+                    statement = self._session.run_bytes(sql)
                 # Unchanged rows count 0, replaced ones 2; the server says how many records it has processed.
                 processed = rows if deletes or rows == 1 else statement.records
                 self._check(Statement(processed, statement.warnings), rows, target, file, sent)
@@ -100,7 +104,7 @@ class Upserter(Loader):
         written = [*columns, TargetColumn(VERSION, sink.version_column, Form.PLAIN)]
         keys = [column for column in columns if column.name.lower() in {key.lower() for key in sink.key_columns}]
         suffix = self._suffix(target, sink, columns)
-        size = min(self._limits.insert_bytes, self._session.max_allowed_packet - 1024)
+        size = min(self._limits.insert_bytes, self._room)
         for batch in reader.batches(target.sink, file):
             for piece in slices(batch, self._limits.slice_bytes):
                 versions = pa.array(np.full(piece.num_rows, self._number, np.int64))

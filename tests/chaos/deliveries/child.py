@@ -122,7 +122,7 @@ class Process:
             self.points.around(f"{info.conn_id}: connect", lambda: begin(session, info, limits))
 
         setattr(Session, "__init__", connect)  # noqa: B010
-        for method in ("run", "load", "rows", "begin", "commit"):
+        for method in ("run", "load", "bulk", "rows", "begin", "commit"):
             self.points.instrument(Session, method, in_session(method.upper()))
         for method in ("begin", "send", "flush", "write", "commit", "release"):
             self.points.instrument(Transaction, method, _of_client(f"producer.{method}"))

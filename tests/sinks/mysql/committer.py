@@ -32,7 +32,7 @@ STOPS = ("announced", "loading", "before commit", "after commit")
 
 
 class StoppingSegment:
-    """A segment that stops the process after its first batch: in the middle of LOAD DATA."""
+    """A segment that stops the process after its first batch: in the middle of its rows."""
 
     def __init__(self, reader: SegmentReader, stop: Callable[[], None]) -> None:
         self._reader = reader
