@@ -89,7 +89,7 @@ class SmallPipeline:
     def _one(self) -> float:
         number = next(self._numbers)
         run = RunKey("bench", f"run-{number}")
-        context = Context(self._store, "small", run, self._participant, Worker("bench/task", number), lease_seconds=0.1)
+        context = Context(self._store, "small", run, self._participant, Worker("bench/task", number))
         self._stage(context, number)
         for name in self._delivery.names:
             prepare_step(context, self._delivery, self._config, name)

@@ -18,7 +18,15 @@ from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.launcher import describe_error, rebuild_error, run_stage
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.submit import environment, prepare, private_folder, properties, settings
+from airflow_ft.spark.submit import (
+    LATE_OPTIMISER,
+    QUICK_LAUNCHER,
+    environment,
+    prepare,
+    private_folder,
+    properties,
+    settings,
+)
 from airflow_ft.spark.symptoms import Symptoms
 from airflow_ft.store import open_store
 
@@ -114,6 +122,18 @@ def test_the_environment_has_nothing_of_airflow(monkeypatch: pytest.MonkeyPatch)
     assert SECRET not in str(found) and found["HADOOP_CONF_DIR"] == "/etc/hadoop"
     assert found["PYSPARK_PYTHON"] == found["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert found["PYTHONPATH"].split(os.pathsep)[0] == "/dags"
+
+
+def test_what_the_user_says_to_the_jvm_overrides_our_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+        monkeypatch.delenv(name, raising=False)
+    found = environment(_request())
+    assert (found["SPARK_SUBMIT_OPTS"], found["SPARK_LAUNCHER_OPTS"]) == (LATE_OPTIMISER, QUICK_LAUNCHER)
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xss8m")
+    monkeypatch.setenv("SPARK_LAUNCHER_OPTS", "-Xint")
+    found = environment(_request())
+    assert found["SPARK_SUBMIT_OPTS"] == f"{LATE_OPTIMISER} -Xss8m", "of two equal options the JVM takes the last"
+    assert found["SPARK_LAUNCHER_OPTS"] == "-Xint"
 
 
 def test_properties_are_escaped() -> None:
