@@ -4,11 +4,15 @@ A Spark driver or a broker of a test lives for seconds, most of which it would s
 classes. So they are compiled by the quick compiler alone, and what a first run has loaded is kept in an archive of the
 JVM (application class data sharing). The JVM itself checks whether an archive fits it and the jars, and if not, says so
 and goes on without. Benchmarks start their JVMs without all this.
+
+`python -m tests.class_archives ROUNDS` measures the CPU time of a driver, and of a broker that is started, killed and
+started again, with and without.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -36,8 +40,8 @@ def _with_archive(name: str) -> str:
     return f"{QUICK} -XX:SharedArchiveFile={archive}" if archive.exists() else QUICK
 
 
-def _run_spark(folder: Path, options: str) -> None:
-    """A stateful job with Python workers, staged as the product does it."""
+def _run_spark(folder: Path, options: str, job: str = "Crashing") -> None:
+    """A driver as the product starts it; by default with a stateful job and Python workers."""
     from airflow_ft.sources import FileSource
     from airflow_ft.spark.submit import environment, prepare, private_folder
     from tests.integration.stage_world import StageWorld
@@ -45,7 +49,7 @@ def _run_spark(folder: Path, options: str) -> None:
     with closing(StageWorld(folder)) as world, private_folder() as private:
         world.add_file("one", [{"k": "a", "n": 1}])
         source = FileSource(path=str(world.input), schema="k string, n bigint")
-        request = world.request("stage_jobs:Crashing", {"numbers": source})
+        request = world.request(f"stage_jobs:{job}", {"numbers": source})
         variables = {**environment(request), SPARK: options}
         subprocess.run(prepare(private, request), env=variables, stdin=subprocess.DEVNULL, check=True)
 
@@ -84,9 +88,44 @@ def _make(name: str, run: Callable[[Path, str], None]) -> None:
         fresh.rename(FOLDER / fresh.name)  # whole, or not there: a JVM that maps a part of one would crash
 
 
-def main() -> None:
-    """Makes both archives anew."""
+def _restart_kafka(folder: Path, options: str) -> None:
+    os.environ[KAFKA] = options
+    with Kafka(folder / "kafka") as server:
+        server.kill()
+        server.start()
+
+
+def _measure(rounds: int) -> None:
+    tasks: Mapping[str, tuple[str, Callable[[Path, str], None]]] = {
+        "driver": (SPARK, lambda folder, options: _run_spark(folder, options, "Static")),
+        "driver, stateful": (SPARK, _run_spark),
+        "broker": (KAFKA, _restart_kafka),
+    }
+    for _ in range(rounds):
+        for name, (variable, run) in tasks.items():
+            quick = java_options()[variable]
+            for kind, options in {
+                "as it is": "",
+                "archive": quick.removeprefix(QUICK),
+                "quick, archive": quick,
+            }.items():
+                before = _cpu()
+                with TemporaryDirectory() as folder:
+                    Path(folder).chmod(0o777)
+                    run(Path(folder), options)
+                sys.stderr.write(f"{name}, {kind}: {_cpu() - before:.1f} s of CPU\n")
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main(rounds: int) -> None:
+    """Makes both archives anew; or measures them."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    if rounds:
+        return _measure(rounds)
     _make("kafka", _run_kafka)
     _make("spark", _run_spark)
     for archive in sorted(FOLDER.glob("*.jsa")):
@@ -94,4 +133,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int((sys.argv[1:] or ["0"])[0]))

@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 import uuid
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -51,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     logging.raiseExceptions = False  # of what is collected from here on: pytest has closed the streams
+    # kafka-python leaves the socket of a refused connection to the garbage collector.
+    warnings.filterwarnings("ignore", r"unclosed <socket.*laddr=\('0\.0\.0\.0'", ResourceWarning)
     shutil.rmtree(_run, ignore_errors=True)
 
 
