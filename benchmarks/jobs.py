@@ -15,10 +15,11 @@ from typing import Any
 
 from airflow_ft.sources import FileSource, KafkaSource
 from benchmarks.bench import Bench
+from benchmarks.beside import Beside, used_by_children
 from benchmarks.data import SPARK_SCHEMA, write_parquet
 from benchmarks.into_kafka import PARTITIONS, IntoKafka
 from benchmarks.into_mysql import FASTER, connection_to, jdbc_options
-from benchmarks.measuring import Claim, Comparison, Contender, timed
+from benchmarks.measuring import Claim, Comparison, Contender
 from benchmarks.running import run_module
 
 CHECKPOINTS = 8
@@ -30,13 +31,14 @@ def into_tables(bench: Bench) -> list[Comparison]:
     """Parquet -> MySQL, a comparison a server."""
     whole, wanted = Jobs(bench), {"mariadb": 1.2, "mysql": 1.6}
     return [
-        whole.compare(
+        comparison
+        for server in (bench.mariadb, bench.mysql)
+        for comparison in whole.compare(
             f"Parquet -> PySpark -> WAL -> {server.name}",
             partial(whole.ours, "Rows", whole.files, server=server),
             ("Spark JDBC", whole.spark_jdbc(server)),
             wanted[server.name],
         )
-        for server in (bench.mariadb, bench.mysql)
     ]
 
 
@@ -45,7 +47,7 @@ def into_topics(bench: Bench) -> list[Comparison]:
     whole = Jobs(bench)
     spark = ("Spark streaming", whole.spark_stream(None))
     ours = partial(whole.ours, "Records", whole.topic, to_topic=True)
-    return [whole.compare("Kafka -> PySpark -> WAL -> Kafka", ours, spark, 1.3)]
+    return whole.compare("Kafka -> PySpark -> WAL -> Kafka", ours, spark, 1.3)
 
 
 def into_both(bench: Bench) -> list[Comparison]:
@@ -53,7 +55,7 @@ def into_both(bench: Bench) -> list[Comparison]:
     whole = Jobs(bench)
     spark = ("Spark, both writers", whole.spark_stream(bench.mariadb))
     ours = partial(whole.ours, "Both", whole.topic, server=bench.mariadb, to_topic=True)
-    return [whole.compare("Kafka -> PySpark -> WAL -> mariadb + Kafka", ours, spark, 1.4)]
+    return whole.compare("Kafka -> PySpark -> WAL -> mariadb + Kafka", ours, spark, 1.4)
 
 
 class Jobs:
@@ -62,6 +64,7 @@ class Jobs:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self._batch = -(-bench.rows // CHECKPOINTS)
+        self._cpu = 0.0  # of the newest job, without the servers
 
     def compare(
         self,
@@ -69,15 +72,26 @@ class Jobs:
         ours: Callable[..., Callable[[], float]],
         theirs: tuple[str, Callable[[], float]],
         wanted: float,
-    ) -> Comparison:
-        """One job: ours, with and without overlap, and theirs."""
+    ) -> list[Comparison]:
+        """One job: ours, with and without overlap, and theirs; seconds, and CPU time."""
         both = {"ours, overlap": ours(overlap=True), "ours": ours(overlap=False)}
-        contenders = [Contender(name, run, warm_up=0) for name, run in (*both.items(), theirs)]
+        noted: dict[str, list[float]] = {}
+
+        def noting(name: str, run: Callable[[], float]) -> Callable[[], float]:
+            def noted_run() -> float:
+                seconds = run()
+                noted.setdefault(name, []).append(self._cpu)
+                return seconds
+
+            return noted_run
+
+        contenders = [Contender(name, noting(name, run), warm_up=0) for name, run in (*both.items(), theirs)]
         claims = [
             Claim(f"{title}, whole job, overlap", "ours, overlap", (theirs[0],), wanted),
             Claim(f"{title}, whole job", "ours", (theirs[0],), None),
         ]
-        return Comparison(f"jobs/{title}", f"{title}, cold processes", contenders, claims, rows=self.bench.rows)
+        seconds = Comparison(f"jobs/{title}", f"{title}, cold processes", contenders, claims, rows=self.bench.rows)
+        return [seconds, Beside.of(seconds, noted)]
 
     @cached_property
     def _files(self) -> Path:
@@ -114,7 +128,7 @@ class Jobs:
         keeps = {} if command == "jdbc" else {"folder": str(state)}
         keeps |= {} if command else {"pipeline": folder.name}
         path.write_text(json.dumps({**job, **keeps}))
-        seconds = timed(lambda: run_module(module, folder, str(path)))
+        seconds, self._cpu = used_by_children(lambda: run_module(module, folder, str(path)))
         if server is not None:
             self.bench.check_table(server, module)
         if topic is not None:

@@ -10,19 +10,23 @@ from urllib.parse import unquote, urlparse
 import pyarrow.parquet as pq
 
 from benchmarks.bench import Bench, check
+from benchmarks.beside import Beside, used_by
 from benchmarks.data import content
 from benchmarks.measuring import Claim, Comparison, Contender
 
 
 def staging(bench: Bench) -> list[Comparison]:
-    """One comparison in one warm session."""
+    """One comparison in one warm session, and its CPU time."""
     numbers = count(1)
+    noted: dict[str, list[float]] = {"into the log": [], "Spark, Parquet": []}
 
     def log() -> float:
         root = bench.folder / "staged"
+        before = used_by(bench.spark.pid)
         answer = bench.spark.ask(
             "stage", source=str(bench.source), root=str(root), pipeline="staging", number=next(numbers)
         )
+        noted["into the log"].append(used_by(bench.spark.pid) - before)
         written = Path(unquote(urlparse(answer["location"]).path)) / "table"
         check("the write-ahead log", content(pq.read_table(written)), bench.content)
         shutil.rmtree(root)
@@ -31,11 +35,14 @@ def staging(bench: Bench) -> list[Comparison]:
 
     def parquet() -> float:
         target = bench.folder / "parquet"
+        before = used_by(bench.spark.pid)
         seconds: float = bench.spark.ask("parquet", source=str(bench.source), target=str(target))["seconds"]
+        noted["Spark, Parquet"].append(used_by(bench.spark.pid) - before)
         check("Spark's Parquet", content(pq.read_table(target)), bench.content)
         shutil.rmtree(target)
         return seconds
 
     claims = [Claim("staging into the log, against Spark's Parquet", "into the log", ("Spark, Parquet",), 0.9)]
     contenders = [Contender("into the log", log, 2), Contender("Spark, Parquet", parquet, 2)]
-    return [Comparison("staging", "Rows into the write-ahead log, by Spark", contenders, claims, rows=bench.rows)]
+    seconds = Comparison("staging", "Rows into the write-ahead log, by Spark", contenders, claims, rows=bench.rows)
+    return [seconds, Beside.of(seconds, noted)]
