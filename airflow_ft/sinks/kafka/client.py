@@ -35,6 +35,7 @@ _librdkafka_log = _Quietly(logging.getLogger(f"{__name__}.librdkafka"))
 DEFAULT_TOKEN_TOPIC = "airflow_ft.tokens"
 _DEFAULT_TIMEOUT = 60.0
 _HASTE = 1.0  # seconds that a new producer waits for its first connection
+_ASKED = 3  # times: a connection to a load balancer stays, and answers for ever
 
 _OURS = "airflow_ft_"
 # A connection is shared with consumers and producers of other code: what only they understand is left to them.
@@ -227,11 +228,21 @@ class KafkaClients:
         if given.keys() & {"linger.ms", "queue.buffering.max.ms"}:
             del defaults["linger.ms"]
         producer = self._make(Producer, {**defaults, **given, **forced})
-        # `init_transactions` looks for the coordinator while no broker is connected yet, and again only half a second
-        # later. Only haste: what is wrong with the brokers, init_transactions says, and waits for them.
-        with suppress(KafkaException):
-            producer.list_topics(topic=self.settings.token_topic, timeout=min(_HASTE, self.timeout))
+        self._connect(producer)
         return producer
+
+    def _connect(self, producer: Producer) -> None:
+        """Waits until a broker is connected, for a moment: `init_transactions` would wait longer.
+
+        It looks for the coordinator at once, and when no broker is connected then, again only half a second later. The
+        connection that the first answer comes by is given up for one to the broker that this names, so that answer
+        alone is not enough. What is wrong with the brokers, init_transactions says, and waits for them.
+        """
+        with suppress(KafkaException):
+            for _ in range(_ASKED):
+                found = producer.list_topics(topic=self.settings.token_topic, timeout=min(_HASTE, self.timeout))
+                if found.orig_broker_id >= 0:  # it came by the connection that stays
+                    return
 
     def consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
         """A consumer that only reads the token of its group.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from airflow_ft.core.ports import ConnectionInfo
@@ -23,3 +26,22 @@ def test_a_producer_is_made_while_no_broker_answers_and_initialising_says_so() -
     clients.producer(_Slot.group, {})
     with pytest.raises(ProducerLostError, match="initialising the transactional id"):
         Transaction(clients, _Slot(), {})
+
+
+class _Brokers:
+    """A producer's brokers: -1 is the connection of the first answer, others are there to stay."""
+
+    def __init__(self, *answers: int) -> None:
+        self.answers = list(answers)
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return SimpleNamespace(orig_broker_id=self.answers.pop(0))
+
+
+@pytest.mark.parametrize(("answers", "left"), [((1, 7), 1), ((-1, 1, 7), 1), ((-1, -1, -1, 7), 1)])
+def test_a_new_producer_waits_for_a_connection_that_stays_but_not_for_ever(answers: tuple[int, ...], left: int) -> None:
+    extra = {"bootstrap.servers": "127.0.0.1:1"}
+    clients = KafkaClients(KafkaSettings.from_connection(ConnectionInfo("kafka", "kafka", extra=extra)))
+    brokers: Any = _Brokers(*answers)
+    clients._connect(brokers)
+    assert len(brokers.answers) == left
