@@ -86,7 +86,11 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # the server is down: the next client may find it again
+                client.close()
+                continue
             self._sockets += [client, server]
             self._spawn(self._requests, client, server)
             self._spawn(self._answers, client, server)

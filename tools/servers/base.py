@@ -50,7 +50,7 @@ class Server(ABC):
 
     name: ClassVar[str]
     host: ClassVar[str] = "127.0.0.1"
-    start_seconds: ClassVar[float] = 90
+    start_seconds: ClassVar[float] = 180
     stop_seconds: ClassVar[float] = 30
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
 
@@ -237,5 +237,5 @@ class Server(ABC):
         # Backends of PostgreSQL notice within moments that their postmaster is gone.
         if not processes.await_end(family, 5):
             processes.send(family, signal.SIGKILL)
-            if not processes.await_end(family, 5):
+            if not processes.await_end(family, 60):  # a killed process ends after the write that it waits for
                 raise self._error("left processes behind that SIGKILL does not end")
