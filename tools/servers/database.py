@@ -1,10 +1,14 @@
 """A database of one test: created under a random name, dropped at the end."""
 
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
+
+import pymysql
+import pymysql.constants.ER
 
 from tools.servers.mysql_family import MySqlFamily
 from tools.servers.postgres import Postgres
@@ -40,15 +44,28 @@ class Database:
         finally:
             if not server.running:
                 server.start()
-            _settle(server, name)
-            server.sql(f"DROP DATABASE {name}" + (" WITH (FORCE)" if isinstance(server, Postgres) else ""))
+            if isinstance(server, Postgres):
+                _drop_in_postgres(server, name)
+            else:
+                _drop(server, name)
 
 
-def _settle(server: MySqlFamily | Postgres, name: str) -> None:
-    """End whatever would block DROP DATABASE: connections, and on PostgreSQL prepared transactions."""
-    if isinstance(server, Postgres):
-        for (gid,) in server.sql("SELECT gid FROM pg_prepared_xacts WHERE database = %s", args=[name]):
-            server.sql("ROLLBACK PREPARED %s", name, [gid])
-        return
-    for (connection,) in server.sql("SELECT id FROM information_schema.processlist WHERE db = %s", args=[name]):
-        server.end_connection(connection)
+def _drop_in_postgres(server: Postgres, name: str) -> None:
+    """Prepared transactions would block it; connections are ended by the server."""
+    for (gid,) in server.sql("SELECT gid FROM pg_prepared_xacts WHERE database = %s", args=[name]):
+        server.sql("ROLLBACK PREPARED %s", name, [gid])
+    server.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _drop(server: MySqlFamily, name: str, seconds: float = 60) -> None:
+    """Ends the connections that would block it, and waits for what they leave: a killed one rolls back first."""
+    deadline = time.monotonic() + seconds
+    while True:
+        for (connection,) in server.sql("SELECT id FROM information_schema.processlist WHERE db = %s", args=[name]):
+            server.end_connection(connection)
+        try:
+            server.sql(f"DROP DATABASE {name}")
+            return
+        except pymysql.err.OperationalError as error:
+            if error.args[0] != pymysql.constants.ER.LOCK_WAIT_TIMEOUT or time.monotonic() > deadline:
+                raise
