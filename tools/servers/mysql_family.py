@@ -85,7 +85,10 @@ class MySqlFamily(Server):
             ServerError: some are left after `seconds`.
         """
         deadline = time.monotonic() + seconds
-        while branches := self.sql("XA RECOVER CONVERT XID" if self.name == "mysql" else "XA RECOVER"):
+        listing = "XA RECOVER CONVERT XID" if self.name == "mysql" else "XA RECOVER"
+        while self.sql(listing):
+            time.sleep(0.3)  # MariaDB: XA ROLLBACK does nothing at the moment that a connection leaves its branch
+            branches = self.sql(listing)
             for format_id, cut, _, found in branches:
                 data = bytes.fromhex(found[2:]) if isinstance(found, str) and found.startswith("0x") else found
                 data = data.encode() if isinstance(data, str) else data
@@ -94,7 +97,6 @@ class MySqlFamily(Server):
                 except pymysql.err.MySQLError as error:
                     if time.monotonic() > deadline:
                         raise self._error(f"keeps a prepared branch, {data!r}: {error}") from error
-            time.sleep(0.02)
 
     def _administrator(self) -> str:
         return (

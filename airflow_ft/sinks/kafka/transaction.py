@@ -24,6 +24,7 @@ from airflow_ft.sinks.kafka.client import KafkaClients
 from airflow_ft.sinks.kafka.records import RecordColumns, Records
 from airflow_ft.sinks.kafka.token import PartitionEnd, Token
 
+_REASON_SECONDS = 2.0  # librdkafka says 'fatal' a moment before it says why
 _ABORT_SECONDS = 5.0  # politeness to readers only: the next init aborts what stays open (I5)
 
 
@@ -303,13 +304,15 @@ class Transaction:
         """What is behind the words of `produce` for a producer that was fenced, or a transaction that has failed."""
         if error.code() == KafkaError._STATE:
             error = self._abortable() or error
-        if error.code() == KafkaError._FATAL:
+        self._is_fatal = self._is_fatal or error.code() == KafkaError._FATAL
+        deadline = time.monotonic() + _REASON_SECONDS
+        while error.code() == KafkaError._FATAL and time.monotonic() < deadline:
             with suppress(SystemError, BufferError):
                 try:
-                    self._producer.poll(0)  # the error itself waits there
+                    self._producer.poll(0.05)  # the error itself waits there, or is on its way
                 except KafkaException as failure:
                     error = failure.args[0]
-        self._is_fatal = self._is_fatal or error.fatal() or error.code() == KafkaError._FATAL
+        self._is_fatal = self._is_fatal or error.fatal()
         return error
 
     def _abortable(self) -> KafkaError | None:

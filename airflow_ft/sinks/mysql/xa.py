@@ -26,10 +26,10 @@ from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.sinks.mysql.branches import BranchedParticipant, side_by_side
 from airflow_ft.sinks.mysql.failures import DUPLICATE_KEY, LOCK_WAIT_TIMEOUT, Meaning, code_of, describe, meaning
 from airflow_ft.sinks.mysql.fencing import (
+    await_end,
     check_owner,
     hold_lock,
     kill,
-    lock_holder,
     lock_name,
     older_sessions,
     still_named,
@@ -284,10 +284,13 @@ class XaParticipant(BranchedParticipant):
         """XA COMMIT or XA ROLLBACK, until the branch is no longer listed. What came of it, the marker tells.
 
         'Unknown' (1397) proves nothing: somebody else may have ended it, or (MariaDB) the connection that prepared it
-        may still be there, stopped perhaps; then that one is ended first.
+        may still be there, stopped perhaps.
         """
         deadline = time.monotonic() + self._limits.head_wait
+        lock = lock_name(ledger, fence.installation, xid.rank, xid.nonce, xid.branch)
         while True:
+            if session.is_mariadb:
+                await_end(session, lock, xid.rank, self._limits.head_wait)
             try:
                 session.run(f"XA {verb} {xid.sql}")
                 return
@@ -296,15 +299,12 @@ class XaParticipant(BranchedParticipant):
                     raise
                 if xid not in recover(session).xids:
                     return
-                holder = lock_holder(session, lock_name(ledger, fence.installation, xid.rank, xid.nonce, xid.branch))
-                if holder is not None:
-                    kill(session, holder, xid.rank)
                 if time.monotonic() > deadline:
                     raise SinkUnavailableError(
                         f"a prepared branch of attempt {xid.rank} cannot be ended: {describe(error)}",
                         remedy="the connection that prepared it is still there: see SHOW PROCESSLIST and KILL it.",
                     ) from error
-            time.sleep(0.02)
+            time.sleep(0.2)  # without its lock nobody sees it leave: not in the very moment that it does
 
 
 def _epoch(vote: Vote) -> int:

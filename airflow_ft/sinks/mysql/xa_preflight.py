@@ -24,7 +24,7 @@ import pymysql
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import Fence
 from airflow_ft.sinks.mysql.failures import Meaning, code_of, describe, meaning
-from airflow_ft.sinks.mysql.fencing import check_owner, hold_lock
+from airflow_ft.sinks.mysql.fencing import await_end, check_owner, hold_lock, lock_name
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Limits, Session, is_on
 from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_NOTA, XAER_RMERR, Listed, Xid, owner_of, recover
@@ -50,7 +50,7 @@ def check_xa(
     check_listing(session)
     began = time.monotonic()
     xid = _prepare(open_session, ledger, fence, nonce)
-    if not _end_from_here(session, xid, limits, "COMMIT"):
+    if not _end_from_here(session, ledger, fence, xid, limits, "COMMIT"):
         head = ledger.head(session)
         if head is not None:
             check_owner(head, fence)
@@ -76,7 +76,7 @@ def try_xa(
     for _ in range(_TRIES):
         began = time.monotonic()
         xid = _prepare(open_session, ledger, fence, new_nonce())
-        if _end_from_here(session, xid, limits, "ROLLBACK"):
+        if _end_from_here(session, ledger, fence, xid, limits, "ROLLBACK"):
             return round((time.monotonic() - began) * 1000, 1)
     raise _vanished()
 
@@ -131,10 +131,13 @@ def _listed(session: Session) -> Listed:
         ) from error
 
 
-def _end_from_here(session: Session, xid: Xid, limits: Limits, verb: str) -> bool:
+def _end_from_here(session: Session, ledger: Ledger, fence: Fence, xid: Xid, limits: Limits, verb: str) -> bool:
     """As a recovery would: the connection that prepared it is gone. False: the branch is not listed (any more)."""
     deadline = time.monotonic() + limits.head_wait
+    lock = lock_name(ledger, fence.installation, xid.rank, xid.nonce, xid.branch)
     while True:
+        if session.is_mariadb:
+            await_end(session, lock, xid.rank, limits.head_wait)
         if xid not in recover(session).xids:
             return False
         try:
@@ -148,7 +151,7 @@ def _end_from_here(session: Session, xid: Xid, limits: Limits, verb: str) -> boo
                     f"a prepared branch could not be ended from another connection: {describe(error)}",
                     remedy="use strategy 'local'.",
                 ) from error
-        time.sleep(0.01)
+        time.sleep(0.2)
 
 
 def _vanished() -> SinkAccessError:

@@ -172,8 +172,10 @@ def choose(draw: Draw, seed: int, repeat: int, trace: Sequence[Point]) -> Choice
     fitting = [p for p in points if p.is_inside == inside] or points
     if source.random() < 2 / 3:
         fitting = [p for p in fitting if _DECISIVE.search(p.name)] or fitting
-    # What is recovered may be little, and a call may make few requests: later tries strike earlier.
-    fraction = source.uniform(0.05, 1.0 / (1 + repeat // 2))
+    # What is recovered may be little, a call may make few requests, and the quiet run may have met a busy machine:
+    # later tries strike earlier, over two orders of magnitude.
+    share = source.random()
+    fraction = 0.05 + 0.95 * share if repeat < 3 else 0.01**share
     drawn = source.choice(fitting) if fitting else None
     point = None if draw.fault.at_random else drawn
     sizes = [source.choice((7, 12, 40, 3000)) for _ in range(source.choice((1, 1, 2)))]

@@ -23,7 +23,7 @@ from tests.chaos.deliveries.targets import Target
 from tools.demo.console import Console
 
 STUCK = 120.0  # seconds after which a pipeline that is not finished does not progress (I7)
-REPEATS = 10  # moments that are tried for one fault
+REPEATS = 20  # moments that are tried for one fault
 ROUNDS = 8  # of a pipeline; then a new one begins with its first checkpoint
 SQLITE_LOCKED = "another process holds its write lock"
 ENOUGH = 5  # violations after which nothing is to be learnt any more
@@ -254,7 +254,7 @@ class Deliveries:
         if target.name not in self._quiet:
             pipeline = self.pipeline(target, store)
             _ = self._undisturbed(pipeline)  # the first one makes ledger, head and token
-            trace, seconds = self._undisturbed(pipeline)
+            trace, seconds = min((self._undisturbed(pipeline) for _ in range(2)), key=lambda done: done[1])
             verdict = self.look(pipeline)
             if not verdict.exact:
                 raise QuietError(f"after undisturbed runs of {pipeline.name}: {'; '.join(verdict.problems)}")
