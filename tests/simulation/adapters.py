@@ -25,6 +25,7 @@ from airflow_ft.core.errors import DeclinedError
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.kafka.topics import TopicLimits
 from airflow_ft.sinks.mysql.catalog import Table
+from airflow_ft.sinks.mysql.load import refusals
 from airflow_ft.sinks.mysql.validation import Verdict
 from tests.simulation.kernel import Kernel
 
@@ -96,7 +97,8 @@ class ModelLoader:
         affected = 0
         for file in reader.files(target.sink):
             for items in reader.batches(target.sink, file):
-                affected += self._session.load(target.sink, items)
+                with refusals(target, file, affected):
+                    affected += self._session.load(target.sink, items)
         return affected
 
 

@@ -32,6 +32,21 @@ _COLUMN = re.compile(r"[Cc]olumn (?:'(?P<column>.+?)'|(?:`[^`]*`\.)*`(?P<quoted>
 _ROW = re.compile(r" at row (?P<row>\d+)")
 
 
+@contextmanager
+def refusals(target: Target, file: WalFile, before: int) -> Iterator[None]:
+    """Around one statement, behind `before` rows of the file: rows that are refused raise DeclinedError."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        if meaning(error) is not Meaning.ROWS:
+            raise
+        # The marker is in already, so a duplicate key is one of the user's own.
+        column, row = place(describe(error))
+        declined = failure(error, f"table {target.table.name}", rows=True)
+        where = f"{before + row} of {file.path}" if row else ""
+        raise declined.located(sink=target.sink, column=column, row=where) from error
+
+
 def place(message: str) -> tuple[str, int]:
     """Column ("" when not named) and row (0 when not named) in a message of the server, which counts rows from 1."""
     column, row = _COLUMN.search(message), _ROW.search(message)
@@ -86,7 +101,7 @@ class Loader:
         with closing(_Ahead(each for piece in pieces for each in bulk_rows(piece, columns, size))) as packets:
             self._await_first(packets)
             for packet, rows in packets:
-                with self._refusals(target, file, affected):
+                with refusals(target, file, affected):
                     if len(types) + len(packet) > self._room and not self._use_insert and self._session.can_load_local:
                         # One row that fits no packet; in the text of LOAD DATA only its values must.
                         load = load_statement(target.table.name.sql, columns)
@@ -102,7 +117,7 @@ class Loader:
         pieces = self._pieces(reader, target, file)
         with closing(_Ahead(load_lines(piece, columns) for piece in pieces)) as lines:
             self._await_first(lines)
-            with self._refusals(target, file, 0):
+            with refusals(target, file, 0):
                 statement = self._session.load(load_statement(target.table.name.sql, columns), lines)
         self._check(statement, file.rows, target, file, 0)
         return statement.affected
@@ -115,7 +130,7 @@ class Loader:
             self._await_first(statements)
             for sql, rows in statements:
                 self._check_packet(len(sql), target)
-                with self._refusals(target, file, affected):
+                with refusals(target, file, affected):
                     statement = self._session.run_bytes(sql)
                 self._check(statement, rows, target, file, affected)
                 affected += statement.affected
@@ -125,20 +140,6 @@ class Loader:
     def _room(self) -> int:
         """Bytes of parameters or text that the server takes at a time."""
         return self._session.max_allowed_packet - 1024
-
-    @contextmanager
-    def _refusals(self, target: Target, file: WalFile, before: int) -> Iterator[None]:
-        """Around one statement, behind `before` rows of the file: rows that are refused raise DeclinedError."""
-        try:
-            yield
-        except pymysql.err.MySQLError as error:
-            if meaning(error) is not Meaning.ROWS:
-                raise
-            # The marker is in already, so a duplicate key is one of the user's own.
-            column, row = place(describe(error))
-            declined = failure(error, f"table {target.table.name}", rows=True)
-            where = f"{before + row} of {file.path}" if row else ""
-            raise declined.located(sink=target.sink, column=column, row=where) from error
 
     def _ahead(self, items: Iterator[T]) -> _Ahead[T]:
         return _Ahead(items)

@@ -29,7 +29,7 @@ from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.mysql.changes import LiveRows, is_delete
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements, insert_statements, slices
 from airflow_ft.sinks.mysql.inspection import check_changes_allowed
-from airflow_ft.sinks.mysql.load import Loader
+from airflow_ft.sinks.mysql.load import Loader, refusals
 from airflow_ft.sinks.mysql.local import LocalParticipant
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.session import Limits, Session, Statement
@@ -83,7 +83,7 @@ class Upserter(Loader):
             sent = 0
             for sql, rows, deletes in statements:
                 self._check_packet(len(sql), target)
-                with self._refusals(target, file, sent):
+                with refusals(target, file, sent):
                     statement = self._session.run_bytes(sql)
                 # Unchanged rows count 0, replaced ones 2; the server says how many records it has processed.
                 processed = rows if deletes or rows == 1 else statement.records
