@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,10 @@ import pytest
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import Outcome, Plan
 from airflow_ft.sinks.mysql import slices
+from airflow_ft.sinks.mysql.fencing import await_end, hold_lock, lock_name
+from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.server import new_nonce
+from airflow_ft.sinks.mysql.session import Session
 from tests.integration.proxy import Proxy
 from tests.integration.test_mysql_xa import prepared
 from tests.sinks.mysql.committer import Committer
@@ -175,6 +179,32 @@ def test_a_lost_request_or_reply_in_commit_is_settled_by_the_markers(
         assert proxy.cuts == 1
     assert "redelivered" not in proof.detail
     assert is_exact(world, 1000) and prepared(world) == []
+
+
+@pytest.mark.chaos
+def test_a_branch_that_is_ended_while_its_connection_leaves_is_really_ended(
+    own_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    """MariaDB lists a branch as free before InnoDB has let go of it: ended then, it would stay, listed by a restart.
+
+    Without the wait for the connection's end some of a thousand stay.
+    """
+    with Database.fresh(own_server(MariaDb)) as database:
+        world = make_world(database, tmp_path).use("xa", branches=2)
+        ledger = Ledger(world.database, world.pipeline, "shop")
+        with closing(Session(world.connection(), world.limits)) as session:
+            for number in range(1000):
+                fence, nonce, xid = world.fence(1, number), new_nonce(), f"'leaving','{number}',7"
+                with closing(Session(world.connection(), world.limits)) as leaving:
+                    hold_lock(leaving, ledger, fence, nonce)
+                    leaving.run(f"XA START {xid}")
+                    leaving.run(f"INSERT INTO orders VALUES ({number}, 'x')")
+                    leaving.run(f"XA END {xid}")
+                    leaving.run(f"XA PREPARE {xid}")
+                await_end(session, lock_name(ledger, fence.installation, fence.rank, nonce), fence.rank, 20)
+                session.run(f"XA ROLLBACK {xid}")
+        world.server.restart()
+        assert world.server.sql("XA RECOVER") == []
 
 
 @pytest.mark.chaos
