@@ -69,8 +69,23 @@ class SegmentFolder:
         Returns the segment to publish. After that no file of it may change (I1).
 
         JobError for text that is not UTF-8, which Parquet demands and no sink takes: found here, nothing is published
-        yet, while a sink might find it when another one has committed already.
+        yet, while a sink might find it when another one has committed already. TransientError when the files went
+        meanwhile: a newer attempt deletes those of older ones.
         """
+        try:
+            return self._seal(number, returned, positions)
+        except (FileNotFoundError, WalCorruptError) as error:
+            if all(self.files.exists(self.sink(name)) for name, rows in returned.items() if rows):
+                raise
+            raise TransientError(
+                "the files of this attempt are gone before they were published.",
+                remedy="nothing to do when a newer attempt has taken over: it deletes what nobody needs. Else the next try"
+                " computes them again.",
+                pipeline=self.pipeline,
+                checkpoint=number,
+            ) from error
+
+    def _seal(self, number: int, returned: Mapping[str, bool], positions: Mapping[str, Any]) -> Segment:
         files = self.files
         with ThreadPoolExecutor(max_workers=THREADS) as pool:
             sinks = {name: self._content(pool, number, name) if rows else _nothing() for name, rows in returned.items()}

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import ColumnStatistics
 from airflow_ft.wal import open_wal, reader
-from airflow_ft.wal.filesystem import filesystem, local_path
+from airflow_ft.wal.filesystem import LocalFileSystem, filesystem, local_path
 from airflow_ft.wal.manifest import MANIFEST, Manifest, digest
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 
@@ -141,6 +141,22 @@ def test_a_sink_that_was_not_declared_then_is_named(segment: Segment) -> None:
 def test_a_segment_is_sealed_once(folder: SegmentFolder, segment: Segment) -> None:
     with pytest.raises(FileExistsError):
         folder.seal(5, {}, {})
+
+
+@pytest.mark.parametrize("operation", ["open", "sync_file", "write", "sync_folders"])
+def test_an_attempt_whose_files_went_before_it_published_is_computed_again(
+    folder: SegmentFolder, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """A process wakes up while it seals, and its successor has deleted what nobody needed."""
+    whole = getattr(LocalFileSystem, operation)
+
+    def when_all_is_gone(self: LocalFileSystem, *arguments: object) -> object:
+        self.remove_tree(folder.location)
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(LocalFileSystem, operation, when_all_is_gone)
+    with pytest.raises(TransientError, match="gone before they were published"):
+        write_segment(folder, 1, {"orders": ORDERS})
 
 
 def test_an_optional_sink_without_rows_is_there_without_columns(folder: SegmentFolder) -> None:
