@@ -79,8 +79,8 @@ class SegmentFolder:
                 raise
             raise TransientError(
                 "the files of this attempt are gone before they were published.",
-                remedy="nothing to do when a newer attempt has taken over: it deletes what nobody needs. Else the next try"
-                " computes them again.",
+                remedy="nothing to do when a newer attempt has taken over: it deletes what nobody needs. Else the next"
+                " try computes them again.",
                 pipeline=self.pipeline,
                 checkpoint=number,
             ) from error
