@@ -87,14 +87,6 @@ class Statistics:
         return {name: column.result() for name, column in self._columns.items()}
 
 
-def table_statistics(table: pa.Table) -> dict[str, ColumnStatistics]:
-    """The statistics of every column of a table."""
-    found = Statistics(table.schema)
-    for batch in table.to_batches():
-        found.add(batch)
-    return found.columns()
-
-
 @dataclass(slots=True)
 class _Column:
     """Of one column. Bounds are Python values that can be compared: see `_value`."""

@@ -15,7 +15,7 @@ from airflow_ft.spark.job import Job
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.staging import Staged, stage_batch
 from airflow_ft.wal import open_wal
-from airflow_ft.wal.statistics import table_statistics
+from airflow_ft.wal.statistics import Statistics
 
 pytestmark = pytest.mark.spark
 HERE = "tests.spark.sample_jobs"
@@ -142,7 +142,10 @@ def test_values_are_exact_and_statistics_are_those_of_the_rows(spark: SparkSessi
     assert first["note"] == "" and second["note"] == "\\N\t\n𝄞" and third["note"] is None
     assert first["we`ird na.me é"] == "a"
     assert first["arr"] == [1, None] and first["mp"] == [("a", 1)] and first["st"] == {"x": 1, "y": "z"}
-    assert reader.statistics("orders") == table_statistics(table)
+    whole = Statistics(table.schema)
+    for batch in table.to_batches():
+        whole.add(batch)
+    assert reader.statistics("orders") == whole.columns()
 
 
 @pytest.mark.parametrize(
