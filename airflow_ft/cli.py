@@ -51,9 +51,9 @@ def _act(name: str, about: str) -> Arg:
     return _arg(f"--{name}", type=int, metavar="NUMBER", default=None, help=about)
 
 
-def _command(name: str, where: str, about: str, *args: Arg) -> ActionCommand:
+def _command(name: str, where: str, about: str, *args: Arg, reads_log: bool = True) -> ActionCommand:
     func = lazy_load_command(f"airflow_ft.commands.{where}.{name.replace('-', '_')}")
-    return ActionCommand(name=name, help=about, func=func, args=(*args, _STORE))
+    return ActionCommand(name=name, help=about, func=func, args=(*args, _STORE) if reads_log else args)
 
 
 def get_ft_cli_commands() -> list[CLICommand]:
@@ -95,6 +95,12 @@ def _looking() -> tuple[ActionCommand, ...]:
             _PIPELINE,
             _DAG,
             _PRINT,
+        ),
+        _command(
+            "class-archive",
+            "archive",
+            "Make Spark drivers on this machine start faster: an archive of the classes that they load",
+            reads_log=False,
         ),
         _command("show", "looking", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),
     )

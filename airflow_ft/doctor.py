@@ -111,9 +111,10 @@ def _wal(root: str, wal: WalReader, needed: Sequence[Segment]) -> list[Check]:
 
 
 def _spark(patient: Patient) -> list[Check]:
+    from airflow_ft import settings
     from airflow_ft.spark.examination import examine_spark
 
-    return examine_spark(patient.spark_master, patient.jars)
+    return examine_spark(patient.spark_master, patient.jars, settings.class_archives())
 
 
 def _source(name: str, source: Source, connections: ConnectionResolver) -> list[Check]:

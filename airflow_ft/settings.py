@@ -98,5 +98,10 @@ def spark_jars() -> str:
     return _read("spark_jars")
 
 
+def class_archives() -> str:
+    """`[airflow_ft] class_archives`: folder of what `airflow ft class-archive` makes."""
+    return _read("class_archives") or str(airflow_home() / "airflow_ft" / "class-archives")
+
+
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

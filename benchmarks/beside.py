@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import resource
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from benchmarks.measuring import Claim, Comparison, Contender, timed
+from benchmarks.measuring import Claim, Comparison, Contender
 from tools.servers.processes import tree
 
-_PR_SET_CHILD_SUBREAPER = 36
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -47,37 +42,6 @@ class Beside(Comparison):
 def used_by(pid: int) -> float:
     """Seconds of CPU that a process and its living descendants have used (Spark's Python and its JVM)."""
     return sum(_used(each) for each in tree(pid))
-
-
-def used_by_children(work: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds, and seconds of CPU of all processes that the work starts and that end by themselves.
-
-    A JVM outlives the Python that started it by a moment: it becomes a child of this process, and is waited for.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    others, before = set(tree(os.getpid())), _of_ended_children()
-    seconds = timed(work)
-    living = True
-    while living:
-        living = bool(set(tree(os.getpid())) - others)
-        while (ended := _ended_child()) is not None and ended not in others:
-            os.waitpid(ended, 0)
-        time.sleep(0.05)
-    return seconds, _of_ended_children() - before
-
-
-def _ended_child() -> int | None:
-    """One that has ended and was not waited for; it stays so."""
-    try:
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return None
-    return None if found is None else found.si_pid
-
-
-def _of_ended_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _used(pid: int) -> float:

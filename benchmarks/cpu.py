@@ -30,12 +30,11 @@ def cpu(bench: Bench) -> list[Comparison]:
         writers = {
             "local": (table.ours("local", "local"), table.worker.pid),
             "Spark": (table.spark(FASTER), bench.spark.pid),
-            "load": (table.ours("load", "local", bulk=False), table.worker.pid),
-            "insert": (table.ours("insert", "local", local_infile=False, bulk=False), table.worker.pid),
+            "insert": (table.ours("insert", "local", local_infile=False), table.worker.pid),
             "1 x LOAD DATA": (table.plain_load(1), os.getpid()),
         }
-        if server.name == "mysql":
-            del writers["load"]  # that is how `local` sends its rows there
+        if server.name == "mariadb":
+            del writers["insert"]  # that is how `local` sends its rows there
         found.append(meter.comparison(server.name, writers))
     topic = IntoKafka(bench)
     meter = Meter(bench, bench.kafka.pid)

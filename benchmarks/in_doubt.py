@@ -1,11 +1,15 @@
-"""How long it takes until a hundred prepared branches are committed and proven, one checkpoint after the other."""
+"""How long it takes until a hundred prepared branches are committed and proven, with as many side by side as recovery
+settles (`airflow_ft.core.sweep`): each checkpoint is one of a pipeline of its own.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from airflow_ft.core.sweep import THREADS
 from benchmarks.bench import DATABASE, Bench
 from benchmarks.data import rows, segment
 from benchmarks.delivering import commit, prepare
@@ -52,8 +56,8 @@ def _finish(bench: Bench, server: Any, pipelines: int, branches: int) -> Callabl
         waiting = [(job, prepare(**job)["notes"]) for job in jobs]
         prepared = len(server.sql("XA RECOVER"))
         began = time.monotonic()
-        for job, notes in waiting:
-            commit(**job, attempt=2, notes=notes)
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(lambda each: commit(**each[0], attempt=2, notes=each[1]), waiting))
         seconds = time.monotonic() - began
         left = len(server.sql("XA RECOVER"))
         here = int(server.sql("SELECT COUNT(*) FROM orders", DATABASE)[0][0])

@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.sources import FileSource, KafkaSource
+from airflow_ft.spark import class_archive
+from airflow_ft.spark.submit import spark_home
 from benchmarks.bench import Bench
-from benchmarks.beside import Beside, used_by_children
 from benchmarks.data import SPARK_SCHEMA, write_parquet
 from benchmarks.into_kafka import PARTITIONS, IntoKafka
 from benchmarks.into_mysql import FASTER, connection_to, jdbc_options
-from benchmarks.measuring import Claim, Comparison, Contender
+from benchmarks.measuring import Claim, Comparison, Contender, timed
+from benchmarks.pipeline import SPARK_CONF, spark_jars
 from benchmarks.running import run_module
 
 CHECKPOINTS = 8
+FILES = 2  # of a micro-batch: one for each core
 _SOURCES = count(1)
 _NUMBERS = count(1)
 
@@ -64,7 +67,6 @@ class Jobs:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self._batch = -(-bench.rows // CHECKPOINTS)
-        self._cpu = 0.0  # of the newest job, without the servers
 
     def compare(
         self,
@@ -73,29 +75,30 @@ class Jobs:
         theirs: tuple[str, Callable[[], float]],
         wanted: float,
     ) -> list[Comparison]:
-        """One job: ours, with and without overlap, and theirs; seconds, and CPU time."""
-        both = {"ours, overlap": ours(overlap=True), "ours": ours(overlap=False)}
-        noted: dict[str, list[float]] = {}
-
-        def noting(name: str, run: Callable[[], float]) -> Callable[[], float]:
-            def noted_run() -> float:
-                seconds = run()
-                noted.setdefault(name, []).append(self._cpu)
-                return seconds
-
-            return noted_run
-
-        contenders = [Contender(name, noting(name, run), warm_up=0) for name, run in (*both.items(), theirs)]
+        """One job: ours, with and without overlap, and theirs."""
+        all_ours = {
+            "ours, overlap": ours(overlap=True),
+            "ours": ours(overlap=False),
+            "ours, overlap, class archive": ours(overlap=True, class_archives=self._archives),
+        }
+        contenders = [Contender(name, run, warm_up=0) for name, run in (*all_ours.items(), theirs)]
         claims = [
             Claim(f"{title}, whole job, overlap", "ours, overlap", (theirs[0],), wanted),
             Claim(f"{title}, whole job", "ours", (theirs[0],), None),
+            Claim(f"{title}, with a class archive", "ours, overlap, class archive", (theirs[0],), None),
         ]
-        seconds = Comparison(f"jobs/{title}", f"{title}, cold processes", contenders, claims, rows=self.bench.rows)
-        return [seconds, Beside.of(seconds, noted)]
+        return [Comparison(f"jobs/{title}", f"{title}, cold processes", contenders, claims, rows=self.bench.rows)]
+
+    @cached_property
+    def _archives(self) -> str:
+        """What `airflow ft class-archive` makes; Spark's own writers could have one made by hand."""
+        folder = self.bench.folder / "class-archives"
+        class_archive.make(str(folder), spark_home(), SPARK_CONF, spark_jars(), lambda _: None)
+        return str(folder)
 
     @cached_property
     def _files(self) -> Path:
-        return write_parquet(self.bench.table, self.bench.folder / "files", CHECKPOINTS)
+        return write_parquet(self.bench.table, self.bench.folder / "files", CHECKPOINTS * FILES)
 
     @cached_property
     def _topic(self) -> str:
@@ -105,7 +108,7 @@ class Jobs:
 
     def files(self) -> dict[str, Any]:
         """The rows as a source of files."""
-        source = FileSource(path=str(self._files), format="parquet", schema=SPARK_SCHEMA, max_files_per_trigger=1)
+        source = FileSource(path=str(self._files), format="parquet", schema=SPARK_SCHEMA, max_files_per_trigger=FILES)
         return source.to_json()
 
     def topic(self) -> dict[str, Any]:
@@ -128,7 +131,7 @@ class Jobs:
         keeps = {} if command == "jdbc" else {"folder": str(state)}
         keeps |= {} if command else {"pipeline": folder.name}
         path.write_text(json.dumps({**job, **keeps}))
-        seconds, self._cpu = used_by_children(lambda: run_module(module, folder, str(path)))
+        seconds = timed(lambda: run_module(module, folder, str(path)))
         if server is not None:
             self.bench.check_table(server, module)
         if topic is not None:
@@ -145,6 +148,7 @@ class Jobs:
         server: Any = None,
         to_topic: bool = False,
         overlap: bool = False,
+        class_archives: str = "",
     ) -> Callable[[], float]:
         """A run of a new pipeline."""
 
@@ -155,6 +159,7 @@ class Jobs:
                 "source": source(),
                 "connections": {},
                 "overlap": overlap,
+                "class_archives": class_archives,
             }
             if server is not None:
                 job["table"] = "orders"

@@ -8,7 +8,11 @@ from html import escape
 
 from benchmarks.measuring import Comparison, Verdict
 
-_LINE, _LABEL, _BARS, _TOP = 24, 460, 460, 56
+_LINE, _LABEL, _BARS, _TOP = 24, 460, 460, 84
+_LEGEND = (
+    "bar: median of the rounds; thin line: least to most; black mark: what is wanted;"
+    " green: reached, red: missed, grey: nothing is wanted"
+)
 _GREEN, _RED, _GREY = "#2e7d5b", "#b5473c", "#7a8594"
 
 
@@ -29,6 +33,7 @@ def svg(comparisons: Sequence[Comparison], caption: str) -> str:
         f'<rect width="{width}" height="{height}" fill="white"/>',
         '<text x="12" y="20" font-size="14">How many times as fast as the baseline</text>',
         f'<text x="12" y="38" fill="{_GREY}">{escape(caption)}</text>',
+        f'<text x="12" y="55" fill="{_GREY}">{_LEGEND}</text>',
     ]
     tick = least
     while tick <= most:
@@ -36,10 +41,14 @@ def svg(comparisons: Sequence[Comparison], caption: str) -> str:
         parts.append(
             f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{_TOP - 4}" y2="{height - 12}" stroke="{stroke}"/>'
         )
-        parts.append(f'<text x="{x(tick):.1f}" y="{_TOP - 8}" text-anchor="middle" fill="{_GREY}">{tick:g}</text>')
+        parts.append(f'<text x="{x(tick):.1f}" y="{_TOP - 8}" text-anchor="middle" fill="{_GREY}">{_tick(tick)}</text>')
         tick *= 2
     parts += [part for index, verdict in enumerate(verdicts) for part in _bar(verdict, _TOP + index * _LINE, x)]
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _tick(ratio: float) -> str:
+    return f"{ratio:g}" if ratio >= 1 else f"1/{1 / ratio:g}"
 
 
 def _bar(verdict: Verdict, top: float, x: Callable[[float], float]) -> list[str]:

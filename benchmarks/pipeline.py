@@ -24,12 +24,19 @@ from airflow_ft.store import open_store
 from airflow_ft.wal import open_archive, open_wal
 from benchmarks.workers import ROOT
 
+SPARK_CONF = {"spark.driver.memory": "2g"}
+
+
+def spark_jars() -> tuple[str, ...]:
+    """The connectors that tools/bootstrap.sh has fetched."""
+    return tuple(str(jar) for jar in sorted((ROOT / ".local" / "jars" / "spark").glob("*.jar")))
+
 
 def main(job: dict[str, Any]) -> None:
     """One run over everything that the source holds, until it is confirmed.
 
     `job`: pipeline (a new name), folder, job, source (its `to_json`), connections (by id), table and topic (each may be
-    lacking), overlap.
+    lacking), overlap, class_archives ("": none).
     """
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(message)s")
     store_url, root = f"sqlite:///{job['folder']}/ft.db", f"{job['folder']}/wal"
@@ -40,7 +47,6 @@ def main(job: dict[str, Any]) -> None:
     if "topic" in job:
         sinks["topic"] = KafkaSink(topic=job["topic"], conn_id="broker", key="key", value="value")
     delivery, config = plan_delivery(sinks), CheckpointConfig()
-    jars = [str(jar) for jar in sorted((ROOT / ".local" / "jars" / "spark").glob("*.jar"))]
 
     def connection(conn_id: str) -> ConnectionInfo:
         return connections[conn_id]
@@ -64,9 +70,10 @@ def main(job: dict[str, Any]) -> None:
             connections={name: connections[name] for name in ("broker",) if name in connections},
             sinks=tuple(sinks),
             master="local[2]",
-            conf={"spark.driver.memory": "2g"},
-            jars=tuple(jars),
+            conf=SPARK_CONF,
+            jars=spark_jars(),
             python_path=(str(ROOT),),
+            class_archives=job["class_archives"],
         )
 
     with closing(open_store(store_url)) as store:

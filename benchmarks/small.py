@@ -1,4 +1,7 @@
-"""A checkpoint of one row into both sinks, from before its decision to COMPLETED, in a process that stays warm."""
+"""A checkpoint of one row into both sinks, from before its decision to COMPLETED, in a process that stays warm.
+
+As with `overlap=True`: one stage publishes, and one coordinator with the stage's epoch delivers, one after the other.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,16 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import ParticipantPlan, RunKey, SparkPosition
 from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import ConnectionInfo, Participant
-from airflow_ft.core.steps import Context, commit_step, confirm_step, prepare_step
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store
-from airflow_ft.wal import open_archive, open_wal
+from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from benchmarks.bench import DATABASE, Bench
 from benchmarks.measuring import Claim, Comparison, Contender, timed
@@ -48,7 +50,7 @@ def small(bench: Bench) -> list[Comparison]:
 
 
 class SmallPipeline:
-    """A pipeline whose checkpoints have one row, led by the steps of a run."""
+    """A pipeline whose checkpoints have one row, and a run of it that stages and delivers."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self._numbers = bench, count(1)
@@ -70,7 +72,13 @@ class SmallPipeline:
             "table": MySqlSink(table="small", conn_id="shop"),
             "topic": KafkaSink(topic="small", conn_id="broker", key="name"),
         }
-        self._delivery, self._config = plan_delivery(sinks), CheckpointConfig(max_delivery_rows=0)
+        self._delivery, self._run = plan_delivery(sinks), RunKey("bench", "run")
+        self._store.enter_turn("small", self._run, None)
+        lease = new_epoch(self._store, "small", Worker("bench/stage", 1), "stage")
+        self._epoch, _ = bench.stack.enter_context(lease)
+        self._attempt = self._store.begin_stage("small", self._epoch, self._run)
+        coordinator = Coordinator(self._store, "small", self._epoch, self._participant)
+        self._coordinator = bench.stack.enter_context(closing(coordinator))
 
     def _connection(self, conn_id: str) -> ConnectionInfo:
         return self._connections[conn_id]
@@ -87,34 +95,25 @@ class SmallPipeline:
         return found
 
     def _one(self) -> float:
-        number = next(self._numbers)
-        run = RunKey("bench", f"run-{number}")
-        context = Context(self._store, "small", run, self._participant, Worker("bench/task", number))
-        self._stage(context, number)
+        self._publish(next(self._numbers))
+        [number] = self._coordinator.plan(self._delivery, 0)
         for name in self._delivery.names:
-            prepare_step(context, self._delivery, self._config, name)
+            self._coordinator.prepare(number, name)
         began = time.monotonic()
-        for name in self._delivery.names:
-            commit_step(context, name)
+        checkpoint = self._coordinator.deliver(number)
         took = time.monotonic() - began
-        found = confirm_step(context, self._config, open_archive(self._root))
-        if found.rows != 2:
-            raise SystemExit(f"checkpoint {number} was confirmed with {found.rows} rows")
+        if not checkpoint.is_confirmed:
+            raise SystemExit(f"checkpoint {number} is {checkpoint.state}")
         return took * 1000
 
-    def _stage(self, context: Context, number: int) -> None:
-        store, run = self._store, context.run
-        store.enter_turn("small", run, None)
-        with new_epoch(store, "small", context.worker, "stage", context.lease_seconds) as (epoch, _):
-            attempt = store.begin_stage("small", epoch, run)
-            given = store.trigger("small", epoch, run)
-            table = pa.table({"id": pa.array([number], pa.int64()), "name": [f"row {number}"]})
-            written = write_segment(
-                SegmentFolder(self._root, "small", epoch, attempt, 1), given, {"table": table, "topic": table}
-            )
-            predecessor = store.pipeline("small").last_published
-            store.publish("small", epoch, given, predecessor, written, SparkPosition("file:///none", number), {})
-            store.end_stage("small", epoch, run, None)
+    def _publish(self, number: int) -> None:
+        store = self._store
+        given = store.trigger("small", self._epoch, self._run)
+        table = pa.table({"id": pa.array([number], pa.int64()), "name": [f"row {number}"]})
+        folder = SegmentFolder(self._root, "small", self._epoch, self._attempt, number)
+        written = write_segment(folder, given, {"table": table, "topic": table})
+        predecessor = store.pipeline("small").last_published
+        store.publish("small", self._epoch, given, predecessor, written, SparkPosition("file:///none", number), {})
 
     def plain(self) -> Any:
         """The same row by a connection and a producer that stay open."""

@@ -62,6 +62,7 @@ def _run_kafka(folder: Path, options: str) -> None:
     """A broker that takes a transaction and is read."""
     from confluent_kafka import Producer
 
+    from tests.integration.airflow_world import wait_for
     from tests.integration.kafka_world import read
 
     os.environ[KAFKA] = options
@@ -72,7 +73,8 @@ def _run_kafka(folder: Path, options: str) -> None:
         producer.begin_transaction()
         producer.produce("t", b"value")
         producer.commit_transaction(60)
-        assert len(read(server.bootstrap, "t")) == 1
+        # Its marker is written after the answer to the commit.
+        wait_for(lambda: len(read(server.bootstrap, "t")) == 1, 60, "the transaction is visible")
 
 
 def _make(name: str, run: Callable[[Path, str], None]) -> None:

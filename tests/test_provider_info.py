@@ -55,6 +55,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "spark_master": "local[1]",
         "spark_conf": '{"spark.ui.enabled": false, "a": 1}',
         "spark_jars": "/jars",
+        "class_archives": "/archives",
     }
     assert set(INFO["config"]["airflow_ft"]["options"]) == set(values)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
@@ -67,6 +68,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "spark_master": "",
         "spark_conf": {},
         "spark_jars": "",
+        "class_archives": f"{tmp_path}/airflow_ft/class-archives",
     }
     for name, value in values.items():
         monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{name.upper()}", value)

@@ -21,9 +21,8 @@ from airflow_ft.commands.common import (
 )
 from airflow_ft.core.adoption import adopt as adopt_pipeline
 from airflow_ft.core.adoption import heads
-from airflow_ft.core.coordinator import Coordinator
+from airflow_ft.core.coordinator import coordinating
 from airflow_ft.core.errors import StateConflictError
-from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
 from airflow_ft.core.planning import live_plans, quarantined
 from airflow_ft.core.recovery import in_doubt
@@ -70,8 +69,7 @@ def abort(args: Namespace) -> None:
             )
         sure(args, f"Abort checkpoint {found.number} ({found.state}, {rows_text(found)} rows), its rows are {after}?")
         why = signature(args, "abort")
-        with new_epoch(store, args.pipeline, worker(), why, lease()) as (epoch, _):
-            coordinator = Coordinator(store, args.pipeline, epoch, participants())
+        with coordinating(store, args.pipeline, participants(), worker(), why, lease()) as (coordinator, _):
             found = coordinator.abort(args.number, AbortReason.USER, why, after)
         say(f"checkpoint {found.number} is {state_text(found)}")
 
@@ -82,8 +80,7 @@ def rewind(args: Namespace) -> None:
     with open_store(args) as store:
         sure(args, f"Compute again what {args.pipeline} has not delivered?")
         why = signature(args, "rewind")
-        with new_epoch(store, args.pipeline, worker(), why, lease()) as (epoch, _):
-            coordinator = Coordinator(store, args.pipeline, epoch, participants())
+        with coordinating(store, args.pipeline, participants(), worker(), why, lease()) as (coordinator, _):
             opened = store.open_checkpoints(args.pipeline)
             for planned in [*live_plans(opened), *quarantined(opened)]:
                 if planned.state in (CheckpointState.COMMITTING, CheckpointState.QUARANTINED):
@@ -98,7 +95,7 @@ def rewind(args: Namespace) -> None:
             undelivered = [c for c in store.open_checkpoints(args.pipeline) if c.is_undelivered]
             if undelivered:
                 first = min(c.number for c in undelivered)
-                store.rewind(args.pipeline, epoch, first, store.position_before(args.pipeline, first), why)
+                store.rewind(args.pipeline, coordinator.epoch, first, store.position_before(args.pipeline, first), why)
         left = store.pipeline(args.pipeline).base
         say(f"the next run starts from {left.location} batch {left.batch}" if left else "the next run starts anew")
 

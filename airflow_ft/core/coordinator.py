@@ -25,6 +25,7 @@ from airflow_ft.core.errors import (
     TerminalError,
     TokenLostError,
 )
+from airflow_ft.core.lease import LEASE_SECONDS, LeaseKeeper, Worker, new_epoch
 from airflow_ft.core.model import (
     AbortReason,
     AfterAbort,
@@ -32,6 +33,7 @@ from airflow_ft.core.model import (
     CheckpointState,
     Fence,
     Outcome,
+    ParticipantPlan,
     Plan,
     Promise,
     Proof,
@@ -62,14 +64,23 @@ VOTES_LAST = timedelta(hours=1)
 
 
 class Coordinator:
-    """Acts on one pipeline with one epoch. FencedError from any method ends the process (DESIGN 4)."""
+    """Acts on one pipeline with one epoch. FencedError from any method ends the process (DESIGN 4).
+
+    A participant whose step went well stays open for the next one, and until `close`.
+    """
 
     def __init__(self, store: Store, pipeline: str, epoch: int, participants: ParticipantFactory) -> None:
         self._store = store
         self._pipeline = pipeline
-        self._epoch = epoch
+        self.epoch = epoch
         self._participants = participants
+        self._opened: dict[str, tuple[ParticipantPlan, Participant]] = {}
         self._forgotten: dict[str, bool] = {}  # by participant, as read when a decision came late
+
+    def close(self) -> None:
+        """Closes the participants."""
+        while self._opened:
+            self._opened.popitem()[1][1].close()
 
     # --- plan ----------------------------------------------------------------------------------------------------
 
@@ -78,8 +89,8 @@ class Coordinator:
         if not stranded(self._store.open_checkpoints(self._pipeline)):
             return None
         predecessor = self._store.pipeline(self._pipeline).last_published
-        number = self._store.trigger(self._pipeline, self._epoch, run)
-        self._store.publish(self._pipeline, self._epoch, number, predecessor, None, None, {})
+        number = self._store.trigger(self._pipeline, self.epoch, run)
+        self._store.publish(self._pipeline, self.epoch, number, predecessor, None, None, {})
         return number
 
     def plan(self, delivery: Delivery, max_rows: int) -> list[int]:
@@ -105,7 +116,7 @@ class Coordinator:
                         continue
                     check_sinks_of_segments(self._pipeline, delivery, wanted.segments)
                     plan = self._make_plan(delivery, wanted.number, wanted.segments)
-                    self._store.plan(self._pipeline, self._epoch, plan)
+                    self._store.plan(self._pipeline, self.epoch, plan)
             except StateConflictError:  # the sibling task planned at the same time: take its plan
                 continue
             return [c.number for c in live_plans(self._store.open_checkpoints(self._pipeline))]
@@ -140,7 +151,7 @@ class Coordinator:
         wanted = wants_vote(checkpoint, participant) or (again and checkpoint.state is S.PREPARED)
         if plan is None or participant not in _names(plan) or not wanted:
             return checkpoint
-        attempt = self._store.begin_attempt(self._pipeline, self._epoch, number, participant)
+        attempt = self._store.begin_attempt(self._pipeline, self.epoch, number, participant)
         checkpoint = self._store.checkpoint(self._pipeline, number)
         if checkpoint.state not in (S.STAGED, S.PREPARED):
             # Decided before the attempt began, so its vote still counts: what it prepared must not be rolled back.
@@ -155,7 +166,7 @@ class Coordinator:
             if note:
                 text = note if isinstance(note, str) else canonical_json(note)
                 log.info("checkpoint %d: %s: %s: %s", number, participant, name, text)
-        checkpoint = self._store.vote(self._pipeline, self._epoch, number, participant, attempt, notes)
+        checkpoint = self._store.vote(self._pipeline, self.epoch, number, participant, attempt, notes)
         log.info("checkpoint %d: %s voted yes; it is %s", number, participant, checkpoint.state)
         return checkpoint
 
@@ -205,7 +216,7 @@ class Coordinator:
         if checkpoint.votes[participant].proof is not None:
             return checkpoint
         self._require_delivered(earlier, checkpoint, participant)
-        attempt = self._store.begin_attempt(self._pipeline, self._epoch, number, participant)
+        attempt = self._store.begin_attempt(self._pipeline, self.epoch, number, participant)
         with self._open(plan, participant) as sink:
             try:
                 sink.commit(plan, self._fence(attempt), checkpoint.votes[participant])
@@ -269,7 +280,7 @@ class Coordinator:
         self._check_counts(plan, proof)
         if checkpoint.state is S.PREPARED:
             self._decide(checkpoint)
-        checkpoint = self._store.record_proof(self._pipeline, self._epoch, number, proof)
+        checkpoint = self._store.record_proof(self._pipeline, self.epoch, number, proof)
         log.info(
             "checkpoint %d: %s has committed %s; it is %s",
             number,
@@ -281,7 +292,7 @@ class Coordinator:
 
     def _decide(self, checkpoint: Checkpoint) -> Checkpoint:
         prepared = {name: vote.prepared for name, vote in checkpoint.votes.items()}
-        return self._store.decide(self._pipeline, self._epoch, checkpoint.number, prepared)
+        return self._store.decide(self._pipeline, self.epoch, checkpoint.number, prepared)
 
     def _require_order(self, checkpoint: Checkpoint) -> list[Checkpoint]:
         """I4: an earlier number that is not decided goes first, and nothing goes past a QUARANTINED one.
@@ -365,7 +376,7 @@ class Coordinator:
         tombstoned = False
         if checkpoint.state is S.PREPARED and plan is not None and plan.commit_point is not None:
             # The tombstone goes first (hole 3): a COMMIT that is still under way must not find the place free.
-            attempt = self._store.begin_attempt(self._pipeline, self._epoch, checkpoint.number, plan.commit_point)
+            attempt = self._store.begin_attempt(self._pipeline, self.epoch, checkpoint.number, plan.commit_point)
             with self._open(plan, plan.commit_point) as sink:
                 proof = sink.abort(plan, self._fence(attempt), tombstone_detail(reason, message, after))
             if proof.outcome is Outcome.COMMITTED:
@@ -397,10 +408,10 @@ class Coordinator:
             if participant.promise is not Promise.TWO_PHASE or participant.name not in checkpoint.votes:
                 continue
             name = participant.name
-            attempt = self._store.begin_attempt(self._pipeline, self._epoch, checkpoint.number, name)
+            attempt = self._store.begin_attempt(self._pipeline, self.epoch, checkpoint.number, name)
             with self._open(plan, name) as sink:
                 sink.abort(plan, self._fence(attempt), detail)
-            checkpoint = self._store.record_rollback(self._pipeline, self._epoch, checkpoint.number, name)
+            checkpoint = self._store.record_rollback(self._pipeline, self.epoch, checkpoint.number, name)
         return checkpoint
 
     def _write_abort(
@@ -408,31 +419,42 @@ class Coordinator:
     ) -> Checkpoint:
         number = checkpoint.number
         if after is AfterAbort.CARRIED:
-            return self._store.abort(self._pipeline, self._epoch, number, reason, message, after, tombstoned=tombstoned)
+            return self._store.abort(self._pipeline, self.epoch, number, reason, message, after, tombstoned=tombstoned)
         # Later PREPARED numbers are out of the way (abort() saw to that, or order (I4) forbids them a marker).
         segments = checkpoint.plan.segments if checkpoint.plan else ()
         first = min([number, *(segment.number for segment in segments)])
         base = self._store.position_before(self._pipeline, first)
         return self._store.abort(
-            self._pipeline, self._epoch, number, reason, message, after, first, base, tombstoned=tombstoned
+            self._pipeline, self.epoch, number, reason, message, after, first, base, tombstoned=tombstoned
         )
 
     # --- small things --------------------------------------------------------------------------------------------
 
     def _fence(self, attempt: int) -> Fence:
-        return Fence(self._pipeline, self._store.installation, self._epoch, attempt)
+        return Fence(self._pipeline, self._store.installation, self.epoch, attempt)
 
     @contextmanager
     def _open(self, plan: Plan, participant: str) -> Iterator[Participant]:
-        """Opens a participant; errors leave with their place filled in, contradictions halt the pipeline."""
+        """An open participant; errors leave with their place filled in, contradictions halt the pipeline."""
         try:
-            with closing(self._participants(plan.participant(participant))) as sink:
+            wanted = replace(plan.participant(participant), predecessor=0)  # which each step takes from its plan
+            before, sink = self._opened.pop(participant, (None, None))
+            if sink is not None and before != wanted:
+                sink.close()
+                sink = None
+            if sink is None:
+                sink = self._participants(wanted)
+            try:
                 yield sink
+            except BaseException:
+                sink.close()
+                raise
+            self._opened[participant] = wanted, sink
         except AirflowFtError as error:
             error.located(pipeline=self._pipeline, checkpoint=plan.number, participant=participant)
             if isinstance(error, HaltError):
                 self._halt(error)
-            if isinstance(error, FencedError) and error.head_epoch > self._epoch:
+            if isinstance(error, FencedError) and error.head_epoch > self.epoch:
                 self._halt_if_store_is_behind(error)
             raise
 
@@ -446,7 +468,7 @@ class Coordinator:
             "participant": error.participant,
         }
         behind = StoreBehindSinkError(
-            f"the sink knows epoch {error.head_epoch}, the decision log only epoch {self._epoch}: the log was restored"
+            f"the sink knows epoch {error.head_epoch}, the decision log only epoch {self.epoch}: the log was restored"
             " from a backup.",
             remedy="bring back the newer decision log, or compare the sinks and then `airflow ft resume`.",
         )
@@ -456,6 +478,23 @@ class Coordinator:
     def _halt(self, error: HaltError) -> NoReturn:
         self._store.halt(self._pipeline, error.reason, str(error))
         raise error
+
+
+@contextmanager
+def coordinating(
+    store: Store,
+    pipeline: str,
+    participants: ParticipantFactory,
+    worker: Worker,
+    why: str,
+    lease_seconds: float = LEASE_SECONDS,
+) -> Iterator[tuple[Coordinator, LeaseKeeper]]:
+    """A coordinator with a new epoch of its own, and the keeper of its lease; see `new_epoch` for the errors."""
+    with (
+        new_epoch(store, pipeline, worker, why, lease_seconds) as (epoch, keeper),
+        closing(Coordinator(store, pipeline, epoch, participants)) as coordinator,
+    ):
+        yield coordinator, keeper
 
 
 def _names(plan: Plan) -> tuple[str, ...]:

@@ -89,3 +89,4 @@ class Overlap:
         self._stop.set()
         if kind is None or issubclass(kind, Exception):  # else this process is being ended: nothing to wait for
             self._thread.join()
+            self._coordinator.close()

@@ -261,7 +261,9 @@ class Store(Protocol):
 
 
 class Participant(Protocol):
-    """One transactional system, opened for one participant plan. Not thread-safe; `close` after use.
+    """One transactional system, opened for the sinks of a participant plan. Not thread-safe; `close` after use.
+
+    It may serve any number of plans with these sinks: the predecessor is the one of the plan that a step is given.
 
     Every method may raise SinkUnavailableError, SinkAccessError, FencedError (the head is newer than `fence`),
     StoreBehindSinkError, TokenLostError, ForeignOwnerError.

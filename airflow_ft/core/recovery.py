@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from airflow_ft.core.coordinator import Coordinator
-from airflow_ft.core.lease import LEASE_SECONDS, Worker, new_epoch
+from airflow_ft.core.coordinator import coordinating
+from airflow_ft.core.lease import LEASE_SECONDS, Worker
 from airflow_ft.core.model import Checkpoint, CheckpointState, Promise, RunKey
 from airflow_ft.core.planning import live_plans, stranded
 from airflow_ft.core.ports import ParticipantFactory, Store
@@ -99,8 +99,7 @@ def recover(
         log.info("pipeline %s: nothing is in doubt", pipeline)
         return Recovery()
     why = f"recover: {len(doubtful)} in doubt, {len(left_behind)} to be carried"
-    with new_epoch(store, pipeline, worker, why, lease_seconds) as (epoch, keeper):
-        coordinator = Coordinator(store, pipeline, epoch, participants)
+    with coordinating(store, pipeline, participants, worker, why, lease_seconds) as (coordinator, keeper):
         settled = []
         for checkpoint in doubtful:
             keeper.check()
@@ -109,7 +108,7 @@ def recover(
             after = coordinator.deliver(checkpoint.number)
             settled.append((after.number, after.state))
         carried_by = coordinator.carry_stranded(run) if run is not None else None
-    return Recovery(tuple(settled), carried_by, epoch)
+    return Recovery(tuple(settled), carried_by, coordinator.epoch)
 
 
 def _with_those_before(doubtful: Sequence[Checkpoint], opened: Sequence[Checkpoint]) -> list[Checkpoint]:

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from airflow_ft.core.coordinator import Coordinator
+from airflow_ft.core.coordinator import Coordinator, coordinating
 from airflow_ft.core.errors import AirflowFtError, FencedError, StateConflictError
-from airflow_ft.core.lease import LEASE_SECONDS, Worker, new_epoch
+from airflow_ft.core.lease import LEASE_SECONDS, Worker
 from airflow_ft.core.model import (
     AbortReason,
     AfterAbort,
@@ -52,9 +52,9 @@ class Resolver:
     def commit(self, number: int) -> Checkpoint:
         """Delivers it: COMPLETED, or ABORTED when a tombstone stands in the sink that decides."""
         self._require(number, MAY_BE_VISIBLE, "there is nothing to commit")
-        with self._epoch() as (epoch, coordinator):
+        with self._coordinating() as coordinator:
             self._first_in_line(number)
-            with self._taken_back(epoch, number):
+            with self._taken_back(coordinator.epoch, number):
                 return coordinator.deliver(number)
 
     def abort(self, number: int, after: AfterAbort) -> Checkpoint:
@@ -66,7 +66,7 @@ class Resolver:
                 f"it is {found.state} and was decided: a sink may show its rows already, so it can only be delivered.",
                 "mend what it waits for, then --commit; or --quarantine it meanwhile.",
             )
-        with self._epoch() as (epoch, coordinator), self._taken_back(epoch, number):
+        with self._coordinating() as coordinator, self._taken_back(coordinator.epoch, number):
             return coordinator.abort(number, AbortReason.USER, self.who, after)
 
     def quarantine(self, number: int) -> Checkpoint:
@@ -76,8 +76,8 @@ class Resolver:
             # No epoch is given out now, and nobody delivers: the mark needs none of its own.
             epoch = self.store.pipeline(self.pipeline).epoch
             return self.store.quarantine(self.pipeline, epoch, number, self.who)
-        with self._epoch() as (epoch, _):
-            return self.store.quarantine(self.pipeline, epoch, number, self.who)
+        with self._coordinating() as coordinator:
+            return self.store.quarantine(self.pipeline, coordinator.epoch, number, self.who)
 
     def redeliver(self, number: int) -> Checkpoint:
         """Delivers a decided number also into a sink that has lost its token: the person says the rows are not there.
@@ -89,10 +89,10 @@ class Resolver:
             raise self._refusal(found, "it is not decided, so nothing was delivered yet.", "--commit delivers it.")
         if self._halted() is HaltReason.TOKEN_LOST:
             self.store.resume(self.pipeline, self.who)
-        with self._epoch() as (epoch, coordinator):
+        with self._coordinating() as coordinator:
             self._first_in_line(number)
-            with self._taken_back(epoch, number):
-                self._set_lost_tokens(epoch, found)
+            with self._taken_back(coordinator.epoch, number):
+                self._set_lost_tokens(coordinator.epoch, found)
                 return coordinator.deliver(number)
 
     def _set_lost_tokens(self, epoch: int, found: Checkpoint) -> None:
@@ -113,9 +113,12 @@ class Resolver:
     # --- what the acts share -------------------------------------------------------------------------------------
 
     @contextmanager
-    def _epoch(self) -> Iterator[tuple[int, Coordinator]]:
-        with new_epoch(self.store, self.pipeline, self.worker, self.who, self.lease_seconds) as (epoch, keeper):
-            yield epoch, Coordinator(self.store, self.pipeline, epoch, self.participants)
+    def _coordinating(self) -> Iterator[Coordinator]:
+        with coordinating(self.store, self.pipeline, self.participants, self.worker, self.who, self.lease_seconds) as (
+            coordinator,
+            keeper,
+        ):
+            yield coordinator
             keeper.check()
 
     def _halted(self) -> HaltReason | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -156,7 +156,7 @@ def delivering(context: Context) -> Iterator[Coordinator]:
             why = f"{worker.task or 'a process'} after FENCED"
             epoch, keeper = stack.enter_context(new_epoch(store, pipeline, worker, why, context.lease_seconds))
             store.adopt_run(pipeline, epoch, context.run)
-        yield Coordinator(store, pipeline, epoch, context.participants)
+        yield stack.enter_context(closing(Coordinator(store, pipeline, epoch, context.participants)))
         keeper.check()
 
 

@@ -166,6 +166,7 @@ class StageOperator(CheckpointOperator):
             conf={**settings.spark_conf(), **self.spark_conf},
             jars=_jars(self.jars if self.jars is not None else settings.spark_jars()),
             python_path=_python_path(),
+            class_archives=settings.class_archives(),
         )
 
     def _remember(self, driver: Driver) -> None:

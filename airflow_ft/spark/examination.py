@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.spark import class_archive
 from airflow_ft.spark.submit import _jar_files, spark_home
 
 MINIMUM_JAVA = 17
 _TIMEOUT = 30  # seconds for `java -version`
 
 
-def examine_spark(master: str, jars: Sequence[str]) -> list[Check]:
-    """`master` "" is local[*], as for spark-submit."""
+def examine_spark(master: str, jars: Sequence[str], class_archives: str = "") -> list[Check]:
+    """`master` "" is local[*], as for spark-submit; `class_archives` is the folder of `airflow ft class-archive`."""
     exam = Examination("spark")
     home = exam.attempt("spark-submit", spark_home)
     if home is not None:
@@ -30,12 +29,15 @@ def examine_spark(master: str, jars: Sequence[str]) -> list[Check]:
     files = exam.attempt("jars", lambda: _jar_files(tuple(jars)))
     if files:
         exam.ok("jars", f"{len(files)} jar files")
+    if home is not None and class_archives:
+        archive = class_archive.find(class_archives, home)
+        none = "none for this Java and this Spark: with one, made by `airflow ft class-archive`, drivers start faster"
+        exam.ok("class archive", str(archive or none))
     return exam.checks
 
 
 def _examine_java(exam: Examination) -> None:
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home, "bin", "java") if home else shutil.which("java")
+    java = class_archive.java()
     remedy = f"install a Java runtime, version {MINIMUM_JAVA} or later, or set JAVA_HOME for the workers."
     if java is None:
         exam.problem("java", "there is no java on the PATH, and JAVA_HOME is not set", remedy)

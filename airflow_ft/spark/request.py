@@ -58,6 +58,7 @@ class StageRequest:
     master, conf: for spark-submit. jars: jar files or folders of them; without any, Spark fetches the Kafka
     connector by itself when a source needs it (`spark.jars.packages`). packages: further Maven coordinates.
     python_path: folders to import the job from, besides those of the running interpreter.
+    class_archives: folder that may hold an archive for the driver's JVM (`airflow_ft.spark.class_archive`); "": none.
     retained_batches: how many micro-batches Spark keeps state for. A rewind goes back to the last delivered one, so
     staging ends when that many wait for delivery; the next run goes on.
     """
@@ -83,6 +84,7 @@ class StageRequest:
     jars: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     python_path: tuple[str, ...] = ()
+    class_archives: str = ""
     retained_batches: int = 1000
 
     def __post_init__(self) -> None:

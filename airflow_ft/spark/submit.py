@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.spark import class_archive
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, StageRequest
 
 REQUEST, RESULT, PROPERTIES, MAIN, LOCK = "request.json", "result.json", "spark.properties", "main.py", "lock"
@@ -138,7 +139,9 @@ def environment(request: StageRequest) -> dict[str, str]:
     kept["PYSPARK_PYTHON"] = kept["PYSPARK_DRIVER_PYTHON"] = sys.executable
     kept["PYTHONUNBUFFERED"] = "1"
     # First, so that what the user says in the same variable, or in spark.driver.extraJavaOptions, overrides it.
-    kept["SPARK_SUBMIT_OPTS"] = f"{LATE_OPTIMISER} {kept.get('SPARK_SUBMIT_OPTS', '')}".rstrip()
+    archive = class_archive.options(request.class_archives, spark_home(), request.conf)
+    given = (LATE_OPTIMISER, archive, kept.get("SPARK_SUBMIT_OPTS", ""))
+    kept["SPARK_SUBMIT_OPTS"] = " ".join(option for option in given if option)
     kept.setdefault("SPARK_LAUNCHER_OPTS", QUICK_LAUNCHER)
     return kept
 

@@ -54,7 +54,7 @@ class ChaosAirflow(Airflow):
         if self._process is None:
             return None
         for pid in processes.tree(self._process.pid):
-            if command_line(pid) == f"airflow worker -- {one_try.id}":
+            if processes.command_line(pid) == f"airflow worker -- {one_try.id}":
                 return pid, parent(pid)
         return None
 
@@ -75,15 +75,6 @@ class ChaosAirflow(Airflow):
             time.sleep(0.5)
 
 
-def command_line(pid: int) -> str:
-    """The command line or title of a process; '' when there is none."""
-    try:
-        text = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    return text.rstrip(b"\0 ").replace(b"\0", b" ").decode(errors="replace")
-
-
 def parent(pid: int) -> int:
     """The parent's process id; 0 when there is no such process."""
     try:
@@ -95,5 +86,5 @@ def parent(pid: int) -> int:
 def descendants(pid: int, *words: str) -> Iterator[int]:
     """Descendants of a process in whose command line all the words stand."""
     for child in processes.tree(pid)[1:]:
-        if all(word in command_line(child) for word in words):
+        if all(word in processes.command_line(child) for word in words):
             yield child

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 
 from tests.chaos.faults import FAULTS, GROUP, KAFKA, MYSQL, Choice, Moment
 from tests.chaos.run import Chaos, Violation
-from tests.chaos.strike import Striker
+from tests.chaos.strike import APPEAR, LOOK, Striker
 from tools.demo.run import DAG
 from tools.servers import processes
 
 PAUSE = 25.0  # seconds: longer than the lease of 10, and than the 20 after which Airflow takes a silent task for dead
+TRIES = 3  # rounds until a process is met at its moment
 STORM = 120.0  # seconds
 AWAKE = 30.0  # seconds that a woken process gets for its mischief before its supervisor may end it
 
@@ -24,19 +25,22 @@ AWAKE = 30.0  # seconds that a woken process gets for its mischief before its su
 class _Freezer(Striker):
     """Waits for the moment as for a kill, then stops the supervisor with all that it has started."""
 
-    def freeze(self) -> tuple[int, list[int]]:
-        """(supervisor, the task and its descendants, parents first), all of them stopped."""
-        if not self._await_moment():
-            raise Violation(f"{self._choice.fault.name} was not to be frozen: its run ended before {self._choice}")
+    def freeze(self) -> tuple[int, list[int]] | None:
+        """(supervisor, the task and its descendants, parents first), all of them stopped; None when they were gone."""
+        while not self._choice.moment.reached(self._events()):
+            self._find()  # so that it is known when its moment has come, which may be short
+            if self._is_over():
+                return None
+            time.sleep(LOOK)
         time.sleep(self._choice.delay)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + APPEAR
         while self._find() == ():
-            if time.monotonic() > deadline:
-                raise Violation(f"{self._choice.fault.name} was not to be frozen: there is no such process")
-        assert self._try is not None
-        found = self._world.airflow.task_process(self._try)
-        if found is None:
-            raise Violation(f"{self._choice.fault.name} was not to be frozen: it has ended")
+            if time.monotonic() > deadline or self._is_over():
+                return None
+            time.sleep(LOOK)
+        found = self._world.airflow.task_process(self._try) if self._try is not None else None
+        if found is None or self._try is None:
+            return None
         task, supervisor = found
         processes.send([supervisor, task], signal.SIGSTOP)
         family = processes.tree(task)
@@ -55,11 +59,7 @@ def zombie(fault: str, moment: Moment, delay: float) -> Callable[[Chaos], str]:
     """
 
     def hazard(chaos: Chaos) -> str:
-        with _round(chaos) as run_id:
-            choice = Choice(FAULTS[fault], moment, delay, 0)
-            since = chaos.since
-            freezer = _Freezer(chaos.world, choice, run_id, since, lambda: chaos.is_over(run_id))
-            supervisor, family = freezer.freeze()
+        with _frozen(chaos, Choice(FAULTS[fault], moment, delay, 0)) as (run_id, supervisor, family):
             try:
                 outcome, _ = chaos.recover(run_id)
                 chaos.inspect()
@@ -77,10 +77,7 @@ def zombie(fault: str, moment: Moment, delay: float) -> Callable[[Chaos], str]:
 
 def paused_driver(chaos: Chaos) -> str:
     """The Spark driver alone stands still for longer than the lease; its task goes on renewing it."""
-    with _round(chaos) as run_id:
-        choice = Choice(FAULTS["stage task"], Moment("TRIGGERED", 2), 0.2, 0)
-        freezer = _Freezer(chaos.world, choice, run_id, chaos.since, lambda: chaos.is_over(run_id))
-        supervisor, family = freezer.freeze()
+    with _frozen(chaos, Choice(FAULTS["stage task"], Moment("TRIGGERED", 2), 0.2, 0)) as (run_id, supervisor, family):
         processes.send([supervisor, family[0]], signal.SIGCONT)
         try:
             time.sleep(PAUSE)
@@ -160,6 +157,20 @@ def _round(chaos: Chaos) -> Iterator[str]:
     chaos.since = chaos.world.log.last_event()
     yield chaos.world.airflow.trigger(DAG)
     chaos.inspect()
+
+
+@contextmanager
+def _frozen(chaos: Chaos, choice: Choice) -> Iterator[tuple[str, int, list[int]]]:
+    """A round in which a process stands still: (run, supervisor, the task and its descendants)."""
+    for _ in range(TRIES):
+        with _round(chaos) as run_id:
+            freezer = _Freezer(chaos.world, choice, run_id, chaos.since, lambda: chaos.is_over(run_id))
+            if (found := freezer.freeze()) is not None:
+                yield run_id, *found
+                return
+            chaos.world.console.say("it was gone by then: once more")
+            chaos.recover(run_id)
+    raise Violation(f"{choice.fault.name} was not to be frozen at {choice.moment}: it was gone each time")
 
 
 HAZARDS: Mapping[str, Callable[[Chaos], str]] = {

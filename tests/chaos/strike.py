@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.chaos.airflow import Try, command_line, descendants
+from tests.chaos.airflow import Try, descendants
 from tests.chaos.decision_log import NOT_FINALISED, UNFINISHED, Event
 from tests.chaos.faults import Choice, Part
 from tests.chaos.world import World
@@ -140,4 +140,4 @@ class Striker:
 
 def _is_python(pid: int) -> bool:
     """Whether it is the driver's Python, and not the JVM, which has the same script in its command line."""
-    return DRIVER not in command_line(pid)
+    return DRIVER not in processes.command_line(pid)

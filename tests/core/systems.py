@@ -55,6 +55,7 @@ class ModelParticipant:
 
     name: str
     system: System
+    closed: list[str]
 
     def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         self.system.raise_head(fence)
@@ -126,17 +127,20 @@ class ModelParticipant:
         self.system.foreign = False
 
     def close(self) -> None:
-        pass
+        self.closed.append(self.name)
 
 
 @dataclass
 class Systems:
-    """The participant factory of the tests."""
+    """The participant factory of the tests; knows what is open."""
 
     systems: dict[str, System]
+    opened: list[str] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
 
     def __call__(self, plan: ParticipantPlan) -> ModelParticipant:
-        return ModelParticipant(plan.name, self.systems[plan.name])
+        self.opened.append(plan.name)
+        return ModelParticipant(plan.name, self.systems[plan.name], self.closed)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,44 @@ def test_a_finished_run_that_is_cleared_takes_no_epoch_and_no_turn(world: World)
     world.check_exactly_once(numbers)
 
 
+def test_a_participant_stays_open_until_a_step_fails_or_the_coordinator_is_closed(world: World) -> None:
+    first, second, third = world.stage(3)
+    acting = coordinator(world)
+    systems = acting._participants
+    assert isinstance(systems, Systems)
+    assert acting.plan(world.delivery, 0) == [first, second, third]
+    acting.deliver(first)
+    acting.deliver(second)
+    assert (systems.opened, systems.closed) == (["db", "log"], [])
+
+    world.systems["db"].away = True
+    with pytest.raises(SinkUnavailableError):
+        acting.deliver(third)
+    assert (systems.opened, systems.closed) == (["db", "log"], ["db"])
+    world.systems["db"].away = False
+    acting.deliver(third)
+    assert (systems.opened, systems.closed) == (["db", "log", "db"], ["db"])
+
+    acting.close()
+    assert sorted(systems.closed) == ["db", "db", "log"]
+    world.steps(world.context())
+    world.check_exactly_once([first, second, third])
+
+
+def test_a_participant_of_other_sinks_is_not_taken_for_the_one_that_is_open(world: World) -> None:
+    (first,) = world.stage(1)
+    acting = coordinator(world)
+    acting.plan(world.delivery, 0)
+    acting.deliver(first)
+    world.stage(1)
+    acting.epoch = world.store.pipeline(PIPELINE).epoch
+    [second] = acting.plan(world.deliver_into({"rows": "db", "copies": "log"}, table="other"), 0)
+    acting.deliver(second)
+    systems = acting._participants
+    assert isinstance(systems, Systems)
+    assert (systems.opened, systems.closed) == (["db", "log"] * 2, ["db", "log"])
+
+
 def test_a_refusal_in_prepare_shows_nothing_and_rewinds_to_the_last_delivered(world: World) -> None:
     delivered = world.stage(1)
     world.steps(world.context())
@@ -283,7 +321,7 @@ def test_a_vote_that_a_lost_attempt_took_back_is_given_again(tmp_path: Path, ste
     for name in ("db", "log"):
         prepare_step(world.context(), world.delivery, world.config, name)
     mine = coordinator(world)
-    world.store.begin_attempt(PIPELINE, mine._epoch, number, "log")  # arrives late; whoever sent it is gone
+    world.store.begin_attempt(PIPELINE, mine.epoch, number, "log")  # arrives late; whoever sent it is gone
     if step == "commit":
         mine.commit(number, "db")
     mine.deliver(number)
@@ -303,7 +341,7 @@ def test_a_prepare_that_comes_after_the_decision_touches_nothing(tmp_path: Path)
         for name in ("db", "log"):
             late.prepare(number, name)  # by another task of the run: it has the same epoch
         votes = world.store.checkpoint(PIPELINE, number).votes
-        world.store.decide(PIPELINE, late._epoch, number, {name: vote.prepared for name, vote in votes.items()})
+        world.store.decide(PIPELINE, late.epoch, number, {name: vote.prepared for name, vote in votes.items()})
         return begin(*args)
 
     late.plan(world.delivery, 0)

@@ -319,7 +319,7 @@ def test_a_task_that_is_ended_takes_spark_with_it(shop: Shop) -> None:
         with airflow.store() as store, suppress(KeyError):
             for lease in store.leases("slow"):
                 pids = processes.tree(int(lease.holder.split(":")[1]))
-                if any(b"java" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
+                if any("java" in processes.command_line(pid) for pid in pids):
                     return pids
         return []
 

@@ -18,7 +18,7 @@ from airflow_ft.store import open_store
 from tests.conftest import TopicFactory
 from tests.integration.real_world import RealWorld, make_world
 from tests.integration.test_store_postgres import url_of
-from tools.servers import Database, Kafka, MariaDb, Postgres
+from tools.servers import Database, Kafka, MariaDb, MySql, Postgres
 from tools.servers.processes import free_port
 
 
@@ -161,21 +161,25 @@ def test_an_unsafe_server_is_told(own_server: Any, store: Store, tmp_path: Path)
 
 
 def test_rows_that_go_by_insert_are_told_with_the_way_out(own_server: Any, store: Store, tmp_path: Path) -> None:
-    server = own_server(MariaDb, local_infile=0)
+    server = own_server(MySql, local_infile=0)
     with Database.fresh(server) as database:
         (tmp_path / "wal").mkdir()
         world = make_world(store, tmp_path / "wal", database)
         for extra, where, remedy in (
-            ({}, "in the server", "SET GLOBAL local_infile = ON, and in the server's configuration."),
+            ({}, "in the server", "SET PERSIST local_infile = ON."),
             ({"local_infile": False}, "in the connection's extra", 'take "local_infile": false out of the extra.'),
         ):
-            world.overrides = {"shop": {"extra": {"bulk_protocol": False, **extra}}}
+            world.overrides = {"shop": {"extra": extra}}
             [check] = [check for check in checks_of(world) if check.name == "local_infile"]
             assert check.verdict is Verdict.WARNING and f"is switched off {where}" in check.text
             assert check.remedy == remedy
-        world.overrides = {}
-        [check] = [check for check in checks_of(world) if check.name == "local_infile"]
-        assert (check.verdict, check.text) == (Verdict.OK, "is not needed: rows go by MariaDB's bulk protocol")
+
+
+def test_mariadb_needs_no_local_infile(store: Store, tmp_path: Path, mariadb_database: Database) -> None:
+    (tmp_path / "wal").mkdir()
+    world = make_world(store, tmp_path / "wal", mariadb_database)
+    [check] = [check for check in checks_of(world) if check.name == "local_infile"]
+    assert (check.verdict, check.text) == (Verdict.OK, "is not needed: rows go by INSERT, which costs MariaDB less")
 
 
 def test_short_times_of_a_broker_are_told(

@@ -122,7 +122,7 @@ def test_a_connection_cut_at_any_statement_is_settled_by_the_marker(
 
 
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
-def test_a_bulk_statement_whose_preparation_was_cut_off_is_prepared_again(
+def test_a_statement_whose_preparation_was_cut_off_is_prepared_again(
     mariadb_database: Database, tmp_path: Path, kind: str
 ) -> None:
     world = make_world(mariadb_database, tmp_path)
@@ -132,7 +132,7 @@ def test_a_bulk_statement_whose_preparation_was_cut_off_is_prepared_again(
         proxy.cut(kind, b"\x16INSERT INTO")
         proof = world.participant(plan).commit(plan, world.fence(1, 2))
         assert proxy.cuts == 1
-    assert (proof.detail["tries"], proof.detail["path"]) == (2, "bulk") and is_exact(world, 1000)
+    assert (proof.detail["tries"], proof.detail["path"]) == (2, "insert") and is_exact(world, 1000)
 
 
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])

@@ -255,7 +255,7 @@ class Statements:
     struck: str = ""
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        for name in ("run", "load", "bulk", "commit", "rows"):
+        for name in ("run", "load", "post", "answer", "commit", "rows"):
             patch.setattr(Session, name, self._counted(getattr(Session, name)))
 
     def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -206,9 +206,8 @@ def test_a_server_that_may_forget_commits_is_refused_unless_allowed(
 def test_where_the_server_forbids_load_local_rows_go_by_insert(
     own_server: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Database.fresh(own_server(MariaDb, local_infile=0)) as database:
+    with Database.fresh(own_server(MySql, local_infile=0)) as database:
         world = make_world(database, tmp_path)
-        world.extra = {"bulk_protocol": False}
         plan = world.plan(orders=orders(1, 3))
         participant = world.participant(plan)
         notes = participant.prepare(plan, world.fence())
@@ -217,17 +216,26 @@ def test_where_the_server_forbids_load_local_rows_go_by_insert(
         assert participant.commit(plan, world.fence()).detail["path"] == "insert"
         assert world.count() == 3
 
-        world.extra, world.predecessor = {}, 1  # what MariaDB has instead does not need it
-        plan = world.plan(orders=orders(4, 3))
-        notes = world.participant(plan).prepare(plan, world.fence())
-        assert (notes["path"], notes["warnings"]) == ("bulk", [])
-        assert world.participant(plan).commit(plan, world.fence()).detail["path"] == "bulk"
+
+def test_mariadb_takes_inserts_and_loads_rows_where_it_forbids_prepared_statements(
+    own_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    with Database.fresh(own_server(MariaDb, local_infile=1)) as database:
+        world = make_world(database, tmp_path)
+        for number, allowed, way in ((1, 16_382, "insert"), (2, 0, "load")):
+            world.server.sql(f"SET GLOBAL max_prepared_stmt_count = {allowed}")
+            world.predecessor = number - 1
+            plan = world.plan(orders=orders(number, 3))
+            notes = world.participant(plan).prepare(plan, world.fence())
+            assert (notes["path"], notes["warnings"]) == (way, [])
+            assert world.participant(plan).commit(plan, world.fence()).detail["path"] == way
         assert world.count() == 6
 
-        world.server.sql("SET GLOBAL max_prepared_stmt_count = 0")
-        world.predecessor = 2
+        world.go_by("insert")
         plan = world.plan(orders=orders(7, 3))
-        assert world.participant(plan).prepare(plan, world.fence())["path"] == "insert"
+        with pytest.raises(SinkAccessError, match=r"no prepared statements .* and no LOAD DATA LOCAL") as refused:
+            world.participant(plan).prepare(plan, world.fence())
+        assert "max_prepared_stmt_count = 16382" in refused.value.remedy
 
 
 def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[..., Any], tmp_path: Path) -> None:
@@ -236,22 +244,19 @@ def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[
         plan = world.plan(orders=pa.table({"v": [b"x" * (1 << 20)]}))
         with pytest.raises(SinkAccessError, match="max_allowed_packet"):
             world.participant(plan).prepare(plan, world.fence())
-        for way in ("bulk", "load", "insert"):
-            world.go_by(way)
-            world.deliver(world.plan(orders=pa.table({"v": [b"y" * 500_000] * 9})))
-        assert world.sql("SELECT COUNT(*), MIN(LENGTH(v)) FROM orders") == [(27, 500_000)]
+        world.go_by("insert")
+        world.deliver(world.plan(orders=pa.table({"v": [b"y" * 500_000] * 9})))
+        assert world.sql("SELECT COUNT(*), MIN(LENGTH(v)) FROM orders") == [(9, 500_000)]
 
         world.sql("ALTER TABLE orders ADD w LONGBLOB, ADD x LONGBLOB")
         wide = world.plan(orders=pa.table({c: [b"1", b"z" * 500_000, b"2"] for c in "vwx"}))
-        for way in ("bulk", "insert"):
-            world.go_by(way)
-            participant = world.participant(wide)
-            participant.prepare(wide, world.fence())
-            with pytest.raises(SinkAccessError, match="an INSERT of one row takes"):
-                participant.commit(wide, world.fence())
+        participant = world.participant(wide)
+        participant.prepare(wide, world.fence())
+        with pytest.raises(SinkAccessError, match="an INSERT of one row takes"):
+            participant.commit(wide, world.fence())
         world.extra = {}  # LOAD DATA takes the row between two packets
         proof = world.participant(wide).commit(wide, world.fence())
-        assert (proof.detail["path"], proof.counts) == ("bulk", {"orders": 3})
+        assert (proof.detail["path"], proof.counts) == ("insert", {"orders": 3})
         lengths = world.sql("SELECT LENGTH(v), LENGTH(w), LENGTH(x) FROM orders WHERE x IS NOT NULL ORDER BY v")
         assert lengths == [(1, 1, 1), (1, 1, 1), (500_000, 500_000, 500_000)]
 

@@ -1,4 +1,4 @@
-"""Every value arrives as it was: by LOAD DATA LOCAL and by INSERT on both servers, by the bulk protocol on MariaDB."""
+"""Every value arrives as it was: by LOAD DATA LOCAL, and by INSERT on both servers."""
 
 from __future__ import annotations
 
@@ -303,3 +303,28 @@ def test_wide_rows_go_in_pieces(any_mysql_database: Database, tmp_path: Path, wa
     bodies = [chr(97 + i % 26) * (200_000 + i) for i in range(100)]
     deliver(world, way, pa.table({"id": pa.array(range(100), pa.int32()), "body": bodies}))
     assert [row[0] for row in world.sql("SELECT body FROM orders ORDER BY id")] == bodies
+
+
+@pytest.mark.parametrize("strategy", ["local", "upsert"])
+def test_segments_of_one_delivery_may_have_other_types_for_the_same_columns(
+    any_mysql_database: Database, tmp_path: Path, way: str, strategy: str
+) -> None:
+    """A job that has changed since: the server keeps the types of a prepared statement, and must be told."""
+    world = make_world(any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, v DOUBLE, version BIGINT")
+    world.go_by(way)
+    if strategy == "upsert":
+        world.use("upsert", key_columns=("id",), version_column="version")
+    kinds = [
+        (pa.int8(), [1, 2], pa.float64(), [0.5, 1e300]),
+        (pa.int64(), [2**40, -(2**40)], pa.int32(), [7, -7]),
+        (pa.int16(), [300, -300], pa.float32(), [2.5, -2.5]),
+        (pa.int8(), [3, 4], pa.int8(), [5, None]),
+    ]
+    segments = [
+        world.segment(number, {"orders": pa.table({"id": pa.array(ids, first), "v": pa.array(values, second)})})
+        for number, (first, ids, second, values) in enumerate(kinds, 1)
+    ]
+    plan = world.plan_of(len(segments), *segments)
+    world.deliver(plan)
+    expected = [row for _, ids, _, values in kinds for row in zip(ids, values, strict=True)]
+    assert world.sql("SELECT id, v FROM orders ORDER BY id") == sorted(expected)

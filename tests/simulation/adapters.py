@@ -90,7 +90,7 @@ class NoThread:
 class ModelLoader:
     """See `airflow_ft.sinks.mysql.load.Loader`."""
 
-    def __init__(self, session: Any, limits: Any, *, use_insert: bool) -> None:
+    def __init__(self, session: Any, limits: Any, way: Any) -> None:
         self._session = session
 
     def send(self, reader: Any, target: Any) -> int:
@@ -105,8 +105,8 @@ class ModelLoader:
 class ModelUpserter(ModelLoader):
     """See `airflow_ft.sinks.mysql.upsert.Upserter`: an item is the row of its number, and carries the checkpoint's."""
 
-    def __init__(self, session: Any, limits: Any, sinks: Any, number: int) -> None:
-        super().__init__(session, limits, use_insert=True)
+    def __init__(self, session: Any, limits: Any, way: Any, sinks: Any, number: int) -> None:
+        super().__init__(session, limits, way)
 
 
 class OneByOne(Executor):
@@ -193,6 +193,7 @@ def product_over_models() -> Iterator[Running]:
         "RecordEncoder": ModelEncoder,
         "ThreadPoolExecutor": OneByOne,
         "longest_transaction": lambda _: 900_000,
+        "bounded": lambda call, _: call(),
         "client_settings": lambda settings: {"conn_id": settings.conn_id},
         "KafkaAdminClient": lambda conn_id, **_: RUNNING.admin(conn_id),
     }

@@ -48,8 +48,8 @@ def marker_after_xa_commit(change: Change) -> None:
 def branches_committed_before_the_decision(change: Change) -> None:
     hold = XaParticipant._hold
 
-    def and_commit(self: XaParticipant, plan: Any, fence: Fence, slices: Any, **named: Any) -> None:
-        hold(self, plan, fence, slices, **named)
+    def and_commit(self: XaParticipant, plan: Any, fence: Fence, slices: Any, way: Any) -> None:
+        hold(self, plan, fence, slices, way)
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
             for xid in recover(session).of(owner_of(ledger, fence.installation)):
@@ -108,8 +108,8 @@ def tombstone_of_the_whole_alone(change: Change) -> None:
 
 @defect(PARALLEL, "I2 I6")
 def whole_marker_before_all_branches_stand(change: Change) -> None:
-    def none_missing(self: BranchedParticipant, plan: Any, fence: Fence, missing: Any, **named: Any) -> None:
-        deliver(self, plan, fence, missing[:1], **named)
+    def none_missing(self: BranchedParticipant, plan: Any, fence: Fence, missing: Any, way: Any) -> None:
+        deliver(self, plan, fence, missing[:1], way)
 
     def whatever(self: BranchedParticipant, session: Any, plan: Any, fence: Fence, expected: Any, detail: Any) -> Any:
         standing = self._standing_branches(session, self._ledger(plan.pipeline), plan, fence)

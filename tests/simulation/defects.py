@@ -254,7 +254,7 @@ def followers_commit_before_the_decision(change: Change) -> None:
         checkpoint = self._store.checkpoint(self._pipeline, number)
         if checkpoint.state is S.PREPARED:
             for name in [p.name for p in checkpoint.plan.participants if p.name != checkpoint.plan.commit_point]:
-                attempt = self._store.begin_attempt(self._pipeline, self._epoch, number, name)
+                attempt = self._store.begin_attempt(self._pipeline, self.epoch, number, name)
                 with self._open(checkpoint.plan, name) as sink:
                     sink.commit(checkpoint.plan, self._fence(attempt), checkpoint.votes[name])
         return commit(self, number, participant)

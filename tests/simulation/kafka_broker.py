@@ -269,6 +269,9 @@ class ModelClients(KafkaClients):
     ) -> Any:
         return ModelProducer(self._cluster, transactional_id, (strategy or {}).get("stats_cb"))
 
+    def make_ready(self, transactional_id: str, limits: Mapping[str, Any]) -> None:
+        pass  # a producer that is not initialised is nothing to the brokers
+
     def consumer(self, group: str, isolation: str = "read_committed") -> Any:
         return ModelConsumer(self._cluster, group, stable=isolation == "read_committed")
 

@@ -255,7 +255,9 @@ class MySqlServer:
                 connection.names.add(args[0])
             return 0, [(0 if taken else 1,)]
         if text.startswith("SELECT IS_USED_LOCK"):
-            return 0, [(next((c.id for c in self.connections.values() if args[0] in c.names), None),)]
+            return 0, [tuple(next((c.id for c in self.connections.values() if n in c.names), None) for n in args)]
+        if text.startswith("SELECT 1 FROM information_schema.PROCESSLIST"):
+            return 0, [(1,)] if args[0] in self.connections else []
         if text.startswith("KILL CONNECTION "):
             victim = self.connections.get(int(text.rsplit(" ", 1)[1]))
             if victim is None:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 class ModelSession:
     """See `airflow_ft.sinks.mysql.session.Session`."""
 
-    can_bulk = False
+    can_prepare = True
     can_load_local = True
     max_allowed_packet = 1 << 24
     variables: Mapping[str, str] = {}
@@ -58,6 +58,9 @@ class ModelSession:
     def row(self, text: str, args: Iterable[Any] | None = None) -> tuple[Any, ...] | None:
         found = self.rows(text, args)
         return found[0] if found else None
+
+    def forget_statements(self) -> None:
+        pass
 
     def begin(self) -> None:
         self._ask("BEGIN", lambda: self._server.begin(self._connection))

@@ -13,14 +13,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from airflow_ft.core.model import Checkpoint, CheckpointState, Lease
 from airflow_ft.core.ports import Store
 from tools.servers import processes
 
 S = CheckpointState
-DRIVER = b"org.apache.spark.deploy.SparkSubmit"
+DRIVER = "org.apache.spark.deploy.SparkSubmit"
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class DriverKiller:
         number = triggered[-1].number
         for lease, pid in _workers(self._store, self._pipeline, "stage"):
             for child in processes.tree(pid):
-                if DRIVER not in _command_line(child):
+                if DRIVER not in processes.command_line(child):
                     continue
                 time.sleep(self._pauses.uniform(0.05, 0.6))  # somewhere in the batch
                 before = self._store.checkpoint(self._pipeline, number).state
@@ -123,13 +122,6 @@ def _workers(store: Store, pipeline: str, step: str) -> Iterator[tuple[Lease, in
 
 def _step(lease: Lease) -> str:
     return f"{lease.task.rpartition('/')[2]}, try {lease.try_number}"
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
 
 
 def _kill(pid: int) -> None:

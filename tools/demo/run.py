@@ -95,7 +95,7 @@ class Demo:
         """What MariaDB executes to load rows at this moment, "" if nothing."""
         found = self.mariadb.sql(
             "SELECT SUBSTRING_INDEX(info, ' ', 3) FROM information_schema.processlist"
-            " WHERE user = %s AND command = 'Bulk_execute' AND info LIKE 'INSERT INTO%%'",
+            " WHERE user = %s AND command = 'Execute' AND info LIKE 'INSERT INTO%%'",
             args=[USER],
         )
         return str(found[0][0]) if found else ""

@@ -171,6 +171,15 @@ def send(pids: Sequence[int], number: signal.Signals) -> None:
             continue
 
 
+def command_line(pid: int) -> str:
+    """The command line or title of a process; '' when there is none."""
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return text.rstrip(b"\0 ").replace(b"\0", b" ").decode(errors="replace")
+
+
 def await_end(pids: Sequence[int], seconds: float) -> bool:
     """Wait until none of the processes exists any more; False if that took longer than `seconds`."""
     deadline = time.monotonic() + seconds

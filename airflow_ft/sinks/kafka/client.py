@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,7 +21,30 @@ from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavaila
 from airflow_ft.core.ports import ConnectionInfo
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 C = TypeVar("C", bound=Producer | Consumer | AdminClient)
+
+
+def bounded(call: Callable[[], T], seconds: float) -> T:
+    """The call's result; TimeoutError when it has not come in time: then it goes on in a thread, perhaps for ever.
+
+    For calls of librdkafka that may not return.
+    """
+    return beside(call).result(seconds)
+
+
+def beside(call: Callable[[], T]) -> Future[T]:
+    """The call's result to come, from a thread that a process which ends does not wait for."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="airflow-ft-kafka-call", daemon=True).start()
+    return done
 
 
 class _Quietly(logging.LoggerAdapter[logging.Logger]):
@@ -186,6 +210,7 @@ class KafkaClients:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self.settings = settings
+        self._ready: dict[str, tuple[Mapping[str, Any], Future[Producer]]] = {}  # by transactional id
         self._access_error: KafkaError | None = None
         self._admin: AdminClient | None = None
         self._lock = threading.Lock()
@@ -207,8 +232,18 @@ class KafkaClients:
 
         `limits` are defaults that depend on the topics; `strategy` are settings that go before the connection's.
         """
+        made_for, ready = self._ready.pop(transactional_id, (None, None))
+        if ready is not None and made_for is not None and not strategy and limits.items() <= made_for.items():
+            return ready.result()
+        return self._new_producer(transactional_id, limits, strategy or {})
+
+    def make_ready(self, transactional_id: str, limits: Mapping[str, Any]) -> None:
+        """Makes, and connects, the next producer of an id beside what else is done. Only init makes it an owner."""
+        self._ready[transactional_id] = limits, beside(lambda: self._new_producer(transactional_id, limits, {}))
+
+    def _new_producer(self, transactional_id: str, limits: Mapping[str, Any], strategy: Mapping[str, Any]) -> Producer:
         forced = {
-            **(strategy or {}),
+            **strategy,
             "transactional.id": transactional_id,
             "enable.idempotence": True,
             "acks": "all",  # an acknowledged record must survive the leader
@@ -258,6 +293,14 @@ class KafkaClients:
             if self._admin is None:
                 self._admin = self._make(AdminClient, {})
             return self._admin
+
+    def renew_admin(self) -> None:
+        """The next call of `admin` makes a new one, for this one's metadata name no leader, or an old one.
+
+        ListOffsets of librdkafka 2.16.0 goes by what it has cached, and fails for minutes after a leader has changed.
+        """
+        with self._lock:
+            self._admin = None
 
     def _make(self, kind: Callable[..., C], own: Mapping[str, Any]) -> C:
         # Librdkafka's default back-offs cost half a second in init_transactions and a tenth in reading a token.

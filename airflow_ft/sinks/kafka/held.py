@@ -57,10 +57,8 @@ class HeldParticipant(KafkaParticipant):
         hold = holding(self._clients, self._coordinator, self._sinks.values())
         if self._waits(plan, fence):
             notes = self._check_rows(plan, describe(self._clients, self._topics))
-            return {
-                **notes,
-                "deferred": f"number {self._plan.predecessor} is not delivered yet: sent after the decision",
-            }
+            predecessor = plan.participant(self._plan.name).predecessor
+            return {**notes, "deferred": f"number {predecessor} is not delivered yet: sent after the decision"}
         notes = dict(super().prepare(plan, fence))
         held: dict[str, Any] = {}
         try:
@@ -185,8 +183,9 @@ class HeldParticipant(KafkaParticipant):
 
         Tokens only grow, so what stands there counts even while a transaction is open that will change it.
         """
+        predecessor = plan.participant(self._plan.name).predecessor
         tokens = [slot.last_committed(fence) for slot in self._tokens.slots(plan.pipeline)]
-        return any(token is not None and token.number < self._plan.predecessor for token in tokens)
+        return any(token is not None and token.number < predecessor for token in tokens)
 
 
 def holding(

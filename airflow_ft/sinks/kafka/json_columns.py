@@ -25,6 +25,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_ft.sinks.arrow import scalar
+
 _SPECIAL = r'["\\\x00-\x1f]'
 _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _ESCAPES = [("\\", "\\\\"), ('"', '\\"')] + [
@@ -69,13 +71,13 @@ def objects(names: list[str], columns: list[pa.Array], rows: int) -> pa.Array:
     parts: list[Any] = []
     lead = "{"
     for name, column in zip(names, columns, strict=True):
-        parts.append(pa.scalar(lead + _quoted_key(name), pa.large_string()))
+        parts.append(scalar(lead + _quoted_key(name), pa.large_string()))
         parts.append(encode(column))
         lead = ","
     if not parts:
-        return pa.repeat(pa.scalar("{}", pa.large_string()), rows)
-    parts.append(pa.scalar("}", pa.large_string()))
-    return pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string()))
+        return pa.repeat(scalar("{}", pa.large_string()), rows)
+    parts.append(scalar("}", pa.large_string()))
+    return pc.binary_join_element_wise(*parts, scalar("", pa.large_string()))
 
 
 def encode(column: pa.Array) -> pa.Array:
@@ -84,7 +86,7 @@ def encode(column: pa.Array) -> pa.Array:
     Raises:
         NotJsonError: NaN, infinity, or text that is not UTF-8.
     """
-    return pc.fill_null(_encode(column), pa.scalar("null", pa.large_string()))
+    return pc.fill_null(_encode(column), scalar("null", pa.large_string()))
 
 
 def _encode(column: pa.Array) -> pa.Array:
@@ -127,7 +129,7 @@ def _encode_nested(column: pa.Array) -> pa.Array:
         offsets, keys, items = column.offsets, column.keys, column.items
         # `keys` and `items` are whole children, whatever slice the column is: its offsets point into them.
         text = _quoted(_escaped(keys)) if _is_string(kind.key_type) else _quoted(_text(keys))
-        values = pc.binary_join_element_wise(text, encode(items), pa.scalar(":", pa.large_string()))
+        values = pc.binary_join_element_wise(text, encode(items), scalar(":", pa.large_string()))
         return _joined(column, offsets, values, "{", "}")
     if types.is_list(kind) or types.is_large_list(kind):
         return _joined(column, column.offsets, encode(column.values), "[", "]")
@@ -136,14 +138,14 @@ def _encode_nested(column: pa.Array) -> pa.Array:
 
 def _joined(column: pa.Array, offsets: pa.Array, values: pa.Array, before: str, after: str) -> pa.Array:
     lists = pa.LargeListArray.from_arrays(pc.cast(offsets, pa.int64()), values)
-    text = pc.binary_join(lists, pa.scalar(",", pa.large_string()))
+    text = pc.binary_join(lists, scalar(",", pa.large_string()))
     return _masked(_wrapped(text, before, after), column)
 
 
 def _masked(text: pa.Array, column: pa.Array) -> pa.Array:
     if column.null_count == 0:
         return text
-    return pc.if_else(column.is_valid(), text, pa.scalar(None, pa.large_string()))
+    return pc.if_else(column.is_valid(), text, scalar(None, pa.large_string()))
 
 
 def _is_string(kind: pa.DataType) -> bool:
@@ -167,11 +169,11 @@ def _quoted(text: pa.Array) -> pa.Array:
 
 def _wrapped(text: pa.Array, before: str, after: str) -> pa.Array:
     large = pa.large_string()
-    return pc.binary_join_element_wise(pa.scalar(before, large), text, pa.scalar(after, large), pa.scalar("", large))
+    return pc.binary_join_element_wise(scalar(before, large), text, scalar(after, large), scalar("", large))
 
 
 def _quoted_key(name: str) -> str:
-    return str(_quoted(_escaped(pa.array([name], pa.large_string())))[0].as_py()) + ":"
+    return str(_quoted(_escaped(pa.repeat(scalar(name, pa.large_string()), 1)))[0].as_py()) + ":"
 
 
 def _escaped(column: pa.Array) -> pa.Array:
@@ -202,8 +204,8 @@ def _decimal_text(column: pa.Array) -> pa.Array:
     negative = pc.starts_with(digits, "-")
     digits = pc.utf8_lpad(pc.utf8_ltrim(digits, "-"), scale + 1, "0")
     large = pa.large_string()
-    sign = pc.if_else(negative, pa.scalar("-", large), pa.scalar("", large))
-    point, nothing = pa.scalar(".", large), pa.scalar("", large)
+    sign = pc.if_else(negative, scalar("-", large), scalar("", large))
+    point, nothing = scalar(".", large), scalar("", large)
     front, back = pc.utf8_slice_codeunits(digits, 0, -scale), pc.utf8_slice_codeunits(digits, -scale)
     return pc.binary_join_element_wise(sign, front, point, back, nothing)
 

@@ -66,6 +66,7 @@ class KafkaParticipant:
             name: KafkaSink.from_settings(plan.name, plan.strategy, settings) for name, settings in plan.sinks.items()
         }
         self._content = PlanContent(plan.name, self._sinks, wal)
+        self._known_limits: Mapping[str, Any] | None = None
         self._tokens = Tokens(plan, clients, max((sink.slots for sink in self._sinks.values()), default=1))
 
     # --- the protocol --------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ class KafkaParticipant:
         self._tokens.seed(fence, number, foreign=foreign)
 
     def close(self) -> None:
-        """Closes what reads tokens; producers live only within a call."""
+        """Closes all clients."""
         self._tokens.close()
 
     # --- delivery ------------------------------------------------------------------------------------------------
@@ -274,14 +275,19 @@ class KafkaParticipant:
             limits[name] = found
         return limits
 
-    def _limits(self) -> dict[str, Any]:
-        return client_limits(self._clients, self._require_topics(describe(self._clients, self._topics), {}))
+    def _limits(self) -> Mapping[str, Any]:
+        """What the topics demand of a producer, as they were seen last: the brokers judge each batch."""
+        if self._known_limits is None:
+            topics = self._require_topics(describe(self._clients, self._topics), {})
+            self._known_limits = client_limits(self._clients, topics)
+        return self._known_limits
 
     def _check_rows(self, plan: Plan, topics: Mapping[str, TopicLimits | None]) -> dict[str, Any]:
         """Whether the topics would take every row; returns notes for people."""
         notes: dict[str, Any] = {}
         limits = self._require_topics(topics, notes)
-        message_max_bytes = client_limits(self._clients, limits)["message.max.bytes"]
+        self._known_limits = client_limits(self._clients, limits)
+        message_max_bytes = self._known_limits["message.max.bytes"]
         for rows, _ in self._content.rows(plan):
             try:
                 check_rows(rows, limits[rows.sink.topic], message_max_bytes)

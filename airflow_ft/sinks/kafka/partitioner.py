@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from airflow_ft.sinks.arrow import booleans, numbers, offsets
+
 _SEED, _M, _R = 0x9747B28C, 0x5BD1E995, 24
 _SHORT = 64  # bytes: longer keys are rare, and each step of the loop below goes over four bytes of all keys
 _RUN = 1_000  # records without a key that stay together
@@ -33,11 +35,11 @@ class Places:
         if column.type != pa.large_binary():
             raise TypeError(f"large_binary is needed, this is {column.type}")
         self.column = column
-        _, offsets, data = column.buffers()
-        ends: Integers = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+        data = column.buffers()[2]
+        ends: Integers = offsets(column)
         self.starts = ends[:-1]
         self.lengths: Integers = np.diff(ends)
-        self.is_null: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+        self.is_null: npt.NDArray[np.bool_] = booleans(column.is_null())
         # An empty text is no null: it needs an address, be it of nothing.
         has_bytes = data is not None and data.size > 0
         self._nothing = np.zeros(1, np.uint8)
@@ -66,7 +68,7 @@ class Partitioner:
         """One partition for each row: the given one, where it is not -1; else by the key, or anywhere without one."""
         chosen: Integers = np.full(rows, -1, np.int64)
         if given is not None:
-            chosen[:] = given.to_numpy(zero_copy_only=False)
+            chosen[:] = numbers(given)
         open_rows = np.flatnonzero(chosen == -1)
         if keys is not None and len(open_rows):
             keyed = open_rows[~keys.is_null[open_rows]]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.core.errors import DeclinedError
+from airflow_ft.sinks.arrow import offsets, scalar
 from airflow_ft.sinks.kafka import json_columns
 from airflow_ft.sinks.kafka.spec import KafkaSink
 
@@ -248,8 +250,12 @@ def _binary(column: pa.Array) -> pa.Array:
 
 
 def _listed(column: pa.Array) -> list[bytes | None]:
-    result: list[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
-    return result
+    """The values of a large_binary column."""
+    ends = offsets(column).tolist()
+    data = column.buffers()[2]
+    whole = data.slice(ends[0], ends[-1] - ends[0]).to_pybytes() if data is not None else b""
+    found = [whole[start - ends[0] : stop - ends[0]] for start, stop in pairwise(ends)]
+    return [value if valid else None for value, valid in zip(found, column.is_valid().to_pylist(), strict=True)]
 
 
 def _struct_fields(entries: pa.StructArray) -> tuple[pa.Array, pa.Array]:
@@ -260,7 +266,7 @@ def _struct_fields(entries: pa.StructArray) -> tuple[pa.Array, pa.Array]:
 
 
 def _integers(column: pa.Array, null: int) -> pa.Array:
-    return pc.fill_null(pc.cast(column, pa.int64()), null)
+    return pc.fill_null(pc.cast(column, pa.int64()), scalar(null, pa.int64()))
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 STABLE, LAST_COMMITTED = "read_committed", "read_uncommitted"
 _BEGINNINGS = 6  # a producer that is fenced while epoch and attempt are still mine begins again, but not for ever
+_REGULAR = 3  # transactions, after which another one is expected
 _GLANCE_SECONDS = 1.0  # a commit that is alive is through within milliseconds
 
 
@@ -38,6 +39,8 @@ class Slot:
         self.index = index
         self.group = f"airflow_ft.{pipeline}.{clients.conn_id}.{index}"
         self._readers: dict[str, Any] = {}
+        self._transactions = 0
+        self._demands: dict[str, Any] = {}  # of all transactions, on their producers
 
     def read_token(self, fence: Fence | None = None, patience: float | None = None) -> Token | None:
         """The last committed token; None when there is none. A pending one is waited for.
@@ -129,7 +132,10 @@ class Slot:
             transaction: Transaction | None = None
             try:
                 transaction = Transaction(self._clients, self, limits, hold)
-                return work(transaction)
+                done = work(transaction)
+                if hold is None:
+                    self._expect_another(limits)
+                return done
             except ProducerLostError as failure:
                 lost = failure
                 _forget_frames(failure)
@@ -148,6 +154,13 @@ class Slot:
                 participant=self._clients.conn_id,
             ) from lost
         raise self._clients.error(lost.error, f"transactional id {self.group!r}: {lost.doing}") from lost
+
+    def _expect_another(self, limits: Mapping[str, Any]) -> None:
+        """Where transactions follow each other, the next one shall not wait for connections to the brokers."""
+        self._transactions += 1
+        self._demands.update(limits)
+        if self._transactions >= _REGULAR:
+            self._clients.make_ready(self.group, dict(self._demands))
 
     def close(self) -> None:
         """Closes the readers of the token."""

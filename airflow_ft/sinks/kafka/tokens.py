@@ -35,14 +35,14 @@ class Tokens:
         return [self._slot(pipeline, index) for index in range(self._count)]
 
     def close(self) -> None:
-        """Closes what reads tokens; producers live only within a call."""
+        """Closes what reads and writes tokens."""
         for slot in self._slots.values():
             slot.close()
         self._slots.clear()
 
     def expectation(self, slot: Slot, plan: Plan, ballot: Ballot | None = None) -> Expectation:
         """What the plan expects of the slot's token; `ballot` says which one the vote was cast upon."""
-        mine = self._participant
+        mine = plan.participant(self._participant.name)
         return Expectation(plan.pipeline, mine.name, slot.group, plan.number, plan.digest, mine.predecessor, ballot)
 
     # --- what the sink remembers ---------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class Tokens:
 
     def _present_token(self, slot: Slot, plan: Plan, fence: Fence) -> Token | None:
         """The slot's token, or the one it begins with where its absence is no loss: nothing delivered yet, new slot."""
-        token, predecessor = slot.read_token(fence), self._participant.predecessor
+        token, predecessor = slot.read_token(fence), plan.participant(self._participant.name).predecessor
         if token is not None:
             check_owner(token, fence, self._participant.name, slot.group, plan.number)
         elif predecessor == 0:

@@ -174,6 +174,7 @@ def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[st
     Raises:
         SinkUnavailableError: an open transaction of another producer before these records, or brokers that are slow.
     """
+    deadline, pause = time.monotonic() + clients.timeout, 0.002
     if ends is None:
         described = describe(clients, topics)
         everything = [
@@ -182,9 +183,13 @@ def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[st
             for partition in range(limits.partitions if limits else 0)
         ]
         waiting = _end_offsets(clients, everything, IsolationLevel.READ_UNCOMMITTED)
+        while len(waiting) < len(everything):
+            if time.monotonic() > deadline:
+                raise clients.error(KafkaError(KafkaError._TIMED_OUT), "waiting for the leaders of all partitions")
+            time.sleep(0.1)
+            waiting = _end_offsets(clients, everything, IsolationLevel.READ_UNCOMMITTED)
     else:
         waiting = {(topic, p): end.last + 1 for topic, by in ends.items() for p, end in by.items()}
-    deadline, pause = time.monotonic() + clients.timeout, 0.002
     while waiting:
         stable = _end_offsets(clients, _partitions(waiting), IsolationLevel.READ_COMMITTED)
         waiting = {place: end for place, end in waiting.items() if stable.get(place, -1) < end}
@@ -237,7 +242,9 @@ def _end_offsets(
             error = failure.args[0]
             if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
                 found[(place.topic, place.partition)] = 0  # a topic that was deleted since is as short as can be
-            elif error.code() not in _PASSING:
+            elif error.code() in _PASSING:
+                clients.renew_admin()
+            else:
                 raise clients.error(error, f"reading the end of {place.topic}[{place.partition}]") from failure
     return found
 
@@ -245,6 +252,7 @@ def _end_offsets(
 # A partition without a leader for a moment: its offset is simply not known yet.
 _PASSING = frozenset(
     {
+        KafkaError._NOENT,  # librdkafka: its metadata name no leader
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.OFFSET_NOT_AVAILABLE,

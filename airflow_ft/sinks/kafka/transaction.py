@@ -20,11 +20,12 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from airflow_ft.sinks.kafka.batches import open_batches
-from airflow_ft.sinks.kafka.client import KafkaClients
+from airflow_ft.sinks.kafka.client import KafkaClients, bounded
 from airflow_ft.sinks.kafka.records import RecordColumns, Records
 from airflow_ft.sinks.kafka.token import PartitionEnd, Token
 
 _REASON_SECONDS = 2.0  # librdkafka says 'fatal' a moment before it says why
+_GRACE_SECONDS = 1.0
 _ABORT_SECONDS = 5.0  # politeness to readers only: the next init aborts what stays open (I5)
 
 
@@ -109,7 +110,7 @@ class _Statistics:
 
 
 def _keep_for_ever(producer: Producer) -> None:
-    """Keeps a producer with a fatal error until the process ends, and from being destroyed even then.
+    """Keeps a producer with a fatal error, or in a call, until the process ends, and from being destroyed even then.
 
     Librdkafka 2.16.0 corrupts its heap now and then when it destroys one (SIGABRT or SIGSEGV; see docs/findings.md).
     Such a producer was fenced, so its process does not live long.
@@ -174,6 +175,7 @@ class Transaction:
         self._batches = open_batches(self._producer, clients.settings, clients.timeout)
         self._open = False
         self._is_fatal = False
+        self._is_stuck = False
         try:
             self._until_done("initialising the transactional id", self._producer.init_transactions)
         except ProducerLostError:
@@ -233,11 +235,18 @@ class Transaction:
     def write(self, token: Token) -> None:
         """Writes the token: from now on nothing more is sent in this transaction."""
         position = TopicPartition(self._clients.settings.token_topic, 0, token.number, metadata=token.metadata())
-        group = self._slot.group_metadata()
-        self._until_done(
-            "writing the token",
-            lambda timeout: self._producer.send_offsets_to_transaction([position], group, timeout),
-        )
+        group, producer, doing = self._slot.group_metadata(), self._producer, "writing the token"
+
+        def send(timeout: float) -> None:
+            # Librdkafka 2.16.0 forgets the time-out while the group's coordinator is away (its issue 5456).
+            call = partial(producer.send_offsets_to_transaction, [position], group, timeout)
+            try:
+                bounded(call, timeout + _GRACE_SECONDS)
+            except TimeoutError:
+                self._is_stuck = True
+                raise ProducerLostError(KafkaError(KafkaError._TIMED_OUT), doing) from None
+
+        self._until_done(doing, send)
 
     def commit(self, token: Token) -> None:
         """Writes the token and commits: rows and token become visible together, or neither.
@@ -265,12 +274,12 @@ class Transaction:
 
     def discard(self) -> None:
         """Throws the producer away; an open transaction is aborted if the brokers answer soon."""
-        if self._open:
+        if self._open and not self._is_stuck:
             self._open = False
             # Whatever goes wrong here, the id's next init aborts the transaction, or the coordinator's time-out does.
             with suppress(ProducerLostError, BufferError), self._failures("aborting"):
                 self._producer.abort_transaction(_ABORT_SECONDS)
-        if self._is_fatal:
+        if self._is_fatal or self._is_stuck:
             _keep_for_ever(self._producer)
         elif self._batches is not None:
             self._batches.close()

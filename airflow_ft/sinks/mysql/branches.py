@@ -19,7 +19,8 @@ from airflow_ft.core.model import Fence, Outcome, Plan, Proof
 from airflow_ft.core.ports import WalReader
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger, Marker
-from airflow_ft.sinks.mysql.server import LoadLocalRefused, ServerParticipant
+from airflow_ft.sinks.mysql.load import AnotherWay, Way
+from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.settlement import check_marker, settled
 from airflow_ft.sinks.mysql.slices import Slice, divide, labels
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_GRAVEST = (FencedError, HaltError, DeclinedError, LoadLocalRefused)
+_GRAVEST = (FencedError, HaltError, DeclinedError, AnotherWay)
 
 
 def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
@@ -72,22 +73,21 @@ class BranchedParticipant(ServerParticipant):
         part: Slice,
         targets: Mapping[str, Target],
         detail: Mapping[str, Any],
-        *,
-        use_insert: bool,
+        way: Way,
     ) -> dict[str, int]:
         """The rows of a branch whose marker is in, then what the server counted into that marker."""
         counts = dict.fromkeys(part.rows, 0)
         for reader in part.readers(self._opened(plan)):
-            for name, rows in self._send(session, plan, reader, targets, use_insert=use_insert).items():
+            for name, rows in self._send(session, plan, reader, targets, way).items():
                 counts[name] += rows
         if ledger.fill_marker(session, plan.number, counts, detail, part.label) != 1:
             raise SinkUnavailableError("the marker of this very transaction is not to be found.")
         return counts
 
-    def _detail(self, session: Session, fence: Fence, *, use_insert: bool) -> dict[str, Any]:
+    def _detail(self, session: Session, fence: Fence, way: Way) -> dict[str, Any]:
         return {
             "connection": session.id,
-            "path": self._path(session, use_insert=use_insert),
+            "path": self._path(session, way),
             "attempt": fence.attempt,
             "branches": self._width,
         }
@@ -101,15 +101,14 @@ class BranchedParticipant(ServerParticipant):
             check_marker(marker, plan, fence.installation)
         return found
 
-    def _deliver_branches(self, plan: Plan, fence: Fence, missing: Sequence[Slice], *, use_insert: bool) -> None:
+    def _deliver_branches(self, plan: Plan, fence: Fence, missing: Sequence[Slice], way: Way) -> None:
         """Delivers these branches side by side; the head must name this object's nonce."""
         with closing(self._open()) as session:
             targets = self._targets(session)
-            use_insert = use_insert or not session.can_load_local
-        side_by_side([self._one_branch(plan, fence, part, targets, use_insert) for part in missing])
+        side_by_side([self._one_branch(plan, fence, part, targets, way) for part in missing])
 
     def _one_branch(
-        self, plan: Plan, fence: Fence, part: Slice, targets: Mapping[str, Target], use_insert: bool
+        self, plan: Plan, fence: Fence, part: Slice, targets: Mapping[str, Target], way: Way
     ) -> Callable[[], None]:
         ledger = self._ledger(plan.pipeline)
 
@@ -118,10 +117,10 @@ class BranchedParticipant(ServerParticipant):
                 hold_lock(session, ledger, fence, self._nonce, part.label)
                 session.begin()
                 guarded_head(session, ledger, fence, self._nonce, shared=True)
-                detail = self._detail(session, fence, use_insert=use_insert)
+                detail = self._detail(session, fence, way)
                 if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail, part.label):
                     return  # settled: what stands there is read by `_conclude`
-                self._fill(session, ledger, plan, part, targets, detail, use_insert=use_insert)
+                self._fill(session, ledger, plan, part, targets, detail, way)
                 self._end(session)
 
         return deliver

@@ -1,4 +1,4 @@
-"""Arrow columns as exact text for the server: fields of LOAD DATA, or literals of INSERT. No Python loop over rows.
+"""Arrow columns as exact text for the server: fields of LOAD DATA, or literals of SQL. No Python loop over rows.
 
 Integers and decimals as digits; floats as the shortest text that reads back as the same double (a 4-byte float first
 becomes the double of the same value); dates and times in ISO form, zoned timestamps as UTC, which the session's time
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_ft.sinks.arrow import scalar
 from airflow_ft.sinks.mysql.json_text import is_nested, to_json
 from airflow_ft.sinks.mysql.naming import quote
 
@@ -25,7 +26,7 @@ class Form(Enum):
     """How a column's text has to be read by the server."""
 
     PLAIN = "plain"  # digits, dates: no character that needs care
-    QUOTED = "quoted"  # like PLAIN, but an INSERT quotes it: decimals (else read as a double), dates, times
+    QUOTED = "quoted"  # like PLAIN, but a literal is quoted: decimals (else read as a double), dates, times
     TEXT = "text"  # any character
     HEX = "hex"  # bytes as hex digits
     BITS = "bits"  # an integer for a BIT column
@@ -112,24 +113,6 @@ def load_statement(table: str, columns: Sequence[TargetColumn]) -> str:
     return statement + (f" SET {', '.join(settings)}" if settings else "")
 
 
-def insert_statements(
-    table: str, batch: pa.RecordBatch, columns: Sequence[TargetColumn], size: int, suffix: str = ""
-) -> Iterator[tuple[bytes, int]]:
-    """Multi-row INSERT statements of at most `size` bytes (one row may exceed it), each with its number of rows."""
-    tuples = _wrap("(", _join(_literals(batch, columns), ",", null="NULL"), "),")
-    names = ", ".join(quote(column.name) for column in columns)
-    prefix = f"INSERT INTO {table} ({names}) VALUES ".encode()
-    ends = np.frombuffer(tuples.buffers()[1], np.int64, len(tuples) + 1, tuples.offset * 8)
-    data = _bytes(tuples)
-    ends = ends - ends[0]
-    start, tail = 0, suffix.encode()
-    while start < len(tuples):
-        room = ends[start] + max(0, size - len(prefix) - len(tail))
-        stop = max(start + 1, int(np.searchsorted(ends, room, side="right")) - 1)
-        yield prefix + bytes(data[ends[start] : ends[stop] - 1]) + tail, stop - start
-        start = stop
-
-
 def delete_statements(
     table: str, batch: pa.RecordBatch, keys: Sequence[TargetColumn], guard: str, rows: int = 500
 ) -> Iterator[tuple[bytes, int]]:
@@ -192,7 +175,7 @@ def _hex(array: pa.Array) -> pa.Array:
     text = pa.LargeStringArray.from_buffers(
         len(array), pa.py_buffer((offsets - offsets[0]) * 2), pa.py_buffer(_DIGITS[raw].reshape(-1))
     )
-    return pc.if_else(validity, text, pa.scalar(None, _LARGE)) if array.null_count else text
+    return pc.if_else(validity, text, scalar(None, _LARGE)) if array.null_count else text
 
 
 _DIGITS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8).reshape(256, 2)
@@ -218,12 +201,12 @@ def _replace(text: pa.Array, needed: str, pairs: Sequence[tuple[str, str]]) -> p
 
 
 def _empty() -> pa.Scalar:
-    return pa.scalar("", _LARGE)
+    return scalar("", _LARGE)
 
 
 def _join(parts: Sequence[pa.Array | pa.Scalar], separator: str, null: str = "") -> pa.Array:
     joined = pc.binary_join_element_wise(
-        *parts, pa.scalar(separator, _LARGE), null_handling="replace", null_replacement=null
+        *parts, scalar(separator, _LARGE), null_handling="replace", null_replacement=null
     )
     return joined
 
@@ -231,7 +214,7 @@ def _join(parts: Sequence[pa.Array | pa.Scalar], separator: str, null: str = "")
 def _wrap(before: str, text: pa.Array, after: str) -> pa.Array:
     """`before` + text + `after`; null stays null."""
     return pc.binary_join_element_wise(
-        pa.scalar(before, _LARGE), text, pa.scalar(after, _LARGE), _empty(), null_handling="emit_null"
+        scalar(before, _LARGE), text, scalar(after, _LARGE), _empty(), null_handling="emit_null"
     )
 
 

@@ -15,6 +15,7 @@ from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.inspection import _engines, _probe, check_privileges, check_server
 from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
+from airflow_ft.sinks.mysql.load import Way, path
 from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -77,18 +78,18 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
         exam.warn("durability", "; ".join(warnings), "set both to 1; it is allowed by allow_unsafe_durability.")
     elif warnings is not None:
         exam.ok("durability", "acknowledged commits survive a power cut, and the server takes writes")
-    if session.can_bulk:
-        exam.ok("local_infile", "is not needed: rows go by MariaDB's bulk protocol")
-    elif session.can_load_local:
+    way = exam.attempt("local_infile", lambda: path(session, Way()))
+    if way == "load":
         exam.ok("local_infile", "rows go by LOAD DATA LOCAL")
-    else:
+    elif way == "insert" and session.is_mariadb:
+        exam.ok("local_infile", "is not needed: rows go by INSERT, which costs MariaDB less")
+    elif way == "insert":
         where = "in the server" if session.local_infile_allowed else "in the connection's extra"
-        remedy = "SET PERSIST local_infile = ON" if not session.is_mariadb else "SET GLOBAL local_infile = ON"
         exam.warn(
             "local_infile",
-            f"LOAD DATA LOCAL is switched off {where}: rows go by multi-row INSERT, which is slower. Switched on, the"
-            " server reads them from one stream instead of parsing large statements; it is never sent another file",
-            f"{remedy}, and in the server's configuration."
+            f"LOAD DATA LOCAL is switched off {where}: rows go by INSERT, which takes a quarter longer"
+            " (docs/performance.md). Switched on, the server reads them from one stream; it is never sent another file",
+            "SET PERSIST local_infile = ON."
             if session.local_infile_allowed
             else 'take "local_infile": false out of the extra.',
         )

@@ -86,8 +86,8 @@ def code_of(error: BaseException) -> int:
 def meaning(error: BaseException) -> Meaning:
     """Sorts an error of a statement. What is not known is UNAVAILABLE: the rows stay, and it is tried again."""
     code = code_of(error)
-    if code in _LOST:
-        return Meaning.LOST
+    if code in _LOST or (code == -1 and isinstance(error, pymysql.err.InternalError)):
+        return Meaning.LOST  # the latter is PyMySQL's own: what came is not of the protocol
     if code in (LOCK_WAIT_TIMEOUT, DEADLOCK):
         return Meaning.BUSY
     # A trigger may SIGNAL any number; SQLSTATE 22 is data, 23 constraints, 45 raised by a user (PyMySQL 1.2 tells it).

@@ -30,6 +30,10 @@ from airflow_ft.sinks.mysql.session import Limits, Session
 log = logging.getLogger(__name__)
 
 _LEAVING = 0.2  # seconds that a closed connection may take to be gone, before it is taken for one that stands still
+_ROLLING_BACK = 5.0  # seconds that a killed connection is waited for; one with a prepared branch rolls nothing back
+DETACHING = 0.05
+"""Seconds between a connection's giving back of its user-level locks and the engine's letting go of what it prepared:
+some microseconds of work, but on busy cores the thread may have to wait for its turn."""
 
 
 def lock_name(ledger: Ledger, installation: str, rank: tuple[int, int], nonce: str, branch: str = WHOLE) -> str:
@@ -178,8 +182,13 @@ def older_sessions(
 
 def lock_holder(session: Session, name: str) -> int | None:
     """Which other connection holds that user-level lock at this moment; None: none does."""
-    row = session.row("SELECT IS_USED_LOCK(%s)", (name,))
-    return None if row is None or row[0] is None or int(row[0]) == session.id else int(row[0])
+    return lock_holders(session, [name])[0]
+
+
+def lock_holders(session: Session, names: Sequence[str]) -> list[int | None]:
+    """The same of several locks, by one statement."""
+    row = session.row(f"SELECT {', '.join(['IS_USED_LOCK(%s)'] * len(names))}", tuple(names)) or [None] * len(names)
+    return [None if holder is None or int(holder) == session.id else int(holder) for holder in row]
 
 
 def await_end(session: Session, lock: str, rank: tuple[int, int], seconds: float) -> None:
@@ -187,30 +196,45 @@ def await_end(session: Session, lock: str, rank: tuple[int, int], seconds: float
 
     For one that has prepared a branch of attempt `rank`, before anybody else ends that branch. MariaDB gives a branch
     away a moment before its storage engine lets go of it: XA COMMIT or XA ROLLBACK in that moment succeeds and does
-    nothing, and the branch keeps its locks, listed nowhere, until the server restarts (docs/findings.md).
+    nothing, and the branch keeps its locks, listed nowhere, until the server restarts (docs/findings.md). The lock is
+    given back before that moment, so a session that is seen to leave is waited for until it has left, and in any case
+    for DETACHING seconds more: nothing that can be asked shows when the engine has let go.
 
     Raises:
         SinkUnavailableError: it is still there after `seconds`.
     """
-    began = time.monotonic()
-    was_there = False
+    deadline = time.monotonic() + seconds
+    patient_until = time.monotonic() + _LEAVING
+    seen: int | None = None
     while (holder := lock_holder(session, lock)) is not None:
-        was_there = True
-        waited = time.monotonic() - began
-        if waited > seconds:
-            raise SinkUnavailableError(
-                f"connection {holder}, which has prepared a branch of attempt {rank}, does not end.",
-                remedy=f"see SHOW PROCESSLIST, and KILL {holder}; it is tried again.",
-            )
-        if waited > _LEAVING:
+        seen = holder
+        if time.monotonic() > deadline:
+            break
+        if time.monotonic() > patient_until:
             kill(session, holder, rank)
         time.sleep(0.01)
-    if was_there:
-        time.sleep(0.01)  # the lock is given back on the way out, not at its end
+    if holder is not None or (seen is not None and not _has_left(session, seen, deadline)):
+        raise SinkUnavailableError(
+            f"connection {seen}, which has prepared a branch of attempt {rank}, does not end.",
+            remedy=f"see SHOW PROCESSLIST, and KILL {seen}; it is tried again.",
+        )
+    time.sleep(DETACHING)
+
+
+def _has_left(session: Session, connection: int, deadline: float) -> bool:
+    """Waits until a connection is no longer listed."""
+    while session.row("SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = %s", (connection,)) is not None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def kill(session: Session, victim: int, rank: tuple[int, int]) -> bool:
-    """Ends a connection that was proven to be a session of `rank`; False when it could not be, or had ended."""
+    """Ends a connection that was proven to be a session of `rank`; False when it could not be, or had ended.
+
+    On MariaDB, returns when it has left (`await_end`), unless it has too much to roll back.
+    """
     try:
         session.run(f"KILL CONNECTION {victim}")
     except pymysql.err.MySQLError as error:
@@ -219,4 +243,7 @@ def kill(session: Session, victim: int, rank: tuple[int, int]) -> bool:
         log.warning("connection %d of attempt %s could not be killed: %s", victim, rank, describe(error))
         return False
     log.warning("killed connection %d of attempt %s, which stood in the way", victim, rank)
+    if session.is_mariadb:
+        _has_left(session, victim, time.monotonic() + _ROLLING_BACK)
+        time.sleep(DETACHING)
     return True

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.core.errors import DeclinedError
+from airflow_ft.sinks.arrow import scalar
 
 _CONTROL = {chr(code): json.dumps(chr(code))[1:-1] for code in (*range(0x20), 0x7F)}
 
@@ -51,7 +52,7 @@ def _is_list(kind: pa.DataType) -> bool:
 def to_json(array: pa.Array) -> pa.Array:
     """JSON text (large_string) of each value; null stays null. DeclinedError for NaN and infinity."""
     text = _encode(array)
-    return pc.if_else(pc.is_valid(array), text, pa.scalar(None, pa.large_string()))
+    return pc.if_else(pc.is_valid(array), text, scalar(None, pa.large_string()))
 
 
 def _encode(array: pa.Array) -> pa.Array:
@@ -69,17 +70,17 @@ def _encode(array: pa.Array) -> pa.Array:
         text = _list(array)
     else:
         text = _scalar(array)
-    return pc.if_else(pc.is_valid(array), text, pa.scalar("null", pa.large_string()))
+    return pc.if_else(pc.is_valid(array), text, scalar("null", pa.large_string()))
 
 
 def _constant(text: str, length: int) -> pa.Array:
-    return pa.repeat(pa.scalar(text, pa.large_string()), length)
+    return pa.repeat(scalar(text, pa.large_string()), length)
 
 
 def _wrap(before: str, middle: pa.Array, after: str) -> pa.Array:
     large = pa.large_string()
     return pc.binary_join_element_wise(
-        pa.scalar(before, large), middle, pa.scalar(after, large), pa.scalar("", large), null_handling="replace"
+        scalar(before, large), middle, scalar(after, large), scalar("", large), null_handling="replace"
     )
 
 
@@ -90,16 +91,16 @@ def _object(array: pa.Array) -> pa.Array:
     for index, child in enumerate(array.flatten()):  # `flatten` carries the struct's own nulls and offset down
         name = json.dumps(array.type.field(index).name, ensure_ascii=False)
         members.append(_wrap(f"{name}:", _encode(child), ""))
-    comma = pa.scalar(",", pa.large_string())
+    comma = scalar(",", pa.large_string())
     return _wrap("{", pc.binary_join_element_wise(*members, comma), "}")
 
 
 def _joined(lists: pa.Array, texts: pa.Array) -> pa.Array:
     """The texts of each list joined by commas; `lists` gives lengths, `texts` one text for each flattened value."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
-    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+    lengths = pc.fill_null(pc.list_value_length(lists).cast(pa.int64()), scalar(0, pa.int64()))
+    offsets = pa.concat_arrays([pa.repeat(scalar(0, pa.int64()), 1), pc.cumulative_sum(lengths)])
     grouped = pa.LargeListArray.from_arrays(offsets, texts)
-    return pc.binary_join(grouped, pa.scalar(",", pa.large_string()))
+    return pc.binary_join(grouped, scalar(",", pa.large_string()))
 
 
 def _list(array: pa.Array) -> pa.Array:
@@ -115,7 +116,7 @@ def _map(array: pa.Array) -> pa.Array:
     names = _scalar(keys)
     if not _is_text(keys.type):  # a key of JSON is always text
         names = pc.if_else(pc.starts_with(names, '"'), names, _wrap('"', names, '"'))
-    colon = pa.scalar(":", pa.large_string())
+    colon = scalar(":", pa.large_string())
     return _wrap("{", _joined(entries, pc.binary_join_element_wise(names, _encode(values), colon)), "}")
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -13,16 +14,10 @@ import pymysql
 
 from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.ports import SegmentReader, WalFile
-from airflow_ft.sinks.mysql.bulk import bulk_rows, bulk_statement, bulk_types
-from airflow_ft.sinks.mysql.encoding import (
-    TargetColumn,
-    insert_statements,
-    load_lines,
-    load_statement,
-    slices,
-)
+from airflow_ft.sinks.mysql.encoding import TargetColumn, load_lines, load_statement, slices
 from airflow_ft.sinks.mysql.failures import Meaning, describe, failure, meaning, refuses_rows
-from airflow_ft.sinks.mysql.session import Limits, Session, Statement
+from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types, parameters
+from airflow_ft.sinks.mysql.session import Insert, Limits, Load, Request, Session, Statement
 from airflow_ft.sinks.mysql.validation import Target
 
 T = TypeVar("T")
@@ -54,26 +49,60 @@ def place(message: str) -> tuple[str, int]:
     return name, (int(row.group("row")) if row else 0)
 
 
-def path(session: Session, *, use_insert: bool = False) -> str:
-    """How rows go: by "bulk" where the server knows it, else by "load" or "insert" (LOAD DATA LOCAL may be refused)."""
-    if session.can_bulk:
-        return "bulk"
-    return "insert" if use_insert or not session.can_load_local else "load"
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What may be used to send rows: LOAD DATA LOCAL, and to send an INSERT before the one before it is answered.
+
+    It begins with both; what a server does not allow, or cannot explain, is left out when the rows are sent again.
+    """
+
+    load: bool = True
+    ahead: bool = True
+
+
+ONE_BY_ONE = Way(ahead=False)
+"""Where nobody would send the rows again."""
+
+
+class AnotherWay(Exception):
+    """The transaction must be rolled back, and its rows sent again in this way."""
+
+    def __init__(self, way: Way, reason: str) -> None:
+        super().__init__(reason)
+        self.way = way
+
+
+def path(session: Session, way: Way) -> str:
+    """How rows go: "load" (LOAD DATA LOCAL, which may be refused) where that costs the server less, else "insert".
+
+    Raises:
+        SinkAccessError: the server allows neither.
+    """
+    can_load = session.can_load_local and way.load
+    if can_load and not (session.is_mariadb and session.can_prepare):
+        return "load"
+    if not session.can_prepare:
+        raise SinkAccessError(
+            "the server allows no prepared statements (max_prepared_stmt_count is 0), and no LOAD DATA LOCAL.",
+            remedy="allow one of them: SET GLOBAL max_prepared_stmt_count = 16382, or local_infile = ON.",
+        )
+    return "insert"
 
 
 class Loader:
     """Sends rows on the session's `path`. Memory: a few slices."""
 
-    def __init__(self, session: Session, limits: Limits, *, use_insert: bool) -> None:
+    def __init__(self, session: Session, limits: Limits, way: Way) -> None:
         self._session = session
         self._limits = limits
-        self._use_insert = use_insert
-        self._path = path(session, use_insert=use_insert)
+        self._way = way
+        self._path = path(session, way)
 
     def send(self, reader: SegmentReader, target: Target) -> int:
         """Sends all rows of one sink in one segment; returns the rows that the server counted.
 
         Raises:
+            AnotherWay: the rows have to be sent again.
             DeclinedError: the server refused, changed, dropped or questioned a row (LOAD DATA LOCAL makes warnings of
                 errors, even in strict mode).
             pymysql.err.MySQLError: what the server answered; the transaction must be rolled back.
@@ -86,32 +115,8 @@ class Loader:
     def _send_file(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> int:
         if file.rows == 0:
             return 0
-        ways = {"bulk": self._send_bulk, "load": self._send_load, "insert": self._send_inserts}
-        affected = ways[self._path](reader, target, columns, file)
-        if affected != file.rows:
-            raise self._lost(affected, file.rows, target, file)
-        return affected
-
-    def _send_bulk(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> int:
-        sql = bulk_statement(target.table.name.sql, columns)
-        types = bulk_types(reader.schema(target.sink), columns)
-        size = min(self._limits.insert_bytes, self._room) - len(types)
-        pieces = self._pieces(reader, target, file)
-        affected = 0
-        with closing(_Ahead(each for piece in pieces for each in bulk_rows(piece, columns, size))) as packets:
-            self._await_first(packets)
-            for packet, rows in packets:
-                with refusals(target, file, affected):
-                    if len(types) + len(packet) > self._room and not self._use_insert and self._session.can_load_local:
-                        # One row that fits no packet; in the text of LOAD DATA only its values must.
-                        load = load_statement(target.table.name.sql, columns)
-                        statement = self._session.load(load, [load_lines(rows, columns)])
-                    else:
-                        self._check_packet(len(types) + len(packet), target)
-                        statement = self._session.bulk(sql, types, packet)
-                self._check(statement, rows.num_rows, target, file, affected)
-                affected += statement.affected
-        return affected
+        send = self._send_load if self._path == "load" else self._send_inserts
+        return send(reader, target, columns, file)
 
     def _send_load(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> int:
         pieces = self._pieces(reader, target, file)
@@ -125,24 +130,58 @@ class Loader:
     def _send_inserts(
         self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile
     ) -> int:
-        affected = 0
-        with closing(_Ahead(self._inserts(reader, target, columns, file))) as statements:
-            self._await_first(statements)
-            for sql, rows in statements:
-                self._check_packet(len(sql), target)
-                with refusals(target, file, affected):
-                    statement = self._session.run_bytes(sql)
-                self._check(statement, rows, target, file, affected)
-                affected += statement.affected
-        return affected
+        sent = 0
+        with closing(_Ahead(self._requests(reader, target, columns, file))) as requests:
+            self._await_first(requests)
+            answers = self._session.send(requests, ahead=self._way.ahead)
+            while True:
+                with refusals(target, file, sent):
+                    answer = next(answers, None)
+                if answer is None:
+                    return sent
+                request, statement = answer
+                counted = replace(statement, affected=self._counted(request, statement))
+                self._check(counted, request.rows, target, file, sent)
+                sent += request.rows
+
+    def _requests(
+        self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile
+    ) -> Iterator[Request]:
+        """The statements that send a file's rows, in order."""
+        types = parameter_types(reader.schema(target.sink), columns)
+        for piece in self._pieces(reader, target, file):
+            yield from self._inserts(piece, target, columns, types)
+
+    def _counted(self, request: Request, statement: Statement) -> int:
+        """The rows that the server has taken."""
+        return statement.affected
+
+    def _inserts(
+        self, batch: pa.RecordBatch, target: Target, columns: Sequence[TargetColumn], types: bytes, suffix: str = ""
+    ) -> Iterator[Request]:
+        """INSERTs of all rows; SinkAccessError when a row is larger than the server takes."""
+        names = tuple(column.name for column in columns)
+        # Types and nulls come on top of the values.
+        for given in parameters(batch, columns, min(self._limits.insert_bytes, self._room // 2)):
+            rows = given.rows.num_rows
+            size = given.size + len(types) * rows
+            if size <= self._room:
+                yield Insert(insert_statement(target.table.name.sql, names, rows, suffix), types, given)
+            elif not suffix and self._way.load and self._session.can_load_local:
+                # One row that fits no packet; in the text of LOAD DATA only its values must.
+                yield Load(load_statement(target.table.name.sql, columns), [load_lines(given.rows, columns)], rows)
+            else:
+                raise SinkAccessError(
+                    f"an INSERT of one row takes {size:,} bytes, more than max_allowed_packet allows"
+                    f" ({self._session.max_allowed_packet:,}).",
+                    remedy="raise max_allowed_packet of the server, or switch local_infile on.",
+                    sink=target.sink,
+                )
 
     @property
     def _room(self) -> int:
-        """Bytes of parameters or text that the server takes at a time."""
+        """Bytes that the server takes at a time."""
         return self._session.max_allowed_packet - 1024
-
-    def _ahead(self, items: Iterator[T]) -> _Ahead[T]:
-        return _Ahead(items)
 
     def _await_first(self, pieces: _Ahead[Any]) -> None:
         """A large file is checked before its first row comes: keep the server, which waits only shortly, awake."""
@@ -153,27 +192,15 @@ class Loader:
         for batch in reader.batches(target.sink, file):
             yield from slices(batch, self._limits.slice_bytes)
 
-    def _inserts(
-        self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile
-    ) -> Iterator[tuple[bytes, int]]:
-        size = min(self._limits.insert_bytes, self._room)
-        for piece in self._pieces(reader, target, file):
-            yield from insert_statements(target.table.name.sql, piece, columns, size)
-
-    def _check_packet(self, size: int, target: Target) -> None:
-        """A larger statement would only cut the connection; one row alone may be that large."""
-        if size > self._room:
-            raise SinkAccessError(
-                f"an INSERT of one row takes {size:,} bytes, more than max_allowed_packet allows"
-                f" ({self._session.max_allowed_packet:,}).",
-                remedy="raise max_allowed_packet of the server, or switch local_infile on.",
-                sink=target.sink,
-            )
-
     def _check(self, statement: Statement, expected: int, target: Target, file: WalFile, before: int) -> None:
         """Affected rows as expected and no warnings at all, else nothing of this may be committed."""
         if statement.warnings == 0 and statement.affected == expected:
             return
+        if statement.warnings and self._session.is_ahead:
+            raise AnotherWay(
+                replace(self._way, ahead=False),
+                "a warning came when the next rows were sent: they go again, one by one",
+            )
         warnings = self._session.rows("SHOW WARNINGS") if statement.warnings else []
         if not statement.warnings:
             raise self._lost(statement.affected, expected, target, file)

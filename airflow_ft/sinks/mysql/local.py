@@ -20,6 +20,7 @@ from typing import Any
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.sinks.mysql.fencing import guarded_head
+from airflow_ft.sinks.mysql.load import Way
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.settlement import settled
 
@@ -27,10 +28,9 @@ from airflow_ft.sinks.mysql.settlement import settled
 class LocalParticipant(ServerParticipant):
     """One server, one transaction. See `airflow_ft.core.ports.Participant`."""
 
-    def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, *, use_insert: bool) -> Proof:
+    def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, way: Way) -> Proof:
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
-            use_insert = use_insert or not session.can_load_local
             killed = self._announce(session, ledger, fence)
             targets = self._targets(session)
             session.begin()
@@ -41,7 +41,7 @@ class LocalParticipant(ServerParticipant):
             detail: dict[str, Any] = {
                 "server": session.product,
                 "connection": session.id,
-                "path": self._path(session, use_insert=use_insert),
+                "path": self._path(session, way),
                 "attempt": fence.attempt,
                 "tries": tries,
                 "segments": [segment.number for segment in plan.segments],
@@ -54,7 +54,7 @@ class LocalParticipant(ServerParticipant):
                 return self._standing(plan)
             counts = dict.fromkeys(targets, 0)
             for segment in plan.segments:
-                sent = self._send(session, plan, self._wal.open(segment), targets, use_insert=use_insert)
+                sent = self._send(session, plan, self._wal.open(segment), targets, way)
                 for name, rows in sent.items():
                     counts[name] += rows
             if ledger.fill_marker(session, plan.number, counts, detail) != 1:

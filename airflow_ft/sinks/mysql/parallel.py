@@ -13,17 +13,18 @@ from typing import Any
 from airflow_ft.core.model import Fence, Plan, Proof, Vote
 from airflow_ft.sinks.mysql.branches import BranchedParticipant
 from airflow_ft.sinks.mysql.fencing import still_named
+from airflow_ft.sinks.mysql.load import Way
 from airflow_ft.sinks.mysql.settlement import settled
 
 
 class ParallelParticipant(BranchedParticipant):
     """One server, a marker and a local transaction a branch. See `airflow_ft.core.ports.Participant`."""
 
-    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
-        notes = super()._prepare(plan, fence)
+    def _prepare(self, plan: Plan, fence: Fence, tries: int) -> Mapping[str, Any]:
+        notes = super()._prepare(plan, fence, tries)
         return notes if "settled" in notes else {**notes, "branches": {s.label: s.rows for s in self._slices(plan)}}
 
-    def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, *, use_insert: bool) -> Proof:
+    def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, way: Way) -> Proof:
         ledger = self._ledger(plan.pipeline)
         slices = self._slices(plan)
         with closing(self._open()) as session:
@@ -35,7 +36,7 @@ class ParallelParticipant(BranchedParticipant):
                 return marker.proof(self._plan.name, plan.number)
             standing = self._standing_branches(session, ledger, plan, fence)
         missing = [part for part in slices if part.label not in standing]
-        self._deliver_branches(plan, fence, missing, use_insert=use_insert)
+        self._deliver_branches(plan, fence, missing, way)
         detail: dict[str, Any] = {"attempt": fence.attempt, "tries": tries}
         if killed:
             detail["killed"] = list(killed)

@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pymysql
@@ -41,7 +42,7 @@ from airflow_ft.sinks.mysql.failures import (
 from airflow_ft.sinks.mysql.fencing import announce, check_owner, guarded_head
 from airflow_ft.sinks.mysql.inspection import check_privileges, check_server, ensure_ledger
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger
-from airflow_ft.sinks.mysql.load import Loader, path
+from airflow_ft.sinks.mysql.load import AnotherWay, Loader, Way, path
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.settlement import check_marker, settled
@@ -56,10 +57,6 @@ T = TypeVar("T")
 
 class Unanswered(Exception):
     """COMMIT ended with an error, whatever it says: in doubt until the marker was read."""
-
-
-class LoadLocalRefused(Exception):
-    """LOAD DATA LOCAL is switched off somewhere between here and the server."""
 
 
 def new_nonce() -> str:
@@ -91,23 +88,32 @@ class ServerParticipant(ABC):
 
     def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         """Raises the head, then votes on server, privileges, schema and rows; returns notes for people."""
-        return self._persist("preparing", plan, lambda _: self._prepare(plan, fence))
+        return self._persist("preparing", plan, lambda tries: self._prepare(plan, fence, tries))
 
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
         """Delivers under this plan's marker, or finds that the number is settled."""
 
         def deliver(tries: int) -> Proof:
-            try:
-                return self._deliver(plan, fence, vote, tries, use_insert=False)
-            except LoadLocalRefused as error:
-                log.warning("%s: LOAD DATA LOCAL was refused (%s): rows go by INSERT", self._plan.name, error)
-                return self._deliver(plan, fence, vote, tries, use_insert=True)
+            return self._in_some_way(tries, lambda way: self._deliver(plan, fence, vote, tries, way))
 
         return self._persist("committing", plan, deliver)
 
     @abstractmethod
-    def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, *, use_insert: bool) -> Proof:
+    def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, way: Way) -> Proof:
         """One try of the strategy's own way to commit."""
+
+    def _in_some_way(self, tries: int, send: Callable[[Way], T]) -> T:
+        """Sends rows in the first way, or in the next one that was found out to be needed.
+
+        Nothing is sent ahead in a second try: some proxies end a connection that does not wait for its answers.
+        """
+        way = Way(ahead=tries == 1)
+        while True:
+            try:
+                return send(way)
+            except AnotherWay as other:
+                log.warning("%s: %s", self._plan.name, other)
+                way = other.way
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         """Writes the tombstone, which a late COMMIT meets; or finds the marker that stands there."""
@@ -140,21 +146,21 @@ class ServerParticipant(ABC):
 
     # --- the steps ----------------------------------------------------------------------------------------------
 
-    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+    def _prepare(self, plan: Plan, fence: Fence, tries: int) -> Mapping[str, Any]:
         unsafe_allowed = any(sink.allow_unsafe_durability for sink in self._sinks.values())
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
             warnings = check_server(session, allow_unsafe_durability=unsafe_allowed)
             created = ensure_ledger(session, ledger)
             preflight = self._preflight(session, ledger, plan, fence)
-            killed = self._announce(session, ledger, fence, create=self._plan.predecessor == 0)
+            killed = self._announce(session, ledger, fence, create=plan.participant(self._plan.name).predecessor == 0)
             head = ledger.head(session)
             check_owner(head, fence)
             assert head is not None
             notes: dict[str, Any] = {
                 **preflight,
                 "server": session.product,
-                "path": self._path(session),
+                "path": self._path(session, Way()),
                 "head": {"last_delivered": head.last_delivered, "floor": head.floor},
             }
             if created:
@@ -164,8 +170,8 @@ class ServerParticipant(ABC):
             marker = settled(session, ledger, plan, fence, head, exactly=False)
             if marker is not None:  # an earlier try went further than the store knows
                 return notes | {"settled": marker.outcome.value}
-            if notes["path"] == "insert" and not session.can_load_local:
-                warnings.append("LOAD DATA LOCAL is switched off: rows go by multi-row INSERT, which is slower")
+            if notes["path"] == "insert" and not session.is_mariadb and not session.can_load_local:
+                warnings.append("LOAD DATA LOCAL is switched off: rows go by INSERT, which costs the server more")
                 log.warning("%s: %s (local_infile)", self._plan.name, warnings[-1])
             readers = [self._wal.open(segment) for segment in plan.segments]
             targets = self._targets(session)
@@ -205,27 +211,28 @@ class ServerParticipant(ABC):
         """The rows that the vote looks at."""
         return reader
 
-    def _path(self, session: Session, *, use_insert: bool = False) -> str:
+    def _path(self, session: Session, way: Way) -> str:
         """How rows go, for notes and proofs."""
-        return path(session, use_insert=use_insert)
+        return path(session, way)
 
-    def _loader(self, session: Session, plan: Plan, *, use_insert: bool) -> Loader:
-        return Loader(session, self._limits, use_insert=use_insert)
+    def _loader(self, session: Session, plan: Plan, way: Way) -> Loader:
+        return Loader(session, self._limits, way)
 
     def _send(
-        self, session: Session, plan: Plan, reader: SegmentReader, targets: Mapping[str, Target], *, use_insert: bool
+        self, session: Session, plan: Plan, reader: SegmentReader, targets: Mapping[str, Target], way: Way
     ) -> dict[str, int]:
         """All rows of a segment, or of a slice of it; returns what the server counted, which is what was sent."""
         counts: dict[str, int] = {}
-        loader = self._loader(session, plan, use_insert=use_insert)
+        loader = self._loader(session, plan, way)
         for name, target in targets.items():
             if name not in reader.sinks():
                 continue
             try:
                 affected = loader.send(reader, target)
             except pymysql.err.MySQLError as error:
-                if not use_insert and code_of(error) in LOCAL_INFILE_REFUSED:
-                    raise LoadLocalRefused(describe(error)) from error
+                if way.load and code_of(error) in LOCAL_INFILE_REFUSED:
+                    reason = f"LOAD DATA LOCAL was refused ({describe(error)}): rows go by INSERT"
+                    raise AnotherWay(replace(way, load=False), reason) from error
                 raise
             expected = reader.segment.rows.get(name, 0)
             if affected != expected:

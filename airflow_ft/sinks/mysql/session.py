@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
-import ssl
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,8 @@ import pymysql
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.mysql.arguments import arguments, flag
+from airflow_ft.sinks.mysql.parameters import Parameters
 from airflow_ft.sinks.mysql.wire import WireConnection
 
 Row = tuple[Any, ...]
@@ -40,7 +42,7 @@ class Limits:
     idle: int = 60
     head_wait: float = 90
     tries: int = 4
-    insert_bytes: int = 4 << 20  # size of one INSERT, or of one packet of the bulk protocol
+    insert_bytes: int = 256 << 10  # values of one INSERT; a larger one costs the server more
     slice_bytes: int = 8 << 20  # rows encoded at a time
     prune_batch: int = 1000
 
@@ -52,6 +54,40 @@ class Statement:
     affected: int
     warnings: int
     records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """An `insert_statement` and its values; `types` are those of one row."""
+
+    sql: str
+    types: bytes
+    given: Parameters
+
+    @property
+    def rows(self) -> int:
+        """Rows that the server must count."""
+        return int(self.given.rows.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """A statement in utf8mb4 that changes `rows` rows at most."""
+
+    sql: bytes
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A LOAD DATA LOCAL of `rows` rows, given as lines."""
+
+    sql: str
+    lines: Sequence[bytes | memoryview]
+    rows: int
+
+
+Request = Insert | Changes | Load
 
 
 class Session:
@@ -67,11 +103,13 @@ class Session:
 
     def __init__(self, info: ConnectionInfo, limits: Limits) -> None:
         self._limits = limits
-        self._prepared: tuple[str, int] | None = None  # a statement for `bulk`, and the server's number of it
-        self.local_infile_allowed = _flag(info.extra.get("local_infile"), default=True)
-        arguments = _arguments(info, limits, self.local_infile_allowed)
+        self._prepared: dict[str, tuple[int, bytes]] = {}  # by statement: the server's number of it, the types it knows
+        self._sent: deque[int] = deque()  # statements that are not answered, see `WireConnection.receive`
+        self.local_infile_allowed = flag(info.extra.get("local_infile"), default=True)
+        self.pipelining_allowed = flag(info.extra.get("pipelining"), default=True)
+        given = arguments(info, limits, self.local_infile_allowed)
         try:
-            self._connection = WireConnection(bulk=_flag(info.extra.get("bulk_protocol"), default=True), **arguments)
+            self._connection = WireConnection(**given)
         except RuntimeError as error:  # PyMySQL's way to say that `cryptography` is lacking
             raise SinkAccessError(f"connecting: {error}", participant=info.conn_id) from error
         try:
@@ -103,21 +141,13 @@ class Session:
 
     def run(self, sql: str, args: Iterable[Any] | None = None) -> Statement:
         """Executes a statement that returns no rows. Without `args` a percent sign is just that."""
-        with self._connection.cursor() as cursor:
+        with self._free.cursor() as cursor:
             affected = cursor.execute(sql, tuple(args) if args is not None else None)
         return Statement(int(affected), self._warning_count())
 
-    def run_bytes(self, sql: bytes) -> Statement:
-        """Executes a statement given as utf8mb4 text that may be large."""
-        connection: Any = self._connection
-        affected = connection.query(sql)
-        message = getattr(connection._result, "message", None) or b""
-        records = re.search(rb"Records: (\d+)", message if isinstance(message, bytes) else message.encode())
-        return Statement(int(affected), self._warning_count(), int(records[1]) if records else 0)
-
     def load(self, sql: str, stream: Iterable[bytes | memoryview]) -> Statement:
         """Executes LOAD DATA LOCAL, sending `stream`. Raises what `stream` raises, with the connection cut."""
-        connection: Any = self._connection
+        connection: Any = self._free
         connection.packet_bytes = max(1024, min(1 << 20, self.max_allowed_packet // 2))
         connection.stream = stream
         try:
@@ -126,23 +156,89 @@ class Session:
             connection.stream = None
         return Statement(int(affected), self._warning_count())
 
-    def bulk(self, sql: str, types: bytes, rows: bytes | memoryview) -> Statement:
-        """Executes an INSERT of one row for each of `rows`; see `bulk`. All or none of them, when it returns or raises.
+    def send(self, requests: Iterable[Request], *, ahead: bool) -> Iterator[tuple[Request, Statement]]:
+        """Executes them in order; yields what the server said of each.
 
-        The statement is prepared once for calls that follow each other with the same text.
+        With `ahead` the next one is sent before the present one is answered, so that the server need not wait for it.
+        So when one fails, or is questioned by a warning, the next may have been executed: roll both back. When one
+        fails, nothing is left to be answered.
+
+        An INSERT is prepared once, and stays so until `forget_statements`: there are few (`parameters`).
         """
+        waiting: Request | None = None
+        given = iter(requests)
+        while (request := self._next(given)) is not None:
+            if waiting and not (ahead and self.pipelining_allowed and self._may_follow(request)):
+                yield waiting, self.answer()
+                waiting = None
+            if isinstance(request, Load):
+                yield request, self.load(request.sql, request.lines)
+                continue
+            self.post(request)
+            if waiting:
+                yield waiting, self.answer()
+            waiting = request
+        if waiting:
+            yield waiting, self.answer()
+
+    def _next(self, requests: Iterator[Request]) -> Request | None:
+        try:
+            return next(requests, None)
+        except Exception:
+            while self._sent:
+                self.answer()  # what the server says of the rows before comes first
+            raise
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a statement was sent that is not answered: nothing else can be asked."""
+        return bool(self._sent)
+
+    def _may_follow(self, request: Request) -> bool:
+        """What needs an answer before its end cannot be sent while another answer is awaited."""
+        return isinstance(request, Changes) or (isinstance(request, Insert) and request.sql in self._prepared)
+
+    def post(self, request: Insert | Changes) -> None:
+        """Sends a statement; `answer` tells what came of it."""
         connection: Any = self._connection
-        if self._prepared is None or self._prepared[0] != sql:
-            if self._prepared is not None:
-                connection.forget(self._prepared[1])
-                self._prepared = None
-            self._prepared = sql, connection.prepare(sql)
-        affected = connection.execute_bulk(self._prepared[1], types, rows)
-        return Statement(int(affected), self._warning_count())
+        if isinstance(request, Changes):
+            self._sent.append(connection.send_query(request.sql))
+            return
+        given = request.given
+        number, known = self._prepared.get(request.sql) or (connection.prepare(request.sql), b"")
+        # The server keeps them from the last execution; another segment may have others for the same columns.
+        changed = request.types * given.rows.num_rows if request.types != known else b""
+        self._sent.append(connection.send_execute(number, given.nulls, changed, given.values))
+        self._prepared[request.sql] = number, request.types
+
+    def answer(self) -> Statement:
+        """What the server says of the oldest statement that was posted. When it failed, the others are given up."""
+        connection: Any = self._connection
+        try:
+            affected = connection.receive(self._sent.popleft())
+        except pymysql.err.MySQLError:
+            self._receive_all()
+            raise
+        message = getattr(connection._result, "message", None) or b""
+        records = re.search(rb"Records: (\d+)", message if isinstance(message, bytes) else message.encode())
+        return Statement(int(affected), self._warning_count(), int(records[1]) if records else 0)
+
+    def _receive_all(self) -> None:
+        """Reads answers that nobody wants to know any more."""
+        while self._sent and self.is_open:
+            with suppress(pymysql.err.MySQLError):
+                self._connection.receive(self._sent.popleft())
+
+    def forget_statements(self) -> None:
+        """Frees what `send` has prepared."""
+        connection: Any = self._connection
+        while self._prepared:
+            number, _ = self._prepared.popitem()[1]
+            connection.forget(number)
 
     def rows(self, sql: str, args: Iterable[Any] | None = None) -> list[Row]:
         """Executes a query and returns all its rows."""
-        with self._connection.cursor() as cursor:
+        with self._free.cursor() as cursor:
             cursor.execute(sql, tuple(args) if args is not None else None)
             return list(cursor.fetchall())
 
@@ -151,23 +247,31 @@ class Session:
         found = self.rows(sql, args)
         return found[0] if found else None
 
+    @property
+    def _free(self) -> WireConnection:
+        """The connection, when nothing is to be answered: else that answer would be taken for another one's."""
+        if self._sent:
+            raise RuntimeError("a statement is under way on this connection")
+        return self._connection
+
     def _warning_count(self) -> int:
         result: Any = self._connection._result
         return int(result.warning_count or 0) if result is not None else 0
 
     def begin(self) -> None:
         """From here on everything is one transaction, until `commit`."""
-        self._connection.autocommit(False)
+        self._free.autocommit(False)
         self._connection.begin()
 
     def commit(self) -> None:
         """COMMIT. An error leaves the outcome in doubt."""
-        self._connection.commit()
+        self._free.commit()
 
     def close(self) -> None:
         """Rolls back what is open (a lock wait time-out leaves the transaction open!) and closes; never raises."""
         try:
-            if self._connection.open:
+            if self.is_open:
+                self._receive_all()
                 self._connection.rollback()
                 self._connection.close()
         except (pymysql.err.MySQLError, OSError):
@@ -208,9 +312,9 @@ class Session:
         return int(self.variables.get("max_allowed_packet", str(1 << 20)))
 
     @property
-    def can_bulk(self) -> bool:
-        """Whether rows can be sent by MariaDB's bulk protocol."""
-        return self._connection.can_bulk and self.variables.get("max_prepared_stmt_count") != "0"
+    def can_prepare(self) -> bool:
+        """Whether the server allows prepared statements."""
+        return self.variables.get("max_prepared_stmt_count") != "0"
 
     @property
     def can_load_local(self) -> bool:
@@ -221,86 +325,3 @@ class Session:
 def is_on(value: str) -> bool:
     """Reads a boolean server variable."""
     return value.strip().lower() not in ("0", "off", "")
-
-
-def _flag(value: Any, *, default: bool) -> bool:
-    if value is None:
-        return default
-    return value if isinstance(value, bool) else str(value).strip().lower() in ("1", "true", "yes", "on")
-
-
-def _arguments(info: ConnectionInfo, limits: Limits, local_infile: bool) -> dict[str, Any]:
-    """What PyMySQL is called with. `charset` of the connection is ignored: the sink needs utf8mb4."""
-    extra = info.extra
-    arguments: dict[str, Any] = {
-        "host": info.host or "localhost",
-        "port": info.port or 3306,
-        "user": info.login or None,
-        "password": info.password,
-        "database": info.schema or None,
-        "charset": "utf8mb4",
-        "autocommit": True,
-        "local_infile": local_infile,
-        "connect_timeout": limits.connect,
-        "read_timeout": limits.answer,
-        "write_timeout": limits.answer,
-        "program_name": "airflow-ft",
-    }
-    if extra.get("unix_socket"):
-        arguments["unix_socket"] = str(extra["unix_socket"])
-    return arguments | _tls(extra, info.conn_id)
-
-
-def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
-    """`ssl` (a mapping, or JSON text of one: ca, capath, cert, key, cipher, check_hostname, verify_mode), `ssl_ca`,
-    `ssl_cert`, `ssl_key`, `ssl_verify_cert`, `ssl_verify_identity`, `ssl_disabled`, and `ssl_mode` in MySQL's words.
-    """
-    given = {key: extra[key] for key in ("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password") if extra.get(key)}
-    for key in ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled"):
-        if key in extra:
-            given[key] = _flag(extra[key], default=False)
-    settings = extra.get("ssl")
-    mode = str(extra.get("ssl_mode") or "").upper()
-    try:
-        if isinstance(settings, str):
-            settings = json.loads(settings)
-        if settings is not None and not isinstance(settings, (Mapping, bool)):
-            raise ValueError("it is neither a mapping nor true or false")
-        if settings is False or mode == "DISABLED":
-            return {"ssl_disabled": True}
-        if given.get("ssl_disabled"):
-            return {"ssl_disabled": True}
-        if isinstance(settings, Mapping) and settings:
-            return {"ssl": _context(settings, mode)}
-        if mode in ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY") or settings is True:
-            named = {key.removeprefix("ssl_"): value for key, value in given.items() if not key.startswith("ssl_ver")}
-            return {"ssl": _context(named, mode)}
-        if mode not in ("", "PREFERRED"):
-            raise ValueError(f"ssl_mode {mode!r} is not one of MySQL's")
-    except (ValueError, OSError) as error:  # OSError: a certificate that cannot be read
-        raise SinkAccessError(
-            f"the TLS settings of the connection cannot be used: {error}.",
-            remedy="mend 'ssl' in the connection's extra: a mapping with ca, cert, key, cipher, check_hostname.",
-            participant=conn_id,
-        ) from error
-    return given
-
-
-def _context(settings: Mapping[str, Any], mode: str) -> ssl.SSLContext:
-    """A TLS context; without a CA the server's certificate is not verified, as with MySQL's REQUIRED."""
-    file, folder = settings.get("ca"), settings.get("capath")
-    context = ssl.create_default_context(cafile=file, capath=folder)
-    if hasattr(ssl, "VERIFY_X509_STRICT"):  # certificates that MySQL makes for itself do not pass it
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    verify = settings.get("verify_mode")
-    verified = mode.startswith("VERIFY") or (bool(file or folder) and mode != "REQUIRED")
-    if verify is not None:
-        verified = str(verify).lower() not in ("none", "0", "false", "no", "cert_none")
-    identity = settings.get("check_hostname", mode != "VERIFY_CA")
-    context.check_hostname = verified and _flag(identity, default=True)
-    context.verify_mode = ssl.CERT_REQUIRED if verified else ssl.CERT_NONE
-    if settings.get("cert"):
-        context.load_cert_chain(settings["cert"], settings.get("key"), settings.get("key_password"))
-    if settings.get("cipher"):
-        context.set_ciphers(settings["cipher"])
-    return context

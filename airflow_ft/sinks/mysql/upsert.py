@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -26,13 +25,15 @@ import pyarrow as pa
 from airflow_ft.core.errors import DeclinedError, SinkAccessError
 from airflow_ft.core.model import Fence, Plan
 from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.sinks.arrow import booleans
 from airflow_ft.sinks.mysql.changes import LiveRows, is_delete
-from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements, insert_statements, slices
+from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
 from airflow_ft.sinks.mysql.inspection import check_changes_allowed
-from airflow_ft.sinks.mysql.load import Loader, refusals
+from airflow_ft.sinks.mysql.load import Loader, Way
 from airflow_ft.sinks.mysql.local import LocalParticipant
 from airflow_ft.sinks.mysql.naming import quote
-from airflow_ft.sinks.mysql.session import Limits, Session, Statement
+from airflow_ft.sinks.mysql.parameters import parameter_types
+from airflow_ft.sinks.mysql.session import Changes, Insert, Limits, Request, Session, Statement
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.validation import Target
 
@@ -44,19 +45,19 @@ ROW_ALIAS_FROM = (8, 0, 19)
 class UpsertParticipant(LocalParticipant):
     """One server, one transaction, rows by key. See `airflow_ft.core.ports.Participant`."""
 
-    def _path(self, session: Session, *, use_insert: bool = False) -> str:
-        return "insert"
+    def _path(self, session: Session, way: Way) -> str:
+        return super()._path(session, replace(way, load=False))
 
-    def _loader(self, session: Session, plan: Plan, *, use_insert: bool) -> Loader:
-        return Upserter(session, self._limits, self._sinks, plan.number)
+    def _loader(self, session: Session, plan: Plan, way: Way) -> Loader:
+        return Upserter(session, self._limits, way, self._sinks, plan.number)
 
-    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+    def _prepare(self, plan: Plan, fence: Fence, tries: int) -> Mapping[str, Any]:
         for segment in plan.segments:
             reader = self._wal.open(segment)
             for name, sink in self._sinks.items():
                 if sink.change_column is not None and name in reader.sinks():
                     LiveRows(reader, sink.change_column).check_kinds(name)
-        return super()._prepare(plan, fence)
+        return super()._prepare(plan, fence, tries)
 
     def _targets(self, session: Session) -> dict[str, Target]:
         targets = {}
@@ -71,54 +72,37 @@ class UpsertParticipant(LocalParticipant):
 class Upserter(Loader):
     """Sends rows by INSERT ... ON DUPLICATE KEY UPDATE, and deletes by key."""
 
-    def __init__(self, session: Session, limits: Limits, sinks: Any, number: int) -> None:
-        super().__init__(session, limits, use_insert=True)
+    def __init__(self, session: Session, limits: Limits, way: Way, sinks: Mapping[str, MySqlSink], number: int) -> None:
+        super().__init__(session, limits, replace(way, load=False))
         self._sinks = sinks
         self._number = number
 
-    def _send_file(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> int:
-        sink: MySqlSink = self._sinks[target.sink]
-        with closing(self._ahead(self._changes(reader, target, sink, columns, file))) as statements:
-            self._await_first(statements)
-            sent = 0
-            for sql, rows, deletes in statements:
-                self._check_packet(len(sql), target)
-                with refusals(target, file, sent):
-                    statement = self._session.run_bytes(sql)
-                # Unchanged rows count 0, replaced ones 2; the server says how many records it has processed.
-                processed = rows if deletes or rows == 1 else statement.records
-                self._check(Statement(processed, statement.warnings), rows, target, file, sent)
-                sent += rows
-        return sent
-
-    def _changes(
-        self,
-        reader: SegmentReader,
-        target: Target,
-        sink: MySqlSink,
-        columns: Sequence[TargetColumn],
-        file: WalFile,
-    ) -> Iterator[tuple[bytes, int, bool]]:
-        """Statements in order, each with its rows and whether it deletes."""
+    def _requests(
+        self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile
+    ) -> Iterator[Request]:
+        sink = self._sinks[target.sink]
         assert sink.version_column is not None
         written = [*columns, TargetColumn(VERSION, sink.version_column, Form.PLAIN)]
-        keys = [column for column in columns if column.name.lower() in {key.lower() for key in sink.key_columns}]
+        keys = [column for column in written if column.name.lower() in {key.lower() for key in sink.key_columns}]
+        schema = reader.schema(target.sink).append(pa.field(VERSION, pa.int64()))
+        types = parameter_types(schema, written)
         suffix = self._suffix(target, sink, columns)
-        size = min(self._limits.insert_bytes, self._room)
-        for batch in reader.batches(target.sink, file):
-            for piece in slices(batch, self._limits.slice_bytes):
-                versions = pa.array(np.full(piece.num_rows, self._number, np.int64))
-                numbered = piece.append_column(VERSION, versions)
-                for start, stop, deletes in _runs(piece, sink):
-                    run = numbered.slice(start, stop - start)
-                    if deletes:
-                        _refuse_null_keys(run, keys, target)
-                        guard = f"COALESCE({quote(sink.version_column)}, 0) <= {self._number}"
-                        for sql, rows in delete_statements(target.table.name.sql, run, keys, guard):
-                            yield sql, rows, True
-                    else:
-                        for sql, rows in insert_statements(target.table.name.sql, run, written, size, suffix):
-                            yield sql, rows, False
+        for piece in self._pieces(reader, target, file):
+            versions = pa.array(np.full(piece.num_rows, self._number, np.int64))
+            numbered = piece.append_column(VERSION, versions)
+            for start, stop, deletes in _runs(piece, sink):
+                run = numbered.slice(start, stop - start)
+                if deletes:
+                    _refuse_null_keys(run, keys, target)
+                    guard = f"COALESCE({quote(sink.version_column)}, 0) <= {self._number}"
+                    for sql, rows in delete_statements(target.table.name.sql, run, keys, guard):
+                        yield Changes(sql, rows)
+                else:
+                    yield from self._inserts(run, target, written, types, suffix)
+
+    def _counted(self, request: Request, statement: Statement) -> int:
+        """Unchanged rows count 0, replaced ones 2; the server says how many records of several it has processed."""
+        return statement.records if isinstance(request, Insert) and request.rows > 1 else request.rows
 
     def _suffix(self, target: Target, sink: MySqlSink, columns: Sequence[TargetColumn]) -> str:
         """The guard: nothing changes where the row there has a higher version. It is assigned last: it is compared."""
@@ -142,7 +126,7 @@ def _runs(piece: pa.RecordBatch, sink: MySqlSink) -> Iterator[tuple[int, int, bo
         yield 0, piece.num_rows, False
         return
     kinds = piece.column(piece.schema.get_field_index(sink.change_column))
-    deletes = is_delete(kinds, sink.change_column).to_numpy(zero_copy_only=False)
+    deletes = booleans(is_delete(kinds, sink.change_column))
     edges = [0, *(np.flatnonzero(np.diff(deletes)) + 1).tolist(), piece.num_rows]
     for start, stop in itertools.pairwise(edges):
         yield start, stop, bool(deletes[start])

@@ -26,6 +26,7 @@ from airflow_ft.sinks.mysql.changes import is_delete
 from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of
 from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.load import ONE_BY_ONE
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -227,7 +228,7 @@ def _replay(
 ) -> None:
     schema = target.table.name.schema
     there = replace(target, table=replace(target.table, name=TableName(schema, _THERE)))
-    Upserter(session, limits, {target.sink: sink}, number).send(reader, there)
+    Upserter(session, limits, ONE_BY_ONE, {target.sink: sink}, number).send(reader, there)
     if sink.change_column is None:
         return
     wanted = {key.lower() for key in sink.key_columns}
@@ -235,7 +236,7 @@ def _replay(
     keys = tuple(column.source for column in written if column.name.lower() in wanted)
     gone = replace(target, table=replace(target.table, name=TableName(schema, _GONE)), mapping=_only(target, keys))
     deletes = _Deletes(reader, sink.change_column, keys)
-    Upserter(session, limits, {target.sink: replace(sink, change_column=None)}, number).send(deletes, gone)
+    Upserter(session, limits, ONE_BY_ONE, {target.sink: replace(sink, change_column=None)}, number).send(deletes, gone)
 
 
 def _only(target: Target, keys: Sequence[str]) -> Mapping[str, str] | None:

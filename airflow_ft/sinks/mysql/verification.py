@@ -26,7 +26,7 @@ from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, e
 from airflow_ft.sinks.mysql.catalog import read_table
 from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.failures import failure
-from airflow_ft.sinks.mysql.load import Loader
+from airflow_ft.sinks.mysql.load import ONE_BY_ONE, Loader
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -188,7 +188,7 @@ def _compare(
 def _load(session: Session, target: Target, parts: Sequence[_Part], rows: str) -> None:
     """The log's rows into the temporary table, which looks like the target; a row's part is the column's default."""
     like = replace(target, table=replace(target.table, name=TableName(target.table.name.schema, _ROWS)))
-    loader = Loader(session, LIMITS, use_insert=not session.can_load_local)
+    loader = Loader(session, LIMITS, ONE_BY_ONE)
     for index, part in enumerate(parts):
         session.run(f"ALTER TABLE {rows} ALTER COLUMN airflow_ft_part SET DEFAULT {index}")
         loaded = loader.send(part.view, like)

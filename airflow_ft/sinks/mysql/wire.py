@@ -1,4 +1,4 @@
-"""What PyMySQL's connection lacks: our own stream for LOAD DATA LOCAL, and MariaDB's bulk execution."""
+"""What PyMySQL's connection lacks: our own stream for LOAD DATA LOCAL, and prepared statements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 from pymysql.connections import Connection, MySQLResult
-from pymysql.constants import CLIENT
+from pymysql.constants import COMMAND
 from pymysql.cursors import Cursor
 
 if TYPE_CHECKING:
@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 else:
     _PlainConnection = Connection
 
-# Of MariaDB's extended capabilities. Greeting and response have room for them where MySQL's have zeros; that they are
-# meant is said by the absence of CLIENT_MYSQL, which is the bit that PyMySQL knows as LONG_PASSWORD.
-# https://mariadb.com/docs/server/reference/clientserver-protocol/1-connecting/connection
-_BULK_OPERATIONS = 1 << 2
-_STMT_PREPARE, _STMT_CLOSE, _STMT_BULK_EXECUTE = 0x16, 0x19, 0xFA
-_SEND_TYPES = 128
+_STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
 
 
 class _Result(MySQLResult):
@@ -57,20 +52,12 @@ class _Result(MySQLResult):
 class WireConnection(_PlainConnection):
     """PyMySQL's connection with our result: its own would read the file whose name the server sends.
 
-    With `bulk` it says that it knows MariaDB's bulk protocol, to a server that offers it: `can_bulk`. Where TLS is only
-    preferred, nothing is verified: its context is made once, without reading the system's certificates, which takes
-    20 ms a connection.
+    Where TLS is only preferred, nothing is verified: its context is made once, without reading the system's
+    certificates, which takes 20 ms a connection.
     """
 
     stream: Iterable[bytes | memoryview] | None = None
     packet_bytes: int = 1 << 20
-    can_bulk: bool = False
-
-    def __init__(self, *, bulk: bool, **arguments: Any) -> None:
-        self._wants_bulk = bulk
-        self._greeting: bytes | None = None
-        self._responding = False
-        super().__init__(**arguments)
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         if sslp == {}:
@@ -87,62 +74,53 @@ class WireConnection(_PlainConnection):
             self.server_status = result.server_status
         return int(result.affected_rows or 0)
 
-    # --- MariaDB's bulk protocol ----------------------------------------------------------------------------------
-
-    def _read_packet(self, *arguments: Any) -> Any:
-        packet = super()._read_packet(*arguments)  # type: ignore[no-untyped-call]
-        if self._greeting is None:
-            self._greeting = bytes(packet.get_all_data())
-        return packet
-
-    def _request_authentication(self) -> None:
-        self._responding = self._wants_bulk and _offers_bulk(self._greeting or b"")
-        if self._responding:
-            self.client_flag: int = self.client_flag & ~CLIENT.LONG_PASSWORD
-        try:
-            super()._request_authentication()  # type: ignore[misc]
-        finally:
-            self._responding = False
-
-    def write_packet(self, payload: bytes) -> None:
-        """Sends a packet; a response to the greeting (or a request for TLS) with our capability filled in."""
-        if self._responding and len(payload) >= 32 and payload[9:32] == bytes(23):
-            payload = payload[:28] + struct.pack("<I", _BULK_OPERATIONS) + payload[32:]
-            self.can_bulk = True
-        super().write_packet(payload)
+    # --- prepared statements --------------------------------------------------------------------------------------
 
     def prepare(self, sql: str) -> int:
         """COM_STMT_PREPARE of a statement that returns no rows; the server's number of it."""
         self._command(_STMT_PREPARE, sql.encode())
-        answer = self._read_packet().get_all_data()
+        connection: Any = self
+        answer = connection._read_packet().get_all_data()
         number, columns, parameters = struct.unpack_from("<IHH", answer, 1)
         for count in (parameters, columns):  # each with an end of its own
             for _ in range(count + 1 if count else 0):
-                self._read_packet()
+                self._skip_packet()
         return int(number)
 
-    def execute_bulk(self, number: int, types: bytes, rows: bytes | memoryview) -> int:
-        """COM_STMT_BULK_EXECUTE with the parameters of at least one row; the affected rows of all."""
-        self._command(_STMT_BULK_EXECUTE, b"".join((struct.pack("<IH", number, _SEND_TYPES), types, rows)))
-        return self._read_query_result()
+    def send_execute(self, number: int, nulls: bytes, types: bytes, values: bytes | memoryview) -> int:
+        """COM_STMT_EXECUTE, to be answered (`receive`). `types` are of all parameters, or empty: as in the last one."""
+        head = struct.pack("<IBI", number, 0, 1)
+        return self._command(_STMT_EXECUTE, b"".join((head, nulls, b"\1" if types else b"\0", types, values)))
 
-    def _command(self, code: int, data: bytes) -> None:
-        self._execute_command(code, data)  # type: ignore[attr-defined]
+    def send_query(self, sql: bytes) -> int:
+        """COM_QUERY of a statement that returns no rows, to be answered (`receive`)."""
+        return self._command(COMMAND.COM_QUERY, sql)
+
+    def receive(self, sent: int) -> int:
+        """Reads the answer to the oldest statement that was sent and not answered; the affected rows.
+
+        `sent` is what sending it returned: answers come in the order of the statements, each with numbers of its own.
+        """
+        connection: Any = self
+        connection._next_seq_id = sent
+        return self._read_query_result()
 
     def forget(self, number: int) -> None:
         """COM_STMT_CLOSE, which is not answered."""
         self._command(_STMT_CLOSE, struct.pack("<I", number))
 
+    def _command(self, code: int, data: bytes) -> int:
+        """Sends a command; the number that the first packet of its answer will have."""
+        connection: Any = self
+        connection._execute_command(code, data)
+        return int(connection._next_seq_id)
 
-def _offers_bulk(greeting: bytes) -> bool:
-    """Whether a server's first packet is MariaDB's, and offers bulk execution."""
-    after_version = greeting.find(b"\0", 1) + 1
-    capabilities = after_version + 4 + 8 + 1  # behind the connection's number, the first part of the salt and a zero
-    if after_version == 0 or len(greeting) < capabilities + 18:
-        return False
-    (low,) = struct.unpack_from("<H", greeting, capabilities)
-    (extended,) = struct.unpack_from("<I", greeting, capabilities + 14)
-    return not low & CLIENT.LONG_PASSWORD and bool(extended & _BULK_OPERATIONS)
+    def _skip_packet(self) -> None:
+        """Reads a packet that is not needed: a statement has thousands, which `_read_packet` takes its time for."""
+        connection: Any = self
+        low, high, sequence = struct.unpack("<HBB", connection._read_bytes(4))
+        connection._read_bytes(low + (high << 16))
+        connection._next_seq_id = (sequence + 1) % 256
 
 
 @cache

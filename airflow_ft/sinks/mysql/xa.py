@@ -26,29 +26,34 @@ from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.sinks.mysql.branches import BranchedParticipant, side_by_side
 from airflow_ft.sinks.mysql.failures import DUPLICATE_KEY, LOCK_WAIT_TIMEOUT, Meaning, code_of, describe, meaning
 from airflow_ft.sinks.mysql.fencing import (
-    await_end,
+    DETACHING,
     check_owner,
     hold_lock,
     kill,
-    lock_name,
+    lock_holders,
     older_sessions,
     still_named,
 )
 from airflow_ft.sinks.mysql.inspection import ensure_ledger
 from airflow_ft.sinks.mysql.ledger import Ledger
-from airflow_ft.sinks.mysql.server import LoadLocalRefused, new_nonce
+from airflow_ft.sinks.mysql.load import AnotherWay, Way
+from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.settlement import settled
 from airflow_ft.sinks.mysql.slices import Slice
 from airflow_ft.sinks.mysql.validation import Target
 from airflow_ft.sinks.mysql.xa_preflight import check_xa
-from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_NOTA, Listed, Xid, owner_of, recover
+from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, Listed, Xid, end_branch, lock_of, owner_of, recover
 
 log = logging.getLogger(__name__)
 
 
 class XaParticipant(BranchedParticipant):
     """One server, a prepared transaction a branch. See `airflow_ft.core.ports.Participant`."""
+
+    def __init__(self, *opened: Any) -> None:
+        super().__init__(*opened)
+        self._free_since: dict[Xid, float] = {}  # when the connection that prepared a branch was seen to have left
 
     # --- phase 1 ------------------------------------------------------------------------------------------------
 
@@ -73,34 +78,36 @@ class XaParticipant(BranchedParticipant):
         self._sweep(session, ledger, plan, fence)
         return {"xa": notes}
 
-    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
-        notes = super()._prepare(plan, fence)
+    def _prepare(self, plan: Plan, fence: Fence, tries: int) -> Mapping[str, Any]:
+        notes = super()._prepare(plan, fence, tries)
         if "settled" in notes:
             return notes
         slices = self._slices(plan)
-        try:
+
+        def hold(way: Way) -> None:
             try:
-                self._hold(plan, fence, slices, use_insert=False)
-            except LoadLocalRefused as error:
-                log.warning("%s: LOAD DATA LOCAL was refused (%s): rows go by INSERT", self._plan.name, error)
-                self._renounce(plan, fence)
-                self._hold(plan, fence, slices, use_insert=True)
+                self._hold(plan, fence, slices, way)
+            except AnotherWay:
+                self._renounce(plan, fence)  # some branches may be prepared
+                raise
+
+        try:
+            self._in_some_way(tries, hold)
         except (AirflowFtError, pymysql.err.MySQLError):
             self._renounce(plan, fence)  # prepared rows lock out others; the next attempt would find them anyway
             raise
         return {**notes, "epoch": fence.epoch, "branches": {part.label: part.rows for part in slices}}
 
-    def _hold(self, plan: Plan, fence: Fence, slices: list[Slice], *, use_insert: bool) -> None:
+    def _hold(self, plan: Plan, fence: Fence, slices: list[Slice], way: Way) -> None:
         """Prepares all branches side by side under the nonce that the head names; returns when all are durable."""
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
             self._announce(session, ledger, fence)
             targets = self._targets(session)
-            use_insert = use_insert or not session.can_load_local
         owner = owner_of(ledger, fence.installation)
         xids = [Xid(owner, plan.number, fence.epoch, fence.attempt, part.label, self._nonce) for part in slices]
         pairs = list(zip(xids, slices, strict=True))
-        side_by_side([self._branch(plan, fence, xid, part, targets, use_insert) for xid, part in pairs])
+        side_by_side([self._branch(plan, fence, xid, part, targets, way) for xid, part in pairs])
         with closing(self._open()) as session:
             lacking = set(xids) - recover(session).xids
             still_named(ledger.head(session), fence, self._nonce)  # a newer attempt may have rolled them back
@@ -111,7 +118,7 @@ class XaParticipant(BranchedParticipant):
             )
 
     def _branch(
-        self, plan: Plan, fence: Fence, xid: Xid, part: Slice, targets: Mapping[str, Target], use_insert: bool
+        self, plan: Plan, fence: Fence, xid: Xid, part: Slice, targets: Mapping[str, Target], way: Way
     ) -> Callable[[], None]:
         ledger = self._ledger(plan.pipeline)
 
@@ -119,10 +126,11 @@ class XaParticipant(BranchedParticipant):
             with closing(self._open()) as session:  # closing an unprepared branch rolls it back
                 hold_lock(session, ledger, fence, xid.nonce, xid.branch)
                 session.run(f"XA START {xid.sql}")
-                detail = self._detail(session, fence, use_insert=use_insert)
+                detail = self._detail(session, fence, way)
                 self._claim(session, ledger, plan, fence, xid, detail)
                 still_named(ledger.head(session), fence, xid.nonce)  # I5: after the place is taken, never before
-                self._fill(session, ledger, plan, part, targets, detail, use_insert=use_insert)
+                self._fill(session, ledger, plan, part, targets, detail, way)
+                session.forget_statements()  # they would hold up the end of this connection (`fencing.await_end`)
                 session.run(f"XA END {xid.sql}")
                 session.run(f"XA PREPARE {xid.sql}")
 
@@ -152,7 +160,7 @@ class XaParticipant(BranchedParticipant):
 
     # --- phase 2 ------------------------------------------------------------------------------------------------
 
-    def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, *, use_insert: bool) -> Proof:
+    def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, way: Way) -> Proof:
         if vote is None:
             raise TerminalError(
                 "a two-phase commit needs the vote that the decision counted.",
@@ -187,7 +195,7 @@ class XaParticipant(BranchedParticipant):
         log.warning("%s: branches %s of checkpoint %d are lost: they are delivered from the write-ahead log",
                     self._plan.name, ", ".join(part.label for part in lost), plan.number)  # fmt: skip
         detail["redelivered"] = [part.label for part in lost]
-        self._deliver_branches(plan, fence, lost, use_insert=use_insert)
+        self._deliver_branches(plan, fence, lost, way)
         return self._conclude(plan, fence, expected, detail)
 
     def _commit_prepared(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, vote: Vote) -> Listed:
@@ -196,7 +204,7 @@ class XaParticipant(BranchedParticipant):
         Returns what XA RECOVER had listed before.
         """
         counted = (_epoch(vote), vote.prepared)
-        listed = recover(session)
+        listed = self._listed(session, ledger, fence)
         for xid in listed.of(owner_of(ledger, fence.installation)):
             if xid.number != plan.number:
                 continue
@@ -214,7 +222,7 @@ class XaParticipant(BranchedParticipant):
         deadline = time.monotonic() + self._limits.head_wait
         while True:
             with closing(self._open()) as session:
-                if self._plan.predecessor == 0:
+                if plan.participant(self._plan.name).predecessor == 0:
                     # The attempt that began here may not have got as far as to make them; it, too, must meet a head.
                     ensure_ledger(session, ledger)
                     if ledger.head(session) is None:
@@ -249,7 +257,7 @@ class XaParticipant(BranchedParticipant):
             lost = self._nonces - {self._nonce}
             for connection in older_sessions(session, ledger, fence, head, lost, self._labels()):
                 kill(session, connection, head.rank)
-        for xid in recover(session).of(owner_of(ledger, fence.installation)):
+        for xid in self._listed(session, ledger, fence).of(owner_of(ledger, fence.installation)):
             mine = xid.nonce in self._nonces and xid.nonce != self._nonce
             if xid.number in (plan.number, PROBE_NUMBER) and (mine or xid.rank < fence.rank):
                 log.warning(
@@ -264,7 +272,7 @@ class XaParticipant(BranchedParticipant):
         `listed` is an earlier XA RECOVER. All markers are read at once: behind a long outage every other number that
         still waits for its turn is listed too.
         """
-        listed = listed or recover(session)
+        listed = listed or self._listed(session, ledger, fence)
         others = [
             xid
             for xid in listed.of(owner_of(ledger, fence.installation))
@@ -281,30 +289,26 @@ class XaParticipant(BranchedParticipant):
             self._end_branch(session, ledger, fence, xid, verb)
 
     def _end_branch(self, session: Session, ledger: Ledger, fence: Fence, xid: Xid, verb: str) -> None:
-        """XA COMMIT or XA ROLLBACK, until the branch is no longer listed. What came of it, the marker tells.
+        """Ends it, or finds that it has ended. What came of it, the marker tells."""
+        since = self._free_since.get(xid)
+        if since is not None:
+            time.sleep(max(0.0, since + DETACHING - time.monotonic()))
+        patience = self._limits.head_wait
+        end_branch(session, ledger, fence.installation, xid, verb, patience, is_free=since is not None)
 
-        'Unknown' (1397) proves nothing: somebody else may have ended it, or (MariaDB) the connection that prepared it
-        may still be there, stopped perhaps.
+    def _listed(self, session: Session, ledger: Ledger, fence: Fence) -> Listed:
+        """XA RECOVER. On MariaDB it is noted of each branch when its connection was first seen to have left.
+
+        So that of many branches in doubt only the first waits for it (`fencing.await_end`).
         """
-        deadline = time.monotonic() + self._limits.head_wait
-        lock = lock_name(ledger, fence.installation, xid.rank, xid.nonce, xid.branch)
-        while True:
-            if session.is_mariadb:
-                await_end(session, lock, xid.rank, self._limits.head_wait)
-            try:
-                session.run(f"XA {verb} {xid.sql}")
-                return
-            except pymysql.err.MySQLError as error:
-                if code_of(error) != XAER_NOTA:
-                    raise
-                if xid not in recover(session).xids:
-                    return
-                if time.monotonic() > deadline:
-                    raise SinkUnavailableError(
-                        f"a prepared branch of attempt {xid.rank} cannot be ended: {describe(error)}",
-                        remedy="the connection that prepared it is still there: see SHOW PROCESSLIST and KILL it.",
-                    ) from error
-            time.sleep(0.2)  # without its lock nobody sees it leave: not in the very moment that it does
+        listed = recover(session)
+        if session.is_mariadb:
+            new = [x for x in listed.of(owner_of(ledger, fence.installation)) if x not in self._free_since]
+            locks = [lock_of(ledger, fence.installation, xid) for xid in new]
+            for xid, holder in zip(new, lock_holders(session, locks) if locks else (), strict=True):
+                if holder is None:
+                    self._free_since[xid] = time.monotonic()
+        return listed
 
 
 def _epoch(vote: Vote) -> int:

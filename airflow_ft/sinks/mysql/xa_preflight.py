@@ -21,13 +21,13 @@ from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Fence
 from airflow_ft.sinks.mysql.failures import Meaning, code_of, describe, meaning
-from airflow_ft.sinks.mysql.fencing import await_end, check_owner, hold_lock, lock_name
+from airflow_ft.sinks.mysql.fencing import check_owner, hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Limits, Session, is_on
-from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_NOTA, XAER_RMERR, Listed, Xid, owner_of, recover
+from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_RMERR, Listed, Xid, end_branch, owner_of, recover
 
 SAFE_MARIADB = (10, 5, 2)
 SAFE_MYSQL = (8, 0, 30)
@@ -133,25 +133,12 @@ def _listed(session: Session) -> Listed:
 
 def _end_from_here(session: Session, ledger: Ledger, fence: Fence, xid: Xid, limits: Limits, verb: str) -> bool:
     """As a recovery would: the connection that prepared it is gone. False: the branch is not listed (any more)."""
-    deadline = time.monotonic() + limits.head_wait
-    lock = lock_name(ledger, fence.installation, xid.rank, xid.nonce, xid.branch)
-    while True:
-        if session.is_mariadb:
-            await_end(session, lock, xid.rank, limits.head_wait)
-        if xid not in recover(session).xids:
-            return False
-        try:
-            session.run(f"XA {verb} {xid.sql}")
-            return True
-        except pymysql.err.MySQLError as error:
-            if code_of(error) != XAER_NOTA:
-                raise
-            if time.monotonic() > deadline:
-                raise SinkAccessError(
-                    f"a prepared branch could not be ended from another connection: {describe(error)}",
-                    remedy="use strategy 'local'.",
-                ) from error
-        time.sleep(0.2)
+    if xid not in recover(session).xids:
+        return False
+    try:
+        return end_branch(session, ledger, fence.installation, xid, verb, limits.head_wait)
+    except SinkUnavailableError as error:
+        raise SinkAccessError(f"from another connection, {error.what}", remedy="use strategy 'local'.") from error
 
 
 def _vanished() -> SinkAccessError:

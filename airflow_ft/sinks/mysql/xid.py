@@ -1,4 +1,4 @@
-"""The names of prepared branches, and the statements about them.
+"""The names of prepared branches, and the statements that list and end them.
 
     'aft.<owner>.<number>','<epoch>.<attempt>.<branch>.<nonce>',1
 
@@ -11,9 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from dataclasses import dataclass
 from typing import Any
 
+import pymysql
+
+from airflow_ft.core.errors import SinkUnavailableError
+from airflow_ft.sinks.mysql.failures import code_of, describe
+from airflow_ft.sinks.mysql.fencing import await_end, lock_name
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Session
 
@@ -93,6 +99,42 @@ def recover(session: Session) -> Listed:
         elif format_id != FORMAT_ID:
             foreign[format_id] = foreign.get(format_id, 0) + 1
     return Listed(frozenset(xids), foreign)
+
+
+def lock_of(ledger: Ledger, installation: str, xid: Xid) -> str:
+    """The user-level lock of the session that has prepared a branch."""
+    return lock_name(ledger, installation, xid.rank, xid.nonce, xid.branch)
+
+
+def end_branch(
+    session: Session, ledger: Ledger, installation: str, xid: Xid, verb: str, patience: float, *, is_free: bool = False
+) -> bool:
+    """XA COMMIT or XA ROLLBACK, until the branch is no longer listed. False: somebody else has ended it.
+
+    'Unknown' (1397) proves nothing: it may have been ended, or (MariaDB) the connection that prepared it may still be
+    there, stopped perhaps. `is_free`: that one is known to have left DETACHING seconds ago.
+
+    Raises:
+        SinkUnavailableError: it is listed and cannot be ended for `patience` seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        if session.is_mariadb and not is_free:
+            await_end(session, lock_of(ledger, installation, xid), xid.rank, patience)
+        try:
+            session.run(f"XA {verb} {xid.sql}")
+            return True
+        except pymysql.err.MySQLError as error:
+            if code_of(error) != XAER_NOTA:
+                raise
+            if xid not in recover(session).xids:
+                return False
+            if time.monotonic() > deadline:
+                raise SinkUnavailableError(
+                    f"a prepared branch of attempt {xid.rank} cannot be ended: {describe(error)}",
+                    remedy="the connection that prepared it is still there: see SHOW PROCESSLIST and KILL it.",
+                ) from error
+        time.sleep(0.2)  # without its lock nobody sees it leave: not in the very moment that it does
 
 
 def _bytes(data: Any, raw: bool) -> bytes:

@@ -110,8 +110,9 @@ class Process:
         """Points around the statements and requests of the sinks."""
 
         def in_session(name: str) -> Callable[..., str]:
-            def label(session: Any, sql: str = "", *_: Any) -> str:
-                return f"{session.chaos_label}: {statement_name(sql) if sql else name}"
+            def label(session: Any, sql: Any = "", *_: Any) -> str:
+                text = getattr(sql, "sql", sql)
+                return f"{session.chaos_label}: {statement_name(text) if text and isinstance(text, str) else name}"
 
             return label
 
@@ -122,7 +123,7 @@ class Process:
             self.points.around(f"{info.conn_id}: connect", lambda: begin(session, info, limits))
 
         setattr(Session, "__init__", connect)  # noqa: B010
-        for method in ("run", "load", "bulk", "rows", "begin", "commit"):
+        for method in ("run", "load", "post", "answer", "rows", "begin", "commit"):
             self.points.instrument(Session, method, in_session(method.upper()))
         for method in ("begin", "send", "flush", "write", "commit", "release"):
             self.points.instrument(Transaction, method, _of_client(f"producer.{method}"))

@@ -4,12 +4,10 @@ import pymysql
 import pytest
 
 from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
-from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.mysql.failures import Meaning, failure, meaning
 from airflow_ft.sinks.mysql.fencing import lock_name
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.load import place
-from airflow_ft.sinks.mysql.session import Limits, _arguments
 
 
 @pytest.mark.parametrize(
@@ -50,27 +48,3 @@ def test_lock_names_fit_and_differ_in_every_part() -> None:
         lock_name(ledger, "i", (12, 2), "n"),
     }  # fmt: skip
     assert len(names) == 7 and all(len(name) <= 64 and name.isascii() for name in names)
-
-
-def arguments(**extra: object) -> dict[str, object]:
-    info = ConnectionInfo("c", "mysql", host="db", login="me", password="secret-word", schema="shop", extra=extra)
-    return _arguments(info, Limits(), local_infile=True)
-
-
-def test_connection_extras_reach_the_driver() -> None:
-    plain = arguments(charset="latin1")
-    assert plain["charset"] == "utf8mb4" and plain["port"] == 3306 and "ssl" not in plain
-    assert arguments(unix_socket="/run/s")["unix_socket"] == "/run/s"
-    assert arguments(ssl_ca="/ca.pem", ssl_verify_identity="true")["ssl_verify_identity"] is True
-    assert arguments(ssl_mode="DISABLED")["ssl_disabled"] is True
-    assert arguments(ssl_mode="REQUIRED")["ssl"] is not None
-    assert arguments(ssl='{"cipher": "ECDHE-RSA-AES256-GCM-SHA384"}')["ssl"] is not None
-
-
-@pytest.mark.parametrize(
-    "extra", [{"ssl": "no json"}, {"ssl": {"ca": "/not/there"}}, {"ssl_mode": "SOMETIMES"}, {"ssl": 3}]
-)
-def test_tls_settings_that_cannot_work_are_named_without_secrets(extra: dict[str, object]) -> None:
-    with pytest.raises(SinkAccessError, match="TLS") as refused:
-        arguments(**extra)
-    assert "secret-word" not in str(refused.value) and refused.value.participant == "c"

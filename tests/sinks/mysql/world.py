@@ -25,7 +25,7 @@ INSTALLATION = "11111111-2222-4333-8444-555555555555"
 THE_ROWS = b"the rows"
 each_way = pytest.mark.parametrize(
     ("any_mysql", "way"),
-    [("mariadb", "bulk"), ("mariadb", "load"), ("mariadb", "insert"), ("mysql", "load"), ("mysql", "insert")],
+    [("mariadb", "insert"), ("mysql", "load"), ("mysql", "insert")],
     indirect=["any_mysql"],
 )
 """Runs a test with each way that rows can go on each server: see `MySqlWorld.go_by`."""
@@ -65,18 +65,18 @@ class MySqlWorld:
     @property
     def way(self) -> str:
         """How rows go by default."""
-        return "bulk" if isinstance(self.server, MariaDb) else "load"
+        return "insert" if isinstance(self.server, MariaDb) else "load"
 
     def request(self, statement: bytes) -> bytes:
         """What a request of this statement contains; of `THE_ROWS`, the first one with `orders` on the default way."""
         if statement != THE_ROWS:
             return statement
-        # COM_STMT_BULK_EXECUTE: behind a flag, the types of a BIGINT and of a string.
-        return b"\x80\0\x08\0\xfe\0" if self.way == "bulk" else b"LOAD DATA"
+        # COM_STMT_EXECUTE: behind a flag, the types of a BIGINT and of a string.
+        return b"\1\x08\0\xfe\0" if self.way == "insert" else b"LOAD DATA"
 
     def go_by(self, way: str) -> None:
-        """From now on rows go by the "bulk" protocol, "load" or "insert"."""
-        self.extra = {"bulk_protocol": way == "bulk", "local_infile": way == "load"}
+        """From now on rows go by "load" or "insert"; to MariaDB by the latter."""
+        self.extra = {"local_infile": way == "load"}
 
     def segment(self, number: int, tables: Mapping[str, pa.Table]) -> Segment:
         self.batch += 1

@@ -1,15 +1,20 @@
-"""Arrow columns as the binary parameters of MariaDB's bulk protocol (COM_STMT_BULK_EXECUTE). No Python loop over rows.
+"""Arrow columns as the binary parameters of a prepared INSERT of many rows. No Python loop over rows.
 
-A parameter is an indicator byte (0: a value follows, 1: NULL) and its value: integers and doubles of fixed width, dates
-and times field by field, everything else as bytes behind their length. Decimals and nested values are the text of
-`encoding`, so that the server reads them as it reads them from a LOAD DATA.
+Integers and doubles have a fixed width, dates and times go field by field, everything else as bytes behind their
+length; a NULL is a bit in front of all values. Decimals and nested values are the text of `encoding`, so that the
+server reads them as it reads them from a LOAD DATA.
 
-https://mariadb.com/docs/server/reference/clientserver-protocol/3-binary-protocol-prepared-statements/com_stmt_bulk_execute
+The server parses a prepared INSERT once for as many rows as it has places for, so there are few sizes of it: rows are
+sent by the largest that they fill, and what is left by the next smaller one.
+
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_stmt_execute.html
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,48 +22,80 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_ft.sinks.arrow import booleans, numbers, offsets, scalar
 from airflow_ft.sinks.mysql.encoding import TargetColumn, is_binary
 from airflow_ft.sinks.mysql.json_text import is_nested, to_json
 from airflow_ft.sinks.mysql.naming import quote
 
+MAX_PARAMETERS = 8192
+"""Of a statement. The protocol allows 65,535, but from here on each row costs the server more (docs/performance.md)."""
+_STEP = 4  # each size of a statement has a quarter of the rows of the next larger one
+
 _BYTES = pa.large_binary()
-_NULL = pa.scalar(b"\x01", _BYTES)
+_NOTHING = scalar(b"", _BYTES)
 _UNSIGNED = 128
 _INTEGERS = {8: 1, 16: 2, 32: 3, 64: 8}  # bits: MYSQL_TYPE_TINY, SHORT, LONG, LONGLONG
 _DOUBLE, _DATE, _TIME, _DATETIME, _BLOB, _STRING = 5, 10, 11, 12, 252, 254
 
-_DATE_FIELDS = [("indicator", "u1"), ("length", "u1"), ("year", "<u2"), ("month", "u1"), ("day", "u1")]
+_DATE_FIELDS = [("length", "u1"), ("year", "<u2"), ("month", "u1"), ("day", "u1")]
 _CLOCK_FIELDS = [("hour", "u1"), ("minute", "u1"), ("second", "u1"), ("microsecond", "<u4")]
-_TIME_FIELDS = [("indicator", "u1"), ("length", "u1"), ("negative", "u1"), ("days", "<u4"), *_CLOCK_FIELDS]
+_TIME_FIELDS = [("length", "u1"), ("negative", "u1"), ("days", "<u4"), *_CLOCK_FIELDS]
 
 Octets = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
 
-def bulk_statement(table: str, columns: Sequence[TargetColumn]) -> str:
-    """The INSERT of one row that `bulk_rows` are the parameters of; `table` is quoted."""
-    names = ", ".join(quote(column.name) for column in columns)
-    return f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What one execution of `insert_statement(..., rows.num_rows)` sends: a bit a NULL, then the values, row by row."""
+
+    rows: pa.RecordBatch
+    nulls: bytes
+    values: memoryview
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.nulls) + len(self.values)
 
 
-def bulk_types(schema: pa.Schema, columns: Sequence[TargetColumn]) -> bytes:
-    """Type and flags of each parameter."""
+@lru_cache(maxsize=256)
+def insert_statement(table: str, columns: tuple[str, ...], rows: int, suffix: str = "") -> str:
+    """An INSERT with places for the values of so many rows; `table` is quoted, `columns` are not."""
+    row = f"({', '.join('?' * len(columns))})"
+    return f"INSERT INTO {table} ({', '.join(map(quote, columns))}) VALUES {', '.join([row] * rows)}{suffix}"
+
+
+def parameter_types(schema: pa.Schema, columns: Sequence[TargetColumn]) -> bytes:
+    """Type and flags of each parameter of a row."""
     return b"".join(_type(_sent_as(schema.field(column.source).type)) for column in columns)
 
 
-def bulk_rows(
-    batch: pa.RecordBatch, columns: Sequence[TargetColumn], size: int
-) -> Iterator[tuple[memoryview, pa.RecordBatch]]:
-    """The parameters of at most `size` bytes of rows at a time (one row may exceed it), with these rows."""
+def parameters(batch: pa.RecordBatch, columns: Sequence[TargetColumn], size: int) -> Iterator[Parameters]:
+    """The rows in order, at most `size` bytes of values at a time (one row may exceed it)."""
     arrays = [_cast(batch.column(batch.schema.get_field_index(column.source))) for column in columns]
     rows = _joined(arrays)
-    ends = _offsets(rows)
-    values = rows.buffers()[2]
+    ends = offsets(rows)
+    values = memoryview(rows.buffers()[2]).cast("B")
+    nulls = np.column_stack([_is_null(array) for array in arrays])
     start = 0
     while start < len(rows):
-        stop = max(start + 1, int(np.searchsorted(ends, ends[start] + size, side="right")) - 1)
-        yield memoryview(values).cast("B")[ends[start] : ends[stop]], batch.slice(start, stop - start)
+        room = int(np.searchsorted(ends, ends[start] + size, side="right")) - 1 - start
+        stop = start + _filled(max(1, min(room, len(rows) - start)), len(columns))
+        yield Parameters(
+            batch.slice(start, stop - start),
+            np.packbits(nulls[start:stop], bitorder="little").tobytes(),
+            values[ends[start] : ends[stop]],
+        )
         start = stop
+
+
+def _filled(rows: int, columns: int) -> int:
+    """The rows of the largest statement that so many rows fill."""
+    size = max(1, MAX_PARAMETERS // columns)
+    while size > rows:
+        size = max(1, size // _STEP)
+    return size
 
 
 # --- types -----------------------------------------------------------------------------------------------------------
@@ -110,7 +147,7 @@ def _cast(array: pa.Array) -> pa.Array:
 
 
 def _joined(arrays: Sequence[pa.Array]) -> pa.Array:
-    """One value a row: all its parameters. Neighbours of fixed width are put together before."""
+    """One value a row: all its parameters but the nulls. Neighbours of fixed width are put together before."""
     parts: list[pa.Array] = []
     fixed: list[Octets] = []
 
@@ -125,21 +162,24 @@ def _joined(arrays: Sequence[pa.Array]) -> pa.Array:
         if array.null_count or isinstance(head, pa.Array):
             close()
             cells = head if isinstance(head, pa.Array) else _table(head)
-            parts.append(pc.if_else(pc.is_valid(array), cells, _NULL) if array.null_count else cells)
+            parts.append(pc.if_else(pc.is_valid(array), cells, _NOTHING) if array.null_count else cells)
         else:
             fixed.append(head)
         if is_text:
             close()
             parts.append(array.cast(_BYTES))
     close()
-    if len(parts) == 1:
-        return parts[0]
-    nothing = pa.scalar(b"", _BYTES)
-    return pc.binary_join_element_wise(*parts, nothing, null_handling="replace", null_replacement=b"")
+    return pc.binary_join_element_wise(*parts, _NOTHING, null_handling="replace", null_replacement=b"")
+
+
+def _is_null(array: pa.Array) -> npt.NDArray[np.bool_]:
+    if not array.null_count:
+        return np.zeros(len(array), np.bool_)
+    return booleans(pc.is_null(array))
 
 
 def _fixed(array: pa.Array) -> Octets:
-    """Indicator and value of each row, of the same width; what a null has there does not matter."""
+    """The value of each row, of the same width; what a null has there does not matter."""
     kind, rows = array.type, len(array)
     if pa.types.is_timestamp(kind):
         days, clock = np.divmod(_numbers(array.cast(pa.int64())), 86_400_000_000)
@@ -148,19 +188,17 @@ def _fixed(array: pa.Array) -> Octets:
         return _calendar(_numbers(array.cast(pa.int32())), None)
     if pa.types.is_time(kind):
         cells = np.zeros(rows, np.dtype(_TIME_FIELDS))
-        cells["length"] = cells.itemsize - 2
+        cells["length"] = cells.itemsize - 1
         _set_clock(cells, _numbers(array.cast(pa.int64())))
         return cells.view(np.uint8).reshape(rows, -1)
     values = _numbers(array)
-    found = np.zeros((rows, 1 + values.itemsize), np.uint8)
-    found[:, 1:] = values.astype(values.dtype.newbyteorder("<")).view(np.uint8).reshape(rows, -1)
-    return found
+    return values.astype(values.dtype.newbyteorder("<")).view(np.uint8).reshape(rows, values.itemsize)
 
 
 def _calendar(days: npt.NDArray[Any], clock: Integers | None) -> Octets:
     """Dates, or with `clock` (microseconds of the day) moments."""
     cells = np.zeros(len(days), np.dtype(_DATE_FIELDS if clock is None else _DATE_FIELDS + _CLOCK_FIELDS))
-    cells["length"] = cells.itemsize - 2
+    cells["length"] = cells.itemsize - 1
     dates = days.astype("datetime64[D]")
     months = dates.astype("datetime64[M]")
     cells["year"] = months.astype(np.int64) // 12 + 1970
@@ -179,21 +217,20 @@ def _set_clock(cells: npt.NDArray[Any], clock: Integers) -> None:
 
 def _numbers(array: pa.Array) -> npt.NDArray[Any]:
     """The values of a numeric array without a copy; 0 for a null."""
-    filled = array.fill_null(0) if array.null_count else array
-    return np.asarray(filled.to_numpy(zero_copy_only=True))
+    return numbers(pc.fill_null(array, scalar(0, array.type)) if array.null_count else array)
 
 
 def _lengths(array: pa.Array) -> Octets | pa.Array:
-    """Indicator and length of each row's bytes: of the same width while all are short, else not."""
-    lengths = np.diff(_offsets(array))
+    """The length of each row's bytes: of the same width while all are short, else not."""
+    lengths = np.diff(offsets(array))
     if lengths.max(initial=0) < 251:
-        return np.column_stack([np.zeros(len(array), np.uint8), lengths.astype(np.uint8)])
-    cells = np.zeros((len(array), 10), np.uint8)
-    cells[:, 2:] = lengths.astype("<i8").view(np.uint8).reshape(-1, 8)
+        return lengths.astype(np.uint8).reshape(-1, 1)
+    cells = np.zeros((len(array), 9), np.uint8)
+    cells[:, 1:] = lengths.astype("<i8").view(np.uint8).reshape(-1, 8)
     sizes = [lengths < 251, lengths < 1 << 16, lengths < 1 << 24]
-    cells[:, 1] = np.select(sizes, [lengths, 0xFC, 0xFD], 0xFE)
-    widths = np.select(sizes, [2, 4, 5], 10)
-    return _binary(cells[np.arange(10) < widths[:, None]], widths)
+    cells[:, 0] = np.select(sizes, [lengths, 0xFC, 0xFD], 0xFE)
+    widths = np.select(sizes, [1, 3, 4], 9)
+    return _binary(cells[np.arange(9) < widths[:, None]], widths)
 
 
 def _table(cells: Octets) -> pa.Array:
@@ -205,8 +242,3 @@ def _binary(data: Octets, widths: npt.NDArray[Any]) -> pa.Array:
     ends = np.zeros(len(widths) + 1, np.int64)
     np.cumsum(widths, out=ends[1:])
     return pa.Array.from_buffers(_BYTES, len(widths), [None, pa.py_buffer(ends), pa.py_buffer(data)])
-
-
-def _offsets(array: pa.Array) -> Integers:
-    """Where each value of a large binary array begins, and where the last one ends."""
-    return np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, array.offset * 8)

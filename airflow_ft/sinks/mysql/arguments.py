@@ -1,0 +1,98 @@
+"""What PyMySQL is called with, from an Airflow connection."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.ports import ConnectionInfo
+
+if TYPE_CHECKING:
+    from airflow_ft.sinks.mysql.session import Limits
+
+
+def flag(value: Any, *, default: bool) -> bool:
+    """Reads a setting of the extra."""
+    if value is None:
+        return default
+    return value if isinstance(value, bool) else str(value).strip().lower() in ("1", "true", "yes", "on")
+
+
+def arguments(info: ConnectionInfo, limits: Limits, local_infile: bool) -> dict[str, Any]:
+    """What PyMySQL is called with. `charset` of the connection is ignored: the sink needs utf8mb4."""
+    extra = info.extra
+    given: dict[str, Any] = {
+        "host": info.host or "localhost",
+        "port": info.port or 3306,
+        "user": info.login or None,
+        "password": info.password,
+        "database": info.schema or None,
+        "charset": "utf8mb4",
+        "autocommit": True,
+        "local_infile": local_infile,
+        "connect_timeout": limits.connect,
+        "read_timeout": limits.answer,
+        "write_timeout": limits.answer,
+        "program_name": "airflow-ft",
+    }
+    if extra.get("unix_socket"):
+        given["unix_socket"] = str(extra["unix_socket"])
+    return given | _tls(extra, info.conn_id)
+
+
+def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
+    """`ssl` (a mapping, or JSON text of one: ca, capath, cert, key, cipher, check_hostname, verify_mode), `ssl_ca`,
+    `ssl_cert`, `ssl_key`, `ssl_verify_cert`, `ssl_verify_identity`, `ssl_disabled`, and `ssl_mode` in MySQL's words.
+    """
+    given = {key: extra[key] for key in ("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password") if extra.get(key)}
+    for key in ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled"):
+        if key in extra:
+            given[key] = flag(extra[key], default=False)
+    settings = extra.get("ssl")
+    mode = str(extra.get("ssl_mode") or "").upper()
+    try:
+        if isinstance(settings, str):
+            settings = json.loads(settings)
+        if settings is not None and not isinstance(settings, (Mapping, bool)):
+            raise ValueError("it is neither a mapping nor true or false")
+        if settings is False or mode == "DISABLED":
+            return {"ssl_disabled": True}
+        if given.get("ssl_disabled"):
+            return {"ssl_disabled": True}
+        if isinstance(settings, Mapping) and settings:
+            return {"ssl": _context(settings, mode)}
+        if mode in ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY") or settings is True:
+            named = {key.removeprefix("ssl_"): value for key, value in given.items() if not key.startswith("ssl_ver")}
+            return {"ssl": _context(named, mode)}
+        if mode not in ("", "PREFERRED"):
+            raise ValueError(f"ssl_mode {mode!r} is not one of MySQL's")
+    except (ValueError, OSError) as error:  # OSError: a certificate that cannot be read
+        raise SinkAccessError(
+            f"the TLS settings of the connection cannot be used: {error}.",
+            remedy="mend 'ssl' in the connection's extra: a mapping with ca, cert, key, cipher, check_hostname.",
+            participant=conn_id,
+        ) from error
+    return given
+
+
+def _context(settings: Mapping[str, Any], mode: str) -> ssl.SSLContext:
+    """A TLS context; without a CA the server's certificate is not verified, as with MySQL's REQUIRED."""
+    file, folder = settings.get("ca"), settings.get("capath")
+    context = ssl.create_default_context(cafile=file, capath=folder)
+    if hasattr(ssl, "VERIFY_X509_STRICT"):  # certificates that MySQL makes for itself do not pass it
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    verify = settings.get("verify_mode")
+    verified = mode.startswith("VERIFY") or (bool(file or folder) and mode != "REQUIRED")
+    if verify is not None:
+        verified = str(verify).lower() not in ("none", "0", "false", "no", "cert_none")
+    identity = settings.get("check_hostname", mode != "VERIFY_CA")
+    context.check_hostname = verified and flag(identity, default=True)
+    context.verify_mode = ssl.CERT_REQUIRED if verified else ssl.CERT_NONE
+    if settings.get("cert"):
+        context.load_cert_chain(settings["cert"], settings.get("key"), settings.get("key_password"))
+    if settings.get("cipher"):
+        context.set_ciphers(settings["cipher"])
+    return context

@@ -1,0 +1,165 @@
+"""A participant that stays open, and makes its next producer early: exactly once all the same (I2, I5)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import FencedError, SinkUnavailableError
+from airflow_ft.core.model import Outcome, Plan
+from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.sinks.kafka.client import KafkaClients
+from airflow_ft.sinks.kafka.participant import KafkaParticipant
+from airflow_ft.sinks.kafka.transaction import Transaction
+from tests.integration.kafka_world import World, expected_ids, read_ids
+from tools.servers import Kafka
+
+
+@pytest.fixture
+def world(kafka: Kafka, topic: str, tmp_path: Path) -> World:
+    return World(tmp_path, kafka.bootstrap, {"alerts": KafkaSink(topic=topic, slots=2)})
+
+
+@pytest.fixture
+def made_beside(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The transactional ids of all producers that were made before they were needed."""
+    found: list[str] = []
+    make_ready = KafkaClients.make_ready
+
+    def count(self: KafkaClients, transactional_id: str, limits: Any) -> None:
+        found.append(transactional_id)
+        make_ready(self, transactional_id, limits)
+
+    monkeypatch.setattr(KafkaClients, "make_ready", count)
+    return found
+
+
+@contextmanager
+def staying_open(world: World, plan: Plan) -> Iterator[KafkaParticipant]:
+    participant = world.open(plan)
+    try:
+        yield participant
+    finally:
+        participant.close()
+
+
+def prepare(world: World, participant: KafkaParticipant, plan: Plan) -> None:
+    fence = world.fence()
+    world.vote(plan, fence, participant.prepare(plan, fence))
+
+
+def commit(world: World, participant: KafkaParticipant, plan: Plan) -> Any:
+    return participant.commit(plan, world.fence(), world.votes[plan.number])
+
+
+def test_where_transactions_follow_each_other_the_next_producer_is_made_beside_them(
+    world: World, kafka: Kafka, topic: str, made_beside: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [world.checkpoint(number, 100) for number in range(1, 6)]
+    waited_for: list[str] = []
+    make = KafkaClients._new_producer
+
+    def count(self: KafkaClients, transactional_id: str, *given: Any) -> Any:
+        if threading.current_thread().name != "airflow-ft-kafka-call":
+            waited_for.append(transactional_id)
+        return make(self, transactional_id, *given)
+
+    monkeypatch.setattr(KafkaClients, "_new_producer", count)
+    with staying_open(world, plans[0]) as participant:
+        for plan in plans:
+            prepare(world, participant, plan)
+            commit(world, participant, plan)
+    assert (len(waited_for), len(made_beside)) == (2 * 3, 2 * 8)  # of two transactions a number and slot
+    assert read_ids(kafka.bootstrap, topic) == expected_ids(*((number, 100) for number in range(1, 6)))
+
+
+@pytest.mark.parametrize("meanwhile", ["the same number", "the next number", "only a vote"])
+def test_a_participant_of_an_older_epoch_delivers_nothing(
+    world: World, kafka: Kafka, topic: str, meanwhile: str
+) -> None:
+    first, second, third = (world.checkpoint(number, 100) for number in (1, 2, 3))
+    with staying_open(world, first) as sleeper:
+        prepare(world, sleeper, first)
+        commit(world, sleeper, first)
+        prepare(world, sleeper, second)
+        fence = world.fence()  # of its commit, which comes late
+        world.epoch = 2
+        wanted = expected_ids((1, 100))
+        with staying_open(world, second) as successor:
+            prepare(world, successor, second)
+            if meanwhile != "only a vote":
+                commit(world, successor, second)
+                wanted += expected_ids((2, 100))
+            if meanwhile == "the next number":
+                prepare(world, successor, third)
+                commit(world, successor, third)
+                wanted += expected_ids((3, 100))
+            with pytest.raises(FencedError):
+                sleeper.commit(second, fence, world.votes[2])
+        assert read_ids(kafka.bootstrap, topic) == wanted
+
+
+def test_a_twin_that_delivers_meanwhile_is_noticed(world: World, kafka: Kafka, topic: str) -> None:
+    first, second = world.checkpoint(1, 100), world.checkpoint(2, 100)
+    with staying_open(world, first) as participant:
+        prepare(world, participant, first)
+        commit(world, participant, first)
+        prepare(world, participant, second)  # the producer of its commit is on its way
+        world.prepare(second)
+        world.commit(second)
+        assert commit(world, participant, second).outcome is Outcome.COMMITTED
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100), (2, 100))
+
+
+@pytest.mark.parametrize("away", ["at once", "when the next producer is connected"])
+def test_a_participant_outlives_its_broker(world: World, kafka: Kafka, topic: str, away: str) -> None:
+    first, second = world.checkpoint(1, 100), world.checkpoint(2, 100)
+    with staying_open(world, first) as participant:
+        prepare(world, participant, first)
+        commit(world, participant, first)
+        prepare(world, participant, second)
+        if away != "at once":
+            time.sleep(0.5)
+        kafka.restart()
+        assert commit(world, participant, second).outcome is Outcome.COMMITTED
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100), (2, 100))
+
+
+def test_an_aborted_number_leaves_nothing_behind(world: World, kafka: Kafka, topic: str) -> None:
+    first, second = world.checkpoint(1, 100), world.checkpoint(2, 100)
+    with staying_open(world, first) as participant:
+        prepare(world, participant, first)
+        assert participant.abort(first, world.fence(), {"why": "test"}).outcome is Outcome.ABORTED
+        again = world.plan(2, second.segments[0], predecessor=0)
+        prepare(world, participant, again)
+        commit(world, participant, again)
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((2, 100))
+
+
+def test_a_call_that_librdkafka_never_ends_is_given_up(
+    world: World, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All brokers go away between two calls: send_offsets_to_transaction forgets its time-out."""
+    plan = world.checkpoint(1, 100)
+    world.prepare(plan)
+    world.extra["airflow_ft_timeout"] = 5
+    write = Transaction.write
+
+    def without_brokers(self: Transaction, *given: Any) -> None:
+        kafka.kill()
+        write(self, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transaction, "write", without_brokers)
+        with pytest.raises(SinkUnavailableError):
+            world.commit(plan)
+    kafka.restart()
+    world.extra["airflow_ft_timeout"] = 60
+    assert world.commit(plan).outcome is Outcome.COMMITTED
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100))
