@@ -44,6 +44,7 @@ _MIN_AGE = _arg(
 _DAG = _arg("--dag", default=None, metavar="FILE", help="DAG file, for sources, and for what never ran")
 _NUMBERS = _arg("numbers", metavar="NUMBER", type=int, nargs="*", help="of these checkpoints (default: all in the log)")
 _PRINT = _arg("--print", action="store_true", help="only print the statements and commands, for who may run them")
+_END = _arg("--end", action="store_true", help="end those that wait")
 _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
 
 
@@ -100,6 +101,14 @@ def _looking() -> tuple[ActionCommand, ...]:
             "class-archive",
             "archive",
             "Make Spark drivers on this machine start faster: an archive of the classes that they load",
+            reads_log=False,
+        ),
+        _command(
+            "sessions",
+            "sessions",
+            "List the Spark sessions that wait on this machine for the next run of their pipeline",
+            _END,
+            ARG_OUTPUT,
             reads_log=False,
         ),
         _command("show", "looking", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),

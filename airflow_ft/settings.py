@@ -103,5 +103,17 @@ def class_archives() -> str:
     return _read("class_archives") or str(airflow_home() / "airflow_ft" / "class-archives")
 
 
+def keep_session() -> float:
+    """`[airflow_ft] keep_session`: seconds for which a Spark session waits for the next run; 0: none."""
+    text = _read("keep_session")
+    try:
+        seconds = float(text or 0)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ConfigurationError(f"[{SECTION}] keep_session is {text!r}.", remedy="give a number of seconds, or 0.")
+    return seconds
+
+
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -43,7 +43,8 @@ def _with_archive(name: str) -> str:
 def _run_spark(folder: Path, options: str, job: str = "Crashing") -> None:
     """A driver as the product starts it; by default with a stateful job and Python workers."""
     from airflow_ft.sources import FileSource
-    from airflow_ft.spark.submit import environment, prepare, private_folder
+    from airflow_ft.spark.private import private_folder
+    from airflow_ft.spark.submit import environment, prepare
     from tests.integration.stage_world import StageWorld
 
     with closing(StageWorld(folder)) as world, private_folder() as private:

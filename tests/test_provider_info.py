@@ -56,6 +56,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "spark_conf": '{"spark.ui.enabled": false, "a": 1}',
         "spark_jars": "/jars",
         "class_archives": "/archives",
+        "keep_session": "900",
     }
     assert set(INFO["config"]["airflow_ft"]["options"]) == set(values)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
@@ -69,6 +70,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "spark_conf": {},
         "spark_jars": "",
         "class_archives": f"{tmp_path}/airflow_ft/class-archives",
+        "keep_session": 0.0,
     }
     for name, value in values.items():
         monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{name.upper()}", value)
@@ -77,6 +79,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         **values,
         "lease_seconds": 5.0,
         "quarantine_after": timedelta(seconds=90.5),
+        "keep_session": 900.0,
         "spark_conf": {"spark.ui.enabled": "false", "a": "1"},
     }
 

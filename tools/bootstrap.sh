@@ -90,10 +90,11 @@ install_venv() {
   if ! "$venv/bin/python" -c 'import sys; assert sys.version_info >= (3, 11)' 2>/dev/null; then
     uv venv --quiet --clear --python "$python" "$venv"
   fi
+  # Compiled here: where PYTHONDONTWRITEBYTECODE is set, each process would compile pandas and Airflow for seconds.
   # One step for both, so that the project never disappears from an environment that others are using. The finder of an
   # editable install maps dags/ and plugins/ to airflow_ft.example_dags and airflow_ft.plugins.
   printf -- '-e %s\n' "$root" >"$local_/project.txt"
-  VIRTUAL_ENV=$venv uv pip sync --quiet "$root/requirements.lock" "$local_/project.txt"
+  VIRTUAL_ENV=$venv uv pip sync --quiet --compile-bytecode "$root/requirements.lock" "$local_/project.txt"
 }
 
 # --- jars ------------------------------------------------------------------------------------------------------------

@@ -55,6 +55,9 @@ class CheckpointedPipeline(TaskGroup):
             (setting by setting) and `spark_jars`; a master may be "conn:<id>" of a Spark connection. packages: Maven
             coordinates that Spark fetches besides.
         job_args: plain data for the job, templated.
+        keep_session: for how long Spark waits for the next run of this pipeline on the same machine, which then needs
+            no start of a JVM: a small run is done in half of the time. It holds the driver's memory meanwhile; zero:
+            it ends with its run. None: `[airflow_ft] keep_session`.
         overlap: deliver what is staged while the stage goes on, in its process; the tasks behind it deliver the rest.
             A run of many checkpoints is done sooner, and confirms the first ones long before its end. One difference:
             refused rows end the stage.
@@ -96,6 +99,7 @@ class CheckpointedPipeline(TaskGroup):
         jars: str | Sequence[str] | None = None,
         packages: Sequence[str] = (),
         job_args: Mapping[str, Any] | None = None,
+        keep_session: timedelta | None = None,
         overlap: bool = False,
         emit_asset: bool = True,
         group_id: str | None = None,
@@ -133,6 +137,7 @@ class CheckpointedPipeline(TaskGroup):
                 jars=jars,
                 packages=packages,
                 job_args=job_args,
+                keep_session=keep_session,
                 overlap=sinks if overlap else None,
                 commit_point=commit_point if overlap else None,
                 **common,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
@@ -50,6 +51,8 @@ class StageOperator(CheckpointOperator):
         packages: Maven coordinates that Spark fetches besides.
         optional_sinks: names of further sinks, that the job may leave out.
         job_args: plain data for the job.
+        keep_session: for how long Spark waits for the next run of this pipeline on this machine, which then needs no
+            start of a JVM; zero: it ends with the run. None: `[airflow_ft] keep_session`.
         overlap: all sinks of the pipeline by name, to deliver what is published while Spark goes on; None: all of it
             is left to the tasks behind. checkpointing says then also how many checkpoints are delivered as one.
         commit_point: of that delivery; see `PrepareOperator`.
@@ -96,6 +99,7 @@ class StageOperator(CheckpointOperator):
         packages: Sequence[str] = (),
         optional_sinks: Sequence[str] = (),
         job_args: Mapping[str, Any] | None = None,
+        keep_session: timedelta | None = None,
         overlap: Mapping[str, SinkSpec] | None = None,
         commit_point: str | None = None,
         **kwargs: Any,
@@ -113,6 +117,13 @@ class StageOperator(CheckpointOperator):
         self.packages = list(packages)
         self.optional_sinks = list(optional_sinks)
         self.job_args = dict(job_args or {})
+        if keep_session is not None and (not isinstance(keep_session, timedelta) or keep_session < timedelta(0)):
+            raise ConfigurationError(
+                f"keep_session is {keep_session!r}.",
+                pipeline=self.pipeline,
+                remedy="give timedelta(minutes=15), for example, or timedelta(0).",
+            )
+        self.keep_session = None if keep_session is None else keep_session.total_seconds()
         self.overlap = {name: spec_fields(sink) for name, sink in (overlap or {}).items()}
         self._sink_classes: dict[str, type[SinkSpec]] = {name: type(sink) for name, sink in (overlap or {}).items()}
         self.commit_point = commit_point
@@ -167,6 +178,7 @@ class StageOperator(CheckpointOperator):
             jars=_jars(self.jars if self.jars is not None else settings.spark_jars()),
             python_path=_python_path(),
             class_archives=settings.class_archives(),
+            keep_session=settings.keep_session() if self.keep_session is None else self.keep_session,
         )
 
     def _remember(self, driver: Driver) -> None:

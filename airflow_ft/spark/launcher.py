@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from airflow_ft.core import errors
 from airflow_ft.core.errors import AirflowFtError, FencedError, StageError, StoreUnavailableError
 from airflow_ft.core.ports import Store
+from airflow_ft.spark.private import private_folder
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.submit import RESULT, environment, prepare, private_folder
+from airflow_ft.spark.session import Loan, borrow
+from airflow_ft.spark.submit import MAIN, RESULT, driver_environment, environment, prepare, write_main
 from airflow_ft.spark.symptoms import Symptoms
 
 __all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
@@ -37,8 +41,8 @@ def run_stage(
     every case what is published stays published, and the store knows it.
     """
     hide = _redactor(request.secrets())
-    with private_folder() as folder:
-        driver = Driver(prepare(folder, request), environment(request))
+    with private_folder() as folder, _jvm(request) as loan:
+        driver = _start(folder, request, loan)
         try:
             on_start(driver)
         except BaseException:
@@ -56,12 +60,33 @@ def run_stage(
             report = json.loads((folder / RESULT).read_text())
         except FileNotFoundError:
             report = {"error": _ended(driver, code, request, symptoms)}
+        if loan is not None and "result" in report and code == 0:
+            loan.end(keep=True)
     if "result" in report:
         return StageResult.from_json(report["result"])
     error = rebuild_error({**report["error"], "what": hide(report["error"]["what"])})
     if isinstance(error, StageError):
         _raise_if_fenced(store, request, error)
     raise error
+
+
+@contextmanager
+def _jvm(request: StageRequest) -> Iterator[Loan | None]:
+    """One that is kept between runs, if that is wanted; unless it is given back before, it ends with this."""
+    loan = borrow(request) if request.keep_session else None
+    try:
+        yield loan
+    finally:
+        if loan is not None:
+            loan.end(keep=False)
+
+
+def _start(folder: Path, request: StageRequest, loan: Loan | None) -> Driver:
+    if loan is None:
+        return Driver(prepare(folder, request), environment(request))
+    write_main(folder, request, loan.fileno())
+    command = [sys.executable, str(folder / MAIN)]
+    return Driver(command, driver_environment(request), pass_fds=[loan.fileno()], share=loan.share)
 
 
 def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms) -> dict[str, Any]:

@@ -40,20 +40,52 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def spawn(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.PIPE,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Starts a process in a group of its own, that dies with the thread that calls this (Linux)."""
+    if sys.platform == "linux":
+        command = [sys.executable, "-I", "-S", "-c", _SHIM, str(os.getpid()), *command]
+    return subprocess.Popen(
+        command,
+        env=dict(environment),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+        pass_fds=pass_fds,
+    )
+
+
 class Driver:
     """A running driver. `pid` is also its process group."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        if sys.platform == "linux":
-            command = [sys.executable, "-I", "-S", "-c", _SHIM, str(os.getpid()), *command]
-        self._process = subprocess.Popen(
-            command,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-        )
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        pass_fds: Sequence[int] = (),
+        share: Callable[[int], None] | None = None,
+    ) -> None:
+        """`share` gets the file that the output goes to, for another process that writes into it as well."""
+        reader, writer = os.pipe()
+        self._output = os.fdopen(reader, "rb", buffering=0)
+        self._quiet = 0.5 if share is None else 0.05  # seconds without output, after which it may have ended
+        try:
+            if share is not None:
+                share(writer)
+            self._process = spawn(command, environment, stdout=writer, pass_fds=pass_fds)
+        except BaseException:
+            self._output.close()
+            raise
+        finally:
+            os.close(writer)
         self.pid = self._process.pid
         self.killed = False
 
@@ -81,19 +113,17 @@ class Driver:
         finally:
             self._signal(signal.SIGKILL)
             code = self._process.wait()
-            if self._process.stdout is not None:
-                self._process.stdout.close()
+            self._output.close()
         return code
 
     def _pump(self, log: Callable[[str], None], result: Path) -> None:
-        assert self._process.stdout is not None
-        descriptor = self._process.stdout.fileno()
+        descriptor = self._output.fileno()
         reported: float | None = None
         rest = b""
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
             while True:
-                if selector.select(0.5):
+                if selector.select(self._quiet):
                     data = os.read(descriptor, _LINE_BYTES)
                     *lines, rest = (rest + data).split(b"\n")
                     if len(rest) > _LINE_BYTES or (rest and not data):

@@ -37,6 +37,7 @@ from airflow_ft.spark.locations import (
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.publisher import Publisher
 from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import stage_batch
 from airflow_ft.spark.submit import PROPERTIES, REQUEST, RESULT
 from airflow_ft.store import open_store
@@ -59,19 +60,24 @@ class _QueueIsFull(Exception):
     """As many checkpoints wait for delivery as Spark keeps state for: more could not be rewound any more (I10)."""
 
 
-def main(folder: str) -> int:
-    """Runs the request that lies in `folder` and leaves a report there; the exit code of the process."""
+def main(folder: str, session: int | None = None) -> int:
+    """Runs the request that lies in `folder` and leaves a report there; the exit code of the process.
+
+    `session`: the open file that leads to a JVM which is kept; None: spark-submit has started one for this process.
+    """
     die_with_parent()
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     private = Path(folder)
     request = StageRequest.from_json(json.loads((private / REQUEST).read_text()))
     for name in (REQUEST, PROPERTIES):  # they hold credentials, and have been read
-        (private / name).unlink()
-    attempt = Attempt(request, private / RESULT)
+        (private / name).unlink(missing_ok=True)
+    attempt = Attempt(request, private / RESULT, session)
     try:
         result = attempt.run()
     except BaseException as error:
+        if session is not None:
+            await_end()
         attempt.report(error)
         return 1
     _write(private / RESULT, {"result": result.to_json()})
@@ -81,8 +87,8 @@ def main(folder: str) -> int:
 class Attempt:
     """One attempt, in this process."""
 
-    def __init__(self, request: StageRequest, report: Path) -> None:
-        self._request, self._report = request, report
+    def __init__(self, request: StageRequest, report: Path, session: int | None) -> None:
+        self._request, self._report, self._kept = request, report, session
         self._failed: BaseException | None = None
         self._reported = threading.Lock()
 
@@ -98,7 +104,7 @@ class Attempt:
                     return self._run_stream(store, job, frame)
                 return self._run_static(store, job, frame)
             finally:
-                self._stop_session(spark)
+                self._leave(spark)
 
     def report(self, error: BaseException) -> None:
         """Leaves the reason of the end for the launcher; the first one counts."""
@@ -118,13 +124,16 @@ class Attempt:
         from pyspark.sql import SparkSession
 
         began = time.monotonic()
-        spark = SparkSession.builder.getOrCreate()
+        spark = SparkSession.builder.getOrCreate() if self._kept is None else attach(self._kept)
         log.info("Spark %s ready after %.1f s", spark.version, time.monotonic() - began)
         return spark
 
-    def _stop_session(self, spark: SparkSession) -> None:
+    def _leave(self, spark: SparkSession) -> None:
         try:
-            spark.stop()
+            if self._kept is None:
+                spark.stop()
+            elif sys.exception() is None:  # else the JVM will not be used again, and holds what tells the reason
+                detach(spark)
         except Exception as error:  # the JVM may be gone already: what is published is in the store
             log.warning("Spark did not stop cleanly: %s", error)
 

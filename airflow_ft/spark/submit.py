@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.spark import class_archive
+from airflow_ft.spark.private import write
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, StageRequest
 
-REQUEST, RESULT, PROPERTIES, MAIN, LOCK = "request.json", "result.json", "spark.properties", "main.py", "lock"
-_PREFIX = "airflow-ft-stage-"
+REQUEST, RESULT, PROPERTIES, MAIN = "request.json", "result.json", "spark.properties", "main.py"
 
 # Airflow's own settings, connections and variables are not for a user's job (DESIGN 10, Secrets); the others would
 # make the driver think that it was started from inside another one.
@@ -37,52 +33,31 @@ LATE_OPTIMISER = (
 QUICK_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-@contextmanager
-def private_folder() -> Iterator[Path]:
-    """A folder that only this user can read, removed in the end; also those that killed processes left behind."""
-    _sweep(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    # Whoever can lock the file knows that its owner has died; a lock goes with the process, whatever kills it.
-    with (folder / LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sweep(parent: Path) -> None:
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with suppress(OSError), (folder / LOCK).open("r+") as lock:
-            if folder.stat().st_uid != os.getuid():
-                continue
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def prepare(folder: Path, request: StageRequest) -> list[str]:
-    """Writes what the driver needs into its folder; returns the command, which contains no secret."""
-    home = spark_home()
+    """Writes what a driver with a JVM of its own needs into its folder; returns the command, which has no secret."""
+    write_main(folder, request)
+    write(folder / PROPERTIES, properties(settings(request, folder)))
+    return submit(folder, str(folder / MAIN))
+
+
+def write_main(folder: Path, request: StageRequest, session: int | None = None) -> None:
+    """Writes the request, and the Python program that runs it; `session`: the open file that leads to its JVM."""
     try:
-        _write(folder / REQUEST, json.dumps(request.to_json()))
+        write(folder / REQUEST, json.dumps(request.to_json()))
     except TypeError as error:
         raise ConfigurationError(
             f"the job's arguments, a source or a connection hold what JSON cannot say: {error}",
             pipeline=request.pipeline,
             remedy="give plain text, numbers, lists and dictionaries.",
         ) from error
-    _write(folder / PROPERTIES, properties(settings(request, folder)))
-    _write(
-        folder / MAIN,
-        f"from airflow_ft.spark.runner import main\n\nraise SystemExit(main({json.dumps(str(folder))}))\n",
-    )
-    return [
-        str(home / "bin" / "spark-submit"),
-        "--properties-file",
-        str(folder / PROPERTIES),
-        "--load-spark-defaults",
-        str(folder / MAIN),
-    ]
+    arguments = json.dumps(str(folder)) + ("" if session is None else f", {session}")
+    write(folder / MAIN, f"from airflow_ft.spark.runner import main\n\nraise SystemExit(main({arguments}))\n")
+
+
+def submit(folder: Path, program: str) -> list[str]:
+    """The command that starts a JVM with the properties that lie in `folder`."""
+    files = ["--properties-file", str(folder / PROPERTIES), "--load-spark-defaults"]
+    return [str(spark_home() / "bin" / "spark-submit"), *files, program]
 
 
 def spark_home() -> Path:
@@ -146,6 +121,13 @@ def environment(request: StageRequest) -> dict[str, str]:
     return kept
 
 
+def driver_environment(request: StageRequest) -> dict[str, str]:
+    """The same for a Python driver that is not started by spark-submit: it finds the pyspark of $SPARK_HOME."""
+    kept, python = environment(request), spark_home() / "python"
+    path = [kept["PYTHONPATH"], str(python), *map(str, sorted(python.glob("lib/py4j-*.zip")))]
+    return {**kept, "PYTHONPATH": os.pathsep.join(path if python.is_dir() else path[:1])}
+
+
 def properties(conf: Mapping[str, str]) -> str:
     """Settings in the format of java.util.Properties."""
     return "".join(f"{_escaped(name, key=True)}={_escaped(value)}\n" for name, value in conf.items())
@@ -174,9 +156,3 @@ def _jar_files(given: tuple[str, ...]) -> list[str]:
 
 def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _write(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)

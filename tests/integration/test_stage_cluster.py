@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +64,7 @@ def _await_page(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     while True:
         assert process.poll() is None and time.monotonic() < deadline, log.read_text()
         with (
-            contextlib.suppress(urllib.error.URLError, ConnectionError),
+            contextlib.suppress(OSError),
             urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5),
         ):
             return

@@ -1,0 +1,33 @@
+"""`airflow ft sessions`: the Spark sessions that are kept on this machine, for this user."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from datetime import UTC, datetime
+
+from airflow_ft.commands.common import command, print_table, say, time_text
+
+
+@command
+def sessions(args: Namespace) -> None:
+    """`airflow ft sessions`: lists them; with `--end` ends those that no run is using."""
+    import psutil  # type: ignore[import-untyped]
+
+    from airflow_ft.spark.session import kept
+
+    rows = []
+    for one in kept():
+        idle = one.end() if args.end else one.is_idle()
+        try:
+            process = psutil.Process(one.jvm)
+            megabytes, since = process.memory_info().rss >> 20, datetime.fromtimestamp(process.create_time(), UTC)
+        except psutil.Error:  # it has just begun, or ended
+            megabytes, since = 0, None
+        state = ("ended" if args.end else "waits") if idle else "at work"
+        rows.append(
+            {"pipeline": one.pipeline, "state": state, "jvm": one.jvm, "mb": megabytes, "since": time_text(since)}
+        )
+    if rows:
+        print_table(rows, args.output)
+    else:
+        say("no Spark session is kept here by this user")

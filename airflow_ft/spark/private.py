@@ -1,0 +1,63 @@
+"""Folders that only this user can read, in the system's temporary folder; those of killed processes are swept."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+STAGE, SESSION = "airflow-ft-stage-", "airflow-ft-session-"
+_LOCK = "lock"
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder for one attempt at staging, removed in the end."""
+    folder, lock = make(STAGE)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def make(prefix: str) -> tuple[Path, int]:
+    """A new folder, and an open file whose lock says that its owner lives: it goes with all processes that have it."""
+    for dead in folders(prefix):
+        sweep(dead)
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    hidden = folder / f"{_LOCK}.new"
+    lock = os.open(hidden, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    hidden.rename(folder / _LOCK)  # nobody finds it before it is locked
+    return folder, lock
+
+
+def folders(prefix: str) -> list[Path]:
+    """Those of this user, living and dead."""
+    found = []
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(OSError):
+            if folder.lstat().st_uid == os.getuid() and folder.is_dir() and not folder.is_symlink():
+                found.append(folder)
+    return found
+
+
+def sweep(folder: Path) -> bool:
+    """Removes a folder whose owner has died; whether it did."""
+    with suppress(OSError), (folder / _LOCK).open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
+    return False
+
+
+def write(path: Path, text: str) -> None:
+    """A new file for this user alone."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)

@@ -1,0 +1,264 @@
+"""Spark sessions that are kept between runs: what the next run finds, and what ends with whom."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from airflow_ft.core.errors import JobError, StageError
+from airflow_ft.core.model import CheckpointState
+from airflow_ft.sources import FileSource
+from airflow_ft.spark import private
+from airflow_ft.spark.launcher import Driver
+from airflow_ft.spark.request import StageResult
+from airflow_ft.spark.session import kept
+from tests.integration.airflow_world import wait_for
+from tests.integration.stage_world import StageWorld, world
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+ROOT = Path(__file__).parents[2]
+KEEP = 300.0
+JOB = """
+from pyspark.sql import functions as F
+
+@F.udf("string")
+def said(k):
+    import helper
+    return helper.WORD
+
+class Job:
+    def transform(self, spark, sources):
+        before = spark.conf.get("spark.sql.shuffle.partitions"), [t.name for t in spark.catalog.listTables()]
+        spark.conf.set("spark.sql.shuffle.partitions", "1")
+        spark.range(1).createOrReplaceTempView("left_behind")
+        seen = F.lit(str(before))
+        return sources["numbers"].select("n", said("k").alias("word"), F.lit({word!r}).alias("own"), seen.alias("seen"))
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageWorld]:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    monkeypatch.setattr(private.tempfile, "tempdir", str(folder))
+    try:
+        yield from world(tmp_path)
+    finally:
+        for one in kept():
+            one.end()
+        wait_for(lambda: not kept(), 60, "no session is left")
+
+
+def _run(
+    pipeline: StageWorld,
+    job: str = "stage_jobs:Plain",
+    look: Callable[[Driver], None] = lambda _: None,
+    **more: Any,
+) -> StageResult:
+    """A run over one more row."""
+    number = len(list(pipeline.input.iterdir()))
+    pipeline.add_file(f"f{number}", [{"k": "a", "n": number}])
+    sources = {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint")}
+    request = pipeline.request(job, sources, **{"keep_session": KEEP, **more})
+    result = pipeline.stage(request, look)
+    pipeline.store.end_stage(request.pipeline, request.epoch, request.run, result.position)
+    return result
+
+
+def _jvm() -> int:
+    (one,) = kept()
+    return one.jvm
+
+
+def _has_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _workers(jvm: int) -> list[int]:
+    """Python workers; a shell that spark-submit has left behind stays a zombie."""
+    children = psutil.Process(jvm).children(recursive=True)
+    return [child.pid for child in children if not _has_gone(child.pid)]
+
+
+def _while_at_work(pipeline: StageWorld, act: Callable[[Driver], None]) -> Callable[[Driver], None]:
+    """For `_run`: acts as soon as a checkpoint is computed, in a thread."""
+
+    def watch(driver: Driver) -> None:
+        def later() -> None:
+            at_work = CheckpointState.TRIGGERED
+            wait_for(lambda: any(c.state is at_work for c in pipeline.checkpoints()), 120, "it computes")
+            act(driver)
+
+        threading.Thread(target=later).start()
+
+    return watch
+
+
+HANG = {"job": "stage_jobs:Faulty", "job_arguments": {"fault": "hang"}}
+
+
+def test_the_next_run_goes_on_in_the_same_jvm_and_keeps_its_state(pipeline: StageWorld) -> None:
+    pids = []
+    for _ in range(3):
+        assert _run(pipeline, "stage_jobs:Crashing").rows == {"orders": 1}
+        pids.append(_jvm())
+        wait_for(lambda: not _workers(_jvm()), 10, "workers have ended: they know the job as it was")
+    assert len(set(pids)) == 1
+    rows = pipeline.all_rows()
+    assert [row["steps"] for row in rows] == [1, 2, 3]
+    assert all(after["total"] == before["total"] + after["added"] for before, after in pairwise(rows))
+
+
+def test_a_run_sees_the_job_as_it_is_now_and_nothing_of_the_runs_before(pipeline: StageWorld, tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    pids = set()
+    for word in ("first", "other"):
+        (jobs / "own_job.py").write_text(JOB.replace("{word!r}", repr(word)))
+        (jobs / "helper.py").write_text(f"WORD = {word!r}\n")
+        _run(pipeline, "own_job:Job", python_path=(str(jobs),))
+        pids.add(_jvm())
+    assert len(pids) == 1
+    first, second = pipeline.all_rows()
+    assert (first["word"], first["own"]) == ("first", "first") and (second["word"], second["own"]) == ("other", "other")
+    assert first["seen"] == second["seen"] == "('2', [])"
+
+
+def test_a_run_that_failed_takes_the_jvm_with_it(pipeline: StageWorld) -> None:
+    _run(pipeline)
+    pid = _jvm()
+    with pytest.raises(JobError, match="CAST_INVALID_INPUT"):
+        _run(pipeline, "stage_jobs:Faulty", job_arguments={"fault": "cast"})
+    wait_for(lambda: _has_gone(pid) and not kept(), 30, "the JVM has gone")
+    assert _run(pipeline).rows == {"orders": 2}
+    assert _jvm() != pid
+
+
+def test_a_jvm_that_is_killed_is_reported_with_its_signal(pipeline: StageWorld) -> None:
+    look = _while_at_work(pipeline, lambda _: os.kill(_jvm(), signal.SIGKILL))
+    with pytest.raises(StageError, match="killed by SIGKILL"):
+        _run(pipeline, look=look, **HANG)
+    assert _run(pipeline).rows == {"orders": 2}
+
+
+def test_a_driver_that_ends_on_request_takes_the_jvm_with_it(pipeline: StageWorld) -> None:
+    pids: list[int] = []
+
+    def end(driver: Driver) -> None:
+        pids.append(_jvm())
+        driver.kill()
+
+    with pytest.raises(StageError, match="ended on request"):
+        _run(pipeline, look=_while_at_work(pipeline, end), **HANG)
+    wait_for(lambda: _has_gone(pids[0]), 30, "the JVM has gone")
+
+
+def test_a_keeper_that_is_killed_takes_the_jvm_with_it_busy_or_not(pipeline: StageWorld) -> None:
+    def kill_keeper(_: object = None) -> int:
+        jvm = psutil.Process(_jvm())
+        assert "airflow_ft.spark.keeper" in jvm.parent().cmdline()
+        jvm.parent().kill()
+        return int(jvm.pid)
+
+    with pytest.raises(StageError):
+        _run(pipeline, look=_while_at_work(pipeline, kill_keeper), **HANG)
+    assert _run(pipeline).rows == {"orders": 2}
+    pid = kill_keeper()
+    wait_for(lambda: _has_gone(pid) and not kept(), 30, "the JVM has gone")
+    assert _run(pipeline).rows == {"orders": 1}
+
+
+def test_a_killed_task_takes_driver_and_jvm_with_it(pipeline: StageWorld, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    script = tmp_path / "task.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from tests.integration.stage_world import StageWorld\n"
+        "from airflow_ft.sources import FileSource\n"
+        f"w = StageWorld(Path({str(tmp_path / 'other')!r}))\n"
+        "w.add_file('f', [{'k': 'a', 'n': 1}])\n"
+        "s = {'numbers': FileSource(path=str(w.input), schema='k string, n bigint')}\n"
+        "w.stage(w.request('stage_jobs:Faulty', s, job_arguments={'fault': 'hang'}, keep_session=300.0))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(private.tempfile.tempdir)}
+    task = subprocess.Popen([sys.executable, str(script)], cwd=ROOT, env=environment, start_new_session=True)
+
+    def driver() -> Any:
+        for child in psutil.Process(task.pid).children():
+            if child.cmdline()[-1:] and child.cmdline()[-1].endswith("main.py"):
+                return child
+        return None
+
+    try:
+        python = wait_for(driver, 60, "the driver is there")
+        pid = wait_for(lambda: kept() and _jvm(), 60, "the JVM is there")
+        time.sleep(5)
+        assert not _has_gone(pid) and not _has_gone(python.pid)
+        task.kill()
+        task.wait()
+        wait_for(lambda: _has_gone(pid) and _has_gone(python.pid), 30, "both have gone")
+    finally:
+        task.kill()
+
+
+def test_other_settings_have_a_jvm_of_their_own_and_end_the_old_one(pipeline: StageWorld) -> None:
+    _run(pipeline)
+    pid = _jvm()
+    _run(pipeline, conf={"spark.sql.shuffle.partitions": "3"})
+    wait_for(lambda: _has_gone(pid), 30, "the old one has gone")
+    assert _jvm() != pid
+
+
+def test_a_jvm_that_is_busy_is_left_alone(pipeline: StageWorld) -> None:
+    _run(pipeline)
+    (one,) = kept()
+    loan = one.borrow()
+    assert loan is not None
+    _run(pipeline)
+    assert len({other.jvm for other in kept()}) == 2
+    assert one.borrow() is None
+    loan.end(keep=False)  # it was not used: it stays
+    again = wait_for(one.borrow, 10, "it is free again")
+    again.end(keep=False)
+
+
+def test_nobody_waits_for_a_jvm_longer_than_was_said(pipeline: StageWorld) -> None:
+    _run(pipeline, keep_session=1.0)
+    wait_for(lambda: not kept(), 30, "it has ended")
+    assert list(private.folders(private.SESSION)) == []
+
+
+def test_where_none_can_be_kept_a_run_does_without(pipeline: StageWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = Path(str(private.tempfile.tempdir), "a" * 100)
+    long.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(private.tempfile, "tempdir", str(long))
+        assert _run(pipeline).rows == {"orders": 1}
+        assert kept() == []
+
+
+def test_no_secret_is_left_in_arguments_environment_or_files(
+    pipeline: StageWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "s3cr3t-Passw0rd"
+    monkeypatch.setenv("AIRFLOW_CONN_MYSQL_DEFAULT", f"mysql://u:{secret}@h/d")
+    _run(pipeline, conf={"spark.hadoop.fs.s3a.secret.key": secret})
+    (one,) = kept()
+    jvm = psutil.Process(one.jvm)
+    seen = [str(p.cmdline()) + str(p.environ()) for p in (jvm, jvm.parent())]
+    files = [path for path in one.folder.rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"session.json", "jvm", "lock"}
+    assert all(secret not in text for text in [*seen, *(f.read_bytes().decode(errors="replace") for f in files)])
+    assert one.folder.stat().st_mode & 0o777 == 0o700
