@@ -106,7 +106,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "sessions",
             "sessions",
-            "List the Spark sessions that wait on this machine for the next run of their pipeline",
+            "List the Spark sessions that wait on this machine for the next run",
             _END,
             ARG_OUTPUT,
             reads_log=False,

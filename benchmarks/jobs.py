@@ -1,6 +1,7 @@
 """Whole jobs, from the start of the first process to the end of the last: ours against Spark's own writers.
 
-Each in eight micro-batches (Spark's JDBC writer from Parquet: one batch), and with nothing warm.
+Each in eight micro-batches (Spark's JDBC writer from Parquet: one batch), and with nothing warm; ours also in a
+JVM that an earlier run has left, as second and later runs have it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark import class_archive
+from airflow_ft.spark.session import kept
 from airflow_ft.spark.submit import spark_home
 from benchmarks.bench import Bench
 from benchmarks.data import SPARK_SCHEMA, write_parquet
@@ -26,6 +28,8 @@ from benchmarks.running import run_module
 
 CHECKPOINTS = 8
 FILES = 2  # of a micro-batch: one for each core
+KEEP = 900.0  # seconds
+PIPELINES = "bench-job-"
 _SOURCES = count(1)
 _NUMBERS = count(1)
 
@@ -61,6 +65,12 @@ def into_both(bench: Bench) -> list[Comparison]:
     return whole.compare("Kafka -> PySpark -> WAL -> mariadb + Kafka", ours, spark, 1.4)
 
 
+def _end_sessions() -> None:
+    for session in kept():
+        if session.pipeline.startswith(PIPELINES):
+            session.end()
+
+
 class Jobs:
     """The inputs, and how a job is run over them."""
 
@@ -82,10 +92,13 @@ class Jobs:
             "ours, overlap, class archive": ours(overlap=True, class_archives=self._archives),
         }
         contenders = [Contender(name, run, warm_up=0) for name, run in (*all_ours.items(), theirs)]
+        self.bench.stack.callback(_end_sessions)
+        contenders.append(Contender("ours, overlap, session kept", ours(overlap=True, keep_session=KEEP), warm_up=1))
         claims = [
             Claim(f"{title}, whole job, overlap", "ours, overlap", (theirs[0],), wanted),
             Claim(f"{title}, whole job", "ours", (theirs[0],), None),
             Claim(f"{title}, with a class archive", "ours, overlap, class archive", (theirs[0],), None),
+            Claim(f"{title}, session kept", "ours, overlap, session kept", (theirs[0],), wanted),
         ]
         return [Comparison(f"jobs/{title}", f"{title}, cold processes", contenders, claims, rows=self.bench.rows)]
 
@@ -117,7 +130,7 @@ class Jobs:
         return source.to_json()
 
     def _run(self, module: str, job: dict[str, Any], server: Any, topic: str | None) -> float:
-        folder = self.bench.folder / f"job-{next(_NUMBERS)}"
+        folder = self.bench.folder / f"{PIPELINES}{next(_NUMBERS)}"
         folder.mkdir()
         if server is not None:
             self.bench.empty_table(server)
@@ -149,6 +162,7 @@ class Jobs:
         to_topic: bool = False,
         overlap: bool = False,
         class_archives: str = "",
+        keep_session: float = 0.0,
     ) -> Callable[[], float]:
         """A run of a new pipeline."""
 
@@ -160,6 +174,7 @@ class Jobs:
                 "connections": {},
                 "overlap": overlap,
                 "class_archives": class_archives,
+                "keep_session": keep_session,
             }
             if server is not None:
                 job["table"] = "orders"

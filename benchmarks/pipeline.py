@@ -36,7 +36,7 @@ def main(job: dict[str, Any]) -> None:
     """One run over everything that the source holds, until it is confirmed.
 
     `job`: pipeline (a new name), folder, job, source (its `to_json`), connections (by id), table and topic (each may be
-    lacking), overlap, class_archives ("": none).
+    lacking), overlap, class_archives ("": none), keep_session (seconds).
     """
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(message)s")
     store_url, root = f"sqlite:///{job['folder']}/ft.db", f"{job['folder']}/wal"
@@ -74,6 +74,7 @@ def main(job: dict[str, Any]) -> None:
             jars=spark_jars(),
             python_path=(str(ROOT),),
             class_archives=job["class_archives"],
+            keep_session=job["keep_session"],
         )
 
     with closing(open_store(store_url)) as store:

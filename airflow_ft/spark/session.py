@@ -1,13 +1,13 @@
-"""Spark sessions that are kept between the runs of a pipeline: `keep_session`.
+"""Spark sessions that are kept between runs: `keep_session`.
 
 A driver spends most of its first seconds on starting a JVM, loading classes and compiling them. With `keep_session` the
 JVM stays for so long after a run, idle, in the care of a process of its own (`airflow_ft.spark.keeper`), and the next
-run of the same pipeline on this machine goes on in it. Each run has a Python process of its own, that imports the job
-anew, and a Spark session of its own, with settings, views and functions of its own; what it shares with the runs before
-are the JVM, its Spark context and its catalog of tables.
+run on this machine goes on in it. Each run has a Python process of its own, that imports the job anew, and a Spark
+session of its own, with settings, views and functions of its own; what it shares with the runs before are the JVM, its
+Spark context and its catalog of tables.
 
-A JVM is used again only when everything is equal that it was started with (`_key`), and when the run before has
-succeeded: one that failed, or was ended or killed, takes the JVM with it.
+A JVM is used again, by any pipeline, only when everything is equal that it was started with (`_key`), by one run at a
+time, and when the run before has succeeded: one that failed, or was ended or killed, takes the JVM with it.
 """
 
 from __future__ import annotations
@@ -72,15 +72,16 @@ class Loan:
 def borrow(request: StageRequest) -> Loan | None:
     """A JVM for this request: one that is idle, else a new one; None where none can be kept.
 
-    Idle ones of the same pipeline that were started otherwise are ended: nobody will want them.
+    Idle ones that this pipeline has started otherwise are ended: perhaps nobody will want them.
     """
     variables = {n: v for n, v in environment(request).items() if not n.startswith(_OF_A_RUN) and n not in _SHELL}
     key = _key(request, variables)
     for found in kept():
-        if found.pipeline == request.pipeline and found.key != key:
+        if found.key == key:
+            if loan := found.borrow():
+                return loan
+        elif found.pipeline == request.pipeline:
             found.end()
-        elif found.pipeline == request.pipeline and (loan := found.borrow()):
-            return loan
     try:
         return _start(request, key, variables)
     except OSError as error:
@@ -92,7 +93,7 @@ def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> Loa
     folder, lock = private.make(private.SESSION)
     ours, theirs = socket.socketpair()
     try:
-        private.write(folder / PROPERTIES, properties(settings(request, folder)))
+        private.write(folder / PROPERTIES, properties(_conf(request, folder)))
         spec = {
             "pipeline": request.pipeline,
             "key": key,
@@ -128,7 +129,7 @@ def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> Loa
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A JVM that is kept on this machine, by this user."""
+    """A JVM that is kept on this machine, by this user; `pipeline` has started it."""
 
     folder: Path
     pipeline: str
@@ -188,9 +189,14 @@ def kept() -> list[Kept]:
     return found
 
 
+def _conf(request: StageRequest, folder: Path) -> dict[str, str]:
+    """Nothing of one pipeline, but what it has set itself."""
+    return {**settings(request, folder), "spark.app.name": request.conf.get("spark.app.name", "airflow-ft")}
+
+
 def _key(request: StageRequest, variables: Mapping[str, str]) -> str:
     """Everything that a JVM is started with. It stands in private files only: it is made of secrets, too."""
-    conf = settings(request, Path())
+    conf = _conf(request, Path())
     files = []
     for jar in conf.get("spark.jars", "").split(","):
         with suppress(OSError):
