@@ -219,6 +219,7 @@ def attach(connection: int) -> SparkSession:
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
     # The JVM tells us of the objects of earlier drivers that it has done with; ours must not have their names.
     gateway.gateway_property.pool.next_id = random.SystemRandom().getrandbits(48)
+    logging.getLogger("py4j").setLevel(logging.ERROR)  # it warns of each of those
     default = SparkSession._get_j_spark_session_class(gateway.jvm).getDefaultSession()
     if not default.isDefined() or default.get().sparkContext().isStopped():
         context = SparkContext(gateway=gateway)
