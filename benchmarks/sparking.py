@@ -63,7 +63,7 @@ def stage(source: str, root: str, pipeline: str, number: int) -> Mapping[str, An
     from airflow_ft.core.model import RunKey
     from airflow_ft.spark.job import Job
     from airflow_ft.spark.request import FIXED_CONF, StageRequest
-    from airflow_ft.spark.staging import stage_batch
+    from airflow_ft.spark.staging import write_batch
 
     spark = session()
     request = StageRequest(
@@ -75,8 +75,8 @@ def stage(source: str, root: str, pipeline: str, number: int) -> Mapping[str, An
         if name.startswith("spark.sql."):
             spark.conf.set(name, value)
     began = time.monotonic()
-    staged = stage_batch(request, job, spark.read.parquet(source), 0, number, {})
-    return {"seconds": time.monotonic() - began, "rows": staged.segment.total_rows, "location": staged.segment.location}
+    segment = write_batch(request, job, spark.read.parquet(source), 0, number, {}).seal()
+    return {"seconds": time.monotonic() - began, "rows": segment.total_rows, "location": segment.location}
 
 
 def stream(

@@ -73,6 +73,8 @@ class Keeper:
                     key.data()
                 if starting:
                     self._look_for_address()
+                if self._jvm.poll() is not None:  # what it has started may hold its output
+                    raise _Over
             self._end_kindly()
         except _Over:
             pass
@@ -105,7 +107,7 @@ class Keeper:
             (self._output,) = files
             self._uses += 1
             self._tell_address()
-        elif (said == KEPT and self._uses < USES) or (not said and self._output is None):
+        elif (said == KEPT and self._uses < USES) or (not said and self._output is None and self._uses):
             self._dismiss()
         else:
             raise _Over

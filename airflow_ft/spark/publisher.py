@@ -1,7 +1,7 @@
 """Publication: after Spark's own commit of a batch, by one conditional write, from one thread (DESIGN 3).
 
-The thread also watches the clock: a batch that is not published in time is aborted. Whatever it meets ends the
-attempt, and the query with it.
+The thread also seals the segment, while Spark commits and plans the next batch, and watches the clock: a batch that is
+not published in time is aborted. Whatever it meets ends the attempt, and the query with it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Open:
-    """The number that is being computed, or waits for Spark's commit (then it has a segment)."""
+    """The number that is being computed, is sealed (then it has `seal`), or waits for Spark's commit (a segment)."""
 
     number: int
     batch: int
     deadline: float
+    seal: Callable[[], Segment] | None = None
     segment: Segment | None = None
     positions: Mapping[str, Any] | None = None
 
@@ -73,12 +74,12 @@ class Publisher:
             self._open = _Open(number, batch, time.monotonic() + self._request.checkpoint_timeout)
         return number
 
-    def staged(self, segment: Segment, positions: Mapping[str, Any]) -> None:
-        """The open number's segment is sealed: it is published as soon as Spark has committed the batch."""
+    def written(self, seal: Callable[[], Segment], positions: Mapping[str, Any]) -> None:
+        """The open number's files are there: they are sealed now, and published when Spark has committed the batch."""
         with self._changed:
             self._raise()
             assert self._open is not None
-            self._open.segment, self._open.positions = segment, positions
+            self._open.seal, self._open.positions = seal, positions
             self._changed.notify_all()
 
     def settle(self) -> None:
@@ -97,7 +98,9 @@ class Publisher:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-        if self._open is not None and not isinstance(self.failure, AirflowFtError):
+        if self._open is None or isinstance(self.failure, CheckpointExpiredError):  # that has aborted it
+            return
+        if self._open.segment is None or not isinstance(self.failure, AirflowFtError):  # no publication is in doubt
             self._abort(self._open, AbortReason.ATTEMPT_ENDED, why)
 
     def _raise(self) -> None:
@@ -109,13 +112,15 @@ class Publisher:
             while True:
                 with self._changed:
                     now = self._open
-                    if now is None or now.segment is None:
+                    if now is None or now.seal is None:
                         if self._closed:
                             return
                         self._changed.wait(0.2)
                     now = self._open
                 if now is None:
                     continue
+                if now.segment is None and now.seal is not None:
+                    now.segment = now.seal()
                 if now.segment is not None and self._committed(now.batch):
                     self._publish(now, now.segment)
                 elif time.monotonic() > now.deadline:

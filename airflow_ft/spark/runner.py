@@ -1,10 +1,10 @@
 """Inside the driver: runs the job as a streaming query, and stages and publishes each micro-batch.
 
 What if the driver dies ...
-- while a batch is computed or written: its number is never published, its folder is waste, the batch is computed
-  again from the last published state;
+- while a batch is computed, written or sealed: its number is never published, its folder is waste, the batch is
+  computed again from the last published state;
 - after Spark's commit, before publication: the same, since the next attempt cuts its copy of Spark's location back
-  to the last published batch;
+  to the last published batch (a segment is sealed while Spark commits, so either may come first);
 - during the publication's write: published or not, as the store says when the next owner reads it.
 """
 
@@ -38,7 +38,7 @@ from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.publisher import Publisher
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import attach, await_end, detach
-from airflow_ft.spark.staging import stage_batch
+from airflow_ft.spark.staging import write_batch
 from airflow_ft.spark.submit import PROPERTIES, REQUEST, RESULT
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import filesystem
@@ -217,9 +217,8 @@ class Attempt:
     ) -> None:
         number = publisher.begin(batch_id)
         positions = named_positions(names, location.offsets(batch_id - 1), location.offsets(batch_id))
-        staged = stage_batch(self._request, job, batch, batch_id, number, positions)
-        log.info("%s", staged.line())
-        publisher.staged(staged.segment, positions)
+        written = write_batch(self._request, job, batch, batch_id, number, positions)
+        publisher.written(written.seal, positions)
 
     def _run_static(self, store: Store, job: Job, frame: DataFrame) -> StageResult:
         """A plain batch job: one checkpoint a run, and none when this run has published it before."""
@@ -238,9 +237,7 @@ class Attempt:
         )
         try:
             number = publisher.begin(0)
-            staged = stage_batch(request, job, frame, 0, number, {})
-            log.info("%s", staged.line())
-            publisher.staged(staged.segment, {})
+            publisher.written(write_batch(request, job, frame, 0, number, {}).seal, {})
             publisher.settle()
         finally:
             publisher.close("the attempt ended")

@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,7 +28,6 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -120,6 +120,7 @@ def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> Loa
         process.wait()  # it has gone into the background
     except BaseException:
         ours.close()
+        shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
         theirs.close()
@@ -198,11 +199,10 @@ def _key(request: StageRequest, variables: Mapping[str, str]) -> str:
     """Everything that a JVM is started with. It stands in private files only: it is made of secrets, too."""
     conf = _conf(request, Path())
     files = []
-    for jar in conf.get("spark.jars", "").split(","):
+    for file in (str(spark_home() / "jars"), __file__, *conf.get("spark.jars", "").split(",")):
         with suppress(OSError):
-            files.append([jar, Path(jar).stat().st_mtime_ns])
-    everything: list[Any] = [sorted(conf.items()), sorted(variables.items()), files, str(spark_home())]
-    everything += [metadata.version(name) for name in ("airflow-ft", "pyspark")]
+            files.append([file, Path(file).stat().st_mtime_ns])
+    everything = [sorted(conf.items()), sorted(variables.items()), files]
     return hashlib.sha256(json.dumps(everything).encode()).hexdigest()
 
 
@@ -212,6 +212,7 @@ def attach(connection: int) -> SparkSession:
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    os.set_inheritable(connection, False)  # what the job starts must not hold it open
     keeper = socket.socket(fileno=connection).makefile("rb")
     address = _heard(keeper)
     os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(address["port"]), address["secret"]
@@ -220,7 +221,7 @@ def attach(connection: int) -> SparkSession:
     # The JVM tells us of the objects of earlier drivers that it has done with; ours must not have their names.
     gateway.gateway_property.pool.next_id = random.SystemRandom().getrandbits(48)
     logging.getLogger("py4j").setLevel(logging.ERROR)  # it warns of each of those
-    default = SparkSession._get_j_spark_session_class(gateway.jvm).getDefaultSession()
+    default = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
     if not default.isDefined() or default.get().sparkContext().isStopped():
         context = SparkContext(gateway=gateway)
         spark = SparkSession(context)

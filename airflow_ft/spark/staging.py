@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,25 +19,41 @@ if TYPE_CHECKING:
 
     from airflow_ft.spark.job import Job
 
+log = logging.getLogger("airflow_ft.spark")
+
 
 @dataclass(frozen=True, slots=True)
-class Staged:
-    """A sealed segment, not yet published, and the seconds it took."""
+class Written:
+    """The files of a batch, and how many rows Spark has counted in them, by sink; None: the job returned nothing."""
 
-    segment: Segment
-    seconds: float
+    folder: SegmentFolder
+    number: int
+    counted: Mapping[str, int | None]
+    positions: Mapping[str, Any]
+    began: float
 
-    def line(self) -> str:
-        """One line for people."""
-        rows = self.segment.rows
-        each = "; ".join(f"{name} {count:,}" for name, count in rows.items())
-        return f"checkpoint {self.segment.number}: {sum(rows.values()):,} rows staged in {self.seconds:.1f} s ({each})"
+    def seal(self) -> Segment:
+        """Seals the segment; StageError when its files hold other rows than Spark has counted."""
+        returned = {sink: count is not None for sink, count in self.counted.items()}
+        segment = self.folder.seal(self.number, returned, self.positions)
+        counted = {sink: count or 0 for sink, count in self.counted.items()}
+        if dict(segment.rows) != counted:
+            raise StageError(
+                f"Spark counted {counted} rows, its files have {dict(segment.rows)}.",
+                checkpoint=self.number,
+                pipeline=self.folder.pipeline,
+                remedy="nothing was published; the next attempt computes the rows again.",
+            )
+        each = "; ".join(f"{name} {count:,}" for name, count in counted.items())
+        seconds = time.monotonic() - self.began
+        log.info("checkpoint %d: %s rows staged in %.1f s (%s)", self.number, f"{segment.total_rows:,}", seconds, each)
+        return segment
 
 
-def stage_batch(
+def write_batch(
     request: StageRequest, job: Job, batch: DataFrame, batch_id: int, number: int, positions: Mapping[str, Any]
-) -> Staged:
-    """Splits a batch, writes the rows of each sink and seals the segment.
+) -> Written:
+    """Splits a batch and writes the rows of each sink.
 
     With a `split` the batch is first materialised on the local disks, and its lineage cut: whatever the user's split
     does, it sees the same rows, and a lost block fails the job instead of computing other rows (I1). Without one
@@ -53,21 +70,13 @@ def stage_batch(
             frozen = batch.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
         frames = job.split(batch if frozen is None else frozen, request.sinks, request.optional_sinks)
         counted = {
-            sink: _write(frames[sink], folder, sink) if sink in frames else 0
+            sink: _write(frames[sink], folder, sink) if sink in frames else None
             for sink in (*request.sinks, *request.optional_sinks)
         }
     finally:
         if frozen is not None:
             _release(frozen)
-    segment = folder.seal(number, {sink: sink in frames for sink in counted}, positions)
-    if dict(segment.rows) != counted:
-        raise StageError(
-            f"Spark counted {counted} rows, its files have {dict(segment.rows)}.",
-            checkpoint=number,
-            pipeline=request.pipeline,
-            remedy="nothing was published; the next attempt computes the rows again.",
-        )
-    return Staged(segment, time.monotonic() - began)
+    return Written(folder, number, counted, positions, began)
 
 
 def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:

@@ -23,6 +23,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from airflow_ft.core.model import CheckpointState
+from airflow_ft.spark.session import Kept, kept
 from tests.integration.airflow_world import AirflowWorld, wait_for
 from tools.servers import Database, Kafka, MariaDb, processes
 
@@ -99,7 +100,7 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
     topic = f"t-{uuid.uuid4().hex[:12]}"
     kafka.create_topic(topic, 2)
     (home / "world.json").write_text(json.dumps({"topic": topic}))
-    for name in ("orders", "few"):
+    for name in ("orders", "few", "kept"):
         (home / name).mkdir()
     shutil.copytree(DAGS, home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(EXAMPLES / "files_to_mysql.py", home / "dags")
@@ -107,7 +108,15 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
         for statement in (EXAMPLES / "files_to_mysql.sql").read_text().split(";")[:-1]:
             examples.sql(statement)
         database.sql("CREATE TABLE orders (id BIGINT, amount DECIMAL(12,2), note VARCHAR(20), random DOUBLE)")
-        for table in ("templated", "broken_job", "failing_rows", "wrong_password", "server_down", "no_connection"):
+        for table in (
+            "templated",
+            "kept",
+            "broken_job",
+            "failing_rows",
+            "wrong_password",
+            "server_down",
+            "no_connection",
+        ):
             database.sql(f"CREATE TABLE {table} (id BIGINT, amount DECIMAL(20,2))")
         mysql = {
             "conn_type": "mysql",
@@ -309,6 +318,24 @@ def test_failures_say_what_happened_and_show_no_secret(shop: Shop) -> None:
         assert checkpoint.state is CheckpointState.STAGED, "its rows stay valid until the environment is mended"
         confirmed = log(name, "confirmed")
         assert "checkpoint 1 is STAGED" in confirmed
+
+
+def test_the_next_run_goes_on_in_the_spark_session_of_the_one_before(shop: Shop) -> None:
+    def of_ours() -> list[Kept]:
+        return [one for one in kept() if one.pipeline == "kept"]
+
+    try:
+        jvms = []
+        for rows in (3, 2):
+            shop.put("kept", rows)
+            _, states = shop.airflow.run("kept")
+            assert set(states.values()) == {"success"}, states
+            jvms += [one.jvm for one in of_ours()]
+        assert len(jvms) == 2 and len(set(jvms)) == 1, "the environment of both tasks is equal"
+        assert len(shop.database.sql("SELECT id FROM kept")) == 5
+    finally:
+        for one in of_ours():
+            one.end()
 
 
 def test_a_task_that_is_ended_takes_spark_with_it(shop: Shop) -> None:

@@ -1,5 +1,6 @@
 """Spark sessions that are kept between runs: what the next run finds, and what ends with whom."""
 
+import json
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from airflow_ft.spark.launcher import Driver
 from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.session import kept
 from tests.integration.airflow_world import wait_for
-from tests.integration.stage_world import StageWorld, world
+from tests.integration.stage_world import PIPELINE, StageWorld, world
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
@@ -221,7 +222,18 @@ def test_other_settings_have_a_jvm_of_their_own_and_end_the_old_one(pipeline: St
     assert _jvm() != pid
 
 
-def test_a_jvm_that_is_busy_is_left_alone(pipeline: StageWorld) -> None:
+def _sessions(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, str]]:
+    """What `airflow ft sessions` lists."""
+    from airflow.cli.cli_parser import get_parser
+
+    capsys.readouterr()
+    args = get_parser().parse_args(["ft", "sessions", "-o", "json", *arguments])
+    args.func(args)
+    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+
+@pytest.mark.airflow
+def test_a_jvm_that_is_busy_is_left_alone(pipeline: StageWorld, capsys: pytest.CaptureFixture[str]) -> None:
     _run(pipeline)
     (one,) = kept()
     loan = one.borrow()
@@ -229,9 +241,12 @@ def test_a_jvm_that_is_busy_is_left_alone(pipeline: StageWorld) -> None:
     _run(pipeline)
     assert len({other.jvm for other in kept()}) == 2
     assert one.borrow() is None
+    assert {row["jvm"]: row["state"] for row in _sessions(capsys)}[str(one.jvm)] == "at work"
+    assert sorted(row["state"] for row in _sessions(capsys, "--end")) == ["at work", "ended"]
     loan.end(keep=False)  # it was not used: it stays
-    again = wait_for(one.borrow, 10, "it is free again")
-    again.end(keep=False)
+    wait_for(one.is_idle, 10, "it is free again")
+    [row] = wait_for(lambda: rows if len(rows := _sessions(capsys)) == 1 else None, 30, "the other one has ended")
+    assert (row["pipeline"], row["state"]) == (PIPELINE, "waits") and int(row["mb"]) > 100
 
 
 def test_nobody_waits_for_a_jvm_longer_than_was_said(pipeline: StageWorld) -> None:

@@ -7,13 +7,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_ft.core.errors import JobError, StageError
-from airflow_ft.core.model import RunKey
+from airflow_ft.core.model import RunKey, Segment
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.failures import as_error
 from airflow_ft.spark.inputs import Sources, named_positions, source_order
 from airflow_ft.spark.job import Job
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.staging import Staged, stage_batch
+from airflow_ft.spark.staging import write_batch
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.statistics import Statistics
 
@@ -35,12 +35,12 @@ def _request(folder: Path, **more: object) -> StageRequest:
     return StageRequest(**{**settings, **more})  # type: ignore[arg-type]
 
 
-def _run(spark: SparkSession, folder: Path, fault: str) -> Staged:
+def _run(spark: SparkSession, folder: Path, fault: str) -> Segment:
     """What the runner does with a static job."""
     try:
         job = Job(f"{HERE}:Job", {"fault": fault})
         frame = job.transform(spark, Sources(spark, {}, {}))
-        return stage_batch(_request(folder), job, frame, 0, 1, {})
+        return write_batch(_request(folder), job, frame, 0, 1, {}).seal()
     except Exception as error:
         raise as_error(error, "orders", f"{HERE}:Job") from error
 
@@ -101,11 +101,24 @@ def test_several_sinks_need_a_split(spark: SparkSession) -> None:
     assert list(job.split(spark.range(1), ("a",), ())) == ["a"]
 
 
-def test_an_optional_sink_may_be_left_out(spark: SparkSession, tmp_path: Path) -> None:
-    job = Job(f"{HERE}:Job", {})
-    staged = stage_batch(_request(tmp_path, optional_sinks=("dead_letters",)), job, spark.range(3), 0, 1, {})
-    assert staged.segment.rows == {"orders": 3, "dead_letters": 0}
-    assert staged.line().endswith("(orders 3; dead_letters 0)") and "checkpoint 1: 3 rows staged in" in staged.line()
+def test_an_optional_sink_may_be_left_out(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = _request(tmp_path, optional_sinks=("dead_letters",))
+    written = write_batch(request, Job(f"{HERE}:Job", {}), spark.range(3), 0, 1, {})
+    with caplog.at_level("INFO", "airflow_ft.spark"):
+        segment = written.seal()
+    assert segment.rows == {"orders": 3, "dead_letters": 0}
+    (line,) = caplog.messages
+    assert line.endswith("(orders 3; dead_letters 0)") and "checkpoint 1: 3 rows staged in" in line
+
+
+def test_other_rows_than_spark_has_counted_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    written = write_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), spark.range(4).repartition(2), 0, 1, {})
+    first, *_ = sorted(tmp_path.rglob("part-*.parquet"))
+    first.unlink()
+    with pytest.raises(StageError, match=r"Spark counted \{'orders': 4\} rows, its files have \{'orders': \d\}"):
+        written.seal()
 
 
 def test_values_are_exact_and_statistics_are_those_of_the_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -124,8 +137,8 @@ def test_values_are_exact_and_statistics_are_those_of_the_rows(spark: SparkSessi
         as t(id, big, tiny, small, dbl, flt, dec, yes, day, at, local, raw, note, weird, arr, mp, st)
         """
     ).withColumnRenamed("weird", "we`ird na.me é")
-    staged = stage_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), frame, 0, 1, {})
-    reader = open_wal().open(staged.segment)
+    segment = write_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), frame, 0, 1, {}).seal()
+    reader = open_wal().open(segment)
     table = pa.Table.from_batches(
         (b for file in reader.files("orders") for b in reader.batches("orders", file)), reader.schema("orders")
     )
@@ -164,7 +177,7 @@ def test_text_that_is_not_utf8_is_refused_before_anything_is_published(
     """A sink would find it only when it sends the rows, perhaps after another sink has committed."""
     frame = spark.sql(f"select 1 as id, {value} as note union all select 2, null")
     with pytest.raises(JobError, match=r"checkpoint 1, sink 'orders', column 'note': 1 of its values .* not UTF-8"):
-        stage_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), frame, 0, 1, {})
+        write_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), frame, 0, 1, {}).seal()
 
 
 def test_sources_are_known_by_name_in_sparks_order(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Publication comes after Spark's commit, once, in order, and ends the attempt when it is refused."""
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import CheckpointExpiredError, FencedError, StateConflictError
+from airflow_ft.core.errors import CheckpointExpiredError, FencedError, JobError, StateConflictError
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import AbortReason, CheckpointState, RunKey, Segment, SparkPosition
 from airflow_ft.core.ports import Store
@@ -71,10 +72,14 @@ def _segment(number: int) -> Segment:
     return Segment(number, "d" * 64, "file:///wal/p/1-1/0", {"s": 1}, 10)
 
 
+def _sealing(number: int) -> Callable[[], Segment]:
+    return lambda: _segment(number)
+
+
 def test_nothing_is_published_before_spark_has_committed(world: World) -> None:
     publisher = world.publisher()
     assert publisher.begin(0) == 1
-    publisher.staged(_segment(1), {"k": 1})
+    publisher.written(_sealing(1), {"k": 1})
     time.sleep(0.1)  # time in which a wrong implementation would publish
     assert world.states() == {1: CheckpointState.TRIGGERED} and world.durable == 0
     world.commits.add(0)
@@ -91,7 +96,7 @@ def test_the_next_batch_waits_for_the_publication_of_the_one_before(world: World
     for batch in range(3):
         assert publisher.begin(batch) == batch + 1
         assert all(state is CheckpointState.STAGED for n, state in world.states().items() if n <= batch)
-        publisher.staged(_segment(batch + 1), {})
+        publisher.written(_sealing(batch + 1), {})
         world.commits.add(batch)
     publisher.settle()
     publisher.close("done")
@@ -102,7 +107,7 @@ def test_a_fenced_publication_ends_the_attempt(world: World) -> None:
     publisher = world.publisher()
     publisher.begin(0)
     take_epoch(world.store, "p", Worker().lease(), "successor", lease_seconds=0.0)
-    publisher.staged(_segment(1), {})
+    publisher.written(_sealing(1), {})
     world.commits.add(0)
     with pytest.raises(FencedError):
         publisher.settle()
@@ -113,13 +118,52 @@ def test_a_fenced_publication_ends_the_attempt(world: World) -> None:
         publisher.begin(1)
 
 
+def test_a_segment_is_sealed_while_spark_commits(world: World) -> None:
+    publisher, sealing, sealed = world.publisher(), threading.Event(), threading.Event()
+
+    def seal() -> Segment:
+        sealing.set()
+        assert sealed.wait(30)
+        return _segment(1)
+
+    publisher.begin(0)
+    publisher.written(seal, {})
+    assert sealing.wait(30)
+    world.commits.add(0)
+    time.sleep(0.1)  # time in which a wrong implementation would publish
+    assert world.states() == {1: CheckpointState.TRIGGERED} and world.durable == 0
+    sealed.set()
+    publisher.settle()
+    assert world.states() == {1: CheckpointState.STAGED}
+    publisher.close("done")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_what_cannot_be_sealed_is_not_published_though_spark_has_committed(world: World, committed: bool) -> None:
+    publisher = world.publisher()
+    publisher.begin(0)
+    if committed:
+        world.commits.add(0)
+
+    def seal() -> Segment:
+        raise JobError("text that is not UTF-8")
+
+    publisher.written(seal, {})
+    with pytest.raises(JobError, match="UTF-8"):
+        publisher.settle()
+    publisher.close("the attempt ended")
+    (checkpoint,) = world.store.checkpoints("p")
+    assert checkpoint.state is CheckpointState.ABORTED and checkpoint.reason is AbortReason.ATTEMPT_ENDED
+    assert world.store.pipeline("p").last_published == 0 and len(world.stopped) == 1
+
+
 def test_what_is_not_staged_in_time_expires(world: World) -> None:
     publisher = world.publisher(timeout=0.05)
     publisher.begin(0)
     with pytest.raises(CheckpointExpiredError, match="checkpoint 1"):
         publisher.settle()
     with pytest.raises(CheckpointExpiredError):
-        publisher.staged(_segment(1), {})
+        publisher.written(_sealing(1), {})
     publisher.close("done")
     assert world.store.checkpoint("p", 1).reason is AbortReason.EXPIRED
 
@@ -136,7 +180,7 @@ def test_a_batch_that_failed_is_aborted_at_once(world: World) -> None:
 def test_what_spark_committed_is_published_though_the_query_failed_afterwards(world: World) -> None:
     publisher = world.publisher()
     publisher.begin(0)
-    publisher.staged(_segment(1), {})
+    publisher.written(_sealing(1), {})
     world.commits.add(0)
     publisher.close("the next batch failed")
     assert world.states() == {1: CheckpointState.STAGED}
@@ -147,7 +191,7 @@ def test_an_attempt_cannot_publish_behind_what_it_did_not_see(world: World) -> N
     asleep = world.publisher()
     asleep.begin(0)
     world.store.publish("p", 1, world.store.trigger("p", 1, RUN), 0, _segment(2), SparkPosition("file:///else", 0), {})
-    asleep.staged(_segment(1), {})
+    asleep.written(_sealing(1), {})
     world.commits.add(0)
     with pytest.raises(StateConflictError):
         asleep.settle()

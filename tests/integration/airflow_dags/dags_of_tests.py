@@ -2,6 +2,7 @@
 
 import json
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,16 @@ with DAG("templated", schedule=None, catchup=False, params={"table": "templated"
         sources={"orders": FileSource(path=str(HERE) + "/{{ 'few' }}", schema=SCHEMA)},
         sinks={"orders": MySqlSink(table="{{ params.table }}", conn_id="shop")},
         overlap=True,
+        default_args=QUICK,
+    )
+
+with DAG("kept", schedule=None, catchup=False):
+    CheckpointedPipeline(
+        pipeline="kept",
+        job="job_of_tests:ToOneTable",
+        sources={"orders": folder("kept")},
+        sinks={"orders": MySqlSink(table="kept", conn_id="shop")},
+        keep_session=timedelta(minutes=10),
         default_args=QUICK,
     )
 
