@@ -99,9 +99,9 @@ def get_provider_info() -> dict[str, Any]:
                         "/opt/class-archives",
                     ),
                     "keep_session": _option(
-                        "For how long, in seconds, a Spark session waits for the next run on the same machine with"
-                        " equal settings, which then needs no start of a JVM. It holds the driver's memory meanwhile."
-                        " 0: it ends with its run.",
+                        "For how long, in seconds, the Spark session of a pipeline waits for its next run on the same"
+                        " machine, which then needs no start of a JVM. It holds the driver's memory meanwhile. 0: it"
+                        " ends with its run.",
                         "0",
                         "900",
                         "float",

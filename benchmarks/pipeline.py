@@ -75,6 +75,7 @@ def main(job: dict[str, Any]) -> None:
             python_path=(str(ROOT),),
             class_archives=job["class_archives"],
             keep_session=job["keep_session"],
+            session_name="bench",
         )
 
     with closing(open_store(store_url)) as store:

@@ -55,7 +55,7 @@ class CheckpointedPipeline(TaskGroup):
             (setting by setting) and `spark_jars`; a master may be "conn:<id>" of a Spark connection. packages: Maven
             coordinates that Spark fetches besides.
         job_args: plain data for the job, templated.
-        keep_session: for how long Spark waits for the next run with equal settings on the same machine, which then
+        keep_session: for how long Spark waits for the next run of this pipeline on the same machine, which then
             needs no start of a JVM: a small run takes a fraction of the time. It holds the driver's memory meanwhile;
             zero: it ends with its run. None: `[airflow_ft] keep_session`.
         overlap: deliver what is staged while the stage goes on, in its process; the tasks behind it deliver the rest.

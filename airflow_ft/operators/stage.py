@@ -51,7 +51,7 @@ class StageOperator(CheckpointOperator):
         packages: Maven coordinates that Spark fetches besides.
         optional_sinks: names of further sinks, that the job may leave out.
         job_args: plain data for the job.
-        keep_session: for how long Spark waits for the next run with equal settings on this machine, which then needs no
+        keep_session: for how long Spark waits for the next run of this pipeline on this machine, which then needs no
             start of a JVM; zero: it ends with the run. None: `[airflow_ft] keep_session`.
         overlap: all sinks of the pipeline by name, to deliver what is published while Spark goes on; None: all of it
             is left to the tasks behind. checkpointing says then also how many checkpoints are delivered as one.

@@ -48,6 +48,7 @@ class Keeper:
         self._listener.bind(str(folder / SOCKET))
         self._listener.listen()
         self._client: socket.socket | None = None
+        self._lent = False
         self._output: int | None = None  # of the client, for what the JVM says
         self._address: bytes | None = None
         self._uses = 0
@@ -103,11 +104,16 @@ class Keeper:
             said, files, _, _ = socket.recv_fds(self._client, 1, 1)
         except OSError:
             said, files = b"", []
-        if said == USE and files and self._output is None:
+        if said == USE and files and not self._lent:
             (self._output,) = files
-            self._uses += 1
+            self._lent, self._uses = True, self._uses + 1
             self._tell_address()
-        elif (said == KEPT and self._uses < USES) or (not said and self._output is None and self._uses):
+        elif said == KEPT and self._lent and self._uses < USES:
+            self._lent, self._since = False, time.monotonic()
+            self._drop_output()
+            self._end_workers()
+            self._dismiss()
+        elif not said and not self._lent and self._uses:  # it has only looked
             self._dismiss()
         else:
             raise _Over
@@ -116,9 +122,7 @@ class Keeper:
         assert self._client is not None
         self._selector.unregister(self._client)
         self._client.close()
-        self._client, self._since = None, time.monotonic()
-        self._drop_output()
-        self._end_workers()
+        self._client = None
 
     def _forward(self) -> None:
         assert self._jvm.stdout is not None
@@ -142,7 +146,7 @@ class Keeper:
         self._tell_address()
 
     def _tell_address(self) -> None:
-        if self._client is not None and self._address is not None:
+        if self._client is not None and self._lent and self._address is not None:
             with suppress(OSError):
                 self._client.sendall(self._address)
 

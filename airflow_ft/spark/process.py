@@ -25,6 +25,8 @@ _LINE_BYTES = 64 * 1024
 LINGER_SECONDS = 30.0
 TERM_SECONDS = 3.0
 
+_LAST_WORDS_SECONDS = 2.0
+
 _SHIM = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
@@ -119,6 +121,7 @@ class Driver:
     def _pump(self, log: Callable[[str], None], result: Path) -> None:
         descriptor = self._output.fileno()
         reported: float | None = None
+        ended: float | None = None
         rest = b""
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
@@ -134,6 +137,10 @@ class Driver:
                         return
                 elif self._process.poll() is not None:
                     return  # something that it started still holds the pipe
+                if self._process.poll() is not None:  # others may go on writing
+                    ended = ended or time.monotonic()
+                    if time.monotonic() - ended > _LAST_WORDS_SECONDS:
+                        return
                 if result.exists():
                     reported = reported or time.monotonic()
                     if time.monotonic() - reported > LINGER_SECONDS:

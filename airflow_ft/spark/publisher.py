@@ -10,6 +10,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +33,7 @@ class _Open:
     batch: int
     deadline: float
     seal: Callable[[], Segment] | None = None
+    sealing: Future[Segment] | None = None
     segment: Segment | None = None
     positions: Mapping[str, Any] | None = None
 
@@ -119,16 +122,21 @@ class Publisher:
                     now = self._open
                 if now is None:
                     continue
-                if now.segment is None and now.seal is not None:
-                    now.segment = now.seal()
+                if now.seal is not None and now.sealing is None:
+                    now.sealing = _begin(now.seal)
+                if now.sealing is not None and now.segment is None and now.sealing.done():
+                    now.segment = now.sealing.result()
                 if now.segment is not None and self._committed(now.batch):
                     self._publish(now, now.segment)
                 elif time.monotonic() > now.deadline:
                     self._expire(now)
-                elif self._closed:
+                elif self._closed and (now.sealing is None or now.segment is not None):
                     return
-                elif now.segment is not None:
-                    time.sleep(POLL_SECONDS)
+                elif now.sealing is not None:
+                    with suppress(TimeoutError):
+                        now.sealing.exception(POLL_SECONDS)
+                    if now.segment is not None:
+                        time.sleep(POLL_SECONDS)
         except BaseException as error:
             with self._changed:
                 self.failure = error
@@ -176,3 +184,17 @@ class Publisher:
         except AirflowFtError as error:
             # It stays TRIGGERED, can no longer be published, and becomes ABORTED with the next owner's epoch.
             log.warning("checkpoint %d could not be recorded as aborted: %s", now.number, error)
+
+
+def _begin(seal: Callable[[], Segment]) -> Future[Segment]:
+    """Seals in a thread that nobody waits for: a disk that stands still must not stop the clock."""
+    sealed: Future[Segment] = Future()
+
+    def run() -> None:
+        try:
+            sealed.set_result(seal())
+        except BaseException as error:
+            sealed.set_exception(error)
+
+    threading.Thread(target=run, name="seal", daemon=True).start()
+    return sealed

@@ -59,7 +59,8 @@ class StageRequest:
     connector by itself when a source needs it (`spark.jars.packages`). packages: further Maven coordinates.
     python_path: folders to import the job from, besides those of the running interpreter.
     class_archives: folder that may hold an archive for the driver's JVM (`airflow_ft.spark.class_archive`); "": none.
-    keep_session: seconds for which the JVM waits for the next run; 0: it ends with this one.
+    keep_session: seconds for which the JVM waits for the next run; 0: it ends with this one. session_name: pipelines of
+    one name may go on in each other's; "": of this pipeline alone.
     retained_batches: how many micro-batches Spark keeps state for. A rewind goes back to the last delivered one, so
     staging ends when that many wait for delivery; the next run goes on.
     """
@@ -87,6 +88,7 @@ class StageRequest:
     python_path: tuple[str, ...] = ()
     class_archives: str = ""
     keep_session: float = 0.0
+    session_name: str = ""
     retained_batches: int = 1000
 
     def __post_init__(self) -> None:

@@ -81,7 +81,7 @@ def main(folder: str, session: int | None = None) -> int:
         attempt.report(error)
         return 1
     _write(private / RESULT, {"result": result.to_json()})
-    return 0
+    return 0 if attempt.tidy else 1
 
 
 class Attempt:
@@ -90,6 +90,7 @@ class Attempt:
     def __init__(self, request: StageRequest, report: Path, session: int | None) -> None:
         self._request, self._report, self._kept = request, report, session
         self._failed: BaseException | None = None
+        self.tidy = True  # whether Spark was left as it has to be for the next run
         self._reported = threading.Lock()
 
     def run(self) -> StageResult:
@@ -135,6 +136,7 @@ class Attempt:
             elif sys.exception() is None:  # else the JVM will not be used again, and holds what tells the reason
                 detach(spark)
         except Exception as error:  # the JVM may be gone already: what is published is in the store
+            self.tidy = self._kept is None
             log.warning("Spark did not stop cleanly: %s", error)
 
     def _run_stream(self, store: Store, job: Job, frame: DataFrame) -> StageResult:

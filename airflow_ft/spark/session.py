@@ -6,8 +6,9 @@ run on this machine goes on in it. Each run has a Python process of its own, tha
 session of its own, with settings, views and functions of its own; what it shares with the runs before are the JVM, its
 Spark context and its catalog of tables.
 
-A JVM is used again, by any pipeline, only when everything is equal that it was started with (`_key`), by one run at a
-time, and when the run before has succeeded: one that failed, or was ended or killed, takes the JVM with it.
+A JVM is used again by the pipeline that has started it, only when everything is equal that it was started with
+(`_key`), by one run at a time, and when the run before has succeeded and has tidied up (`detach`): one that failed, or
+was ended or killed, takes the JVM with it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from airflow_ft.core.errors import StageError
 from airflow_ft.spark import private
 from airflow_ft.spark.keeper import END, FREE, JVM, KEPT, PROPERTIES, SOCKET, SPEC, USE
 from airflow_ft.spark.request import StageRequest
@@ -59,7 +61,10 @@ class Loan:
 
     def share(self, output: int) -> None:
         """The JVM says what it has to say into this open file; with this the stage begins."""
-        socket.send_fds(self._connection, [USE], [output])
+        try:
+            socket.send_fds(self._connection, [USE], [output])
+        except OSError as error:
+            raise StageError("the Spark JVM that was kept has just ended.", remedy="try again.") from error
 
     def end(self, *, keep: bool) -> None:
         """Gives the JVM back, or ends it."""
@@ -105,9 +110,8 @@ def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> Loa
             probe.bind(str(folder / SOCKET))
         (folder / SOCKET).unlink()
         process = subprocess.Popen(
-            [sys.executable, "-m", "airflow_ft.spark.keeper", str(folder), str(theirs.fileno()), str(lock)],
+            [sys.executable, "-P", "-m", "airflow_ft.spark.keeper", str(folder), str(theirs.fileno()), str(lock)],
             env=dict(variables),
-            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -198,11 +202,14 @@ def _conf(request: StageRequest, folder: Path) -> dict[str, str]:
 def _key(request: StageRequest, variables: Mapping[str, str]) -> str:
     """Everything that a JVM is started with. It stands in private files only: it is made of secrets, too."""
     conf = _conf(request, Path())
-    files = []
-    for file in (str(spark_home() / "jars"), __file__, *conf.get("spark.jars", "").split(",")):
+    listed = ("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles")
+    files = [file for name in listed for file in conf.get(name, "").split(",") if file]
+    changed = []
+    for file in (str(spark_home() / "jars"), __file__, *files):
         with suppress(OSError):
-            files.append([file, Path(file).stat().st_mtime_ns])
-    everything = [sorted(conf.items()), sorted(variables.items()), files]
+            changed.append([file, Path(file.removeprefix("file:")).stat().st_mtime_ns])
+    whose = [request.session_name or request.pipeline, str(Path.cwd())]
+    everything = [whose, sorted(conf.items()), sorted(variables.items()), changed]
     return hashlib.sha256(json.dumps(everything).encode()).hexdigest()
 
 
@@ -212,7 +219,8 @@ def attach(connection: int) -> SparkSession:
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    os.set_inheritable(connection, False)  # what the job starts must not hold it open
+    os.set_inheritable(connection, False)  # what the job starts must not hold it open,
+    os.register_at_fork(after_in_child=lambda: os.close(connection))  # nor what it forks
     keeper = socket.socket(fileno=connection).makefile("rb")
     address = _heard(keeper)
     os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(address["port"]), address["secret"]
@@ -231,17 +239,31 @@ def attach(connection: int) -> SparkSession:
         spark = SparkSession(context, default.get().newSession())
     # Workers are shared by equal environments only: those of earlier runs have imported the job as it was then.
     context.environment["AIRFLOW_FT_SESSION"] = uuid.uuid4().hex
+    context._airflow_ft_files = _files(spark)  # type: ignore[attr-defined]
     return spark
 
 
+def _files(spark: SparkSession) -> list[str]:
+    return sorted([*spark.sparkContext.listFiles, *spark.sparkContext.listArchives])
+
+
 def detach(spark: SparkSession) -> None:
-    """Leaves nothing behind that would work, or take memory, beside the next run; `spark` is of no use any more."""
+    """Leaves nothing behind that would work, or take memory, beside the next run; `spark` is of no use any more.
+
+    Raises whatever prevents that; the JVM must not be used again then.
+    """
     from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
 
     for query in spark.streams.active:
         query.stop()
+    context = spark.sparkContext
+    context.cancelAllJobs()
     spark.catalog.clearCache()
-    gateway = spark.sparkContext._gateway
+    if _files(spark) != context._airflow_ft_files:  # type: ignore[attr-defined]
+        raise RuntimeError("the job has added files, which Spark would not take again when they have changed")
+    # Else the state stores of this run's queries would be looked after, and written to, for another minute.
+    context._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()  # type: ignore[union-attr]
+    gateway = context._gateway
     assert gateway is not None
     server = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
     # What py4j has handed to this process would stay for ever: its sessions above all. Names of objects begin with o.

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,15 +49,15 @@ class Job:
 
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageWorld]:
-    folder = tmp_path / "t"
-    folder.mkdir()
-    monkeypatch.setattr(private.tempfile, "tempdir", str(folder))
-    try:
-        yield from world(tmp_path)
-    finally:
-        for one in kept():
-            one.end()
-        wait_for(lambda: not kept(), 60, "no session is left")
+    # Of its own, that a test may look at all sessions; the path of a socket has to be short.
+    with tempfile.TemporaryDirectory(prefix="ft-", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        try:
+            yield from world(tmp_path)
+        finally:
+            for one in kept():
+                one.end()
+            wait_for(lambda: not kept(), 60, "no session is left")
 
 
 def _run(
@@ -193,7 +194,7 @@ def test_a_killed_task_takes_driver_and_jvm_with_it(pipeline: StageWorld, tmp_pa
         "s = {'numbers': FileSource(path=str(w.input), schema='k string, n bigint')}\n"
         "w.stage(w.request('stage_jobs:Faulty', s, job_arguments={'fault': 'hang'}, keep_session=300.0))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(private.tempfile.tempdir)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tempfile.tempdir)}
     task = subprocess.Popen([sys.executable, str(script)], cwd=ROOT, env=environment, start_new_session=True)
 
     def driver() -> Any:
@@ -256,10 +257,10 @@ def test_nobody_waits_for_a_jvm_longer_than_was_said(pipeline: StageWorld) -> No
 
 
 def test_where_none_can_be_kept_a_run_does_without(pipeline: StageWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    long = Path(str(private.tempfile.tempdir), "a" * 100)
+    long = Path(str(tempfile.tempdir), "a" * 100)
     long.mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(private.tempfile, "tempdir", str(long))
+        patch.setattr(tempfile, "tempdir", str(long))
         assert _run(pipeline).rows == {"orders": 1}
         assert kept() == []
 
