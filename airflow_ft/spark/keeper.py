@@ -86,10 +86,19 @@ class Keeper:
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
+        if self._uses and not self._lent and self._has_left():
+            self._dismiss()
         if self._client is None:
             self._greet(client)
         else:
             client.close()  # busy
+
+    def _has_left(self) -> bool:
+        """Whether there is a client, and it has closed its end."""
+        try:
+            return self._client is not None and not self._client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:  # nothing to read yet
+            return False
 
     def _greet(self, client: socket.socket) -> None:
         self._client = client

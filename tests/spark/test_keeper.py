@@ -1,0 +1,122 @@
+"""The keeper and its protocol, with a program in the place of the JVM that says something all the time."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from airflow_ft.spark import private
+from airflow_ft.spark.keeper import FREE, KEPT, SPEC, USE
+from airflow_ft.spark.session import Kept, kept
+from tests.integration.airflow_world import wait_for
+
+CHATTERBOX = """
+import os, struct, sys, threading, time
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+path = os.environ["_PYSPARK_DRIVER_CONN_INFO_PATH"]
+with open(path + ".new", "wb") as file:
+    file.write(struct.pack(">ii", 4711, 6) + b"secret")
+os.rename(path + ".new", path)
+while True:
+    print("a line", flush=True)
+    time.sleep(0.005)
+"""
+
+
+class Client:
+    """What the launcher does: a connection, and a pipe for what the JVM says."""
+
+    open: ClassVar[list[socket.socket]] = []
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.open.append(connection)
+        self.reader, writer = os.pipe()
+        socket.send_fds(connection, [USE], [writer])
+        os.close(writer)
+        connection.settimeout(30)
+        assert json.loads(connection.makefile("rb").readline()) == {"port": 4711, "secret": "secret"}
+
+    def close_pipe(self) -> None:
+        os.close(self.reader)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with tempfile.TemporaryDirectory(prefix="ft-", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+        while Client.open:
+            Client.open.pop().close()
+        for one in kept():
+            with suppress(psutil.Error):
+                psutil.Process(one.jvm).kill()
+        wait_for(lambda: not kept(), 30, "none is left")
+
+
+def _started(idle: float = 60.0) -> tuple[Client, Kept]:
+    folder, lock = private.make(private.SESSION)
+    spec = {"pipeline": "p", "key": "k", "idle": idle, "command": [sys.executable, "-c", CHATTERBOX]}
+    private.write(folder / SPEC, json.dumps(spec))
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "airflow_ft.spark.keeper", str(folder), str(theirs.fileno()), str(lock)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run(command, check=True, env=environment, pass_fds=(theirs.fileno(), lock))
+    theirs.close()
+    os.close(lock)
+    assert ours.recv(1) == FREE
+    client = Client(ours)
+    (one,) = kept()
+    return client, one
+
+
+def _has_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_is_given_back_is_lent_again_and_says_its_lines_to_whom_it_is_lent() -> None:
+    client, one = _started()
+    assert os.read(client.reader, 6) == b"a line"
+    assert one.borrow() is None, "it is busy"
+    client.connection.sendall(KEPT)
+    loan = wait_for(one.borrow, 10, "it is idle")
+    second = Client(loan._connection)
+    assert os.read(second.reader, 6) == b"a line"
+    second.connection.sendall(KEPT)
+    wait_for(one.is_idle, 10, "it is idle again")
+    assert one.end()
+    wait_for(lambda: _has_gone(one.jvm), 10, "it has ended")
+
+
+def test_a_client_that_stops_reading_and_dies_takes_the_jvm_with_it() -> None:
+    """Nobody reads what the JVM says, and then the connection ends: it was lent, and is not to be lent again."""
+    client, one = _started()
+    client.close_pipe()
+    with pytest.raises(AssertionError):  # the JVM writes, and nothing happens yet
+        wait_for(lambda: _has_gone(one.jvm), 0.3, "")
+    client.connection.close()
+    wait_for(lambda: _has_gone(one.jvm), 10, "it has ended")
+    wait_for(lambda: not kept(), 10, "nothing is left")
+
+
+def test_who_looks_only_does_not_keep_it_alive() -> None:
+    client, one = _started(idle=2.0)
+    client.connection.sendall(KEPT)
+    wait_for(one.is_idle, 10, "it is idle")
+    wait_for(lambda: not one.is_idle() and _has_gone(one.jvm), 20, "it has ended though somebody looks all the time")
+
+
+def test_a_jvm_that_ends_is_told_and_leaves_nothing() -> None:
+    client, one = _started()
+    psutil.Process(one.jvm).kill()
+    assert json.loads(client.connection.makefile("rb").readline()) == {"ended": -9}
+    wait_for(lambda: not kept(), 10, "nothing is left")
