@@ -28,9 +28,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from airflow_ft.spark.private import PROPERTIES
 from airflow_ft.spark.process import spawn
 
-SPEC, SOCKET, ADDRESS, JVM, PROPERTIES = "session.json", "socket", "address", "jvm", "spark.properties"
+SPEC, SOCKET, ADDRESS, JVM = "session.json", "socket", "address", "jvm"
 # The keeper greets a client that it has time for with FREE, the client asks to USE or END, and gives back with KEPT.
 FREE, USE, KEPT, END = b"f", b"u", b"k", b"e"
 USES = 100

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 STAGE, SESSION = "airflow-ft-stage-", "airflow-ft-session-"
+PROPERTIES = "spark.properties"  # in either of them, until a JVM has read it
 _LOCK = "lock"
 
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError
 from airflow_ft.core.model import AbortReason, AfterAbort, Segment, SparkPosition
 from airflow_ft.core.ports import Store
@@ -123,7 +124,7 @@ class Publisher:
                 if now is None:
                     continue
                 if now.seal is not None and now.sealing is None:
-                    now.sealing = _begin(now.seal)
+                    now.sealing = beside(now.seal, "seal")  # a disk that stands still must not stop the clock
                 if now.sealing is not None and now.segment is None and now.sealing.done():
                     now.segment = now.sealing.result()
                 if now.segment is not None and self._committed(now.batch):
@@ -184,17 +185,3 @@ class Publisher:
         except AirflowFtError as error:
             # It stays TRIGGERED, can no longer be published, and becomes ABORTED with the next owner's epoch.
             log.warning("checkpoint %d could not be recorded as aborted: %s", now.number, error)
-
-
-def _begin(seal: Callable[[], Segment]) -> Future[Segment]:
-    """Seals in a thread that nobody waits for: a disk that stands still must not stop the clock."""
-    sealed: Future[Segment] = Future()
-
-    def run() -> None:
-        try:
-            sealed.set_result(seal())
-        except BaseException as error:
-            sealed.set_exception(error)
-
-    threading.Thread(target=run, name="seal", daemon=True).start()
-    return sealed

@@ -34,12 +34,13 @@ from airflow_ft.spark.locations import (
     open_location,
     restore_origin,
 )
+from airflow_ft.spark.private import PROPERTIES
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.publisher import Publisher
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import write_batch
-from airflow_ft.spark.submit import PROPERTIES, REQUEST, RESULT
+from airflow_ft.spark.submit import REQUEST, RESULT
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import filesystem
 

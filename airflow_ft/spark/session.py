@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_ft.core.errors import StageError
 from airflow_ft.spark import private
-from airflow_ft.spark.keeper import END, FREE, JVM, KEPT, PROPERTIES, SOCKET, SPEC, USE
+from airflow_ft.spark.keeper import END, FREE, JVM, KEPT, SOCKET, SPEC, USE
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.submit import environment, properties, settings, spark_home, submit
+from airflow_ft.spark.submit import environment, listed, properties, settings, spark_home, submit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +98,7 @@ def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> Loa
     folder, lock = private.make(private.SESSION)
     ours, theirs = socket.socketpair()
     try:
-        private.write(folder / PROPERTIES, properties(_conf(request, folder)))
+        private.write(folder / private.PROPERTIES, properties(_conf(request, folder)))
         spec = {
             "pipeline": request.pipeline,
             "key": key,
@@ -202,8 +202,8 @@ def _conf(request: StageRequest, folder: Path) -> dict[str, str]:
 def _key(request: StageRequest, variables: Mapping[str, str]) -> str:
     """Everything that a JVM is started with. It stands in private files only: it is made of secrets, too."""
     conf = _conf(request, Path())
-    listed = ("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles")
-    files = [file for name in listed for file in conf.get(name, "").split(",") if file]
+    holders = ("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles")
+    files = [file for name in holders for file in listed(conf.get(name, ""))]
     changed = []
     for file in (str(spark_home() / "jars"), __file__, *files):
         with suppress(OSError):

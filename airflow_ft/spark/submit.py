@@ -12,10 +12,10 @@ from pathlib import Path
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.spark import class_archive
-from airflow_ft.spark.private import write
+from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, StageRequest
 
-REQUEST, RESULT, PROPERTIES, MAIN = "request.json", "result.json", "spark.properties", "main.py"
+REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
 
 # Airflow's own settings, connections and variables are not for a user's job (DESIGN 10, Secrets); the others would
 # make the driver think that it was started from inside another one.
@@ -89,8 +89,8 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
         conf["spark.master"] = request.master
     retained = int(conf.get("spark.sql.streaming.minBatchesToRetain", "0"))
     conf["spark.sql.streaming.minBatchesToRetain"] = str(max(retained, request.retained_batches))
-    jars = [*_listed(conf.get("spark.jars", "")), *_jar_files(request.jars)]
-    packages = [*_listed(conf.get("spark.jars.packages", "")), *request.packages]
+    jars = [*listed(conf.get("spark.jars", "")), *_jar_files(request.jars)]
+    packages = [*listed(conf.get("spark.jars.packages", "")), *request.packages]
     needs_kafka = any(source.get("kind") == "kafka" for source in request.sources.values())
     if needs_kafka and not any("spark-sql-kafka" in name for name in (*jars, *packages)):
         packages.append(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{metadata.version('pyspark')}")
@@ -154,5 +154,6 @@ def _jar_files(given: tuple[str, ...]) -> list[str]:
     return files
 
 
-def _listed(text: str) -> list[str]:
+def listed(text: str) -> list[str]:
+    """What a setting lists, separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]

@@ -25,6 +25,7 @@ from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.session import kept
 from tests.integration.airflow_world import wait_for
 from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tools.servers import processes
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
@@ -82,10 +83,7 @@ def _jvm() -> int:
 
 
 def _has_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    return processes.await_end([pid], 0)
 
 
 def _workers(jvm: int) -> list[int]:

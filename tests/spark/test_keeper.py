@@ -18,6 +18,7 @@ from airflow_ft.spark import private
 from airflow_ft.spark.keeper import FREE, KEPT, SPEC, USE
 from airflow_ft.spark.session import Kept, kept
 from tests.integration.airflow_world import wait_for
+from tools.servers import processes
 
 CHATTERBOX = """
 import os, struct, sys, threading, time
@@ -80,7 +81,7 @@ def _started(idle: float = 60.0) -> tuple[Client, Kept]:
 
 
 def _has_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return processes.await_end([pid], 0)
 
 
 def test_what_is_given_back_is_lent_again_and_says_its_lines_to_whom_it_is_lent() -> None:

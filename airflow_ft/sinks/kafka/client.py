@@ -17,10 +17,12 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.ports import ConnectionInfo
 
 log = logging.getLogger(__name__)
+_THREAD = "airflow-ft-kafka-call"
 T = TypeVar("T")
 C = TypeVar("C", bound=Producer | Consumer | AdminClient)
 
@@ -30,21 +32,7 @@ def bounded(call: Callable[[], T], seconds: float) -> T:
 
     For calls of librdkafka that may not return.
     """
-    return beside(call).result(seconds)
-
-
-def beside(call: Callable[[], T]) -> Future[T]:
-    """The call's result to come, from a thread that a process which ends does not wait for."""
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(call())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="airflow-ft-kafka-call", daemon=True).start()
-    return done
+    return beside(call, _THREAD).result(seconds)
 
 
 class _Quietly(logging.LoggerAdapter[logging.Logger]):
@@ -239,7 +227,10 @@ class KafkaClients:
 
     def make_ready(self, transactional_id: str, limits: Mapping[str, Any]) -> None:
         """Makes, and connects, the next producer of an id beside what else is done. Only init makes it an owner."""
-        self._ready[transactional_id] = limits, beside(lambda: self._new_producer(transactional_id, limits, {}))
+        self._ready[transactional_id] = (
+            limits,
+            beside(lambda: self._new_producer(transactional_id, limits, {}), _THREAD),
+        )
 
     def _new_producer(self, transactional_id: str, limits: Mapping[str, Any], strategy: Mapping[str, Any]) -> Producer:
         forced = {
