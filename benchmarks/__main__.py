@@ -13,18 +13,28 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import cpu, history, imports, in_doubt, into_kafka, into_mysql, jobs, memory, small, staging_cost, tasks
-from benchmarks.bench import Bench, say
+from benchmarks.bench import Bench, Servers, say
+from benchmarks.data import FLIGHTS
 from benchmarks.flink import flink
 from benchmarks.measuring import Comparison
 from benchmarks.picture import svg
 from benchmarks.reporting import costs_table, machine, verdict_table
 
 ROWS, QUICK_ROWS = 2_000_000, 100_000
+
+
+def flights(bench: Bench) -> list[Comparison]:
+    """What is measured with made rows first, with the real flights of the demonstration."""
+    real = bench.over(FLIGHTS)
+    return [*into_mysql.mysql(real), *into_kafka.kafka(real)]
+
+
 MEASUREMENTS: Mapping[str, Callable[[Bench], list[Comparison]]] = {
     "mysql": into_mysql.mysql,
     "kafka": into_kafka.kafka,
@@ -38,12 +48,13 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], list[Comparison]]] = {
     "memory": memory.memory,
     "history": history.history,
     "in-doubt": in_doubt.in_doubt,
+    "flights": flights,
     "flink": flink,
     "cpu": cpu.cpu,
     "branches": into_mysql.branches,
 }
 # Left out of a quick run, unless they are asked for.
-LONG = frozenset({"branches", "cpu", "flink", "in-doubt", "job-mysql", "job-kafka", "job-both", "tasks"})
+LONG = frozenset({"branches", "cpu", "flights", "flink", "in-doubt", "job-mysql", "job-kafka", "job-both", "tasks"})
 
 
 def main() -> int:
@@ -69,28 +80,39 @@ def main() -> int:
     about = machine()
     began = time.monotonic()
     done: list[Comparison] = []
+    failed: list[str] = []
+
+    def keep() -> None:
+        """Writes what there is so far: a run takes long."""
+        if options.report:
+            report = {"machine": about, "rows": rows, "rounds": options.rounds, "results": [c.to_json() for c in done]}
+            Path(options.report).write_text(json.dumps({**report, "failed": failed}, indent=1) + "\n")
+        if options.picture:
+            caption = f"{rows:,} rows, {options.rounds} rounds; commit {about['commit']}, {about['time']}"
+            Path(options.picture).write_text(svg(done, caption))
+
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="airflow-ft-bench-")))
         folder.chmod(0o755)  # the servers run as somebody else
-        bench = Bench(folder, rows, options.rounds, options.quick, stack)
-        for name in names:
-            for comparison in MEASUREMENTS[name](bench):
-                comparison.measure(options.rounds, say)
-                for line in costs_table(comparison):
-                    say(line)
-                say("")
-                done.append(comparison)
+        bench = Bench(Servers(folder, options.quick, stack), rows, options.rounds)
+        for position, name in enumerate(names, 1):
+            say(f"[{position} of {len(names)}, {(time.monotonic() - began) / 60:.0f} min] {name}")
+            try:
+                for comparison in MEASUREMENTS[name](bench):
+                    comparison.measure(options.rounds, say)
+                    for line in costs_table(comparison):
+                        say(line)
+                    say("")
+                    done.append(comparison)
+            except Exception as error:  # it has no figure; the others have theirs
+                say(traceback.format_exc())
+                failed.append(f"{name}: {error}")
+            keep()
     say(f"\n{rows:,} rows, {options.rounds} rounds, {time.monotonic() - began:.0f} s; {about['processor']},")
     say(f"{about['cores']} cores; load {about['load'][0]:.1f} at the start, {os.getloadavg()[0]:.1f} at the end\n")
-    for line in verdict_table(done):
+    for line in [*verdict_table(done), *(f"FAILED: {each}" for each in failed)]:
         say(line)
-    if options.report:
-        report = {"machine": about, "rows": rows, "rounds": options.rounds, "results": [c.to_json() for c in done]}
-        Path(options.report).write_text(json.dumps(report, indent=1) + "\n")
-    if options.picture:
-        caption = f"{rows:,} rows, {options.rounds} rounds; commit {about['commit']}, {about['time']}"
-        Path(options.picture).write_text(svg(done, caption))
-    return 1 if any(verdict.is_reached is False for c in done for verdict in c.verdicts()) else 0
+    return 1 if failed or any(verdict.is_reached is False for c in done for verdict in c.verdicts()) else 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.bench import Bench, say
+from benchmarks.bench import Bench, Servers, say
 from benchmarks.cpu import Meter
 from benchmarks.into_kafka import IntoKafka
 from benchmarks.into_mysql import IntoMySql
@@ -37,9 +37,9 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="airflow-ft-bench-")))
         folder.chmod(0o755)  # the servers run as somebody else
-        bench = Bench(folder, options.rows, options.rounds, options.rows < 500_000, stack)
+        bench = Bench(Servers(folder, options.rows < 500_000, stack), options.rows, options.rounds)
         for name in ("mariadb", "mysql", "kafka"):
-            server = getattr(bench, name)
+            server = getattr(bench.servers, name)
             paths = {"this tree": _path(bench, name, None), "the other": _path(bench, name, other)}
             wanted = 1 - options.allowed
             if options.cpu:
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _path(bench: Bench, name: str, tree: Path | None) -> IntoMySql | IntoKafka:
-    return IntoKafka(bench, tree) if name == "kafka" else IntoMySql(bench, getattr(bench, name), tree)
+    return IntoKafka(bench, tree) if name == "kafka" else IntoMySql(bench, getattr(bench.servers, name), tree)
 
 
 def _contender(path: IntoMySql | IntoKafka, label: str) -> Contender:

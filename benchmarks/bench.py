@@ -1,16 +1,18 @@
-"""What all measurements share: folder, servers, rows, how many of them and how often."""
+"""What all measurements share: servers, and rows, how many of them and how often."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.data import CHECKSUM_SQL, TABLE, Content, content, records, records_content, rows, write_parquet
+from benchmarks.data import ORDERS, Content, Dataset, records_content, write_parquet
+from benchmarks.measuring import MeasurementError
 from benchmarks.workers import Worker
 
 if TYPE_CHECKING:
@@ -28,46 +30,13 @@ def say(line: str) -> None:
 
 
 @dataclass
-class Bench:
-    """One run of the harness. Servers and rows are made when they are first asked for."""
+class Servers:
+    """What a run of the harness has started; each when it is first asked for."""
 
     folder: Path
-    rows: int
-    rounds: int
     quick: bool
     stack: ExitStack
-    deliveries: int = field(default=0)
-
-    @cached_property
-    def table(self) -> pa.Table:
-        """The rows."""
-        say(f"making {self.rows:,} rows")
-        return rows(self.rows)
-
-    @cached_property
-    def content(self) -> Content:
-        """What a table must hold with these rows."""
-        return content(self.table)
-
-    @cached_property
-    def source(self) -> Path:
-        """The rows as Parquet, for Spark to read."""
-        return write_parquet(self.table, self.folder / "source", 2)
-
-    @cached_property
-    def records(self) -> pa.Table:
-        """The rows as Kafka records."""
-        return records(self.table)
-
-    @cached_property
-    def records_content(self) -> Content:
-        """What a topic must hold with these records."""
-        return records_content(self.records)
-
-    @cached_property
-    def records_source(self) -> Path:
-        """The records as Parquet, for Spark to read."""
-        return write_parquet(self.records, self.folder / "records", 2)
+    numbers: Iterator[int] = field(default_factory=count)  # for names that must differ
 
     @cached_property
     def mariadb(self) -> Any:
@@ -108,9 +77,9 @@ class Bench:
         server.sql(f"CREATE DATABASE {DATABASE}")
         return server
 
-    def worker(self, module: str, tree: Path | None = None) -> Worker:
+    def worker(self, module: str, tree: Path | None = None, program: Sequence[str] = ()) -> Worker:
         """A child that lives as long as this run."""
-        return self.stack.enter_context(Worker(module, self.folder / "workers", tree))
+        return self.stack.enter_context(Worker(module, self.folder / "workers", tree, program=program))
 
     @cached_property
     def spark(self) -> Worker:
@@ -120,24 +89,93 @@ class Bench:
         worker.ask("ready")
         return worker
 
+
+@dataclass
+class Bench:
+    """One run of the harness over some rows, which are made when they are first asked for."""
+
+    servers: Servers
+    rows: int
+    rounds: int
+    dataset: Dataset = ORDERS
+
+    @property
+    def quick(self) -> bool:
+        """Fewer rows, and less of what takes long."""
+        return self.servers.quick
+
+    @property
+    def stack(self) -> ExitStack:
+        """What ends with the run."""
+        return self.servers.stack
+
+    @property
+    def of(self) -> str:
+        """What tells this measurement from the same one over the usual rows."""
+        return "" if self.dataset is ORDERS else f" ({self.dataset.name})"
+
+    @cached_property
+    def folder(self) -> Path:
+        """For files about these rows."""
+        folder = self.servers.folder / self.dataset.name
+        folder.mkdir(mode=0o755)
+        return folder
+
+    def over(self, dataset: Dataset) -> Bench:
+        """The same with other rows, at most as many."""
+        other = replace(self, dataset=dataset)
+        other.rows = other.table.num_rows
+        return other
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The rows."""
+        say(f"making {self.rows:,} {self.dataset.name}")
+        return self.dataset.make(self.rows)
+
+    @cached_property
+    def content(self) -> Content:
+        """What a table must hold with these rows."""
+        return self.dataset.content(self.table)
+
+    @cached_property
+    def source(self) -> Path:
+        """The rows as Parquet, for Spark to read."""
+        return write_parquet(self.table, self.folder / "source", 2)
+
+    @cached_property
+    def records(self) -> pa.Table:
+        """The rows as Kafka records."""
+        return self.dataset.records(self.table)
+
+    @cached_property
+    def records_content(self) -> Content:
+        """What a topic must hold with these records."""
+        return records_content(self.records)
+
+    @cached_property
+    def records_source(self) -> Path:
+        """The records as Parquet, for Spark to read."""
+        return write_parquet(self.records, self.folder / "records", 2)
+
     def empty_table(self, server: Any, name: str = "orders", more: str = "") -> None:
         """A fresh table of that name; `more`: further columns."""
         server.sql(f"DROP TABLE IF EXISTS {name}", DATABASE)
-        server.sql(TABLE.format(name=name, more=more), DATABASE)
+        server.sql(self.dataset.create_sql(name, more), DATABASE)
 
     def check_table(self, server: Any, who: str, name: str = "orders", expected: Content | None = None) -> None:
-        """SystemExit unless the table holds just the rows."""
-        found = Content(*map(int, server.sql(CHECKSUM_SQL.format(name=name), DATABASE)[0]))
+        """MeasurementError unless the table holds just the rows."""
+        found = Content(*map(int, server.sql(self.dataset.content_sql(name), DATABASE)[0]))
         check(who, found, expected or self.content)
 
     def check_topic(self, topic: str, who: str, expected: Content | None = None) -> None:
-        """SystemExit unless the topic holds just the records, for a reader of what is committed."""
+        """MeasurementError unless the topic holds just the records, for a reader of what is committed."""
         from benchmarks.reading import topic_content
 
-        check(who, topic_content(self.kafka.bootstrap, topic), expected or self.records_content)
+        check(who, topic_content(self.servers.kafka.bootstrap, topic), expected or self.records_content)
 
 
 def check(who: str, found: Content, expected: Content) -> None:
-    """SystemExit unless both are the same: a figure counts only for exact work."""
+    """MeasurementError unless both are the same: a figure counts only for exact work."""
     if found != expected:
-        raise SystemExit(f"{who}: {found.rows:,} rows with checksum {found.checksum} are there, not {expected}")
+        raise MeasurementError(f"{who}: {found.rows:,} rows with checksum {found.checksum} are there, not {expected}")

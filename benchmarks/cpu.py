@@ -23,13 +23,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def cpu(bench: Bench) -> list[Comparison]:
     """One comparison a server, in microseconds of CPU for each row."""
     found = []
-    for server in (bench.mariadb, bench.mysql):
+    for server in (bench.servers.mariadb, bench.servers.mysql):
         table = IntoMySql(bench, server)
         meter = Meter(bench, server.pid)
         table.watching = meter.watching
         writers = {
             "local": (table.ours("local", "local"), table.worker.pid),
-            "Spark": (table.spark(FASTER), bench.spark.pid),
+            "Spark": (table.spark(FASTER), bench.servers.spark.pid),
             "insert": (table.ours("insert", "local", local_infile=False), table.worker.pid),
             "1 x LOAD DATA": (table.plain_load(1), os.getpid()),
         }
@@ -37,11 +37,11 @@ def cpu(bench: Bench) -> list[Comparison]:
             del writers["insert"]  # that is how `local` sends its rows there
         found.append(meter.comparison(server.name, writers))
     topic = IntoKafka(bench)
-    meter = Meter(bench, bench.kafka.pid)
+    meter = Meter(bench, bench.servers.kafka.pid)
     topic.watching = meter.watching
     writers = {
         "transaction": (topic.ours("transaction"), topic.worker.pid),
-        "Spark": (topic.spark("Spark", {}), bench.spark.pid),
+        "Spark": (topic.spark("Spark", {}), bench.servers.spark.pid),
     }
     found.append(meter.comparison("kafka", writers))
     return found

@@ -1,4 +1,4 @@
-"""The rows that everything is measured with: made by code, eight mixed columns, with a checksum over whole rows.
+"""The rows that everything is measured with, with a checksum over whole rows: made by code, and real flights.
 
 The checksum is the sum over all rows of the CRC-32 of the row's text. It is computed here from the Arrow columns, and
 for a sink from what is there: a lost, doubled or changed row, or values that changed places, change it.
@@ -7,6 +7,7 @@ for a sink from what is there: a lost, doubled or changed row, or values that ch
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,26 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tools.demo.data import COLUMNS, values_of
+from tools.demo.data import flights as read_flights
+
 if TYPE_CHECKING:
     from airflow_ft.core.model import Segment
-
-TABLE = """CREATE TABLE {name} (
-    id BIGINT NOT NULL PRIMARY KEY, code VARCHAR(16), score DOUBLE, at DATETIME(6), note VARCHAR(60),
-    flag TINYINT, quantity INT, amount DECIMAL(12,2){more}
-) CHARACTER SET utf8mb4"""
-
-# What the server computes of a row. A score is a multiple of 2**-20, so that it has an exact integer for a text.
-ROW_SQL = "CONCAT_WS('|', id, code, CAST(score * 1048576 AS SIGNED), at, note, flag, IFNULL(quantity, '-'), amount)"
-CHECKSUM_SQL = f"SELECT COUNT(*), COALESCE(SUM(CRC32({ROW_SQL})), 0) FROM {{name}}"
-
-SPARK_SCHEMA = (
-    "id bigint, code string, score double, at timestamp, note string, flag tinyint, quantity int, amount decimal(12,2)"
-)
-
-_WORDS = (
-    *("late", "early", "gate", "delayed", "boarding", "München", "Kraków", "Ørsted", "naïve", "coöp", "plain", "a\\b"),
-    *("東京", "Москва", "🛫 off", "🛬 on", "👩‍🚀", "it's", 'say "so"', "50 %", "x<y", "café", "ünï", "tab-less"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +32,67 @@ class Content:
     checksum: int
 
 
-def rows(count: int, first: int = 0) -> pa.Table:
-    """Rows `first` to `first + count`; the same every time."""
+@dataclass(frozen=True)
+class Dataset:
+    """Rows to measure with. The first column is the primary key; doubles must be multiples of 2**-20.
+
+    columns: name -> (type in MySQL, type in Spark). key: the column that is the key of a row as a Kafka record.
+    make: so many rows of it (at most as many as there are).
+    """
+
+    name: str
+    columns: Mapping[str, tuple[str, str]]
+    key: str
+    make: Callable[[int], pa.Table]
+
+    def create_sql(self, table: str, more: str = "") -> str:
+        """Creates a table for it; `more`: further columns."""
+        columns = ", ".join(f"{name} {kind}" for name, (kind, _) in self.columns.items())
+        return f"CREATE TABLE {table} ({columns}, PRIMARY KEY ({next(iter(self.columns))}){more}) CHARACTER SET utf8mb4"
+
+    def content_sql(self, table: str) -> str:
+        """How many rows a table has, and their checksum, as the server computes it."""
+        texts = (f"CAST({name} * 1048576 AS SIGNED)" if self._is_double(name) else name for name in self.columns)
+        row = ", ".join(f"IFNULL({text}, '-')" for text in texts)
+        return f"SELECT COUNT(*), COALESCE(SUM(CRC32(CONCAT_WS('|', {row}))), 0) FROM {table}"
+
+    @property
+    def spark_schema(self) -> str:
+        """Its columns in Spark's DDL."""
+        return ", ".join(f"{name} {kind}" for name, (_, kind) in self.columns.items())
+
+    def content(self, table: pa.Table) -> Content:
+        """What a sink must hold when just these rows are in it."""
+        total = 0
+        for batch in table.to_batches(max_chunksize=100_000):
+            columns = []
+            for name in self.columns:
+                column = batch.column(name)
+                if self._is_double(name):
+                    column = pc.multiply(column, 2.0**20).cast(pa.int64())
+                elif pa.types.is_timestamp(column.type):
+                    column = column.cast(pa.timestamp("us"))
+                columns.append(column)
+            total += sum(map(zlib.crc32, _joined(columns).cast(pa.large_binary()).to_pylist()))
+        return Content(table.num_rows, total)
+
+    def records(self, table: pa.Table) -> pa.Table:
+        """The same rows as Kafka records: a column as the key, and all columns, separated by bars, as the value."""
+        value = _joined([table.column(name) for name in table.column_names])
+        return pa.table({"key": pc.fill_null(table.column(self.key), "-"), "value": value.cast(pa.string())})
+
+    def _is_double(self, name: str) -> bool:
+        return self.columns[name][0] == "DOUBLE"
+
+
+_WORDS = (
+    *("late", "early", "gate", "delayed", "boarding", "München", "Kraków", "Ørsted", "naïve", "coöp", "plain", "a\\b"),
+    *("東京", "Москва", "🛫 off", "🛬 on", "👩‍🚀", "it's", 'say "so"', "50 %", "x<y", "café", "ünï", "tab-less"),
+)
+
+
+def orders(count: int, first: int = 0) -> pa.Table:
+    """Rows `first` to `first + count`, made by code; the same every time."""
     dice = np.random.default_rng(first)
     ids = np.arange(first, first + count, dtype=np.int64)
     words = pa.array(_WORDS, pa.string())
@@ -73,35 +118,51 @@ def rows(count: int, first: int = 0) -> pa.Table:
     )
 
 
-def content(table: pa.Table) -> Content:
-    """What a sink must hold when just these rows are in it."""
+def _joined(columns: list[pa.Array]) -> pa.Array:
     large = pa.large_string()
-    total = 0
-    for batch in table.to_batches(max_chunksize=100_000):
-        columns = {name: batch.column(name) for name in batch.schema.names}
-        units = pc.multiply(columns["score"], 2.0**20).cast(pa.int64())
-        text = pc.binary_join_element_wise(
-            columns["id"].cast(large),
-            columns["code"].cast(large),
-            units.cast(large),
-            columns["at"].cast(pa.timestamp("us")).cast(large),
-            columns["note"].cast(large),
-            columns["flag"].cast(large),
-            pc.fill_null(columns["quantity"].cast(large), "-"),
-            columns["amount"].cast(large),
-            pa.scalar("|", large),
-        )
-        total += sum(map(zlib.crc32, text.cast(pa.large_binary()).to_pylist()))
-    return Content(table.num_rows, total)
-
-
-def records(table: pa.Table) -> pa.Table:
-    """The same rows as Kafka records: a key of 16 bytes, and a value of about 110 (the columns, separated by bars)."""
-    large = pa.string()
-    value = pc.binary_join_element_wise(
-        *(pc.fill_null(table.column(name).cast(large), "-") for name in table.column_names), pa.scalar("|", large)
+    return pc.binary_join_element_wise(
+        *(pc.fill_null(column.cast(large), "-") for column in columns), pa.scalar("|", large)
     )
-    return pa.table({"key": table.column("code"), "value": value})
+
+
+def flights(count: int) -> pa.Table:
+    """The real flights of the demonstration, numbered: 336,776 rows of 20 columns, mostly small numbers."""
+    frame = read_flights(count)
+    columns = {"id": pa.array(range(len(frame)), pa.int32())}
+    for name in COLUMNS:
+        columns[name] = pa.array(values_of(frame, name))
+        if pa.types.is_integer(columns[name].type):
+            columns[name] = columns[name].cast(pa.int32())
+    columns["time_hour"] = pc.strptime(columns["time_hour"], "%Y-%m-%dT%H:%M:%SZ", "us").cast(pa.timestamp("us", "UTC"))
+    return pa.table(columns)
+
+
+ORDERS = Dataset(
+    "orders",
+    {
+        "id": ("BIGINT NOT NULL", "bigint"),
+        "code": ("VARCHAR(16)", "string"),
+        "score": ("DOUBLE", "double"),
+        "at": ("DATETIME(6)", "timestamp"),
+        "note": ("VARCHAR(60)", "string"),
+        "flag": ("TINYINT", "tinyint"),
+        "quantity": ("INT", "int"),
+        "amount": ("DECIMAL(12,2)", "decimal(12,2)"),
+    },
+    "code",
+    orders,
+)
+_TEXTS = {"carrier": 2, "tailnum": 8, "origin": 3, "dest": 3}
+FLIGHTS = Dataset(
+    "flights",
+    {
+        "id": ("INT NOT NULL", "int"),
+        **{name: (f"VARCHAR({_TEXTS[name]})", "string") if name in _TEXTS else ("INT", "int") for name in COLUMNS[:-1]},
+        "time_hour": ("DATETIME(6)", "timestamp"),
+    },
+    "tailnum",
+    flights,
+)
 
 
 def records_content(table: pa.Table) -> Content:

@@ -66,7 +66,7 @@ def _sqlite(bench: Bench, size: int) -> tuple[str, str, Opened]:
 
 
 def _postgres(bench: Bench, size: int) -> tuple[str, str, Opened]:
-    server, schema = bench.postgres, f"history_{size}"
+    server, schema = bench.servers.postgres, f"history_{size}"
 
     @contextmanager
     def opened() -> Iterator[Execute]:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from benchmarks.bench import Bench
-from benchmarks.measuring import Claim, Comparison, Contender
+from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 from benchmarks.workers import ROOT
 
 ALLOWED_MS = 100.0
@@ -38,7 +38,7 @@ print((time.process_time() - began) * 1000)
 
 def imports(bench: Bench) -> list[Comparison]:
     """From a fresh interpreter to a parsed file, imports of Airflow itself included in both."""
-    home = bench.folder / "airflow"
+    home = bench.folder / "airflow-imports"
     home.mkdir()
 
     def parse(code: str) -> float:
@@ -50,7 +50,7 @@ def imports(bench: Bench) -> list[Comparison]:
             cwd=home, env=environment, check=False, capture_output=True, text=True,
         )  # fmt: skip
         if done.returncode != 0:
-            raise SystemExit(done.stderr)
+            raise MeasurementError(done.stderr)
         return float(done.stdout.splitlines()[-1])
 
     contenders = [

@@ -11,10 +11,10 @@ from typing import Any
 
 from airflow_ft.core.sweep import THREADS
 from benchmarks.bench import DATABASE, Bench
-from benchmarks.data import rows, segment
+from benchmarks.data import orders, segment
 from benchmarks.delivering import commit, prepare
 from benchmarks.into_mysql import mysql_job
-from benchmarks.measuring import Claim, Comparison, Contender
+from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 
 SHAPES = ((4, 25), (50, 2))  # pipelines, branches of each
 LIMIT_SECONDS = 2.0
@@ -23,7 +23,7 @@ LIMIT_SECONDS = 2.0
 def in_doubt(bench: Bench) -> list[Comparison]:
     """One comparison a server: few checkpoints with many branches, and many with few, against two seconds."""
     found = []
-    for server in (bench.mariadb, bench.mysql):
+    for server in (bench.servers.mariadb, bench.servers.mysql):
         contenders = [Contender(_label(*shape), _finish(bench, server, *shape), warm_up=0) for shape in SHAPES]
         limit = Contender("the limit", lambda: LIMIT_SECONDS, warm_up=0)
         claims = [
@@ -45,7 +45,7 @@ def _finish(bench: Bench, server: Any, pipelines: int, branches: int) -> Callabl
     from airflow_ft.sinks.mysql import slices
 
     written = segment(
-        bench.folder / "wal", f"doubt-{server.name}-{branches}", {"orders": rows(branches).select(["id"])}, 1
+        bench.folder / "wal", f"doubt-{server.name}-{branches}", {"orders": orders(branches).select(["id"])}, 1
     )
 
     def run() -> float:
@@ -62,7 +62,7 @@ def _finish(bench: Bench, server: Any, pipelines: int, branches: int) -> Callabl
         left = len(server.sql("XA RECOVER"))
         here = int(server.sql("SELECT COUNT(*) FROM orders", DATABASE)[0][0])
         if (prepared, left, here) != (pipelines * branches, 0, pipelines * branches):
-            raise SystemExit(f"{prepared} branches were prepared, {left} are left, {here} rows are there")
+            raise MeasurementError(f"{prepared} branches were prepared, {left} are left, {here} rows are there")
         return seconds
 
     return run

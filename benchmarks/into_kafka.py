@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.bench import Bench
 from benchmarks.data import segment
-from benchmarks.measuring import Claim, Comparison, Contender, timed
+from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError, timed
 from benchmarks.running import run_module
 from benchmarks.workers import ROOT, Worker
 
@@ -43,18 +43,22 @@ def kafka(bench: Bench) -> list[Comparison]:
         into.perf("producer-perf, transactional", transactional=True),
     ]
     spark = ("Spark, default", "Spark, tuned")
+    of = bench.of
     claims = [
-        Claim("WAL -> Kafka, default, against Spark's writer, warm", "transaction", spark, 1.15),
-        Claim("WAL -> Kafka, default, as one cold job", "cold", ("Spark, cold",), 2.5),
+        Claim(f"WAL -> Kafka, default, against Spark's writer, warm{of}", "transaction", spark, 1.15),
+        Claim(f"WAL -> Kafka, default, as one cold job{of}", "cold", ("Spark, cold",), 2.5),
         Claim(
-            "WAL -> Kafka, against producer-perf transactional", "transaction", ("producer-perf, transactional",), 1.2
+            f"WAL -> Kafka, against producer-perf transactional{of}",
+            "transaction",
+            ("producer-perf, transactional",),
+            1.2,
         ),
-        Claim("WAL -> Kafka, against producer-perf", "transaction", ("producer-perf",), None),
-        Claim("WAL -> Kafka, 2 slots against Spark's writer, warm", "transaction, 2 slots", spark, None),
-        Claim("WAL -> Kafka, `held` against Spark's writer, warm", "held", spark, None),
+        Claim(f"WAL -> Kafka, against producer-perf{of}", "transaction", ("producer-perf",), None),
+        Claim(f"WAL -> Kafka, 2 slots against Spark's writer, warm{of}", "transaction, 2 slots", spark, None),
+        Claim(f"WAL -> Kafka, `held` against Spark's writer, warm{of}", "held", spark, None),
     ]
     title = "WAL -> Kafka, committed (prepare and commit), against writers from Parquet"
-    return [Comparison("kafka", title, contenders, claims, rows=bench.rows)]
+    return [Comparison(f"kafka{of}", f"{title}{of}", contenders, claims, rows=bench.rows)]
 
 
 class IntoKafka:
@@ -62,29 +66,27 @@ class IntoKafka:
 
     def __init__(self, bench: Bench, tree: Path | None = None) -> None:
         self.bench = bench
-        self.bootstrap = bench.kafka.bootstrap
+        self.bootstrap = bench.servers.kafka.bootstrap
         self._segment = segment(bench.folder / "wal", f"kafka-{next(_NUMBERS)}", {"orders": bench.records})
-        self.worker = bench.worker("benchmarks.delivering", tree)
+        self.worker = bench.servers.worker("benchmarks.delivering", tree)
         self.watching: Callable[[], AbstractContextManager[None]] = nullcontext  # around the work itself
-        self._topics = 0
 
     def _into_topic(self, name: str, work: Callable[[str], float]) -> Callable[[], float]:
         def run() -> float:
-            self._topics += 1
-            topic = f"bench-{self._topics}"
-            self.bench.kafka.create_topic(topic, PARTITIONS)
+            topic = f"bench-{next(self.bench.servers.numbers)}"
+            self.bench.servers.kafka.create_topic(topic, PARTITIONS)
             try:
                 cost = work(topic)
                 self.bench.check_topic(topic, name)
             finally:
-                self.bench.kafka.delete_topic(topic)
+                self.bench.servers.kafka.delete_topic(topic)
             return cost
 
         return run
 
     def fill(self, topic: str) -> None:
         """A new topic with the records, for a job to read."""
-        self.bench.kafka.create_topic(topic, PARTITIONS)
+        self.bench.servers.kafka.create_topic(topic, PARTITIONS)
         self.worker.ask("deliver", **kafka_job(self.bench, self._segment, topic))
         self.bench.check_topic(topic, "the source")
 
@@ -115,7 +117,7 @@ class IntoKafka:
         """Spark's Kafka writer in a session that stays warm."""
 
         def work(topic: str) -> float:
-            spark, job = self.bench.spark, self._spark_job(topic)
+            spark, job = self.bench.servers.spark, self._spark_job(topic)
             with self.watching():
                 seconds: float = spark.ask("kafka", **job, **settings)["seconds"]
             return seconds
@@ -164,15 +166,14 @@ class IntoKafka:
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             found = _RATE.findall(done.stdout)
             if not found or int(found[-1][0]) != rows:
-                raise SystemExit(f"{name}: {done.stdout[-2000:]}")
+                raise MeasurementError(f"{name}: {done.stdout[-2000:]}")
             return rows / float(found[-1][1])
 
         def run() -> float:
-            self._topics += 1
-            topic = f"bench-{self._topics}"
-            self.bench.kafka.create_topic(topic, PARTITIONS)
+            topic = f"bench-{next(self.bench.servers.numbers)}"
+            self.bench.servers.kafka.create_topic(topic, PARTITIONS)
             cost = work(topic)
-            self.bench.kafka.delete_topic(topic)
+            self.bench.servers.kafka.delete_topic(topic)
             return cost
 
         return Contender(name, run, warm_up=0)
@@ -190,9 +191,13 @@ def kafka_job(bench: Bench, rows: Any, topic: str, strategy: str = "transaction"
     from airflow_ft.core.model import ParticipantPlan, Plan
     from airflow_ft.sinks.kafka import KafkaSink
 
-    bench.deliveries += 1
+    number = next(bench.servers.numbers)
     sink = KafkaSink(topic=topic, conn_id="broker", key="key", value="value", strategy=strategy, slots=slots)
     chosen = ParticipantPlan("broker", "kafka", strategy, sink.promise, 0, {"orders": sink.settings()})
-    plan = Plan(f"records-{bench.deliveries}", INSTALLATION, 1, (rows,), (chosen,), None)
-    connection = {"conn_id": "broker", "conn_type": "kafka", "extra": {"bootstrap.servers": bench.kafka.bootstrap}}
+    plan = Plan(f"records-{number}", INSTALLATION, 1, (rows,), (chosen,), None)
+    connection = {
+        "conn_id": "broker",
+        "conn_type": "kafka",
+        "extra": {"bootstrap.servers": bench.servers.kafka.bootstrap},
+    }
     return {"plan": plan.to_json(), "connection": connection}

@@ -43,13 +43,13 @@ FASTER = "MariaDB's driver"
 
 def mysql(bench: Bench) -> list[Comparison]:
     """One comparison a server."""
-    return [IntoMySql(bench, server).comparison() for server in (bench.mariadb, bench.mysql)]
+    return [IntoMySql(bench, server).comparison() for server in (bench.servers.mariadb, bench.servers.mysql)]
 
 
 def branches(bench: Bench) -> list[Comparison]:
     """What a second branch brings: one branch against two."""
     found = []
-    for server in (bench.mariadb, bench.mysql):
+    for server in (bench.servers.mariadb, bench.servers.mysql):
         into = IntoMySql(bench, server)
         contenders = [
             into.ours(f"{strategy} {n}", strategy, branches=n) for strategy in ("xa", "parallel") for n in (1, 2)
@@ -69,12 +69,12 @@ class IntoMySql:
     def __init__(self, bench: Bench, server: Any, tree: Path | None = None) -> None:
         self.bench, self.server = bench, server
         self._segment = segment(bench.folder / "wal", f"{server.name}-{next(_NUMBERS)}", {"orders": bench.table})
-        self.worker = bench.worker("benchmarks.delivering", tree)
+        self.worker = bench.servers.worker("benchmarks.delivering", tree)
         self.watching: Callable[[], AbstractContextManager[None]] = nullcontext  # around the work itself
 
     def comparison(self) -> Comparison:
         """All contenders of this server."""
-        name = self.server.name
+        name, of = self.server.name, self.bench.of
         spark = [self.spark(driver) for driver in DRIVERS if (name, driver) != ("mariadb", "Connector/J")]
         ours = [
             self.ours("local", "local"),
@@ -87,16 +87,19 @@ class IntoMySql:
             ours.append(self.ours("local_infile off", "local", local_infile=False))
         writers = tuple(contender.name for contender in spark)
         claims = [
-            Claim(f"WAL -> {name}, `{what}` against Spark JDBC", what, writers, ratio) for what, ratio in wanted.items()
+            Claim(f"WAL -> {name}, `{what}` against Spark JDBC{of}", what, writers, ratio)
+            for what, ratio in wanted.items()
         ]
         claims += [
-            Claim(f"WAL -> {name}, `{what}` against two plain LOAD DATA", what, ("2 x LOAD DATA",), 0.85)
+            Claim(f"WAL -> {name}, `{what}` against two plain LOAD DATA{of}", what, ("2 x LOAD DATA",), 0.85)
             for what in ("xa", "parallel")
         ]
-        claims.append(Claim(f"WAL -> {name}, `local` against one plain LOAD DATA", "local", ("1 x LOAD DATA",), None))
+        claims.append(
+            Claim(f"WAL -> {name}, `local` against one plain LOAD DATA{of}", "local", ("1 x LOAD DATA",), None)
+        )
         return Comparison(
-            f"mysql/{name}",
-            f"WAL -> {name}, committed (prepare and commit), against writers from Parquet",
+            f"mysql/{name}{of}",
+            f"WAL -> {name}, committed (prepare and commit), against writers from Parquet{of}",
             [*ours, *spark, self.plain_load(1), self.plain_load(2)],
             claims,
             rows=self.bench.rows,
@@ -126,7 +129,7 @@ class IntoMySql:
 
         def run() -> float:
             self.bench.empty_table(self.server)
-            spark, source = self.bench.spark, str(self.bench.source)
+            spark, source = self.bench.servers.spark, str(self.bench.source)
             with self.watching():
                 answer = spark.ask("jdbc", source=source, **options)
             self.bench.check_table(self.server, driver)
@@ -212,10 +215,10 @@ def mysql_job(
     from airflow_ft.core.model import ParticipantPlan, Plan
     from airflow_ft.sinks.mysql.spec import MySqlSink
 
-    bench.deliveries += 1
+    number = next(bench.servers.numbers)
     sink = MySqlSink(table="orders", conn_id="shop", strategy=strategy, **settings)
     chosen = ParticipantPlan("shop", "mysql", strategy, sink.promise, 0, {"orders": sink.settings()})
-    plan = Plan(f"orders-{bench.deliveries}", INSTALLATION, 1, (rows,), (chosen,), None)
+    plan = Plan(f"orders-{number}", INSTALLATION, 1, (rows,), (chosen,), None)
     extra = {"local_infile": local_infile, "ssl_mode": "PREFERRED" if tls else "DISABLED"}
     connection = connection_to(server, **extra)
     return {"plan": plan.to_json(), "connection": connection}

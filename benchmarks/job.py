@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.data import SPARK_SCHEMA
+from benchmarks.data import ORDERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,14 +50,13 @@ class Both:
 
 
 def columns(records: DataFrame) -> DataFrame:
-    """The rows that `benchmarks.data.records` made values of."""
+    """The orders that `Dataset.records` made values of."""
     from pyspark.sql import functions as F
 
     parts = F.split(F.col("value").cast("string"), r"\|")
-    named = [field.split() for field in SPARK_SCHEMA.replace("(12,2)", "(12;2)").split(", ")]
     return records.select(
         *(
-            F.when(parts[index] != "-", parts[index]).cast(kind.replace(";", ",")).alias(name)
-            for index, (name, kind) in enumerate(named)
+            F.when(parts[index] != "-", parts[index]).cast(kind).alias(name)
+            for index, (name, (_, kind)) in enumerate(ORDERS.columns.items())
         )
     )

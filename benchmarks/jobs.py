@@ -19,7 +19,7 @@ from airflow_ft.spark import class_archive
 from airflow_ft.spark.session import kept
 from airflow_ft.spark.submit import spark_home
 from benchmarks.bench import Bench
-from benchmarks.data import SPARK_SCHEMA, write_parquet
+from benchmarks.data import write_parquet
 from benchmarks.into_kafka import PARTITIONS, IntoKafka
 from benchmarks.into_mysql import FASTER, connection_to, jdbc_options
 from benchmarks.measuring import Claim, Comparison, Contender, timed
@@ -39,7 +39,7 @@ def into_tables(bench: Bench) -> list[Comparison]:
     whole, wanted = Jobs(bench), {"mariadb": 1.2, "mysql": 1.6}
     return [
         comparison
-        for server in (bench.mariadb, bench.mysql)
+        for server in (bench.servers.mariadb, bench.servers.mysql)
         for comparison in whole.compare(
             f"Parquet -> PySpark -> WAL -> {server.name}",
             partial(whole.ours, "Rows", whole.files, server=server),
@@ -60,8 +60,8 @@ def into_topics(bench: Bench) -> list[Comparison]:
 def into_both(bench: Bench) -> list[Comparison]:
     """Kafka -> MariaDB and Kafka."""
     whole = Jobs(bench)
-    spark = ("Spark, both writers", whole.spark_stream(bench.mariadb))
-    ours = partial(whole.ours, "Both", whole.topic, server=bench.mariadb, to_topic=True)
+    spark = ("Spark, both writers", whole.spark_stream(bench.servers.mariadb))
+    ours = partial(whole.ours, "Both", whole.topic, server=bench.servers.mariadb, to_topic=True)
     return whole.compare("Kafka -> PySpark -> WAL -> mariadb + Kafka", ours, spark, 1.4)
 
 
@@ -121,7 +121,9 @@ class Jobs:
 
     def files(self) -> dict[str, Any]:
         """The rows as a source of files."""
-        source = FileSource(path=str(self._files), format="parquet", schema=SPARK_SCHEMA, max_files_per_trigger=FILES)
+        source = FileSource(
+            path=str(self._files), format="parquet", schema=self.bench.dataset.spark_schema, max_files_per_trigger=FILES
+        )
         return source.to_json()
 
     def topic(self) -> dict[str, Any]:
@@ -135,7 +137,7 @@ class Jobs:
         if server is not None:
             self.bench.empty_table(server)
         if topic is not None:
-            self.bench.kafka.create_topic(topic, PARTITIONS)
+            self.bench.servers.kafka.create_topic(topic, PARTITIONS)
         path = folder / "job.json"
         path.touch(mode=0o600)
         state = folder / "state"
@@ -149,7 +151,7 @@ class Jobs:
             self.bench.check_table(server, module)
         if topic is not None:
             self.bench.check_topic(topic, module)
-            self.bench.kafka.delete_topic(topic)
+            self.bench.servers.kafka.delete_topic(topic)
         shutil.rmtree(folder)
         return seconds
 
@@ -181,7 +183,7 @@ class Jobs:
                 job["connections"]["shop"] = connection_to(server, ssl_mode="DISABLED")
             if topic is not None:
                 job["topic"] = topic
-                extra = {"bootstrap.servers": self.bench.kafka.bootstrap}
+                extra = {"bootstrap.servers": self.bench.servers.kafka.bootstrap}
                 job["connections"]["broker"] = {"conn_id": "broker", "conn_type": "kafka", "extra": extra}
             return self._run("benchmarks.pipeline", job, server, topic)
 
@@ -203,7 +205,7 @@ class Jobs:
             topic = f"job-{next(_NUMBERS)}"
             job: dict[str, Any] = {
                 "command": "stream",
-                "bootstrap": self.bench.kafka.bootstrap,
+                "bootstrap": self.bench.servers.kafka.bootstrap,
                 "source": self._topic,
                 "batch": self._batch,
                 "topic": topic,

@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+class MeasurementError(Exception):
+    """A contender did not do its work, or not exactly: it has no figure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Median, smallest and largest of some measurements."""
@@ -28,7 +32,7 @@ class Spread:
 class Contender:
     """One way to do the work.
 
-    `run` does it once, checks that the result is exact (SystemExit otherwise), and returns its cost: seconds, or what
+    `run` does it once, checks that the result is exact (else MeasurementError), and returns its cost: seconds, or what
     the comparison's unit says; less is better. `warm_up`: how often it is run before, uncounted.
     """
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.bench import Bench, say
-from benchmarks.data import content, records, records_content, rows, segment
+from benchmarks.data import orders, records_content, segment
 from benchmarks.into_kafka import kafka_job
 from benchmarks.into_mysql import mysql_job
 from benchmarks.measuring import Claim, Comparison, Contender
@@ -19,8 +19,11 @@ FLAT = 1 / 1.2
 
 
 def memory(bench: Bench) -> list[Comparison]:
-    """A comparison of a small and a large checkpoint, for each sink; the processes are fresh and have no children."""
-    sizes = (100_000, 1_000_000) if bench.quick else (1_000_000, 10_000_000)
+    """A comparison of a small and a large checkpoint, for each sink; the processes are fresh and have no children.
+
+    The large one has ten million rows, or as many as the run if these are more.
+    """
+    sizes = (100_000, 1_000_000) if bench.quick else (1_000_000, max(10_000_000, bench.rows))
     return [_compare(bench, name, sizes, measure) for name, measure in (("MySQL", _mysql), ("Kafka", _kafka))]
 
 
@@ -32,7 +35,7 @@ def _compare(bench: Bench, name: str, sizes: tuple[int, int], measure: Measure) 
     for size in sizes:
         label = f"{size:,} rows"
         say(f"making {label} for the memory of a delivery into {name}")
-        table = pa.concat_tables([rows(min(size, 1_000_000), first) for first in range(0, size, 1_000_000)])
+        table = pa.concat_tables([orders(min(size, 1_000_000), first) for first in range(0, size, 1_000_000)])
         contenders.append(Contender(label, measure(bench, table, f"{name}-{size}"), warm_up=0))
     contenders.append(Contender("the limit", lambda: float(LIMIT_MB), warm_up=0))
     small, large, limit = (contender.name for contender in contenders)
@@ -54,28 +57,28 @@ def _peak(bench: Bench, job: dict[str, Any]) -> float:
 
 def _mysql(bench: Bench, table: pa.Table, name: str) -> Callable[[], float]:
     written = segment(bench.folder / "memory", name.lower(), {"orders": table})
-    expected = content(table)
+    expected = bench.dataset.content(table)
 
     def run() -> float:
-        bench.empty_table(bench.mariadb)
-        peak = _peak(bench, mysql_job(bench, bench.mariadb, written, "local", {}))
-        bench.check_table(bench.mariadb, name, expected=expected)
+        bench.empty_table(bench.servers.mariadb)
+        peak = _peak(bench, mysql_job(bench, bench.servers.mariadb, written, "local", {}))
+        bench.check_table(bench.servers.mariadb, name, expected=expected)
         return peak
 
     return run
 
 
 def _kafka(bench: Bench, table: pa.Table, name: str) -> Callable[[], float]:
-    made = records(table)
+    made = bench.dataset.records(table)
     written = segment(bench.folder / "memory", name.lower(), {"orders": made})
     expected = records_content(made)
 
     def run() -> float:
-        topic = f"memory-{bench.deliveries}"
-        bench.kafka.create_topic(topic, 4)
+        topic = f"memory-{next(bench.servers.numbers)}"
+        bench.servers.kafka.create_topic(topic, 4)
         peak = _peak(bench, kafka_job(bench, written, topic))
         bench.check_topic(topic, name, expected=expected)
-        bench.kafka.delete_topic(topic)
+        bench.servers.kafka.delete_topic(topic)
         return peak
 
     return run

@@ -7,6 +7,7 @@ import time
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.data import Content, record_checksum
+from benchmarks.measuring import MeasurementError
 
 
 def topic_content(bootstrap: str, topic: str) -> Content:
@@ -28,7 +29,7 @@ def topic_content(bootstrap: str, topic: str) -> Content:
         deadline = time.monotonic() + 300
         while len(ended) < len(partitions):
             if time.monotonic() > deadline:
-                raise SystemExit(f"the end of topic {topic} was not reached: {rows:,} records in five minutes")
+                raise MeasurementError(f"the end of topic {topic} was not reached: {rows:,} records in five minutes")
             for message in consumer.consume(10_000, 0.1):  # it waits so long when fewer are left
                 if message.error() is not None:  # the end of a partition
                     ended.add(message.partition())

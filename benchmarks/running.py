@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 from benchmarks.bench import say
+from benchmarks.measuring import MeasurementError
 from benchmarks.workers import ROOT
 
 
 def run_module(module: str, folder: Path, *arguments: str) -> None:
-    """A module as a process of its own; SystemExit with the end of its output when it fails."""
+    """A module as a process of its own; MeasurementError with the end of its output when it fails."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TZ": "UTC", "SPARK_LOCAL_IP": "127.0.0.1"}
     environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     log = folder / "log"
@@ -23,4 +24,4 @@ def run_module(module: str, folder: Path, *arguments: str) -> None:
         )  # fmt: skip
     if done.returncode != 0:
         say(log.read_text(errors="replace")[-4000:])
-        raise SystemExit(f"{module} ended with status {done.returncode}")
+        raise MeasurementError(f"{module} ended with status {done.returncode}")

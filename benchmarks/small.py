@@ -26,7 +26,7 @@ from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from benchmarks.bench import DATABASE, Bench
-from benchmarks.measuring import Claim, Comparison, Contender, timed
+from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError, timed
 
 TIMES = 10  # in a measurement, whose cost is their median
 LIMIT_MS = 50.0
@@ -58,10 +58,10 @@ class SmallPipeline:
         self._store = open_store(f"sqlite:///{bench.folder}/small.db")
         bench.stack.enter_context(closing(self._store))
         self._store.register("small")
-        bench.mariadb.sql("CREATE TABLE small (id BIGINT, name VARCHAR(40))", DATABASE)
-        bench.kafka.create_topic("small", 1)
-        server = bench.mariadb
-        kafka = {"bootstrap.servers": bench.kafka.bootstrap}
+        bench.servers.mariadb.sql("CREATE TABLE small (id BIGINT, name VARCHAR(40))", DATABASE)
+        bench.servers.kafka.create_topic("small", 1)
+        server = bench.servers.mariadb
+        kafka = {"bootstrap.servers": bench.servers.kafka.bootstrap}
         self._connections = {
             "shop": ConnectionInfo(
                 "shop", "mysql", server.host, server.port, server.user, server.password, DATABASE
@@ -89,9 +89,9 @@ class SmallPipeline:
     def deliver(self) -> float:
         """Milliseconds of the middle one of some checkpoints."""
         found = statistics.median(self._one() for _ in range(TIMES))
-        rows = self.bench.mariadb.sql("SELECT COUNT(*), COUNT(DISTINCT id), MAX(id) FROM small", DATABASE)[0]
+        rows = self.bench.servers.mariadb.sql("SELECT COUNT(*), COUNT(DISTINCT id), MAX(id) FROM small", DATABASE)[0]
         if len(set(map(int, rows))) != 1:
-            raise SystemExit(f"the small pipeline is not exact: rows, ids and the last id are {rows}")
+            raise MeasurementError(f"the small pipeline is not exact: rows, ids and the last id are {rows}")
         return found
 
     def _one(self) -> float:
@@ -103,7 +103,7 @@ class SmallPipeline:
         checkpoint = self._coordinator.deliver(number)
         took = time.monotonic() - began
         if not checkpoint.is_confirmed:
-            raise SystemExit(f"checkpoint {number} is {checkpoint.state}")
+            raise MeasurementError(f"checkpoint {number} is {checkpoint.state}")
         return took * 1000
 
     def _publish(self, number: int) -> None:
@@ -118,12 +118,14 @@ class SmallPipeline:
     def plain(self) -> Any:
         """The same row by a connection and a producer that stay open."""
         bench = self.bench
-        connection = bench.mariadb.connect(DATABASE, autocommit=False)
+        connection = bench.servers.mariadb.connect(DATABASE, autocommit=False)
         bench.stack.enter_context(closing(connection))
-        producer = Producer({"bootstrap.servers": bench.kafka.bootstrap, "transactional.id": "plain", "linger.ms": 0})
+        producer = Producer(
+            {"bootstrap.servers": bench.servers.kafka.bootstrap, "transactional.id": "plain", "linger.ms": 0}
+        )
         producer.init_transactions(30)
-        bench.mariadb.sql("CREATE TABLE plain (id BIGINT, name VARCHAR(40))", DATABASE)
-        bench.kafka.create_topic("plain", 1)
+        bench.servers.mariadb.sql("CREATE TABLE plain (id BIGINT, name VARCHAR(40))", DATABASE)
+        bench.servers.kafka.create_topic("plain", 1)
 
         def one() -> None:
             with connection.cursor() as cursor:

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 
 from benchmarks.bench import Bench, check
 from benchmarks.beside import Beside, used_by
-from benchmarks.data import content
 from benchmarks.measuring import Claim, Comparison, Contender
 
 
@@ -22,23 +21,23 @@ def staging(bench: Bench) -> list[Comparison]:
 
     def log() -> float:
         root = bench.folder / "staged"
-        before = used_by(bench.spark.pid)
-        answer = bench.spark.ask(
+        before = used_by(bench.servers.spark.pid)
+        answer = bench.servers.spark.ask(
             "stage", source=str(bench.source), root=str(root), pipeline="staging", number=next(numbers)
         )
-        noted["into the log"].append(used_by(bench.spark.pid) - before)
+        noted["into the log"].append(used_by(bench.servers.spark.pid) - before)
         written = Path(unquote(urlparse(answer["location"]).path)) / "table"
-        check("the write-ahead log", content(pq.read_table(written)), bench.content)
+        check("the write-ahead log", bench.dataset.content(pq.read_table(written)), bench.content)
         shutil.rmtree(root)
         seconds: float = answer["seconds"]
         return seconds
 
     def parquet() -> float:
         target = bench.folder / "parquet"
-        before = used_by(bench.spark.pid)
-        seconds: float = bench.spark.ask("parquet", source=str(bench.source), target=str(target))["seconds"]
-        noted["Spark, Parquet"].append(used_by(bench.spark.pid) - before)
-        check("Spark's Parquet", content(pq.read_table(target)), bench.content)
+        before = used_by(bench.servers.spark.pid)
+        seconds: float = bench.servers.spark.ask("parquet", source=str(bench.source), target=str(target))["seconds"]
+        noted["Spark, Parquet"].append(used_by(bench.servers.spark.pid) - before)
+        check("Spark's Parquet", bench.dataset.content(pq.read_table(target)), bench.content)
         shutil.rmtree(target)
         return seconds
 

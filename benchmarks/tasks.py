@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from benchmarks.bench import DATABASE, Bench, say
-from benchmarks.measuring import Claim, Comparison, Contender
+from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 from tools.demo.airflow import END_STATES, Airflow
 
 RUN_SECONDS = 600
@@ -69,15 +69,15 @@ class _World:
 
     @cached_property
     def _airflow(self) -> Airflow:
-        bench, server = self._bench, self._bench.mariadb
+        bench, server = self._bench, self._bench.servers.mariadb
         say("starting Airflow")
         server.sql("CREATE TABLE notes (id BIGINT, note VARCHAR(60))", DATABASE)
-        bench.kafka.create_topic("copies")
-        home = bench.folder / "airflow"
+        bench.servers.kafka.create_topic("copies")
+        home = bench.folder / "airflow-tasks"
         (home / "rows").mkdir(parents=True)
         shop: dict[str, Any] = {"conn_type": "mysql", "host": server.host, "port": server.port, "schema": DATABASE}
         shop |= {"login": server.user, "password": server.password, "extra": {"ssl_mode": "DISABLED"}}
-        bus = {"conn_type": "kafka", "extra": {"bootstrap.servers": bench.kafka.bootstrap}}
+        bus = {"conn_type": "kafka", "extra": {"bootstrap.servers": bench.servers.kafka.bootstrap}}
         spark = json.dumps({"spark.master": "local[1]", "spark.driver.memory": "512m"})
         airflow = Airflow(home, {"shop": shop, "bus": bus}, {"airflow_ft__spark_conf": spark})
         airflow.dags.mkdir()
@@ -99,11 +99,11 @@ class _World:
             deadline = time.monotonic() + RUN_SECONDS
             while (state := airflow.run_state(name, run_id)) not in END_STATES:
                 if time.monotonic() > deadline:
-                    raise SystemExit(f"a run of the DAG {name} does not end; see {airflow.log}")
+                    raise MeasurementError(f"a run of the DAG {name} does not end; see {airflow.log}")
                 time.sleep(0.5)
             if state != "success":
                 logs = [airflow.task_log(name, run_id, task) for task in airflow.tasks(name, run_id)]
-                raise SystemExit(f"a run of the DAG {name} failed: {[airflow.last_error(log) for log in logs]}")
+                raise MeasurementError(f"a run of the DAG {name} failed: {[airflow.last_error(log) for log in logs]}")
             whole, each = airflow.seconds(name, run_id)
             return whole - sum(seconds for task, seconds in each.items() if task.endswith("stage"))
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from benchmarks.measuring import MeasurementError
+
 ROOT = Path(__file__).resolve().parents[1]
 ANSWER = "=> "
 
@@ -78,7 +80,7 @@ class Worker:
         return self._process.pid
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Sends a command and waits for its answer; SystemExit with the end of its log when there is none."""
+        """Sends a command and waits for its answer; MeasurementError with the end of its log when there is none."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -94,10 +96,10 @@ class Worker:
                 log.write(line)
         raise self._ended(command)
 
-    def _ended(self, command: str) -> SystemExit:
+    def _ended(self, command: str) -> MeasurementError:
         self._process.wait()
         end = "".join(self.log.read_text(errors="replace").splitlines(keepends=True)[-30:])
-        return SystemExit(f"{self.log.name} ended at {command!r} with status {self._process.returncode}:\n{end}")
+        return MeasurementError(f"{self.log.name} ended at {command!r} with status {self._process.returncode}:\n{end}")
 
     def close(self) -> None:
         """Lets it end, and waits for that."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from benchmarks.bench import Bench, say
 from benchmarks.into_kafka import PARTITIONS, TUNED, IntoKafka
 from benchmarks.into_mysql import DRIVERS, IntoMySql, jdbc_options
-from benchmarks.measuring import Claim, Comparison, Contender
+from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 from benchmarks.workers import ROOT, Worker
 
 _SOURCE = Path(__file__).with_name("FlinkWriter.java")
@@ -23,7 +23,10 @@ _SOURCE = Path(__file__).with_name("FlinkWriter.java")
 def flink(bench: Bench) -> list[Comparison]:
     """One comparison a system, ours warm and Flink's warm."""
     cluster = Cluster(bench)
-    return [_kafka(bench, cluster), *(_mysql(bench, cluster, server) for server in (bench.mariadb, bench.mysql))]
+    return [
+        _kafka(bench, cluster),
+        *(_mysql(bench, cluster, server) for server in (bench.servers.mariadb, bench.servers.mysql)),
+    ]
 
 
 def _kafka(bench: Bench, cluster: Cluster) -> Comparison:
@@ -62,7 +65,6 @@ class Cluster:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self._topics = 0
 
     @cached_property
     def _worker(self) -> Worker:
@@ -71,13 +73,15 @@ class Cluster:
         classes = self.bench.folder / "flink"
         path = f"{jars / 'flink'}/*:{jars / 'jdbc'}/*"
         if (javac := shutil.which("javac")) is None:
-            raise SystemExit("there is no javac: the comparison with Flink needs a JDK (Debian: default-jdk-headless)")
+            raise MeasurementError(
+                "there is no javac: the comparison with Flink needs a JDK (Debian: default-jdk-headless)"
+            )
         subprocess.run([javac, "-cp", path, "-d", str(classes), str(_SOURCE)], check=True)
         options = ["-Xmx3g", "-Duser.timezone=UTC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         # Flink 2.0 on Java 17 serialises by reflection.
         options += [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("lang", "util", "time")]
         program = ["java", *options, "-cp", f"{classes}:{path}", "FlinkWriter"]
-        return self.bench.stack.enter_context(Worker("flink", self.bench.folder / "workers", program=program))
+        return self.bench.servers.worker("flink", program=program)
 
     @cached_property
     def _with_records(self) -> Worker:
@@ -108,15 +112,14 @@ class Cluster:
         """Its KafkaSink, into a new topic."""
 
         def run() -> float:
-            self._topics += 1
-            topic = f"flink-{self._topics}"
-            self.bench.kafka.create_topic(topic, PARTITIONS)
+            topic = f"flink-{next(self.bench.servers.numbers)}"
+            self.bench.servers.kafka.create_topic(topic, PARTITIONS)
             try:
-                bootstrap = self.bench.kafka.bootstrap
+                bootstrap = self.bench.servers.kafka.bootstrap
                 answer = self._with_records.ask("kafka", topic=topic, bootstrap=bootstrap, settings=dict(settings))
                 self.bench.check_topic(topic, name)
             finally:
-                self.bench.kafka.delete_topic(topic)
+                self.bench.servers.kafka.delete_topic(topic)
             seconds: float = answer["seconds"]
             return seconds
 
