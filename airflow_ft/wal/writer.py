@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import JobError, TransientError, WalCorruptError
@@ -31,6 +32,7 @@ ROW_GROUP_BYTES = 16 * 1024 * 1024
 DICTIONARY_BYTES = 64 * 1024
 ROWS_A_FILE = 4_000_000
 ROWS_A_BATCH = 65_536
+LONG_BYTES = 1024  # a batch of shorter values takes at most 64 MB
 THREADS = 4  # that look at files, or wait for the disk
 _CHUNK = 1 << 20
 
@@ -151,7 +153,7 @@ class SegmentFolder:
         """Its checksum, and the statistics of its rows. Memory: one batch, and one row group of compressed pages."""
         import pyarrow.parquet as pq
 
-        from airflow_ft.wal.statistics import Statistics, is_bytes, is_text
+        from airflow_ft.wal.statistics import Statistics
 
         hashed, size = hashlib.sha256(), 0
         with self.files.open(self.files.uri(self.location, sink, name)) as file:
@@ -162,14 +164,10 @@ class SegmentFolder:
             parquet = pq.ParquetFile(file)
             schema, metadata = parquet.schema_arrow.remove_metadata(), parquet.metadata
             statistics, rows = Statistics(schema), 0
-            # A dictionary holds a long value once, however many rows have it: it is not spread out here.
-            repeated = [
-                item.name for item in schema if (is_text(item.type) or is_bytes(item.type))
-                and _has_dictionary(metadata, item.name)
-            ]  # fmt: skip
+            long = _with_long_values(file, metadata, schema)
             file.seek(0)
             parquet = pq.ParquetFile(
-                file, metadata=metadata, read_dictionary=repeated, pre_buffer=False, buffer_size=_CHUNK
+                file, metadata=metadata, read_dictionary=long, pre_buffer=False, buffer_size=_CHUNK
             )
             for batch in parquet.iter_batches(batch_size=ROWS_A_BATCH, use_threads=False):
                 statistics.add(batch)
@@ -203,10 +201,29 @@ def _nothing() -> SinkContent:
     return SinkContent(schema=encode_schema(pa.schema([])), files=(), statistics={})
 
 
-def _has_dictionary(metadata: pq.FileMetaData, column: str) -> bool:
+def _with_long_values(file: Any, metadata: pq.FileMetaData, schema: pa.Schema) -> list[str]:
+    """The columns with a dictionary of values that must not be spread out over the rows of a batch.
+
+    A dictionary holds a value once, however many rows have it: such a column is read as dictionary and indices, which
+    takes three times as long where most values differ. The first row of a row group brings its whole dictionary.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from airflow_ft.wal.statistics import is_bytes, is_text
+
     groups = (metadata.row_group(index) for index in range(metadata.num_row_groups))
     chunks = (group.column(index) for group in groups for index in range(group.num_columns))
-    return any(chunk.has_dictionary_page and chunk.path_in_schema == column for chunk in chunks)
+    have = {chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page}
+    names = [item.name for item in schema if item.name in have and (is_text(item.type) or is_bytes(item.type))]
+    file.seek(0)
+    parquet = pq.ParquetFile(file, metadata=metadata, read_dictionary=names, pre_buffer=False, buffer_size=_CHUNK)
+    found = set()
+    for index in range(metadata.num_row_groups if names else 0):
+        for row in islice(parquet.iter_batches(1, [index], names, use_threads=False), 1):
+            longest = {name: pc.max(pc.binary_length(row.column(name).dictionary)).as_py() or 0 for name in names}
+            found |= {name for name, length in longest.items() if length > LONG_BYTES}
+    return sorted(found)
 
 
 def _order(name: str) -> tuple[int, str]:

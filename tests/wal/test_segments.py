@@ -12,7 +12,7 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import ColumnStatistics
-from airflow_ft.wal import open_wal, reader
+from airflow_ft.wal import open_wal, reader, writer
 from airflow_ft.wal.filesystem import LocalFileSystem, filesystem, local_path
 from airflow_ft.wal.manifest import MANIFEST, Manifest, digest
 from airflow_ft.wal.writer import SegmentFolder, write_segment
@@ -212,6 +212,26 @@ def test_a_value_that_repeats_is_looked_at_once(folder: SegmentFolder) -> None:
     assert segment.rows == {"s": 60_000}
     assert open_wal().open(segment).statistics("s") == {"text": ColumnStatistics(0, None, None, 100_000, 100_000)}
     assert pa.default_memory_pool().max_memory() - before < 1_000_000_000, "of 3 GB that the values would take"
+
+
+@pytest.mark.parametrize("longest", [1024, 1025])
+def test_only_columns_with_long_values_in_a_dictionary_are_read_as_dictionaries(tmp_path: Path, longest: int) -> None:
+    import pyarrow.parquet as pq
+
+    repeated = ["x" * longest] * 50
+    table = pa.table(
+        {
+            "long": ["short"] * 20_050,
+            "falls_back": [*repeated, *(f"{number:016}" for number in range(20_000))],
+            "late": [*(["short"] * 20_000), *repeated],
+            "number": pa.array(range(20_050)),
+        }
+    )
+    path = tmp_path / "one.parquet"
+    pq.write_table(table, path, row_group_size=10_000, dictionary_pagesize_limit=64 * 1024, store_schema=False)
+    with path.open("rb") as file:
+        found = writer._with_long_values(file, pq.read_metadata(path), table.schema)
+    assert found == (["falls_back", "late"] if longest > writer.LONG_BYTES else [])
 
 
 def test_files_are_in_the_order_of_partitions(folder: SegmentFolder) -> None:
