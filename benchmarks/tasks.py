@@ -1,4 +1,7 @@
-"""The extra Airflow tasks of a pipeline's group, with as many tasks that do nothing, in a real Airflow."""
+"""The extra Airflow tasks of a pipeline's group, with as many tasks that do nothing, in a real Airflow.
+
+A third DAG says what is left when its tasks do no more than import the libraries that a delivery needs, and connect.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 from tools.demo.airflow import END_STATES, Airflow
 
 RUN_SECONDS = 600
+DAG_IDS = ("ours", "empty", "connecting")
 DAGS = """
 import json
 import os
@@ -30,6 +34,23 @@ def nothing():
     pass
 
 
+def connect(task):
+    from airflow.sdk import BaseHook
+
+    if task.endswith("recover") or task.endswith("confirmed"):
+        import sqlite3  # the decision log
+        return
+    import pyarrow.parquet
+    if "shop" in task:
+        import pymysql
+        shop = BaseHook.get_connection("shop")
+        pymysql.connect(host=shop.host, port=shop.port, user=shop.login, password=shop.password).close()
+    else:
+        from confluent_kafka.admin import AdminClient
+        AdminClient(BaseHook.get_connection("bus").extra_dejson).list_topics(timeout=10)
+
+
+
 with DAG("ours", schedule=None) as ours:
     CheckpointedPipeline(
         pipeline="ours",
@@ -41,23 +62,30 @@ with DAG("ours", schedule=None) as ours:
         },
     )
 
-with DAG("empty", schedule=None):
-    tasks = {
-        task.task_id: PythonOperator(task_id=task.task_id.replace(".", "-"), python_callable=nothing)
-        for task in ours.tasks
-    }
-    for task in ours.tasks:
-        for before in task.upstream_task_ids:
-            tasks[before] >> tasks[task.task_id]
+for name in ("empty", "connecting"):
+    with DAG(name, schedule=None):
+        tasks = {}
+        for task in ours.tasks:
+            work = {"python_callable": nothing}
+            if name == "connecting" and not task.task_id.endswith("stage"):
+                work = {"python_callable": connect, "op_args": [task.task_id]}
+            tasks[task.task_id] = PythonOperator(task_id=task.task_id.replace(".", "-"), **work)
+        for task in ours.tasks:
+            for before in task.upstream_task_ids:
+                tasks[before] >> tasks[task.task_id]
 """
 
 
 def tasks(bench: Bench) -> list[Comparison]:
     """All tasks of a group but the one that runs Spark, with the time that Airflow takes between them."""
     world = _World(bench)
-    contenders = [world.contender("ours"), world.contender("empty")]
-    claim = Claim("the group's tasks without Spark's", "ours", ("empty",), 1 / 1.1)
-    return [Comparison("tasks", "the tasks of a group but `stage`, of a run of one row", contenders, [claim])]
+    contenders = [world.contender(name) for name in DAG_IDS]
+    claims = [
+        Claim("the group's tasks without Spark's, against empty ones", "ours", ("empty",), 1 / 1.1),
+        Claim("the same, against tasks that import and connect", "ours", ("connecting",), None),
+        Claim("tasks that import and connect, against empty ones", "connecting", ("empty",), None),
+    ]
+    return [Comparison("tasks", "the tasks of a group but `stage`, of a run of one row", contenders, claims)]
 
 
 class _World:
@@ -84,7 +112,7 @@ class _World:
         (airflow.dags / "dags.py").write_text(DAGS)
         bench.stack.callback(airflow.stop)
         airflow.start()
-        for name in ("ours", "empty"):
+        for name in DAG_IDS:
             airflow.wait_until_ready(name)
         return airflow
 
