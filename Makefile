@@ -62,9 +62,9 @@ compare: ## kill Spark's own writers and this package in the same way, and count
 	@KILLS="$(KILLS)" SEED="$(SEED)" $(bin)/python -m benchmarks.crashes $(ARGS)
 
 .PHONY: bench
-bench: ## measure against what people use today; QUICK=1 under 5 minutes, ONLY="mysql kafka ...", REPORT=, PICTURE=file
+bench: ## measure against what people use today; QUICK=1 under 5 minutes, ONLY="mysql kafka ...", REPORT=, PICTURE=file, PROFILE=folder
 	@tools/bootstrap.sh venv kafka spark-jars jdbc-jars flink-jars mariadb mysql
-	@QUICK="$(QUICK)" ONLY="$(ONLY)" REPORT="$(REPORT)" PICTURE="$(PICTURE)" ROWS="$(ROWS)" ROUNDS="$(ROUNDS)" \
+	@QUICK="$(QUICK)" ONLY="$(ONLY)" REPORT="$(REPORT)" PICTURE="$(PICTURE)" PROFILE="$(PROFILE)" ROWS="$(ROWS)" ROUNDS="$(ROUNDS)" \
 		$(bin)/python -m benchmarks $(ARGS)
 
 .PHONY: model
