@@ -15,7 +15,8 @@ from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import open_configured_store
 from airflow_ft.operators.prepare import PrepareOperator
-from airflow_ft.operators.stage import StageOperator, _jars
+from airflow_ft.operators.stage import StageOperator
+from airflow_ft.spark.request import listed
 from airflow_ft.templates import rebuild
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _configured(pipeline: str) -> Patient:
         pipeline=pipeline,
         wal_root=settings.wal_root(),
         spark_master=spark_master(settings.spark_master(), server_connections),
-        jars=_jars(settings.spark_jars()),
+        jars=listed(settings.spark_jars()),
     )
 
 
@@ -73,7 +74,7 @@ def from_dag(pipeline: str, file: str) -> Patient:
             pipeline=pipeline,
             wal_root=stage.wal_root or settings.wal_root(),
             spark_master=spark_master(stage.spark_master or settings.spark_master(), server_connections),
-            jars=_jars(stage.jars if stage.jars is not None else settings.spark_jars()),
+            jars=listed(stage.jars if stage.jars is not None else settings.spark_jars()),
         )
     return Patient(
         pipeline=pipeline,

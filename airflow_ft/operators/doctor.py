@@ -16,7 +16,6 @@ from airflow_ft.hooks.connections import task_connections
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.operators.base import CheckpointOperator
-from airflow_ft.operators.stage import _jars
 from airflow_ft.templates import rebuild, spec_fields
 
 if TYPE_CHECKING:
@@ -80,6 +79,7 @@ class DoctorOperator(CheckpointOperator):
 
     def _examine(self) -> list[dict[str, str]]:
         from airflow_ft.doctor import Patient, examine
+        from airflow_ft.spark.request import listed
 
         check_store(self.store)
         sinks = rebuild(self._sink_classes, self.sinks)
@@ -89,7 +89,7 @@ class DoctorOperator(CheckpointOperator):
             participants={p.name: p for p in plan_delivery(sinks).participants} if sinks else {},
             sources=rebuild(self._source_classes, self.sources),
             spark_master=spark_master(self.spark_master or settings.spark_master()),
-            jars=_jars(self.jars if self.jars is not None else settings.spark_jars()),
+            jars=listed(self.jars if self.jars is not None else settings.spark_jars()),
         )
         checks = examine(patient, lambda: open_configured_store(self.store), task_connections, participant_factory())
         for check in checks:

@@ -146,7 +146,7 @@ class StageOperator(CheckpointOperator):
 
     def request(self, run: steps.Context, pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
         """What the Spark driver is told; it holds credentials of sources and of the decision log, none of sinks."""
-        from airflow_ft.spark.request import StageRequest
+        from airflow_ft.spark.request import StageRequest, listed
 
         sources = rebuild(self._source_classes, self.sources)
         conn_ids = {source.conn_id for source in sources.values() if source.conn_id}
@@ -175,7 +175,7 @@ class StageOperator(CheckpointOperator):
             checkpoint_timeout=config.timeout.total_seconds(),
             master=spark_master(self.spark_master or settings.spark_master()),
             conf={**settings.spark_conf(), **self.spark_conf},
-            jars=_jars(self.jars if self.jars is not None else settings.spark_jars()),
+            jars=listed(self.jars if self.jars is not None else settings.spark_jars()),
             python_path=_python_path(),
             class_archives=settings.class_archives(),
             keep_session=settings.keep_session() if self.keep_session is None else self.keep_session,
@@ -197,8 +197,3 @@ def _python_path() -> tuple[str, ...]:
     """
     own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     return tuple(path for path in sys.path if path and not path.startswith(own))
-
-
-def _jars(given: str | Sequence[str]) -> tuple[str, ...]:
-    parts = given.split(",") if isinstance(given, str) else given
-    return tuple(part.strip() for part in parts if part.strip())

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.spark.private import PROPERTIES
-from airflow_ft.spark.process import spawn
+from airflow_ft.spark.process import signal_group, spawn
 
 SPEC, SOCKET, ADDRESS, JVM = "session.json", "socket", "address", "jvm"
 # The keeper greets a client that it has time for with FREE, the client asks to USE or END, and gives back with KEPT.
@@ -81,7 +81,7 @@ class Keeper:
         except _Over:
             pass
         finally:
-            self._signal(signal.SIGKILL)
+            signal_group(self._jvm.pid, signal.SIGKILL)
             self._tell({"ended": self._jvm.wait()})
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -185,10 +185,6 @@ class Keeper:
         self._jvm.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._jvm.wait(_END_SECONDS)
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._jvm.pid, number)
 
 
 class _Over(Exception):

@@ -58,7 +58,8 @@ def sweep(folder: Path) -> bool:
 
 
 def write(path: Path, text: str) -> None:
-    """A new file for this user alone."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
+    """A file for this user alone; whoever finds it finds all of it."""
+    temporary = path.with_suffix(".new")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
+    temporary.replace(path)

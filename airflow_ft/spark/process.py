@@ -64,6 +64,12 @@ def spawn(
     )
 
 
+def signal_group(pid: int, number: signal.Signals) -> None:
+    """To a process of `spawn`, and to all that it has started, while there are any."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
 class Driver:
     """A running driver. `pid` is also its process group."""
 
@@ -96,11 +102,11 @@ class Driver:
         self.killed = True
         if self._process.poll() is not None:
             return
-        self._signal(signal.SIGTERM)
+        signal_group(self.pid, signal.SIGTERM)
         deadline = time.monotonic() + grace
         while self._process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
-        self._signal(signal.SIGKILL)
+        signal_group(self.pid, signal.SIGKILL)
 
     def wait(self, log: Callable[[str], None], result: Path) -> int:
         """Hands each line of output to `log` and returns the exit code (negative: the signal).
@@ -113,7 +119,7 @@ class Driver:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(LINGER_SECONDS)
         finally:
-            self._signal(signal.SIGKILL)
+            signal_group(self.pid, signal.SIGKILL)
             code = self._process.wait()
             self._output.close()
         return code
@@ -145,7 +151,3 @@ class Driver:
                     reported = reported or time.monotonic()
                     if time.monotonic() - reported > LINGER_SECONDS:
                         return
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -165,3 +165,9 @@ class StageResult:
         """The inverse of `to_json`."""
         position = SparkPosition(**data["position"]) if data["position"] else None
         return cls(tuple(data["numbers"]), dict(data["rows"]), position, data["already_staged"])
+
+
+def listed(given: str | Sequence[str]) -> tuple[str, ...]:
+    """What a setting lists, which may be text with commas."""
+    parts = given.split(",") if isinstance(given, str) else given
+    return tuple(part.strip() for part in parts if part.strip())

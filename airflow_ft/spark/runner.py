@@ -34,7 +34,7 @@ from airflow_ft.spark.locations import (
     open_location,
     restore_origin,
 )
-from airflow_ft.spark.private import PROPERTIES
+from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.publisher import Publisher
 from airflow_ft.spark.request import StageRequest, StageResult
@@ -81,7 +81,7 @@ def main(folder: str, session: int | None = None) -> int:
             await_end()
         attempt.report(error)
         return 1
-    _write(private / RESULT, {"result": result.to_json()})
+    write(private / RESULT, json.dumps({"result": result.to_json()}))
     return 0 if attempt.tidy else 1
 
 
@@ -116,7 +116,7 @@ class Attempt:
         known = as_error(cause, self._request.pipeline, self._request.job)
         if not isinstance(cause, AirflowFtError):
             log.error("the job ended by an error", exc_info=cause)
-        _write(self._report, {"error": describe_error(known)})
+        write(self._report, json.dumps({"error": describe_error(known)}))
 
     def failed(self, error: BaseException) -> None:
         """Remembers what went wrong first: Spark wraps it beyond recognition."""
@@ -296,11 +296,3 @@ def _result(publisher: Publisher, position: Any) -> StageResult:
         for sink, count in segment.rows.items():
             rows[sink] = rows.get(sink, 0) + count
     return StageResult(tuple(s.number for s in publisher.published), rows, position)
-
-
-def _write(path: Path, report: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(report, file)
-    temporary.replace(path)

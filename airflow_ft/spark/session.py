@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from airflow_ft.core.errors import StageError
 from airflow_ft.spark import private
 from airflow_ft.spark.keeper import END, FREE, JVM, KEPT, SOCKET, SPEC, USE
-from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.submit import environment, listed, properties, settings, spark_home, submit
+from airflow_ft.spark.request import StageRequest, listed
+from airflow_ft.spark.submit import environment, properties, settings, spark_home, submit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

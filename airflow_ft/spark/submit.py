@@ -13,7 +13,7 @@ from pathlib import Path
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.spark import class_archive
 from airflow_ft.spark.private import PROPERTIES, write
-from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, StageRequest
+from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, StageRequest, listed
 
 REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
 
@@ -152,8 +152,3 @@ def _jar_files(given: tuple[str, ...]) -> list[str]:
         else:
             raise ConfigurationError(f"there is no jar {entry}.", remedy="mend the setting `jars`.")
     return files
-
-
-def listed(text: str) -> list[str]:
-    """What a setting lists, separated by commas."""
-    return [part.strip() for part in text.split(",") if part.strip()]
