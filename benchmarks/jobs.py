@@ -146,7 +146,8 @@ class Jobs:
         keeps = {} if command == "jdbc" else {"folder": str(state)}
         keeps |= {} if command else {"pipeline": folder.name}
         path.write_text(json.dumps({**job, **keeps}))
-        seconds = timed(lambda: run_module(module, folder, str(path)))
+        # All in one place, as the tasks of an Airflow: a session is kept for the runs that begin where it began.
+        seconds = timed(lambda: run_module(module, folder, str(path), cwd=self.bench.folder))
         if server is not None:
             self.bench.check_table(server, module)
         if topic is not None:
