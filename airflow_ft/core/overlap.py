@@ -15,11 +15,15 @@ from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.errors import FencedError, TransientError
 from airflow_ft.core.planning import Delivery
+from airflow_ft.core.ports import Progress
+from airflow_ft.core.retention import finalise
 from airflow_ft.core.steps import Context, has_work
 
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 30.0
+FINALISED_TOGETHER = 20
+"""So many delivered checkpoints are finalised at once: until then each is read with every look at the open ones."""
 
 
 class Overlap:
@@ -30,11 +34,18 @@ class Overlap:
     """
 
     def __init__(
-        self, context: Context, epoch: int, delivery: Delivery, config: CheckpointConfig, interval: float = 0.5
+        self,
+        context: Context,
+        epoch: int,
+        delivery: Delivery,
+        config: CheckpointConfig,
+        progress: Progress,
+        interval: float = 0.5,
     ) -> None:
         self._context = context
         self._coordinator = Coordinator(context.store, context.pipeline, epoch, context.participants)
         self._delivery, self._config, self._interval = delivery, config, interval
+        self._progress, self._delivered = progress, 0
         self._stop = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"overlap-{context.pipeline}", daemon=True)
@@ -60,6 +71,10 @@ class Overlap:
             if self._stop.is_set():
                 return
             self._coordinator.deliver(number)
+            self._delivered += 1
+            if self._delivered >= FINALISED_TOGETHER:
+                finalise(self._context.store, self._context.pipeline, self._progress)
+                self._delivered = 0
 
     def check(self) -> None:
         """Raises what ended it, such as DeclinedError."""

@@ -29,10 +29,7 @@ def retain(
     progress: Progress,
 ) -> None:
     """Finalises what is COMPLETED, then prunes delivered numbers beyond `config.num_retained`."""
-    try:
-        _finalise(store, pipeline, progress)
-    except AirflowFtError as error:
-        log.warning("the group offsets of %s do not follow this time (the next run tries again): %s", pipeline, error)
+    finalise(store, pipeline, progress)
     try:
         _prune(store, pipeline, config, participants, archive)
         # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
@@ -43,16 +40,20 @@ def retain(
         log.warning("old checkpoints of %s were not pruned this time (the next run tries again): %s", pipeline, error)
 
 
-def _finalise(store: Store, pipeline: str, progress: Progress) -> None:
-    waiting = [
-        c
-        for c in store.open_checkpoints(pipeline)
-        if c.state is CheckpointState.COMPLETED and not c.finalised and c.plan
-    ]
-    if waiting and (plan := waiting[-1].plan):  # positions only grow: the last ones say it all
-        progress(store.checkpoint(pipeline, plan.segments[-1].number))
-    for checkpoint in waiting:
-        store.finalise(pipeline, checkpoint.number)
+def finalise(store: Store, pipeline: str, progress: Progress) -> None:
+    """Tells the sources how far what is COMPLETED goes; such numbers are no longer among the open ones then."""
+    try:
+        waiting = [
+            c
+            for c in store.open_checkpoints(pipeline)
+            if c.state is CheckpointState.COMPLETED and not c.finalised and c.plan
+        ]
+        if waiting and (plan := waiting[-1].plan):  # positions only grow: the last ones say it all
+            progress(store.checkpoint(pipeline, plan.segments[-1].number))
+        for checkpoint in waiting:
+            store.finalise(pipeline, checkpoint.number)
+    except AirflowFtError as error:
+        log.warning("the group offsets of %s do not follow this time (the next run tries again): %s", pipeline, error)
 
 
 def _prune(

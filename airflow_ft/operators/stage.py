@@ -131,6 +131,7 @@ class StageOperator(CheckpointOperator):
 
     def step(self, run: steps.Context, context: Context) -> Any:
         """Stages; see `airflow_ft.spark.stage`."""
+        from airflow_ft.sources.progress import GroupOffsets
         from airflow_ft.spark.stage import stage_step
 
         def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
@@ -140,7 +141,8 @@ class StageOperator(CheckpointOperator):
         if self.overlap:
             sinks, config = rebuild(self._sink_classes, self.overlap), CheckpointConfig.from_json(self.checkpointing)
             check_holding(sinks, config)
-            overlap = (plan_delivery(sinks, self.commit_point), config)
+            progress = GroupOffsets(rebuild(self._source_classes, self.sources), task_connections)
+            overlap = (plan_delivery(sinks, self.commit_point), config, progress)
         result = stage_step(run, make, on_line=spark_log.info, on_start=self._remember, overlap=overlap)
         return None if result is None else {"numbers": list(result.numbers), "rows": dict(result.rows)}
 

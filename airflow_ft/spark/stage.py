@@ -22,6 +22,7 @@ from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import Pipeline
 from airflow_ft.core.overlap import Overlap
 from airflow_ft.core.planning import Delivery
+from airflow_ft.core.ports import Progress
 from airflow_ft.core.steps import Context, require_active, take_turn
 from airflow_ft.spark.launcher import Driver, run_stage
 
@@ -40,7 +41,7 @@ def stage_step(
     *,
     on_line: Callable[[str], None],
     on_start: Callable[[Driver], None] = lambda _: None,
-    overlap: tuple[Delivery, CheckpointConfig] | None = None,
+    overlap: tuple[Delivery, CheckpointConfig, Progress] | None = None,
 ) -> StageResult | None:
     """Stages a run, once: None when it has been staged before, and then no epoch is taken.
 

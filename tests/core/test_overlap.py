@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.core import overlap
 from airflow_ft.core.errors import DeclinedError, StateConflictError, TransientError
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import AbortReason, RunKey, Segment, SparkPosition
@@ -23,7 +24,11 @@ class Stage:
 
     def __init__(self, world: World, epoch: int, run: RunKey, fault: Fault | None = None) -> None:
         self.world, self.epoch, self.run = world, epoch, run
-        self.overlap = Overlap(world.context(fault=fault, run=run), epoch, world.delivery, world.config)
+        self.progress: list[int] = []
+        context = world.context(fault=fault, run=run)
+        self.overlap = Overlap(
+            context, epoch, world.delivery, world.config, lambda checkpoint: self.progress.append(checkpoint.number)
+        )
         self.seen = world.store.pipeline(PIPELINE).last_published  # what this attempt stands on
         self.numbers: list[int] = []
 
@@ -51,6 +56,12 @@ def staging(world: World, fault: Fault | None = None, try_number: int = 1) -> It
         world.store.end_stage(PIPELINE, epoch, RUN, None)
 
 
+@pytest.fixture
+def finalising_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that there are few calls to die at."""
+    monkeypatch.setattr(overlap, "FINALISED_TOGETHER", 1)
+
+
 @pytest.mark.parametrize("max_rows", [0, 1000])
 @pytest.mark.parametrize("mix", MIXES)
 def test_what_is_published_between_any_two_calls_is_delivered_too(tmp_path: Path, mix: str, max_rows: int) -> None:
@@ -74,6 +85,7 @@ def test_what_is_published_between_any_two_calls_is_delivered_too(tmp_path: Path
     assert at > 20
 
 
+@pytest.mark.usefixtures("finalising_each")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_death_at_any_call_is_made_good(tmp_path: Path, mix: str, when: str) -> None:
@@ -97,6 +109,7 @@ def test_a_death_at_any_call_is_made_good(tmp_path: Path, mix: str, when: str) -
     assert at > 20
 
 
+@pytest.mark.usefixtures("finalising_each")
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_stage_that_was_replaced_delivers_nothing_more(tmp_path: Path, mix: str) -> None:
     """I5: it sleeps at any call, another try stages and delivers everything, then it goes on."""
@@ -122,6 +135,21 @@ def test_a_stage_that_was_replaced_delivers_nothing_more(tmp_path: Path, mix: st
         finish(world, 9)
         world.check_exactly_once(stage.numbers + numbers)
     assert at > 10
+
+
+def test_what_is_delivered_in_a_long_stage_does_not_stay_among_the_open_ones(tmp_path: Path) -> None:
+    """Else each checkpoint would cost more than the one before it."""
+    world = World(tmp_path, max_rows=1)
+    opened = []
+    with staging(world) as stage:
+        for _ in range(3 * overlap.FINALISED_TOGETHER + 1):
+            stage.publish()
+            stage.overlap.deliver()
+            opened.append(len(world.store.open_checkpoints(PIPELINE)))
+    assert max(opened) < 2 * overlap.FINALISED_TOGETHER
+    assert stage.progress == [stage.numbers[overlap.FINALISED_TOGETHER * n - 1] for n in (1, 2, 3)], "sources follow"
+    finish(world, 3)
+    world.check_exactly_once(stage.numbers)
 
 
 def test_refused_rows_rewind_the_pipeline_and_the_stage_publishes_nothing_more(tmp_path: Path) -> None:

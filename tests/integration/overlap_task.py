@@ -75,7 +75,7 @@ def main() -> None:
         )
 
     run = context(folder, given["mariadb"], given["try"])
-    stage_step(run, make, on_line=print, overlap=(delivery(), CONFIG))
+    stage_step(run, make, on_line=print, overlap=(delivery(), CONFIG, lambda _: None))
 
 
 if __name__ == "__main__":
