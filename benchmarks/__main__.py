@@ -25,8 +25,10 @@ from benchmarks.flink import flink
 from benchmarks.measuring import Comparison
 from benchmarks.picture import svg
 from benchmarks.reporting import costs_table, machine, verdict_table
+from benchmarks.workers import ROOT
 
 ROWS, QUICK_ROWS = 2_000_000, 100_000
+PICTURE = ROOT / ".local" / "bench.svg"
 
 
 def flights(bench: Bench) -> list[Comparison]:
@@ -65,7 +67,9 @@ def main() -> int:
     parser.add_argument("--only", default=environment("ONLY") or "", help=f"some of: {' '.join(MEASUREMENTS)} (ONLY=)")
     parser.add_argument("--quick", action="store_true", default=quick, help="fewer rows, no long ones (QUICK=1)")
     parser.add_argument("--report", default=environment("REPORT") or "", help="write JSON here (REPORT=)")
-    parser.add_argument("--picture", default=environment("PICTURE") or "", help="write an SVG here (PICTURE=)")
+    parser.add_argument(
+        "--picture", default=environment("PICTURE") or str(PICTURE), help="write an SVG here (PICTURE=)"
+    )
     parser.add_argument("--rows", type=int, default=int(environment("ROWS") or 0), help="of a run (ROWS=)")
     parser.add_argument(
         "--rounds", type=int, default=int(environment("ROUNDS") or 3), help="at least 3 count (ROUNDS=)"
@@ -85,11 +89,11 @@ def main() -> int:
     def keep() -> None:
         """Writes what there is so far: a run takes long."""
         if options.report:
-            report = {"machine": about, "rows": rows, "rounds": options.rounds, "results": [c.to_json() for c in done]}
-            Path(options.report).write_text(json.dumps({**report, "failed": failed}, indent=1) + "\n")
-        if options.picture:
-            caption = f"{rows:,} rows, {options.rounds} rounds; commit {about['commit']}, {about['time']}"
-            Path(options.picture).write_text(svg(done, caption))
+            report = {"machine": about, "servers": bench.servers.versions, "rows": rows, "rounds": options.rounds}
+            report |= {"results": [c.to_json() for c in done], "failed": failed}
+            Path(options.report).write_text(json.dumps(report, indent=1) + "\n")
+        caption = f"{rows:,} rows, {options.rounds} rounds; commit {about['commit']}, {about['time']}"
+        Path(options.picture).write_text(svg(done, caption))
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="airflow-ft-bench-")))
@@ -109,7 +113,10 @@ def main() -> int:
                 failed.append(f"{name}: {error}")
             keep()
     say(f"\n{rows:,} rows, {options.rounds} rounds, {time.monotonic() - began:.0f} s; {about['processor']},")
-    say(f"{about['cores']} cores; load {about['load'][0]:.1f} at the start, {os.getloadavg()[0]:.1f} at the end\n")
+    say(f"{about['cores']} cores; load {about['load'][0]:.1f} at the start, {os.getloadavg()[0]:.1f} at the end;")
+    versions = {**bench.servers.versions, **about["packages"]}
+    say(f"commit {about['commit']}; {about['java']}; {', '.join(f'{name} {v}' for name, v in versions.items())};")
+    say(f"{', '.join(about['jars'])}\na picture of what follows: {options.picture}\n")
     for line in [*verdict_table(done), *(f"FAILED: {each}" for each in failed)]:
         say(line)
     return 1 if failed or any(verdict.is_reached is False for c in done for verdict in c.verdicts()) else 0

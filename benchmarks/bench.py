@@ -37,6 +37,7 @@ class Servers:
     quick: bool
     stack: ExitStack
     numbers: Iterator[int] = field(default_factory=count)  # for names that must differ
+    versions: dict[str, str] = field(default_factory=dict)  # of those that have been started
 
     @cached_property
     def mariadb(self) -> Any:
@@ -75,6 +76,7 @@ class Servers:
         server = kind(self.folder / kind.name, options={**pool, **options})  # type: ignore[attr-defined]
         self.stack.enter_context(server)
         server.sql(f"CREATE DATABASE {DATABASE}")
+        self.versions[kind.name] = str(server.sql("SELECT VERSION()")[0][0])  # type: ignore[attr-defined]
         return server
 
     def worker(self, module: str, tree: Path | None = None, program: Sequence[str] = ()) -> Worker:

@@ -15,6 +15,13 @@ from benchmarks.measuring import Comparison, Spread
 from benchmarks.workers import ROOT
 
 _PACKAGES = ("apache-airflow", "pyspark", "pyarrow", "confluent-kafka", "kafka-python", "PyMySQL", "psycopg2-binary")
+_JARS = (
+    "jdbc/*.jar",
+    "spark/spark-sql-kafka*.jar",
+    "kafka/kafka_*.jar",
+    "flink/flink-runtime-*.jar",
+    "flink/flink-connector-[jk]*.jar",
+)
 
 
 def machine() -> dict[str, Any]:
@@ -30,7 +37,7 @@ def machine() -> dict[str, Any]:
     memory = int(Path("/proc/meminfo").read_text().split()[1]) // 1024
     commit = _output("git", "-C", str(ROOT), "describe", "--always", "--dirty")
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    jars = sorted(path.stem for kind in ("jdbc", "spark") for path in (ROOT / ".local/jars" / kind).glob("*.jar"))
+    jars = sorted(path.stem for pattern in _JARS for path in (ROOT / ".local/jars").glob(pattern))
     java = _output("java", "-version").splitlines()
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
