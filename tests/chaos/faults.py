@@ -157,9 +157,9 @@ def deck(seed: int, kills: int, names: Sequence[str] = ()) -> list[Fault]:
 
 
 def choose(fault: Fault, seed: int, kill: int, repeat: int) -> Choice:
-    """Moment and delay of a kill; `repeat` counts the tries at it: another moment is drawn for each, and a shorter delay.
+    """Moment and delay of a kill; `repeat` counts the tries at it, so that another moment is drawn for each.
 
-    What follows a moment takes less time on a fast machine.
+    The delays get shorter with them: what follows a moment takes less time on a fast machine.
     """
     source = random.Random(f"{seed}/{kill}/{repeat}")
     moment, longest = source.choice(fault.moments)
