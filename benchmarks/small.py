@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from itertools import count
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.lease import Worker, new_epoch
@@ -31,6 +33,7 @@ from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError,
 
 TIMES = 10  # in a measurement, whose cost is their median
 LIMIT_MS = 50.0
+PARTS = {"shop": "MariaDB", "broker": "Kafka"}
 
 
 def small(bench: Bench) -> list[Comparison]:
@@ -38,12 +41,16 @@ def small(bench: Bench) -> list[Comparison]:
     pipeline = SmallPipeline(bench)
     contenders = [
         Contender("decide to confirmed", pipeline.deliver),
+        *(Contender(f"  of it {part}", partial(pipeline.part, part), warm_up=0) for part in PARTS.values()),
         Contender("the servers' commits", pipeline.plain()),
+        Contender("fenced by plain clients", pipeline.fenced()),
         Contender("the limit", lambda: LIMIT_MS, warm_up=0),
     ]
-    ours = contenders[0].name
+    ours, *_, commits, fenced, _ = (contender.name for contender in contenders)
     claims = [
-        Claim("one row: the servers' commits, against decide to confirmed", ours, (contenders[1].name,), 1 / 3),
+        Claim("one row: the servers' commits, against decide to confirmed", ours, (commits,), 1 / 3),
+        Claim("one row: fenced by plain clients, against decide to confirmed", ours, (fenced,), None),
+        Claim("one row: the servers' commits, against fenced by plain clients", fenced, (commits,), None),
         Claim(f"one row: {LIMIT_MS:.0f} ms, against decide to confirmed", ours, ("the limit",), 1.0),
     ]
     title = "One row into MariaDB and Kafka, from before its decision to COMPLETED, warm"
@@ -55,6 +62,7 @@ class SmallPipeline:
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self._numbers = bench, count(1)
+        self._parts: dict[str, list[float]] = {}
         self._root = str(bench.folder / "small")
         self._store = open_store(f"sqlite:///{bench.folder}/small.db")
         bench.stack.enter_context(closing(self._store))
@@ -85,10 +93,28 @@ class SmallPipeline:
         return self._connections[conn_id]
 
     def _participant(self, plan: ParticipantPlan) -> Participant:
-        return open_participant(plan, self._connection, open_wal())
+        participant = open_participant(plan, self._connection, open_wal())
+        for step in ("commit", "proof"):
+            setattr(participant, step, self._noting(PARTS[plan.name], getattr(participant, step)))
+        return participant
+
+    def _noting(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return call(*given)
+            finally:
+                self._parts[part][-1] += (time.monotonic() - began) * 1000
+
+        return noted
+
+    def part(self, name: str) -> float:
+        """Milliseconds that a sink has taken in the newest measurement."""
+        return statistics.median(self._parts[name])
 
     def deliver(self) -> float:
         """Milliseconds of the middle one of some checkpoints."""
+        self._parts = {part: [] for part in PARTS.values()}
         found = statistics.median(self._one() for _ in range(TIMES))
         finalise(self._store, "small", lambda _: None)  # as it is done every now and then (core/overlap.py)
         rows = self.bench.servers.mariadb.sql("SELECT COUNT(*), COUNT(DISTINCT id), MAX(id) FROM small", DATABASE)[0]
@@ -101,6 +127,8 @@ class SmallPipeline:
         [number] = self._coordinator.plan(self._delivery, 0)
         for name in self._delivery.names:
             self._coordinator.prepare(number, name)
+        for taken in self._parts.values():
+            taken.append(0.0)
         began = time.monotonic()
         checkpoint = self._coordinator.deliver(number)
         took = time.monotonic() - began
@@ -138,3 +166,46 @@ class SmallPipeline:
             producer.commit_transaction(30)
 
         return lambda: statistics.median(timed(one) * 1000 for _ in range(TIMES))
+
+    def fenced(self) -> Callable[[], float]:
+        """What no delivery can do without: a connection and a producer that shut out others, a marker, and its proof.
+
+        The producer has its connections already; the marker in Kafka is a group's offset, as in ours.
+        """
+        bench = self.bench
+        bench.servers.mariadb.sql("CREATE TABLE marker (number BIGINT)", DATABASE)
+        bench.servers.kafka.create_topic("fenced", 1)
+        bootstrap = {"bootstrap.servers": bench.servers.kafka.bootstrap}
+        group = Consumer({**bootstrap, "group.id": "fenced", "enable.auto.commit": False})
+        bench.stack.callback(group.close)
+        numbers = count(1)
+
+        def one(producer: Producer) -> None:
+            number = next(numbers)
+            with closing(bench.servers.mariadb.connect(DATABASE, autocommit=False)) as connection:
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT MAX(number) FROM marker FOR UPDATE")
+                    cursor.execute("INSERT INTO plain VALUES (1, 'row 1')")
+                    cursor.execute(f"INSERT INTO marker VALUES ({number})")
+                connection.commit()
+            bench.servers.mariadb.sql("SELECT MAX(number) FROM marker", DATABASE)
+            producer.init_transactions(30)
+            group.committed([TopicPartition("fenced", 0)], 30)
+            producer.begin_transaction()
+            producer.produce("plain", b'{"id":1}', b"row 1")
+            producer.flush(30)
+            marker = TopicPartition("fenced", 0, number)
+            producer.send_offsets_to_transaction([marker], group.consumer_group_metadata(), 30)
+            producer.commit_transaction(30)
+            while group.committed([TopicPartition("fenced", 0)], 30)[0].offset != number:
+                time.sleep(0.001)
+
+        def run() -> float:
+            taken = []
+            for _ in range(TIMES):
+                producer = Producer({**bootstrap, "transactional.id": "fenced", "linger.ms": 0})
+                producer.list_topics(timeout=30)
+                taken.append(timed(lambda producer=producer: one(producer)) * 1000)  # type: ignore[misc]
+            return statistics.median(taken)
+
+        return run

@@ -75,8 +75,15 @@ def stage(source: str, root: str, pipeline: str, number: int) -> Mapping[str, An
         if name.startswith("spark.sql."):
             spark.conf.set(name, value)
     began = time.monotonic()
-    segment = write_batch(request, job, spark.read.parquet(source), 0, number, {}).seal()
-    return {"seconds": time.monotonic() - began, "rows": segment.total_rows, "location": segment.location}
+    written = write_batch(request, job, spark.read.parquet(source), 0, number, {})
+    between, used = time.monotonic(), time.process_time()
+    segment = written.seal()
+    return {
+        "seconds": time.monotonic() - began,
+        "sealing": time.monotonic() - between,
+        "sealing_cpu": time.process_time() - used,
+        "location": segment.location,
+    }
 
 
 def stream(

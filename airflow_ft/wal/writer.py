@@ -32,7 +32,8 @@ ROW_GROUP_BYTES = 16 * 1024 * 1024
 DICTIONARY_BYTES = 64 * 1024
 ROWS_A_FILE = 4_000_000
 ROWS_A_BATCH = 65_536
-LONG_BYTES = 1024  # a batch of shorter values takes at most 64 MB
+# Values that repeat take up to so much of a batch; longer ones than LONG_BYTES are looked at as dictionaries.
+BYTES_A_BATCH, LONG_BYTES = 64 * 1024 * 1024, 1024
 THREADS = 4  # that look at files, or wait for the disk
 _CHUNK = 1 << 20
 
@@ -164,12 +165,15 @@ class SegmentFolder:
             parquet = pq.ParquetFile(file)
             schema, metadata = parquet.schema_arrow.remove_metadata(), parquet.metadata
             statistics, rows = Statistics(schema), 0
-            long = _with_long_values(file, metadata, schema)
+            longest = _longest_in_dictionaries(file, metadata, schema)
+            long = [name for name, size in longest.items() if size > LONG_BYTES]
+            spread_out = sum(size for size in longest.values() if size <= LONG_BYTES)
             file.seek(0)
             parquet = pq.ParquetFile(
                 file, metadata=metadata, read_dictionary=long, pre_buffer=False, buffer_size=_CHUNK
             )
-            for batch in parquet.iter_batches(batch_size=ROWS_A_BATCH, use_threads=False):
+            rows_a_batch = min(ROWS_A_BATCH, BYTES_A_BATCH // max(1, spread_out))
+            for batch in parquet.iter_batches(batch_size=rows_a_batch, use_threads=False):
                 statistics.add(batch)
                 rows += batch.num_rows
             if rows != metadata.num_rows:
@@ -201,11 +205,12 @@ def _nothing() -> SinkContent:
     return SinkContent(schema=encode_schema(pa.schema([])), files=(), statistics={})
 
 
-def _with_long_values(file: Any, metadata: pq.FileMetaData, schema: pa.Schema) -> list[str]:
-    """The columns with a dictionary of values that must not be spread out over the rows of a batch.
+def _longest_in_dictionaries(file: Any, metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, int]:
+    """The bytes of the longest value in a dictionary, by column of text or bytes that has one.
 
-    A dictionary holds a value once, however many rows have it: such a column is read as dictionary and indices, which
-    takes three times as long where most values differ. The first row of a row group brings its whole dictionary.
+    A dictionary holds a value once, however many rows have it: long ones must not be spread out over the rows of a
+    batch. Such a column is read as dictionary and indices, which takes three times as long where most values differ.
+    The first row of a row group brings its whole dictionary.
     """
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -216,14 +221,15 @@ def _with_long_values(file: Any, metadata: pq.FileMetaData, schema: pa.Schema) -
     chunks = (group.column(index) for group in groups for index in range(group.num_columns))
     have = {chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page}
     names = [item.name for item in schema if item.name in have and (is_text(item.type) or is_bytes(item.type))]
+    longest = dict.fromkeys(names, 0)
     file.seek(0)
     parquet = pq.ParquetFile(file, metadata=metadata, read_dictionary=names, pre_buffer=False, buffer_size=_CHUNK)
-    found = set()
     for index in range(metadata.num_row_groups if names else 0):
         for row in islice(parquet.iter_batches(1, [index], names, use_threads=False), 1):
-            longest = {name: pc.max(pc.binary_length(row.column(name).dictionary)).as_py() or 0 for name in names}
-            found |= {name for name, length in longest.items() if length > LONG_BYTES}
-    return sorted(found)
+            for name in names:
+                size = pc.max(pc.binary_length(row.column(name).dictionary)).as_py() or 0
+                longest[name] = max(longest[name], size)
+    return longest
 
 
 def _order(name: str) -> tuple[int, str]:

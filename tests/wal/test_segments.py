@@ -15,6 +15,7 @@ from airflow_ft.core.ports import ColumnStatistics
 from airflow_ft.wal import open_wal, reader, writer
 from airflow_ft.wal.filesystem import LocalFileSystem, filesystem, local_path
 from airflow_ft.wal.manifest import MANIFEST, Manifest, digest
+from airflow_ft.wal.statistics import Statistics
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 
 ORDERS = pa.table(
@@ -214,14 +215,13 @@ def test_a_value_that_repeats_is_looked_at_once(folder: SegmentFolder) -> None:
     assert pa.default_memory_pool().max_memory() - before < 1_000_000_000, "of 3 GB that the values would take"
 
 
-@pytest.mark.parametrize("longest", [1024, 1025])
-def test_only_columns_with_long_values_in_a_dictionary_are_read_as_dictionaries(tmp_path: Path, longest: int) -> None:
+def test_the_longest_values_of_dictionaries_are_known(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    repeated = ["x" * longest] * 50
+    repeated = ["x" * 2000] * 50
     table = pa.table(
         {
-            "long": ["short"] * 20_050,
+            "short": ["short", "a"] * 10_025,
             "falls_back": [*repeated, *(f"{number:016}" for number in range(20_000))],
             "late": [*(["short"] * 20_000), *repeated],
             "number": pa.array(range(20_050)),
@@ -230,8 +230,31 @@ def test_only_columns_with_long_values_in_a_dictionary_are_read_as_dictionaries(
     path = tmp_path / "one.parquet"
     pq.write_table(table, path, row_group_size=10_000, dictionary_pagesize_limit=64 * 1024, store_schema=False)
     with path.open("rb") as file:
-        found = writer._with_long_values(file, pq.read_metadata(path), table.schema)
-    assert found == (["falls_back", "late"] if longest > writer.LONG_BYTES else [])
+        found = writer._longest_in_dictionaries(file, pq.read_metadata(path), table.schema)
+    assert found == {"short": 5, "falls_back": 2000, "late": 2000}
+
+
+def test_many_columns_of_values_that_repeat_are_looked_at_in_small_batches(
+    folder: SegmentFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As text of a kilobyte in twenty columns, 50,000 rows take 1 GB."""
+    import pyarrow.parquet as pq
+
+    path = local_path(folder.sink("s"))
+    path.mkdir(parents=True)
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 50_000), ["x" * 1000])
+    table = pa.table({f"text{index}": column for index in range(20)})
+    pq.write_table(table, path / "part-00000.parquet", store_schema=False)
+    sizes = []
+    add = Statistics.add
+
+    def noted(statistics: Statistics, batch: pa.RecordBatch) -> None:
+        sizes.append(batch.nbytes)
+        add(statistics, batch)
+
+    monkeypatch.setattr(Statistics, "add", noted)
+    assert folder.seal(1, {"s": True}, {}).rows == {"s": 50_000}
+    assert len(sizes) > 10 and max(sizes) < 70_000_000
 
 
 def test_files_are_in_the_order_of_partitions(folder: SegmentFolder) -> None:
