@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.lease import Worker, new_epoch
@@ -43,14 +43,11 @@ def small(bench: Bench) -> list[Comparison]:
         Contender("decide to confirmed", pipeline.deliver),
         *(Contender(f"  of it {part}", partial(pipeline.part, part), warm_up=0) for part in PARTS.values()),
         Contender("the servers' commits", pipeline.plain()),
-        Contender("fenced by plain clients", pipeline.fenced()),
         Contender("the limit", lambda: LIMIT_MS, warm_up=0),
     ]
-    ours, *_, commits, fenced, _ = (contender.name for contender in contenders)
+    ours, *_, commits, _ = (contender.name for contender in contenders)
     claims = [
         Claim("one row: the servers' commits, against decide to confirmed", ours, (commits,), 1 / 3),
-        Claim("one row: fenced by plain clients, against decide to confirmed", ours, (fenced,), None),
-        Claim("one row: the servers' commits, against fenced by plain clients", fenced, (commits,), None),
         Claim(f"one row: {LIMIT_MS:.0f} ms, against decide to confirmed", ours, ("the limit",), 1.0),
     ]
     title = "One row into MariaDB and Kafka, from before its decision to COMPLETED, warm"
@@ -166,46 +163,3 @@ class SmallPipeline:
             producer.commit_transaction(30)
 
         return lambda: statistics.median(timed(one) * 1000 for _ in range(TIMES))
-
-    def fenced(self) -> Callable[[], float]:
-        """What no delivery can do without: a connection and a producer that shut out others, a marker, and its proof.
-
-        The producer has its connections already; the marker in Kafka is a group's offset, as in ours.
-        """
-        bench = self.bench
-        bench.servers.mariadb.sql("CREATE TABLE marker (number BIGINT)", DATABASE)
-        bench.servers.kafka.create_topic("fenced", 1)
-        bootstrap = {"bootstrap.servers": bench.servers.kafka.bootstrap}
-        group = Consumer({**bootstrap, "group.id": "fenced", "enable.auto.commit": False})
-        bench.stack.callback(group.close)
-        numbers = count(1)
-
-        def one(producer: Producer) -> None:
-            number = next(numbers)
-            with closing(bench.servers.mariadb.connect(DATABASE, autocommit=False)) as connection:
-                with connection.cursor() as cursor:
-                    cursor.execute("SELECT MAX(number) FROM marker FOR UPDATE")
-                    cursor.execute("INSERT INTO plain VALUES (1, 'row 1')")
-                    cursor.execute(f"INSERT INTO marker VALUES ({number})")
-                connection.commit()
-            bench.servers.mariadb.sql("SELECT MAX(number) FROM marker", DATABASE)
-            producer.init_transactions(30)
-            group.committed([TopicPartition("fenced", 0)], 30)
-            producer.begin_transaction()
-            producer.produce("plain", b'{"id":1}', b"row 1")
-            producer.flush(30)
-            marker = TopicPartition("fenced", 0, number)
-            producer.send_offsets_to_transaction([marker], group.consumer_group_metadata(), 30)
-            producer.commit_transaction(30)
-            while group.committed([TopicPartition("fenced", 0)], 30)[0].offset != number:
-                time.sleep(0.001)
-
-        def run() -> float:
-            taken = []
-            for _ in range(TIMES):
-                producer = Producer({**bootstrap, "transactional.id": "fenced", "linger.ms": 0})
-                producer.list_topics(timeout=30)
-                taken.append(timed(lambda producer=producer: one(producer)) * 1000)  # type: ignore[misc]
-            return statistics.median(taken)
-
-        return run
