@@ -45,6 +45,20 @@ def test_fields_of_load_data() -> None:
         assert lines(pa.array([moment], pa.timestamp("ms", zone))) == ["2024-07-01 12:00:00.000000"]
 
 
+@pytest.mark.parametrize(("found", "put"), [("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\0", "\\0")])
+def test_what_a_field_must_not_hold_is_escaped_also_where_it_is_the_only_such_thing(found: str, put: str) -> None:
+    column = pa.array(["plain", None, "ä", f"{found}x{found}東京", "", f"y{found}"])
+    expected = ["plain", "\\N", "ä", f"{put}x{put}東京", "", f"y{put}"]
+    assert lines(column) == expected
+    assert lines(column.slice(1)) == expected[1:]
+    assert lines(column.slice(0, 3)) == expected[:3]
+
+
+def test_rows_of_several_fields_and_without_any_value() -> None:
+    batch = pa.record_batch({"a": pa.array([None, "1"]), "b": pa.array([None, None], pa.string()), "c": [None, "\t"]})
+    assert bytes(load_lines(batch, columns(batch))) == b"\\N\t\\N\t\\N\n1\t\\N\t\\t\n"
+
+
 def test_literals_of_keys() -> None:
     assert literals(pa.array(["it's", "\\", "%s\t", "\0"])) == ["'it\\'s'", "'\\\\'", "'%s\t'", "'\\0'"]
     assert literals(pa.array([b"", b"\xff"])) == ["x''", "x'ff'"]
