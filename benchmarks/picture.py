@@ -61,7 +61,7 @@ def _bar(verdict: Verdict, top: float, x: Callable[[float], float]) -> list[str]
         f'<rect x="{left:.1f}" y="{top + 5:.1f}" width="{max(1.0, right - left):.1f}"'
         f' height="{_LINE - 10}" fill="{colour}"/>',
         f'<line x1="{x(ratio.low):.1f}" x2="{x(ratio.high):.1f}" y1="{middle:.1f}" y2="{middle:.1f}" stroke="black"/>',
-        f'<text x="{x(max(ratio.high, 1.0)) + 6:.1f}" y="{middle + 4:.1f}">{ratio.median:.2f}</text>',
+        f'<text x="{x(max(ratio.high, wanted or 1.0, 1.0)) + 6:.1f}" y="{middle + 4:.1f}">{ratio.median:.2f}</text>',
     ]
     if wanted is not None:
         parts.append(
