@@ -34,14 +34,14 @@ def nothing():
     pass
 
 
-def connect(task):
+def connect(of):
     from airflow.sdk import BaseHook
 
-    if task.endswith("recover") or task.endswith("confirmed"):
+    if of.endswith("recover") or of.endswith("confirmed"):
         import sqlite3  # the decision log
         return
     import pyarrow.parquet
-    if "shop" in task:
+    if "shop" in of:
         import pymysql
         shop = BaseHook.get_connection("shop")
         pymysql.connect(host=shop.host, port=shop.port, user=shop.login, password=shop.password).close()
