@@ -132,8 +132,9 @@ class Bench:
     @cached_property
     def table(self) -> pa.Table:
         """The rows."""
-        say(f"making {self.rows:,} {self.dataset.name}")
-        return self.dataset.make(self.rows)
+        made = self.dataset.make(self.rows)
+        say(f"made {made.num_rows:,} {self.dataset.name}")
+        return made
 
     @cached_property
     def content(self) -> Content:
