@@ -11,7 +11,6 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from benchmarks.workers import ROOT, Worker
 
 INSTALLATION = "0" * 36
 PARTITIONS = 4
-_NUMBERS = count(1)
 _RATE = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec", re.MULTILINE)
 TUNED = {"linger.ms": "20", "batch.size": "262144", "compression.type": "lz4", "buffer.memory": "67108864"}
 
@@ -67,7 +65,7 @@ class IntoKafka:
     def __init__(self, bench: Bench, tree: Path | None = None) -> None:
         self.bench = bench
         self.bootstrap = bench.servers.kafka.bootstrap
-        self._segment = segment(bench.folder / "wal", f"kafka-{next(_NUMBERS)}", {"orders": bench.records})
+        self._segment = segment(bench.folder / "wal", f"kafka-{next(bench.servers.numbers)}", {"orders": bench.records})
         self.worker = bench.servers.worker("benchmarks.delivering", tree)
         self.watching: Callable[[], AbstractContextManager[None]] = nullcontext  # around the work itself
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from benchmarks.data import segment
 from benchmarks.measuring import Claim, Comparison, Contender, timed
 
 INSTALLATION = "0" * 36
-_NUMBERS = count(1)
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "local": {},
     "xa": {"branches": 2},
@@ -68,7 +66,9 @@ class IntoMySql:
 
     def __init__(self, bench: Bench, server: Any, tree: Path | None = None) -> None:
         self.bench, self.server = bench, server
-        self._segment = segment(bench.folder / "wal", f"{server.name}-{next(_NUMBERS)}", {"orders": bench.table})
+        self._segment = segment(
+            bench.folder / "wal", f"{server.name}-{next(bench.servers.numbers)}", {"orders": bench.table}
+        )
         self.worker = bench.servers.worker("benchmarks.delivering", tree)
         self.watching: Callable[[], AbstractContextManager[None]] = nullcontext  # around the work itself
 

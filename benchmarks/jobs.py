@@ -10,7 +10,6 @@ import json
 import shutil
 from collections.abc import Callable
 from functools import cached_property, partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,6 @@ CHECKPOINTS = 8
 FILES = 2  # of a micro-batch: one for each core
 KEEP = 900.0  # seconds
 PIPELINES = "bench-job-"
-_SOURCES = count(1)
-_NUMBERS = count(1)
 
 
 def into_tables(bench: Bench) -> list[Comparison]:
@@ -115,7 +112,7 @@ class Jobs:
 
     @cached_property
     def _topic(self) -> str:
-        topic = f"source-{next(_SOURCES)}"
+        topic = f"source-{next(self.bench.servers.numbers)}"
         IntoKafka(self.bench).fill(topic)
         return topic
 
@@ -132,7 +129,7 @@ class Jobs:
         return source.to_json()
 
     def _run(self, module: str, job: dict[str, Any], server: Any, topic: str | None) -> float:
-        folder = self.bench.folder / f"{PIPELINES}{next(_NUMBERS)}"
+        folder = self.bench.folder / f"{PIPELINES}{next(self.bench.servers.numbers)}"
         folder.mkdir()
         if server is not None:
             self.bench.empty_table(server)
@@ -170,7 +167,7 @@ class Jobs:
         """A run of a new pipeline."""
 
         def run() -> float:
-            topic = f"job-{next(_NUMBERS)}" if to_topic else None
+            topic = f"job-{next(self.bench.servers.numbers)}" if to_topic else None
             job: dict[str, Any] = {
                 "job": f"benchmarks.job:{kind}",
                 "source": source(),
@@ -203,7 +200,7 @@ class Jobs:
         """Spark's streaming query over the same topic, in as many micro-batches."""
 
         def run() -> float:
-            topic = f"job-{next(_NUMBERS)}"
+            topic = f"job-{next(self.bench.servers.numbers)}"
             job: dict[str, Any] = {
                 "command": "stream",
                 "bootstrap": self.bench.servers.kafka.bootstrap,

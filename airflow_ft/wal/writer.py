@@ -19,6 +19,7 @@ from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import WalFile
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.manifest import MANIFEST, Manifest, SinkContent, digest, encode_schema
+from airflow_ft.wal.reader import BYTES_A_BATCH, ROWS_A_BATCH
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,9 +32,7 @@ ROW_GROUP_BYTES = 16 * 1024 * 1024
 # Columns whose values hardly repeat are found out early: what went into a dictionary by then is encoded twice.
 DICTIONARY_BYTES = 64 * 1024
 ROWS_A_FILE = 4_000_000
-ROWS_A_BATCH = 65_536
-# Values that repeat take up to so much of a batch; longer ones than LONG_BYTES are looked at as dictionaries.
-BYTES_A_BATCH, LONG_BYTES = 64 * 1024 * 1024, 1024
+LONG_BYTES = 1024  # values that repeat and are longer are looked at as dictionaries
 THREADS = 4  # that look at files, or wait for the disk
 _CHUNK = 1 << 20
 

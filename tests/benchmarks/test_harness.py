@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from decimal import Decimal
 from xml.etree import ElementTree
 
 import pyarrow as pa
@@ -93,6 +94,7 @@ def test_servers_compute_the_same_checksum(dataset: Dataset, any_mysql_database:
     database.sql(dataset.create_sql("t"))
     with database.connect() as connection, connection.cursor() as cursor:
         values = [tuple(row.values()) for row in table.to_pylist()]
+        assert dataset is not ORDERS or isinstance(values[0][7], Decimal)
         cursor.executemany(f"INSERT INTO t VALUES ({', '.join(['%s'] * len(dataset.columns))})", values)
     count, checksum = database.sql(dataset.content_sql("t"))[0]
     assert Content(int(count), int(checksum)) == dataset.content(table)

@@ -25,7 +25,7 @@ from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.session import kept
 from tests.integration.airflow_world import wait_for
 from tests.integration.stage_world import PIPELINE, StageWorld, world
-from tools.servers import processes
+from tools.servers.processes import has_ended
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
@@ -82,14 +82,10 @@ def _jvm() -> int:
     return one.jvm
 
 
-def _has_gone(pid: int) -> bool:
-    return processes.await_end([pid], 0)
-
-
 def _workers(jvm: int) -> list[int]:
     """Python workers; a shell that spark-submit has left behind stays a zombie."""
     children = psutil.Process(jvm).children(recursive=True)
-    return [child.pid for child in children if not _has_gone(child.pid)]
+    return [child.pid for child in children if not has_ended(child.pid)]
 
 
 def _while_at_work(pipeline: StageWorld, act: Callable[[Driver], None]) -> Callable[[Driver], None]:
@@ -141,7 +137,7 @@ def test_a_run_that_failed_takes_the_jvm_with_it(pipeline: StageWorld) -> None:
     pid = _jvm()
     with pytest.raises(JobError, match="CAST_INVALID_INPUT"):
         _run(pipeline, "stage_jobs:Faulty", job_arguments={"fault": "cast"})
-    wait_for(lambda: _has_gone(pid) and not kept(), 30, "the JVM has gone")
+    wait_for(lambda: has_ended(pid) and not kept(), 30, "the JVM has gone")
     assert _run(pipeline).rows == {"orders": 2}
     assert _jvm() != pid
 
@@ -162,7 +158,7 @@ def test_a_driver_that_ends_on_request_takes_the_jvm_with_it(pipeline: StageWorl
 
     with pytest.raises(StageError, match="ended on request"):
         _run(pipeline, look=_while_at_work(pipeline, end), **HANG)
-    wait_for(lambda: _has_gone(pids[0]), 30, "the JVM has gone")
+    wait_for(lambda: has_ended(pids[0]), 30, "the JVM has gone")
 
 
 def test_a_keeper_that_is_killed_takes_the_jvm_with_it_busy_or_not(pipeline: StageWorld) -> None:
@@ -176,7 +172,7 @@ def test_a_keeper_that_is_killed_takes_the_jvm_with_it_busy_or_not(pipeline: Sta
         _run(pipeline, look=_while_at_work(pipeline, kill_keeper), **HANG)
     assert _run(pipeline).rows == {"orders": 2}
     pid = kill_keeper()
-    wait_for(lambda: _has_gone(pid) and not kept(), 30, "the JVM has gone")
+    wait_for(lambda: has_ended(pid) and not kept(), 30, "the JVM has gone")
     assert _run(pipeline).rows == {"orders": 1}
 
 
@@ -205,10 +201,10 @@ def test_a_killed_task_takes_driver_and_jvm_with_it(pipeline: StageWorld, tmp_pa
         python = wait_for(driver, 60, "the driver is there")
         pid = wait_for(lambda: kept() and _jvm(), 60, "the JVM is there")
         time.sleep(5)
-        assert not _has_gone(pid) and not _has_gone(python.pid)
+        assert not has_ended(pid) and not has_ended(python.pid)
         task.kill()
         task.wait()
-        wait_for(lambda: _has_gone(pid) and _has_gone(python.pid), 30, "both have gone")
+        wait_for(lambda: has_ended(pid) and has_ended(python.pid), 30, "both have gone")
     finally:
         task.kill()
 
@@ -217,7 +213,7 @@ def test_other_settings_have_a_jvm_of_their_own_and_end_the_old_one(pipeline: St
     _run(pipeline)
     pid = _jvm()
     _run(pipeline, conf={"spark.sql.shuffle.partitions": "3"})
-    wait_for(lambda: _has_gone(pid), 30, "the old one has gone")
+    wait_for(lambda: has_ended(pid), 30, "the old one has gone")
     assert _jvm() != pid
 
 

@@ -18,7 +18,7 @@ from airflow_ft.spark import private
 from airflow_ft.spark.keeper import FREE, KEPT, SPEC, USE
 from airflow_ft.spark.session import Kept, kept
 from tests.integration.airflow_world import wait_for
-from tools.servers import processes
+from tools.servers.processes import has_ended
 
 CHATTERBOX = """
 import os, struct, sys, threading, time
@@ -80,10 +80,6 @@ def _started(idle: float = 60.0) -> tuple[Client, Kept]:
     return client, one
 
 
-def _has_gone(pid: int) -> bool:
-    return processes.await_end([pid], 0)
-
-
 def test_what_is_given_back_is_lent_again_and_says_its_lines_to_whom_it_is_lent() -> None:
     client, one = _started()
     assert os.read(client.reader, 6) == b"a line"
@@ -95,7 +91,7 @@ def test_what_is_given_back_is_lent_again_and_says_its_lines_to_whom_it_is_lent(
     second.connection.sendall(KEPT)
     wait_for(one.is_idle, 10, "it is idle again")
     assert one.end()
-    wait_for(lambda: _has_gone(one.jvm), 10, "it has ended")
+    wait_for(lambda: has_ended(one.jvm), 10, "it has ended")
 
 
 def test_a_client_that_stops_reading_and_dies_takes_the_jvm_with_it() -> None:
@@ -103,9 +99,9 @@ def test_a_client_that_stops_reading_and_dies_takes_the_jvm_with_it() -> None:
     client, one = _started()
     client.close_pipe()
     with pytest.raises(AssertionError):  # the JVM writes, and nothing happens yet
-        wait_for(lambda: _has_gone(one.jvm), 0.3, "")
+        wait_for(lambda: has_ended(one.jvm), 0.3, "")
     client.connection.close()
-    wait_for(lambda: _has_gone(one.jvm), 10, "it has ended")
+    wait_for(lambda: has_ended(one.jvm), 10, "it has ended")
     wait_for(lambda: not kept(), 10, "nothing is left")
 
 
@@ -113,7 +109,7 @@ def test_who_looks_only_does_not_keep_it_alive() -> None:
     client, one = _started(idle=2.0)
     client.connection.sendall(KEPT)
     wait_for(one.is_idle, 10, "it is idle")
-    wait_for(lambda: not one.is_idle() and _has_gone(one.jvm), 20, "it has ended though somebody looks all the time")
+    wait_for(lambda: not one.is_idle() and has_ended(one.jvm), 20, "it has ended though somebody looks all the time")
 
 
 def test_a_jvm_that_ends_is_told_and_leaves_nothing() -> None:

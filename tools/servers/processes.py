@@ -180,10 +180,15 @@ def command_line(pid: int) -> str:
     return text.rstrip(b"\0 ").replace(b"\0", b" ").decode(errors="replace")
 
 
+def has_ended(pid: int) -> bool:
+    """Whether the process exists no more."""
+    return _status(pid) is None
+
+
 def await_end(pids: Sequence[int], seconds: float) -> bool:
     """Wait until none of the processes exists any more; False if that took longer than `seconds`."""
     deadline = time.monotonic() + seconds
-    while any(_status(pid) is not None for pid in pids):
+    while not all(map(has_ended, pids)):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.005)
