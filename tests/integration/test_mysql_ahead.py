@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pymysql
@@ -17,7 +18,8 @@ import pytest
 
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.sinks.mysql.load import Loader
-from airflow_ft.sinks.mysql.session import Changes, Session
+from airflow_ft.sinks.mysql.parameters import Parameters, parameters
+from airflow_ft.sinks.mysql.session import Changes, Session, Statement
 from tests.relay import Relay, cut
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders
 from tools.servers import Database
@@ -204,3 +206,29 @@ def test_otherwise_the_next_rows_are(world: MySqlWorld, monkeypatch: pytest.Monk
     world.deliver(world.plan(orders=orders(1, 100)))
     assert sum(ahead) >= len(ahead) - 5  # not where a statement of another size had to be prepared
     assert world.count() == 100
+
+
+def test_rows_are_encoded_while_those_before_them_are_sent(world: MySqlWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.limits = replace(world.limits, slice_bytes=10_000)
+    begun = threading.Condition()
+    ends = [0]  # behind each slice that is encoded
+    answered = 0
+
+    def encode(piece: pa.RecordBatch, *args: Any) -> Iterator[Parameters]:
+        with begun:
+            ends.append(ends[-1] + piece.num_rows)
+            begun.notify_all()
+        return parameters(piece, *args)
+
+    def count(loader: Loader, statement: Statement, rows: int, *args: Any) -> None:
+        nonlocal answered
+        answered += rows
+        with begun:  # the slice behind that of the row, if it was not the last
+            assert begun.wait_for(lambda: ends[-1] == 1000 or ends[-2] >= answered, 30)
+        check(loader, statement, rows, *args)
+
+    check = Loader._check
+    monkeypatch.setattr("airflow_ft.sinks.mysql.load.parameters", encode)
+    monkeypatch.setattr(Loader, "_check", count)
+    world.deliver(world.plan(orders=orders(1, 1000)))
+    assert len(ends) > 3 and world.count() == answered == 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +21,7 @@ from airflow_ft.sinks.mysql.session import Insert, Limits, Load, Request, Sessio
 from airflow_ft.sinks.mysql.validation import Target
 
 T = TypeVar("T")
+Encoder = Callable[[pa.RecordBatch], Sequence[T]]
 
 # MySQL writes column 'c', MariaDB in some messages column `schema`.`table`.`c`.
 _COLUMN = re.compile(r"[Cc]olumn (?:'(?P<column>.+?)'|(?:`[^`]*`\.)*`(?P<quoted>[^`]*)`)")
@@ -107,50 +108,53 @@ class Loader:
                 errors, even in strict mode).
             pymysql.err.MySQLError: what the server answered; the transaction must be rolled back.
         """
-        if not reader.files(target.sink):  # the job returned nothing for it, perhaps not even columns
+        files = [file for file in reader.files(target.sink) if file.rows]
+        if not files:  # the job returned nothing for it, perhaps not even columns
             return 0
-        columns = target.written(reader.schema(target.sink))
-        return sum(self._send_file(reader, target, columns, file) for file in reader.files(target.sink))
+        schema = reader.schema(target.sink)
+        columns = target.written(schema)
+        pieces = (piece for file in files for piece in self._pieces(reader, target, file))
+        send: Callable[[_Ahead[Any], Target, Sequence[TargetColumn], WalFile], int]
+        encode: Encoder[Any]
+        if self._path == "load":
+            send, encode = self._send_load, lambda piece: [load_lines(piece, columns)]
+        else:
+            send, encode = self._send_inserts, self._encoder(schema, target, columns)
+        with closing(_Ahead((piece.num_rows, encode(piece)) for piece in pieces)) as encoded:
+            sent = sum(send(encoded, target, columns, file) for file in files)
+            if not encoded.at_end():  # where the last file's rows are counted
+                raise AssertionError(f"{target.sink}: more rows than its files should have")
+        return sent
 
-    def _send_file(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> int:
-        if file.rows == 0:
-            return 0
-        send = self._send_load if self._path == "load" else self._send_inserts
-        return send(reader, target, columns, file)
-
-    def _send_load(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> int:
-        pieces = self._pieces(reader, target, file)
-        with closing(_Ahead(load_lines(piece, columns) for piece in pieces)) as lines:
-            self._await_first(lines)
-            with refusals(target, file, 0):
-                statement = self._session.load(load_statement(target.table.name.sql, columns), lines)
+    def _send_load(
+        self, encoded: _Ahead[memoryview], target: Target, columns: Sequence[TargetColumn], file: WalFile
+    ) -> int:
+        self._await_first(encoded)
+        with refusals(target, file, 0):
+            statement = self._session.load(load_statement(target.table.name.sql, columns), encoded.of(file))
         self._check(statement, file.rows, target, file, 0)
         return statement.affected
 
     def _send_inserts(
-        self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile
+        self, encoded: _Ahead[Request], target: Target, columns: Sequence[TargetColumn], file: WalFile
     ) -> int:
         sent = 0
-        with closing(_Ahead(self._requests(reader, target, columns, file))) as requests:
-            self._await_first(requests)
-            answers = self._session.send(requests, ahead=self._way.ahead)
-            while True:
-                with refusals(target, file, sent):
-                    answer = next(answers, None)
-                if answer is None:
-                    return sent
-                request, statement = answer
-                counted = replace(statement, affected=self._counted(request, statement))
-                self._check(counted, request.rows, target, file, sent)
-                sent += request.rows
+        self._await_first(encoded)
+        answers = self._session.send(encoded.of(file), ahead=self._way.ahead)
+        while True:
+            with refusals(target, file, sent):
+                answer = next(answers, None)
+            if answer is None:
+                return sent
+            request, statement = answer
+            counted = replace(statement, affected=self._counted(request, statement))
+            self._check(counted, request.rows, target, file, sent)
+            sent += request.rows
 
-    def _requests(
-        self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile
-    ) -> Iterator[Request]:
-        """The statements that send a file's rows, in order."""
-        types = parameter_types(reader.schema(target.sink), columns)
-        for piece in self._pieces(reader, target, file):
-            yield from self._inserts(piece, target, columns, types)
+    def _encoder(self, schema: pa.Schema, target: Target, columns: Sequence[TargetColumn]) -> Encoder[Request]:
+        """What makes statements of rows."""
+        types = parameter_types(schema, columns)
+        return lambda piece: list(self._inserts(piece, target, columns, types))
 
     def _counted(self, request: Request, statement: Statement) -> int:
         """The rows that the server has taken."""
@@ -183,9 +187,9 @@ class Loader:
         """Bytes that the server takes at a time."""
         return self._session.max_allowed_packet - 1024
 
-    def _await_first(self, pieces: _Ahead[Any]) -> None:
+    def _await_first(self, encoded: _Ahead[Any]) -> None:
         """A large file is checked before its first row comes: keep the server, which waits only shortly, awake."""
-        while not pieces.ready(self._limits.idle / 4):
+        while not encoded.ready(self._limits.idle / 4):
             self._session.row("SELECT 1")
 
     def _pieces(self, reader: SegmentReader, target: Target, file: WalFile) -> Iterator[pa.RecordBatch]:
@@ -227,22 +231,32 @@ class Loader:
 
 
 class _Ahead(Generic[T]):
-    """The same items, the next one being made in a thread while the caller is busy with this one."""
+    """What was made of rows, in order; of the next ones it is made in a thread while the caller sends the present ones.
 
-    def __init__(self, items: Iterator[T]) -> None:
-        self._items: Iterator[T] = items
+    `made` are pairs: of how many rows, and what was made of them.
+    """
+
+    def __init__(self, made: Iterator[tuple[int, Sequence[T]]]) -> None:
+        self._made: Iterator[tuple[int, Sequence[T]]] = made
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="airflow-ft-mysql")
-        self._next: Future[T | None] = self._pool.submit(next, self._items, None)
+        self._next: Future[tuple[int, Sequence[T]] | None] = self._pool.submit(next, self._made, None)
 
     def ready(self, seconds: float) -> bool:
-        """Waits up to `seconds` for the next item; whether it is there."""
+        """Waits up to `seconds` for the next rows; whether they are there."""
         return bool(wait([self._next], seconds).done)
 
-    def __iter__(self) -> Iterator[T]:
-        while (item := self._next.result()) is not None:
-            self._next = self._pool.submit(next, self._items, None)
-            yield item
+    def of(self, file: WalFile) -> Iterator[T]:
+        """What was made of one file; the files must be asked for in order."""
+        rows = 0
+        while rows < file.rows and (found := self._next.result()) is not None:
+            self._next = self._pool.submit(next, self._made, None)
+            rows += found[0]
+            yield from found[1]
+
+    def at_end(self) -> bool:
+        """Waits for what comes next; whether that is nothing. Raises what making it raised."""
+        return self._next.result() is None
 
     def close(self) -> None:
-        """Waits for the item being made, and makes no more."""
+        """Waits for what is being made, and makes no more."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -24,12 +24,12 @@ import pyarrow as pa
 
 from airflow_ft.core.errors import DeclinedError, SinkAccessError
 from airflow_ft.core.model import Fence, Plan
-from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.arrow import booleans
 from airflow_ft.sinks.mysql.changes import LiveRows, is_delete
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
 from airflow_ft.sinks.mysql.inspection import check_changes_allowed
-from airflow_ft.sinks.mysql.load import Loader, Way
+from airflow_ft.sinks.mysql.load import Encoder, Loader, Way
 from airflow_ft.sinks.mysql.local import LocalParticipant
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.parameters import parameter_types
@@ -77,28 +77,28 @@ class Upserter(Loader):
         self._sinks = sinks
         self._number = number
 
-    def _requests(
-        self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile
-    ) -> Iterator[Request]:
+    def _encoder(self, schema: pa.Schema, target: Target, columns: Sequence[TargetColumn]) -> Encoder[Request]:
         sink = self._sinks[target.sink]
         assert sink.version_column is not None
         written = [*columns, TargetColumn(VERSION, sink.version_column, Form.PLAIN)]
         keys = [column for column in written if column.name.lower() in {key.lower() for key in sink.key_columns}]
-        schema = reader.schema(target.sink).append(pa.field(VERSION, pa.int64()))
-        types = parameter_types(schema, written)
+        types = parameter_types(schema.append(pa.field(VERSION, pa.int64())), written)
         suffix = self._suffix(target, sink, columns)
-        for piece in self._pieces(reader, target, file):
+        guard = f"COALESCE({quote(sink.version_column)}, 0) <= {self._number}"
+
+        def requests(piece: pa.RecordBatch) -> Iterator[Request]:
             versions = pa.array(np.full(piece.num_rows, self._number, np.int64))
             numbered = piece.append_column(VERSION, versions)
             for start, stop, deletes in _runs(piece, sink):
                 run = numbered.slice(start, stop - start)
                 if deletes:
                     _refuse_null_keys(run, keys, target)
-                    guard = f"COALESCE({quote(sink.version_column)}, 0) <= {self._number}"
                     for sql, rows in delete_statements(target.table.name.sql, run, keys, guard):
                         yield Changes(sql, rows)
                 else:
                     yield from self._inserts(run, target, written, types, suffix)
+
+        return lambda piece: list(requests(piece))
 
     def _counted(self, request: Request, statement: Statement) -> int:
         """Unchanged rows count 0, replaced ones 2; the server says how many records of several it has processed."""
