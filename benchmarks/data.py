@@ -179,7 +179,9 @@ def record_checksum(key: bytes | None, value: bytes | None) -> int:
     return zlib.crc32(value or b"", zlib.crc32(key or b""))
 
 
-def write_parquet(table: pa.Table, folder: Path, files: int, row_group_bytes: int = 128 << 20) -> Path:
+def write_parquet(
+    table: pa.Table, folder: Path, files: int, row_group_bytes: int = 128 << 20, compression: str = "snappy"
+) -> Path:
     """The table as Parquet files, as Spark would have written them."""
     folder.mkdir(parents=True)
     group = max(1, row_group_bytes * max(1, table.num_rows) // max(1, table.nbytes))
@@ -189,6 +191,7 @@ def write_parquet(table: pa.Table, folder: Path, files: int, row_group_bytes: in
             table.slice(index * step, step),
             folder / f"part-{index:05}.parquet",
             row_group_size=group,
+            compression=compression,
             coerce_timestamps="us",
             store_schema=False,
             store_decimal_as_integer=True,
@@ -203,5 +206,5 @@ def segment(root: Path, pipeline: str, sinks: dict[str, pa.Table], files: int = 
 
     folder = SegmentFolder(str(root), pipeline, 1, 1, 1)
     for name, table in sinks.items():
-        write_parquet(table, local_path(folder.sink(name)), files, ROW_GROUP_BYTES)
+        write_parquet(table, local_path(folder.sink(name)), files, ROW_GROUP_BYTES, "lz4")
     return folder.seal(1, dict.fromkeys(sinks, True), {})

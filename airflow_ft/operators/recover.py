@@ -12,7 +12,6 @@ from airflow_ft.core import steps
 from airflow_ft.core.errors import LeaseHeldError, TurnHeldError
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.templates import is_template
-from airflow_ft.triggers.turn import TurnTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -52,6 +51,8 @@ class RecoverOperator(CheckpointOperator):
             recovery = steps.recover_step(run)
         except (TurnHeldError, LeaseHeldError) as error:
             self.log.info("%s", error)
+            from airflow_ft.triggers.turn import TurnTrigger  # parsing a DAG needs no triggers
+
             self.defer(
                 trigger=TurnTrigger(
                     pipeline=self.pipeline,

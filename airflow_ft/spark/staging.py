@@ -12,7 +12,7 @@ from airflow_ft.core.errors import StageError
 from airflow_ft.core.model import Segment
 from airflow_ft.spark.locations import refuse_another_history
 from airflow_ft.spark.request import FIXED_CONF, StageRequest
-from airflow_ft.wal.writer import DICTIONARY_BYTES, ROW_GROUP_BYTES, ROWS_A_FILE, SegmentFolder
+from airflow_ft.wal.writer import COMPRESSION, DICTIONARY_BYTES, ROW_GROUP_BYTES, ROWS_A_FILE, SegmentFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -94,7 +94,7 @@ def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
         .option("parquet.block.size", str(ROW_GROUP_BYTES))
         .option("parquet.dictionary.page.size", str(DICTIONARY_BYTES))
         .option("maxRecordsPerFile", str(ROWS_A_FILE))
-        .option("compression", "snappy")
+        .option("compression", COMPRESSION)
         .parquet(folder.files.hadoop_path(folder.sink(sink)))
     )
     return int(observation.get["rows"])

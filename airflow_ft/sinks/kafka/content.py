@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import NoReturn
 
 from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError, WalCorruptError
 from airflow_ft.core.model import Plan, Segment
 from airflow_ft.core.ports import WalFile, WalReader
-from airflow_ft.sinks.kafka.records import RecordEncoder
+from airflow_ft.sinks.ahead import Ahead
+from airflow_ft.sinks.kafka.records import RecordColumns, RecordEncoder
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.transaction import Tally, Transaction
 from airflow_ft.sinks.kafka.validation import SegmentRows
+
+SLICES_AHEAD = 4  # as many as a batch of the log has, or 32 MB
 
 
 class PlanContent:
@@ -50,16 +54,10 @@ class PlanContent:
         tallies = {name: Tally(sink.topic) for name, sink in self._sinks.items()}
         expected = dict.fromkeys(tallies, 0)
         for rows, file in self.loads(plan, slot):
-            name, sink, reader = rows.name, rows.sink, rows.reader
-            encoder = RecordEncoder(sink, reader.schema(name))
-            expected[name] += file.rows
-            try:
-                for batch in reader.batches(name, file):
-                    for records in encoder.columns(batch):
-                        transaction.send(sink.topic, records, tallies[name])
-            except AirflowFtError as error:
-                error.located(sink=name, pipeline=plan.pipeline, checkpoint=plan.number)
-                raise
+            expected[rows.name] += file.rows
+        with closing(Ahead(self._records(plan, slot), SLICES_AHEAD)) as ahead:
+            for name, records in ahead:
+                transaction.send(tallies[name].topic, records, tallies[name])
         transaction.flush(tallies.values())
         for name, tally in tallies.items():
             if tally.total != expected[name]:  # I2: never commit what was not acknowledged to the last row
@@ -72,6 +70,18 @@ class PlanContent:
                     sink=name,
                 )
         return tallies
+
+    def _records(self, plan: Plan, slot: int) -> Iterator[tuple[str, RecordColumns]]:
+        """What a slot sends, in order, with the name of the sink."""
+        for rows, file in self.loads(plan, slot):
+            encoder = RecordEncoder(rows.sink, rows.reader.schema(rows.name))
+            try:
+                for batch in rows.reader.batches(rows.name, file):
+                    for records in encoder.columns(batch):
+                        yield rows.name, records
+            except AirflowFtError as error:
+                error.located(sink=rows.name, pipeline=plan.pipeline, checkpoint=plan.number)
+                raise
 
 
 def _missing(plan: Plan, segment: Segment, sink: str) -> NoReturn:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pymysql
 
 from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.mysql.encoding import TargetColumn, load_lines, load_statement, slices
 from airflow_ft.sinks.mysql.failures import Meaning, describe, failure, meaning, refuses_rows
 from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types, parameters
@@ -22,6 +22,7 @@ from airflow_ft.sinks.mysql.validation import Target
 
 T = TypeVar("T")
 Encoder = Callable[[pa.RecordBatch], Sequence[T]]
+_Encoded = tuple[int, Sequence[T]]  # of how many rows, and what was made of them
 
 # MySQL writes column 'c', MariaDB in some messages column `schema`.`table`.`c`.
 _COLUMN = re.compile(r"[Cc]olumn (?:'(?P<column>.+?)'|(?:`[^`]*`\.)*`(?P<quoted>[^`]*)`)")
@@ -114,33 +115,31 @@ class Loader:
         schema = reader.schema(target.sink)
         columns = target.written(schema)
         pieces = (piece for file in files for piece in self._pieces(reader, target, file))
-        send: Callable[[_Ahead[Any], Target, Sequence[TargetColumn], WalFile], int]
-        encode: Encoder[Any]
-        if self._path == "load":
-            send, encode = self._send_load, lambda piece: [load_lines(piece, columns)]
-        else:
-            send, encode = self._send_inserts, self._encoder(schema, target, columns)
-        with closing(_Ahead((piece.num_rows, encode(piece)) for piece in pieces)) as encoded:
+        loads = self._path == "load"
+        encode: Encoder[Any] = _lines(columns) if loads else self._encoder(schema, target, columns)
+        encoded: Ahead[_Encoded[Any]] = Ahead((piece.num_rows, encode(piece)) for piece in pieces)
+        with closing(encoded):
+            send = self._send_load if loads else self._send_inserts
             sent = sum(send(encoded, target, columns, file) for file in files)
-            if not encoded.at_end():  # where the last file's rows are counted
+            if next(encoded, None) is not None:  # it is at its end that a file's rows are counted
                 raise AssertionError(f"{target.sink}: more rows than its files should have")
         return sent
 
     def _send_load(
-        self, encoded: _Ahead[memoryview], target: Target, columns: Sequence[TargetColumn], file: WalFile
+        self, encoded: Ahead[_Encoded[memoryview]], target: Target, columns: Sequence[TargetColumn], file: WalFile
     ) -> int:
         self._await_first(encoded)
         with refusals(target, file, 0):
-            statement = self._session.load(load_statement(target.table.name.sql, columns), encoded.of(file))
+            statement = self._session.load(load_statement(target.table.name.sql, columns), _of(file, encoded))
         self._check(statement, file.rows, target, file, 0)
         return statement.affected
 
     def _send_inserts(
-        self, encoded: _Ahead[Request], target: Target, columns: Sequence[TargetColumn], file: WalFile
+        self, encoded: Ahead[_Encoded[Request]], target: Target, columns: Sequence[TargetColumn], file: WalFile
     ) -> int:
         sent = 0
         self._await_first(encoded)
-        answers = self._session.send(encoded.of(file), ahead=self._way.ahead)
+        answers = self._session.send(_of(file, encoded), ahead=self._way.ahead)
         while True:
             with refusals(target, file, sent):
                 answer = next(answers, None)
@@ -187,7 +186,7 @@ class Loader:
         """Bytes that the server takes at a time."""
         return self._session.max_allowed_packet - 1024
 
-    def _await_first(self, encoded: _Ahead[Any]) -> None:
+    def _await_first(self, encoded: Ahead[Any]) -> None:
         """A large file is checked before its first row comes: keep the server, which waits only shortly, awake."""
         while not encoded.ready(self._limits.idle / 4):
             self._session.row("SELECT 1")
@@ -230,33 +229,13 @@ class Loader:
         )
 
 
-class _Ahead(Generic[T]):
-    """What was made of rows, in order; of the next ones it is made in a thread while the caller sends the present ones.
+def _lines(columns: Sequence[TargetColumn]) -> Encoder[memoryview]:
+    return lambda piece: [load_lines(piece, columns)]
 
-    `made` are pairs: of how many rows, and what was made of them.
-    """
 
-    def __init__(self, made: Iterator[tuple[int, Sequence[T]]]) -> None:
-        self._made: Iterator[tuple[int, Sequence[T]]] = made
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="airflow-ft-mysql")
-        self._next: Future[tuple[int, Sequence[T]] | None] = self._pool.submit(next, self._made, None)
-
-    def ready(self, seconds: float) -> bool:
-        """Waits up to `seconds` for the next rows; whether they are there."""
-        return bool(wait([self._next], seconds).done)
-
-    def of(self, file: WalFile) -> Iterator[T]:
-        """What was made of one file; the files must be asked for in order."""
-        rows = 0
-        while rows < file.rows and (found := self._next.result()) is not None:
-            self._next = self._pool.submit(next, self._made, None)
-            rows += found[0]
-            yield from found[1]
-
-    def at_end(self) -> bool:
-        """Waits for what comes next; whether that is nothing. Raises what making it raised."""
-        return self._next.result() is None
-
-    def close(self) -> None:
-        """Waits for what is being made, and makes no more."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+def _of(file: WalFile, encoded: Iterator[_Encoded[T]]) -> Iterator[T]:
+    """What was made of the rows of one file; the files must be asked for in order."""
+    rows = 0
+    while rows < file.rows and (found := next(encoded, None)) is not None:
+        rows += found[0]
+        yield from found[1]

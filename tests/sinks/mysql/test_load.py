@@ -1,4 +1,4 @@
-"""What is made ahead of rows that are sent."""
+"""What was made of the rows of several files, divided among these files again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import closing
 import pytest
 
 from airflow_ft.core.ports import WalFile
-from airflow_ft.sinks.mysql.load import _Ahead
+from airflow_ft.sinks.ahead import Ahead
+from airflow_ft.sinks.mysql.load import _of
 
 SLICES = [(2, "ab"), (1, "c"), (3, "def")]
 
@@ -24,22 +25,19 @@ def made(*more: Exception) -> Iterator[tuple[int, Sequence[str]]]:
 
 
 def test_each_file_has_its_own_slices() -> None:
-    with closing(_Ahead(made())) as ahead:
-        assert ahead.ready(30)
-        assert list(ahead.of(a_file(3))) == ["a", "b", "c"]
-        assert not ahead.at_end()
-        assert list(ahead.of(a_file(3))) == ["d", "e", "f"]
-        assert ahead.at_end()
+    with closing(Ahead(made())) as ahead:
+        assert list(_of(a_file(3), ahead)) == ["a", "b", "c"]
+        assert list(_of(a_file(3), ahead)) == ["d", "e", "f"]
+        assert next(ahead, None) is None
 
 
 def test_a_file_that_ends_early_ends() -> None:
-    with closing(_Ahead(made())) as ahead:
-        assert len(list(ahead.of(a_file(7)))) == 6
-        assert ahead.at_end()
+    with closing(Ahead(made())) as ahead:
+        assert len(list(_of(a_file(7), ahead))) == 6
 
 
 def test_what_shows_only_behind_the_last_rows_is_raised() -> None:
-    with closing(_Ahead(made(ValueError("more rows than it should have")))) as ahead:
-        assert len(list(ahead.of(a_file(6)))) == 6
+    with closing(Ahead(made(ValueError("more rows than it should have")))) as ahead:
+        assert len(list(_of(a_file(6), ahead))) == 6
         with pytest.raises(ValueError, match="more rows"):
-            ahead.at_end()
+            next(ahead)

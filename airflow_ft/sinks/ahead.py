@@ -1,0 +1,45 @@
+"""Rows that are made ready in one thread while another one sends those before them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+_END: Any = object()
+
+
+class Ahead(Generic[T]):
+    """The same items, in order; up to `depth` of them are made in a thread before they are asked for.
+
+    To be closed. What making an item raises is raised where that item is asked for.
+    """
+
+    def __init__(self, items: Iterator[T], depth: int = 1) -> None:
+        self._items = items
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="airflow-ft-ahead")
+        self._made: deque[Future[T]] = deque(self._begin() for _ in range(depth))
+
+    def _begin(self) -> Future[T]:
+        return self._pool.submit(next, self._items, _END)
+
+    def ready(self, seconds: float) -> bool:
+        """Waits up to `seconds` for the next item; whether it, or the end, is there."""
+        return bool(wait([self._made[0]], seconds).done)
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        item = self._made[0].result()
+        if item is _END:
+            raise StopIteration
+        self._made.popleft()
+        self._made.append(self._begin())
+        return item
+
+    def close(self) -> None:
+        """Waits for the item that is being made, and makes no more."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

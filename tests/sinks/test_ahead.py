@@ -1,0 +1,67 @@
+"""Items that are made in a thread before they are asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from airflow_ft.sinks.ahead import Ahead
+
+
+def counting(begun: list[int], stop: int, error: Exception | None = None) -> Iterator[int]:
+    for number in range(stop):
+        begun.append(number)
+        yield number
+    if error is not None:
+        raise error
+
+
+def settled(ahead: Ahead[int]) -> None:
+    """Waits until all that is to be made without being asked for has been made."""
+    assert all(future.result(30) is not None for future in ahead._made)
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_items_come_in_order_and_the_next_are_made_before_they_are_asked_for(depth: int) -> None:
+    begun: list[int] = []
+    with closing(Ahead(counting(begun, 10), depth)) as ahead:
+        settled(ahead)
+        assert len(begun) == depth
+        assert next(ahead) == 0
+        settled(ahead)
+        assert len(begun) == depth + 1
+        assert list(ahead) == list(range(1, 10))
+        assert next(ahead, None) is None
+
+
+def test_the_caller_can_wait_for_the_next_one_for_a_while() -> None:
+    allowed = threading.Event()
+
+    def made() -> Iterator[int]:
+        allowed.wait(30)
+        yield 1
+
+    with closing(Ahead(made())) as ahead:
+        assert not ahead.ready(0.01)
+        allowed.set()
+        assert ahead.ready(30)
+        assert next(ahead) == 1
+        assert ahead.ready(30)  # the end
+
+
+def test_a_failure_comes_behind_what_was_made_before_it() -> None:
+    with closing(Ahead(counting([], 3, ValueError("the fourth")), depth=8)) as ahead:
+        assert [next(ahead) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="the fourth"):
+            next(ahead)
+
+
+def test_nothing_is_made_behind_the_end() -> None:
+    begun: list[int] = []
+    ahead = Ahead(counting(begun, 100))
+    next(ahead)
+    ahead.close()
+    assert len(begun) <= 2
