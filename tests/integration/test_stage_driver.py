@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_ft.core.errors import CheckpointExpiredError, FencedError, JobError, StageError
@@ -23,6 +24,9 @@ from airflow_ft.core.model import AbortReason, CheckpointState, RunKey
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.launcher import Driver
 from airflow_ft.spark.process import TERM_SECONDS
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -54,6 +58,19 @@ def test_a_batch_job_is_one_checkpoint_a_run(pipeline: StageWorld) -> None:
     other = RunKey("orders", "scheduled__2")
     assert pipeline.complete(pipeline.request(f"{JOBS}:Static", run=other)).numbers == (2,)
     assert pipeline.store.pipeline(PIPELINE).base is None
+
+
+def test_the_log_is_compressed_as_it_is_read_fastest(pipeline: StageWorld) -> None:
+    """By Spark as by `write_segment`: a session's own setting of another codec changes nothing."""
+    request = pipeline.request(f"{JOBS}:Static", conf={"spark.sql.parquet.compression.codec": "gzip"})
+    pipeline.complete(request)
+    folder = SegmentFolder(f"{pipeline.root}/arrow", PIPELINE, 1, 1, 1)
+    own = write_segment(folder, 1, {"orders": pa.table({"id": ["1"]})})
+    for segment in (pipeline.published()[0].segment, own):
+        assert segment is not None
+        (file, *_) = open_wal().open(segment).files("orders")
+        found = pq.ParquetFile(Path(local_path(segment.location)) / file.path).metadata
+        assert found.row_group(0).column(0).compression == "LZ4"
 
 
 def test_each_micro_batch_is_a_checkpoint_and_the_next_run_goes_on(pipeline: StageWorld) -> None:
