@@ -94,9 +94,14 @@ class IntoMySql:
             Claim(f"WAL -> {name}, `{what}` against two plain LOAD DATA{of}", what, ("2 x LOAD DATA",), 0.85)
             for what in ("xa", "parallel")
         ]
-        claims.append(
-            Claim(f"WAL -> {name}, `local` against one plain LOAD DATA{of}", "local", ("1 x LOAD DATA",), None)
-        )
+        one, two = "1 x LOAD DATA", "2 x LOAD DATA"
+        claims += [
+            Claim(f"WAL -> {name}, `local` against one plain LOAD DATA{of}", "local", (one,), None),
+            # What the server itself can take: as far as one connection, and two, can get.
+            Claim(f"{name}: one plain LOAD DATA against Spark JDBC{of}", one, writers, None),
+            Claim(f"{name}: two plain LOAD DATA against Spark JDBC{of}", two, writers, None),
+            Claim(f"{name}: two plain LOAD DATA against one{of}", two, (one,), None),
+        ]
         return Comparison(
             f"mysql/{name}{of}",
             f"WAL -> {name}, committed (prepare and commit), against writers from Parquet{of}",
