@@ -106,6 +106,14 @@ def get_provider_info() -> dict[str, Any]:
                         "900",
                         "float",
                     ),
+                    "preload": _option(
+                        "Whether what loads Airflow's plugins imports the clients and PyArrow at once. Tasks are"
+                        " forked from one of them (scheduler or Celery's worker), and need not import them then. It"
+                        " costs those processes about 70 MB.",
+                        "False",
+                        "True",
+                        "boolean",
+                    ),
                 },
             }
         },

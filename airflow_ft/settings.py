@@ -115,5 +115,13 @@ def keep_session() -> float:
     return seconds
 
 
+def preload() -> bool:
+    """`[airflow_ft] preload`: whether `airflow_ft.preload` is imported with the plugin."""
+    text = _read("preload").lower()
+    if text not in ("", "true", "false", "1", "0"):
+        raise ConfigurationError(f"[{SECTION}] preload is {text!r}.", remedy="give True or False.")
+    return text in ("true", "1")
+
+
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -53,7 +53,7 @@ def connect(of):
 
 with DAG("ours", schedule=None) as ours:
     CheckpointedPipeline(
-        pipeline="ours",
+        pipeline=HOME.name,
         job="benchmarks.job:Twice",
         sources={"rows": FileSource(path=str(HOME / "rows"), schema="id bigint, note string")},
         sinks={
@@ -78,36 +78,46 @@ for name in ("empty", "connecting"):
 
 def tasks(bench: Bench) -> list[Comparison]:
     """All tasks of a group but the one that runs Spark, with the time that Airflow takes between them."""
-    world = _World(bench)
-    contenders = [world.contender(name) for name in DAG_IDS]
-    claims = [
-        Claim("the group's tasks without Spark's, against empty ones", "ours", ("empty",), 1 / 1.1),
-        Claim("the same, against tasks that import and connect", "ours", ("connecting",), None),
-        Claim("tasks that import and connect, against empty ones", "connecting", ("empty",), None),
-    ]
-    return [Comparison("tasks", "the tasks of a group but `stage`, of a run of one row", contenders, claims)]
+    found = []
+    for preload in (False, True):
+        world, how = _World(bench, preload=preload), ", with `preload`" if preload else ""
+        claims = [
+            Claim(f"the group's tasks without Spark's, against empty ones{how}", "ours", ("empty",), 1 / 1.1),
+            Claim(f"the same, against tasks that import and connect{how}", "ours", ("connecting",), None),
+            Claim(f"tasks that import and connect, against empty ones{how}", "connecting", ("empty",), None),
+        ]
+        title = f"the tasks of a group but `stage`, of a run of one row{how}"
+        contenders = [world.contender(name) for name in DAG_IDS]
+        found.append(Comparison(f"tasks{'/preload' if preload else ''}", title, contenders, claims))
+    return found
 
 
 class _World:
-    """Airflow with two DAGs of the same shape."""
+    """Airflow with three DAGs of the same shape."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    _running: Airflow | None = None  # of all worlds: one at a time
+
+    def __init__(self, bench: Bench, *, preload: bool) -> None:
+        self._bench, self._preload = bench, preload
         self._files = itertools.count()
 
     @cached_property
     def _airflow(self) -> Airflow:
         bench, server = self._bench, self._bench.servers.mariadb
         say("starting Airflow")
-        server.sql("CREATE TABLE notes (id BIGINT, note VARCHAR(60))", DATABASE)
-        bench.servers.kafka.create_topic("copies")
-        home = bench.folder / "airflow-tasks"
+        if _World._running is not None:
+            _World._running.stop()
+        else:
+            server.sql("CREATE TABLE notes (id BIGINT, note VARCHAR(60))", DATABASE)
+            bench.servers.kafka.create_topic("copies")
+        home = bench.folder / f"airflow-tasks{'-preload' if self._preload else ''}"
         (home / "rows").mkdir(parents=True)
         shop: dict[str, Any] = {"conn_type": "mysql", "host": server.host, "port": server.port, "schema": DATABASE}
         shop |= {"login": server.user, "password": server.password, "extra": {"ssl_mode": "DISABLED"}}
         bus = {"conn_type": "kafka", "extra": {"bootstrap.servers": bench.servers.kafka.bootstrap}}
         spark = json.dumps({"spark.master": "local[1]", "spark.driver.memory": "512m"})
-        airflow = Airflow(home, {"shop": shop, "bus": bus}, {"airflow_ft__spark_conf": spark})
+        settings = {"airflow_ft__spark_conf": spark, "airflow_ft__preload": str(self._preload)}
+        _World._running = airflow = Airflow(home, {"shop": shop, "bus": bus}, settings)
         airflow.dags.mkdir()
         (airflow.dags / "dags.py").write_text(DAGS)
         bench.stack.callback(airflow.stop)

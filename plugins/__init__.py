@@ -9,6 +9,11 @@ from typing import Any
 
 from airflow.sdk.plugins_manager import AirflowPlugin
 
+from airflow_ft import settings
+
+if settings.preload():
+    import airflow_ft.preload  # noqa: F401
+
 
 class CheckpointsPlugin(AirflowPlugin):
     """A page in the navigation: pipelines, their newest checkpoints, and why each was planned as it was."""

@@ -52,6 +52,14 @@ def test_the_package_imports_nothing(tmp_path: Path) -> None:
     assert ours == {"airflow_ft"}
 
 
+@pytest.mark.parametrize("preload", [False, True])
+def test_the_plugin_imports_clients_where_that_is_wanted(preload: bool, tmp_path: Path) -> None:
+    code = f"import os, threading\nos.environ['AIRFLOW__AIRFLOW_FT__PRELOAD'] = '{preload}'\nimport airflow_ft.plugins"
+    modules, _ = modules_after(f"{code}\nassert threading.active_count() == 1", tmp_path)
+    wanted = {"pyarrow.parquet", "pymysql", "confluent_kafka.admin"}
+    assert (wanted & modules, "pyspark" in modules) == (wanted if preload else set(), False)
+
+
 def test_every_public_name_is_there(tmp_path: Path) -> None:
     modules, _ = modules_after("from airflow_ft import *", tmp_path)
     assert not heavy(modules)

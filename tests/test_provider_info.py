@@ -57,6 +57,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "spark_jars": "/jars",
         "class_archives": "/archives",
         "keep_session": "900",
+        "preload": "True",
     }
     assert set(INFO["config"]["airflow_ft"]["options"]) == set(values)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
@@ -71,6 +72,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "spark_jars": "",
         "class_archives": f"{tmp_path}/airflow_ft/class-archives",
         "keep_session": 0.0,
+        "preload": False,
     }
     for name, value in values.items():
         monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{name.upper()}", value)
@@ -80,6 +82,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "lease_seconds": 5.0,
         "quarantine_after": timedelta(seconds=90.5),
         "keep_session": 900.0,
+        "preload": True,
         "spark_conf": {"spark.ui.enabled": "false", "a": "1"},
     }
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.checkpoints import Gate
+from airflow_ft.core import retention
 from airflow_ft.core.adoption import adopt
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.errors import (
@@ -37,6 +38,7 @@ from airflow_ft.core.model import (
     Promise,
     RunKey,
 )
+from airflow_ft.core.retention import MARKERS_TOGETHER
 from airflow_ft.core.steps import commit_step, confirm_step, prepare_step, recover_step
 from tests.core.systems import NoArchive, System, Systems
 from tests.core.world import PIPELINE, RUN, Crash, World
@@ -382,14 +384,28 @@ def test_commit_before_prepare_does_nothing(world: World) -> None:
     assert state(world, number) is CheckpointState.STAGED
 
 
-def test_old_markers_are_forgotten_below_the_floor_only(world: World) -> None:
-    for index in range(5):
+def deliver_one_by_one(world: World, numbers: range) -> None:
+    for index in numbers:
         run = RunKey("dag", f"run-{index}")
         recover_step(world.context(run=run))
         world.stage(1, run=run)
         world.steps(world.context(run=run))
+
+
+def test_old_markers_are_forgotten_below_the_floor_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "MARKERS_TOGETHER", 1)
+    deliver_one_by_one(world, range(5))
     assert sorted(world.systems["db"].markers) == [3, 4, 5]
     assert world.systems["db"].floor == 2
+
+
+def test_sinks_are_told_to_forget_only_now_and_then(world: World) -> None:
+    forgotten = []
+    for number in range(2 * MARKERS_TOGETHER + 3):
+        deliver_one_by_one(world, range(number, number + 1))
+        forgotten.append(world.systems["db"].floor)
+    assert set(forgotten) == {0, MARKERS_TOGETHER - 1, 2 * MARKERS_TOGETHER - 1}
+    assert sorted(world.systems["db"].markers) == [*range(2 * MARKERS_TOGETHER, 2 * MARKERS_TOGETHER + 4)]
 
 
 def test_sources_are_told_how_far_the_newest_confirmed_number_goes(world: World) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,6 @@ def world(kafka: Kafka, topic: str, tmp_path: Path) -> World:
     return World(tmp_path, kafka.bootstrap, {"alerts": KafkaSink(topic=topic, slots=2)})
 
 
-@pytest.fixture
-def made_beside(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The transactional ids of all producers that were made before they were needed."""
-    found: list[str] = []
-    make_ready = KafkaClients.make_ready
-
-    def count(self: KafkaClients, transactional_id: str, limits: Any) -> None:
-        found.append(transactional_id)
-        make_ready(self, transactional_id, limits)
-
-    monkeypatch.setattr(KafkaClients, "make_ready", count)
-    return found
-
-
 @contextmanager
 def staying_open(world: World, plan: Plan) -> Iterator[KafkaParticipant]:
     participant = world.open(plan)
@@ -58,25 +45,46 @@ def commit(world: World, participant: KafkaParticipant, plan: Plan) -> Any:
     return participant.commit(plan, world.fence(), world.votes[plan.number])
 
 
-def test_where_transactions_follow_each_other_the_next_producer_is_made_beside_them(
-    world: World, kafka: Kafka, topic: str, made_beside: list[str], monkeypatch: pytest.MonkeyPatch
+def test_no_transaction_waits_for_its_producer_to_connect(
+    world: World, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = [world.checkpoint(number, 100) for number in range(1, 6)]
-    waited_for: list[str] = []
+    made: list[bool] = []  # beside what else is done
     make = KafkaClients._new_producer
 
-    def count(self: KafkaClients, transactional_id: str, *given: Any) -> Any:
-        if threading.current_thread().name != "airflow-ft-kafka-call":
-            waited_for.append(transactional_id)
-        return make(self, transactional_id, *given)
+    def count(self: KafkaClients, *given: Any) -> Any:
+        made.append(threading.current_thread().name == "airflow-ft-kafka-call")
+        return make(self, *given)
 
     monkeypatch.setattr(KafkaClients, "_new_producer", count)
     with staying_open(world, plans[0]) as participant:
         for plan in plans:
             prepare(world, participant, plan)
             commit(world, participant, plan)
-    assert (len(waited_for), len(made_beside)) == (2 * 3, 2 * 8)  # of two transactions a number and slot
+    assert made == [True] * 2 * (2 * len(plans) + 1)  # of two transactions a number and slot, and one for the next
     assert read_ids(kafka.bootstrap, topic) == expected_ids(*((number, 100) for number in range(1, 6)))
+
+
+@pytest.mark.parametrize("voted", [{}, {"message.max.bytes": 1_000, "batch.size": 1_000}, None])
+def test_what_the_topics_demanded_at_the_vote_is_only_a_guess(
+    world: World, kafka: Kafka, topic: str, voted: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = world.checkpoint(1, 100)
+    world.prepare(plan)
+    notes = dict(world.votes[1].notes)
+    demanded = notes.pop("producer")
+    world.votes[1] = replace(world.votes[1], notes={**notes, **({"producer": voted} if voted is not None else {})})
+    used: list[Any] = []
+    producer = KafkaClients.producer
+
+    def note(self: KafkaClients, transactional_id: str, limits: Any, *given: Any) -> Any:
+        used.append(limits)
+        return producer(self, transactional_id, limits, *given)
+
+    monkeypatch.setattr(KafkaClients, "producer", note)
+    assert world.commit(plan).outcome is Outcome.COMMITTED
+    assert used == [demanded, demanded]
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100))
 
 
 @pytest.mark.parametrize("meanwhile", ["the same number", "the next number", "only a vote"])

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import airflow_ft.sinks.kafka.held
 import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before names in them are replaced
-from airflow_ft.core import lease
+from airflow_ft.core import lease, retention
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.kafka.topics import TopicLimits
@@ -198,7 +198,7 @@ def product_over_models() -> Iterator[Running]:
         "KafkaAdminClient": lambda conn_id, **_: RUNNING.admin(conn_id),
     }
     core = {"threading": threading, "uuid": names, "take_epoch": take}
-    places = [(lease, core), *_modules("mysql", mysql), *_modules("kafka", kafka)]
+    places = [(lease, core), (retention, {"MARKERS_TOGETHER": 1}), *_modules("mysql", mysql), *_modules("kafka", kafka)]
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -227,6 +227,8 @@ class KafkaClients:
 
     def make_ready(self, transactional_id: str, limits: Mapping[str, Any]) -> None:
         """Makes, and connects, the next producer of an id beside what else is done. Only init makes it an owner."""
+        if transactional_id in self._ready:
+            return
         self._ready[transactional_id] = (
             limits,
             beside(lambda: self._new_producer(transactional_id, limits, {}), _THREAD),

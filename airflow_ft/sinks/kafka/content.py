@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import NoReturn
 
@@ -16,6 +16,30 @@ from airflow_ft.sinks.kafka.transaction import Tally, Transaction
 from airflow_ft.sinks.kafka.validation import SegmentRows
 
 SLICES_AHEAD = 4  # as many as a batch of the log has, or 32 MB
+
+
+SlotRecords = tuple[str, RecordColumns]  # the sink's name, and rows of it
+
+
+class Reading:
+    """What a slot sends, read ahead from the start, and again for every producer after the first."""
+
+    def __init__(self, records: Callable[[], Iterator[SlotRecords]]) -> None:
+        self._records = records
+        self._begun: Ahead[SlotRecords] | None = self._ahead()
+
+    def begin(self) -> Ahead[SlotRecords]:
+        """All records, in order; to be closed."""
+        begun, self._begun = self._begun, None
+        return begun or self._ahead()
+
+    def close(self) -> None:
+        """Ends what was begun for nobody."""
+        if self._begun is not None:
+            self._begun.close()
+
+    def _ahead(self) -> Ahead[SlotRecords]:
+        return Ahead(self._records(), SLICES_AHEAD)
 
 
 class PlanContent:
@@ -49,13 +73,17 @@ class PlanContent:
             if found != segment.rows.get(rows.name, 0):
                 _missing(plan, segment, rows.name)
 
-    def send(self, plan: Plan, slot: int, transaction: Transaction) -> Mapping[str, Tally]:
+    def read(self, plan: Plan, slot: int) -> Reading:
+        """The slot's rows, of which the first are read beside what else is done; to be closed."""
+        return Reading(lambda: self._records(plan, slot))
+
+    def send(self, plan: Plan, slot: int, reading: Reading, transaction: Transaction) -> Mapping[str, Tally]:
         """Sends the slot's files and waits for their acknowledgements, which must be as many as the manifest's rows."""
         tallies = {name: Tally(sink.topic) for name, sink in self._sinks.items()}
         expected = dict.fromkeys(tallies, 0)
         for rows, file in self.loads(plan, slot):
             expected[rows.name] += file.rows
-        with closing(Ahead(self._records(plan, slot), SLICES_AHEAD)) as ahead:
+        with closing(reading.begin()) as ahead:
             for name, records in ahead:
                 transaction.send(tallies[name].topic, records, tallies[name])
         transaction.flush(tallies.values())
@@ -71,8 +99,8 @@ class PlanContent:
                 )
         return tallies
 
-    def _records(self, plan: Plan, slot: int) -> Iterator[tuple[str, RecordColumns]]:
-        """What a slot sends, in order, with the name of the sink."""
+    def _records(self, plan: Plan, slot: int) -> Iterator[SlotRecords]:
+        """What a slot sends, in order."""
         for rows, file in self.loads(plan, slot):
             encoder = RecordEncoder(rows.sink, rows.reader.schema(rows.name))
             try:

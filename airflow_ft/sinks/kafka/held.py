@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -23,7 +23,7 @@ from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError, StoreB
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
 from airflow_ft.core.ports import WalReader
 from airflow_ft.sinks.kafka.client import KafkaClients
-from airflow_ft.sinks.kafka.participant import KafkaParticipant
+from airflow_ft.sinks.kafka.participant import PRODUCER, KafkaParticipant
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM, KafkaSink
 from airflow_ft.sinks.kafka.token import Ends, Standing, Token, judge
@@ -60,6 +60,7 @@ class HeldParticipant(KafkaParticipant):
             predecessor = plan.participant(self._plan.name).predecessor
             return {**notes, "deferred": f"number {predecessor} is not delivered yet: sent after the decision"}
         notes = dict(super().prepare(plan, fence))
+        del notes[PRODUCER]  # the commit of what is held needs none
         held: dict[str, Any] = {}
         try:
             self._in_each_slot(plan, lambda slot: self._hold(slot, plan, fence, hold, held))
@@ -143,7 +144,7 @@ class HeldParticipant(KafkaParticipant):
             if judge(token, expected, fence, may_wait=True) is not Standing.READY:
                 return None
             assert token is not None  # judge raises TokenLostError
-            after = self._send(slot, plan, fence, token, transaction)
+            after = self._send(slot, plan, fence, token, reading, transaction)
             transaction.write(after)
             identity = transaction.identity()
             self._require_open(slot, identity, after)
@@ -155,7 +156,8 @@ class HeldParticipant(KafkaParticipant):
                 "timeout_ms": hold.get("transaction.timeout.ms"),
             }
 
-        note = slot.with_producer(fence, work, self._limits(), hold=hold)
+        with closing(self._content.read(plan, slot.index)) as reading:
+            note = slot.with_producer(fence, work, self._limits(), hold=hold)
         if note is not None:
             held[slot.group] = note
 

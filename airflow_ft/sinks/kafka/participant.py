@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, TypeVar
 
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, StateConflictError
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.sinks.kafka.content import PlanContent
+from airflow_ft.sinks.kafka.content import PlanContent, Reading
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.token import (
@@ -35,6 +36,7 @@ from airflow_ft.sinks.kafka.transaction import Transaction, merge_ends
 from airflow_ft.sinks.kafka.validation import check_rows, check_topic, client_limits
 
 T = TypeVar("T")
+PRODUCER = "producer"  # the note that says what the topics demanded of a producer: it may have changed since
 _BALLOT = "tokens"  # the note that says upon which tokens the vote was cast, by group, and in which epoch
 
 
@@ -78,27 +80,35 @@ class KafkaParticipant:
         nothing was delivered before. Returns notes for people, and for `commit` which tokens it found.
         """
         self._check_token_size()
+        slots = self._tokens.slots(plan.pipeline)
+        for slot in slots:
+            slot.connect()
         token_topic = self._clients.settings.token_topic
         topics = describe(self._clients, [token_topic, *self._topics])
         if topics[token_topic] is None:
             create_token_topic(self._clients)
         births: dict[str, list[int]] = {}
-        for slot in self._tokens.slots(plan.pipeline):
+        for slot in slots:
+            slot.connect({})  # not before: some brokers make a topic of whatever a producer asks for
+        for slot in slots:
             token, standing = self._tokens.take_over(slot, plan, fence)
             if standing is Standing.READY:
                 births[slot.group] = list(token.birth)
-        return {**self._check_rows(plan, topics), _BALLOT: {"epoch": fence.epoch, "births": births}}
+        notes = self._check_rows(plan, topics)
+        return {**notes, PRODUCER: self._limits(), _BALLOT: {"epoch": fence.epoch, "births": births}}
 
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
         """Sends the rows and the token in one transaction a slot, unless the token says that this has happened.
 
         Returns when read_committed readers can see the records. Repeated for ever without a second effect.
         """
-        note = vote.notes.get(_BALLOT, {}) if vote is not None else {}
+        notes = vote.notes if vote is not None else {}
+        note = notes.get(_BALLOT, {})
 
         def deliver(slot: Slot) -> Token:
             found = note.get("births", {}).get(slot.group)
             ballot = Ballot((found[0], found[1], found[2]), note["epoch"]) if found else None
+            slot.connect(notes.get(PRODUCER))
             return self._deliver(slot, plan, fence, ballot)
 
         return self._proof(plan, self._in_each_slot(plan, deliver))
@@ -211,16 +221,19 @@ class KafkaParticipant:
             assert token is not None  # judge raises TokenLostError
             if standing is Standing.DONE:
                 return token  # a transaction that was in doubt, or another process under this plan, has committed
-            after = self._send(slot, plan, fence, token, transaction)
+            after = self._send(slot, plan, fence, token, reading, transaction)
             transaction.commit(after)
             return after
 
-        return slot.with_producer(fence, work, limits)
+        with closing(self._content.read(plan, slot.index)) as reading:
+            return slot.with_producer(fence, work, limits)
 
-    def _send(self, slot: Slot, plan: Plan, fence: Fence, before: Token, transaction: Transaction) -> Token:
+    def _send(
+        self, slot: Slot, plan: Plan, fence: Fence, before: Token, reading: Reading, transaction: Transaction
+    ) -> Token:
         """Begins the transaction and sends the slot's rows; returns the token that is to travel with them."""
         transaction.begin()
-        tallies = self._content.send(plan, slot.index, transaction)
+        tallies = self._content.send(plan, slot.index, reading, transaction)
         counts = {name: tally.total for name, tally in tallies.items()}
         delivery = Delivery(plan.number, plan.digest, counts)
         return delivered(before, fence, delivery, self._tokens.count, merge_ends(tallies.values()), now())

@@ -42,6 +42,16 @@ class Slot:
         self._transactions = 0
         self._demands: dict[str, Any] = {}  # of all transactions, on their producers
 
+    def connect(self, limits: Mapping[str, Any] | None = None) -> None:
+        """Begins to connect what `with_producer` will need, and returns at once.
+
+        With `limits`, which may turn out to be others, its producer too. Initialises nothing: nobody is disturbed.
+        """
+        for isolation in (LAST_COMMITTED, STABLE):
+            self._reader(isolation)
+        if limits is not None:
+            self._clients.make_ready(self.group, limits)
+
     def read_token(self, fence: Fence | None = None, patience: float | None = None) -> Token | None:
         """The last committed token; None when there is none. A pending one is waited for.
 

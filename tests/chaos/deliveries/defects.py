@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
 from airflow_ft.core.model import Fence, Plan
 from airflow_ft.sinks.kafka.participant import KafkaParticipant
@@ -16,7 +17,8 @@ def _send_without_asking_the_token() -> None:
         def work(transaction: Transaction) -> Token:
             token = slot.read_token(fence)
             assert token is not None
-            after = sink._send(slot, plan, fence, token, transaction)
+            with closing(sink._content.read(plan, slot.index)) as reading:
+                after = sink._send(slot, plan, fence, token, reading, transaction)
             transaction.commit(after)
             return after
 

@@ -1,4 +1,7 @@
-"""A task that delivers does not import pandas, which would take a quarter of its time (`airflow_ft.sinks.arrow`)."""
+"""What delivers does not import pandas, which would take a quarter of its time (`airflow_ft.sinks.arrow`).
+
+And nothing else of weight where its process is forked from one with `airflow_ft.preload`.
+"""
 
 import json
 import subprocess
@@ -21,10 +24,16 @@ from tools.servers import Database, Kafka
 
 DELIVER = """
 import json, sys
-from benchmarks.delivering import deliver
 order = json.load(sys.stdin)
+if order["preload"]:
+    import airflow_ft.preload
+from benchmarks.delivering import deliver
+before = set(sys.modules)
 counts = deliver(order["plan"], order["connection"])["counts"]
-print(json.dumps([counts, [name for name in ("pandas", "pyspark", "sqlalchemy") if name in sys.modules]]))
+new = set(sys.modules) - before
+heavy = new & {"pandas", "pyspark", "sqlalchemy"}
+packages = ("airflow_ft", "pyarrow", "numpy", "pymysql", "confluent_kafka", "kafka")
+print(json.dumps([counts, sorted(heavy), sorted(name for name in new if name.partition(".")[0] in packages)]))
 """
 ROWS = pa.table(
     {
@@ -46,27 +55,31 @@ TABLE = (
 )
 
 
-def deliver_in_a_process(plan: Plan, connection: ConnectionInfo) -> tuple[dict[str, int], list[str]]:
-    order = json.dumps({"plan": plan.to_json(), "connection": asdict(connection)})
+def deliver_in_a_process(plan: Plan, connection: ConnectionInfo, preload: bool) -> tuple[dict[str, int], list[str]]:
+    """What was counted, and the modules that should not have been imported."""
+    order = json.dumps({"plan": plan.to_json(), "connection": asdict(connection), "preload": preload})
     done = subprocess.run([sys.executable, "-c", DELIVER], input=order, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    counts, imported = json.loads(done.stdout.splitlines()[-1])
-    return counts, imported
+    counts, heavy, imported = json.loads(done.stdout.splitlines()[-1])
+    assert preload or "airflow_ft.wal.reader" in imported  # else this would find nothing
+    return counts, [*heavy, *(imported if preload else ())]
 
 
 @each_way
+@pytest.mark.parametrize("preload", [False, True])
 @pytest.mark.parametrize("strategy", ["local", "xa"])
-def test_into_mysql(any_mysql_database: Database, way: str, strategy: str, tmp_path: Path) -> None:
+def test_into_mysql(any_mysql_database: Database, way: str, strategy: str, preload: bool, tmp_path: Path) -> None:
     world = make_world(any_mysql_database, tmp_path, orders=TABLE).use(strategy)
     world.go_by(way)
-    assert deliver_in_a_process(world.plan(orders=ROWS), world.connection()) == ({"orders": 2}, [])
+    assert deliver_in_a_process(world.plan(orders=ROWS), world.connection(), preload) == ({"orders": 2}, [])
     assert world.count() == 2
 
 
+@pytest.mark.parametrize("preload", [False, True])
 @pytest.mark.parametrize("strategy", ["transaction", "held"])
-def test_into_kafka(kafka: Kafka, topic_factory: TopicFactory, strategy: str, tmp_path: Path) -> None:
+def test_into_kafka(kafka: Kafka, topic_factory: TopicFactory, strategy: str, preload: bool, tmp_path: Path) -> None:
     sinks = {"alerts": KafkaSink(topic=topic_factory(), conn_id="kafka_default", key="id", strategy=strategy)}
     world = World(tmp_path, kafka.bootstrap, sinks)
     rows = ROWS.drop_columns(["bytes"])
     plan = world.plan(1, world.segment(1, {"alerts": rows}))
-    assert deliver_in_a_process(plan, world.connection) == ({"alerts": 2}, [])
+    assert deliver_in_a_process(plan, world.connection, preload) == ({"alerts": 2}, [])
