@@ -19,6 +19,24 @@ def deliver(plan: Mapping[str, Any], connection: Mapping[str, Any], attempt: int
     return {**found, "seconds": time.monotonic() - began}
 
 
+def deliver_from_memory(plan: Mapping[str, Any], connection: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As `deliver` into Kafka, of rows that are read and encoded before the clock starts."""
+    from contextlib import closing
+    from unittest.mock import patch
+
+    from airflow_ft.core.model import Plan
+    from airflow_ft.core.ports import ConnectionInfo
+    from airflow_ft.sinks.kafka.content import PlanContent
+    from airflow_ft.sinks.kafka.participant import open_participant
+    from airflow_ft.wal import open_wal
+
+    stored = Plan.from_json(plan)
+    with closing(open_participant(stored.participants[0], ConnectionInfo(**connection), open_wal())) as participant:
+        encoded = list(participant._content._records(stored, 0))
+    with patch.object(PlanContent, "_records", lambda *_: iter(encoded)):
+        return deliver(plan, connection)
+
+
 def prepare(plan: Mapping[str, Any], connection: Mapping[str, Any], attempt: int = 1) -> dict[str, Any]:
     """The vote alone: {"prepare_seconds", "notes", "peak_mb"}."""
     from contextlib import closing
@@ -68,4 +86,4 @@ def commit(
 
 
 if __name__ == "__main__":
-    serve({"deliver": deliver, "prepare": prepare, "commit": commit})
+    serve({"deliver": deliver, "deliver_from_memory": deliver_from_memory, "prepare": prepare, "commit": commit})

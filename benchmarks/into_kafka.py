@@ -88,13 +88,13 @@ class IntoKafka:
         self.worker.ask("deliver", **kafka_job(self.bench, self._segment, topic))
         self.bench.check_topic(topic, "the source")
 
-    def ours(self, name: str, *, strategy: str = "transaction", slots: int = 1) -> Contender:
+    def ours(self, name: str, *, strategy: str = "transaction", slots: int = 1, command: str = "deliver") -> Contender:
         """Prepare and commit of a checkpoint of a new pipeline, in a process that stays warm."""
 
         def work(topic: str) -> float:
             job = kafka_job(self.bench, self._segment, topic, strategy, slots)
             with self.watching():
-                seconds: float = self.worker.ask("deliver", **job)["seconds"]
+                seconds: float = self.worker.ask(command, **job)["seconds"]
             return seconds
 
         return Contender(name, self._into_topic(name, work))
