@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.lease import Worker, new_epoch
@@ -43,11 +43,14 @@ def small(bench: Bench) -> list[Comparison]:
         Contender("decide to confirmed", pipeline.deliver),
         *(Contender(f"  of it {part}", partial(pipeline.part, part), warm_up=0) for part in PARTS.values()),
         Contender("the servers' commits", pipeline.plain()),
+        Contender("the same steps, bare", pipeline.bare()),
         Contender("the limit", lambda: LIMIT_MS, warm_up=0),
     ]
-    ours, *_, commits, _ = (contender.name for contender in contenders)
+    ours, *_, commits, bare, _ = (contender.name for contender in contenders)
     claims = [
         Claim("one row: the servers' commits, against decide to confirmed", ours, (commits,), 1 / 3),
+        # What is left of the ratio when nothing but the servers' own answers is waited for.
+        Claim("one row: the servers' commits, against the same steps by bare clients", bare, (commits,), None),
         Claim(f"one row: {LIMIT_MS:.0f} ms, against decide to confirmed", ours, ("the limit",), 1.0),
     ]
     title = "One row into MariaDB and Kafka, from before its decision to COMPLETED, warm"
@@ -148,7 +151,12 @@ class SmallPipeline:
         connection = bench.servers.mariadb.connect(DATABASE, autocommit=False)
         bench.stack.enter_context(closing(connection))
         producer = Producer(
-            {"bootstrap.servers": bench.servers.kafka.bootstrap, "transactional.id": "plain", "linger.ms": 0}
+            {
+                "bootstrap.servers": bench.servers.kafka.bootstrap,
+                "transactional.id": "plain",
+                "linger.ms": 0,
+                "log_level": 2,
+            }
         )
         producer.init_transactions(30)
         bench.servers.mariadb.sql("CREATE TABLE plain (id BIGINT, name VARCHAR(40))", DATABASE)
@@ -163,3 +171,55 @@ class SmallPipeline:
             producer.commit_transaction(30)
 
         return lambda: statistics.median(timed(one) * 1000 for _ in range(TIMES))
+
+    def bare(self) -> Any:
+        """The steps of a delivery with nothing around them: no decision log, no checks, no new connections.
+
+        Head, then marker and row, then the marker read again; init, token, record and token, the token read again.
+        """
+        bench, bootstrap, group = self.bench, self.bench.servers.kafka.bootstrap, "bare"
+        connection = bench.servers.mariadb.connect(DATABASE, autocommit=True)
+        bench.stack.enter_context(closing(connection))
+        bench.servers.mariadb.sql("CREATE TABLE bare (id BIGINT, name VARCHAR(40))", DATABASE)
+        bench.servers.mariadb.sql(
+            "CREATE TABLE bare_head (id BIGINT PRIMARY KEY, attempt BIGINT, delivered BIGINT)", DATABASE
+        )
+        bench.servers.mariadb.sql("CREATE TABLE bare_marker (number BIGINT PRIMARY KEY, note TEXT)", DATABASE)
+        bench.servers.mariadb.sql("INSERT INTO bare_head VALUES (1, 0, 0)", DATABASE)
+        for topic in ("bare", "bare-tokens"):
+            bench.servers.kafka.create_topic(topic, 1)
+        common = {"bootstrap.servers": bootstrap, "retry.backoff.ms": 20, "log_level": 2}
+        reader = Consumer({**common, "group.id": group, "isolation.level": "read_committed"})
+        bench.stack.enter_context(closing(reader))
+        numbers, place = count(1), TopicPartition("bare-tokens", 0)
+
+        def into_table(number: int) -> None:
+            with connection.cursor() as cursor:
+                cursor.execute("UPDATE bare_head SET attempt = attempt + 1 WHERE id = 1")
+                cursor.execute("BEGIN")
+                cursor.execute("SELECT delivered FROM bare_head WHERE id = 1 FOR UPDATE")
+                cursor.execute("INSERT INTO bare_marker VALUES (%s, 'a marker')", (number,))
+                cursor.execute("INSERT INTO bare VALUES (%s, 'row')", (number,))
+                cursor.execute("UPDATE bare_head SET delivered = %s WHERE id = 1", (number,))
+                cursor.execute("COMMIT")
+                cursor.execute("SELECT note FROM bare_marker WHERE number = %s", (number,))
+
+        def into_topic(number: int, producer: Producer) -> None:
+            producer.init_transactions(30)
+            reader.committed([place], 30)
+            producer.begin_transaction()
+            producer.produce("bare", b'{"id":1}', b"row 1")
+            producer.flush(30)
+            token = TopicPartition("bare-tokens", 0, number)
+            producer.send_offsets_to_transaction([token], reader.consumer_group_metadata(), 30)
+            producer.commit_transaction(30)
+            while reader.committed([place], 30)[0].offset < number:
+                pass
+
+        def one() -> float:
+            producer = Producer({**common, "transactional.id": group, "linger.ms": 0})
+            producer.list_topics("bare", 30)  # connected before the clock starts
+            number = next(numbers)
+            return timed(lambda: (into_table(number), into_topic(number, producer))) * 1000
+
+        return lambda: statistics.median(one() for _ in range(TIMES))
