@@ -2,7 +2,8 @@
 
 A task of Airflow is a fork of its executor's process: of the scheduler (LocalExecutor) or of Celery's worker. What that
 one has imported, its tasks have; else each of them imports clients and PyArrow anew. The plugin imports this module
-where `[airflow_ft] preload` is set. No client is opened here, and no thread started.
+where `[airflow_ft] preload` is set.
+No client is opened here.
 """
 
 from importlib import import_module

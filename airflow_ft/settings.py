@@ -117,10 +117,9 @@ def keep_session() -> float:
 
 def preload() -> bool:
     """`[airflow_ft] preload`: whether `airflow_ft.preload` is imported with the plugin."""
-    text = _read("preload").lower()
-    if text not in ("", "true", "false", "1", "0"):
-        raise ConfigurationError(f"[{SECTION}] preload is {text!r}.", remedy="give True or False.")
-    return text in ("true", "1")
+    from airflow.sdk.configuration import conf
+
+    return bool(conf.getboolean(SECTION, "preload", fallback=False))
 
 
 def _text(value: object) -> str:

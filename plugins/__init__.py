@@ -5,14 +5,19 @@ Workers load plugins too, so nothing here imports FastAPI before the API server 
 
 from __future__ import annotations
 
+import logging
+from importlib import import_module
 from typing import Any
 
 from airflow.sdk.plugins_manager import AirflowPlugin
 
 from airflow_ft import settings
 
-if settings.preload():
-    import airflow_ft.preload  # noqa: F401
+try:
+    if settings.preload():
+        import_module("airflow_ft.preload")
+except Exception:  # the page does without
+    logging.getLogger(__name__).exception("[%s] preload: tasks import clients and PyArrow themselves", settings.SECTION)
 
 
 class CheckpointsPlugin(AirflowPlugin):

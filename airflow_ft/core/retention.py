@@ -71,7 +71,9 @@ def _prune(
     unsettled = [c.number for c in store.open_checkpoints(pipeline) if not c.is_settled]
     floor = min([old[-1].number, latest.number - 1, *(number - 1 for number in unsettled)])
     fence = Fence(pipeline, store.installation, store.pipeline(pipeline).epoch, 0)
-    if old[0].number // MARKERS_TOGETHER != (old[-1].number + 1) // MARKERS_TOGETHER:
+    # From the first that goes to the first that stays: the next time begins there, whatever numbers lie between.
+    staying = store.prunable(pipeline, 0, len(old) + 1)[len(old) :]
+    if not staying or old[0].number // MARKERS_TOGETHER != staying[0].number // MARKERS_TOGETHER:
         for participant in latest.plan.participants:
             with closing(participants(participant)) as sink:
                 sink.forget(fence, floor)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from airflow_ft.core.errors import FencedError, SinkUnavailableError
 from airflow_ft.core.model import Outcome, Plan
-from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.sinks.kafka import KafkaSink, client
 from airflow_ft.sinks.kafka.client import KafkaClients
 from airflow_ft.sinks.kafka.participant import KafkaParticipant
 from airflow_ft.sinks.kafka.transaction import Transaction
@@ -65,26 +68,67 @@ def test_no_transaction_waits_for_its_producer_to_connect(
     assert read_ids(kafka.bootstrap, topic) == expected_ids(*((number, 100) for number in range(1, 6)))
 
 
-@pytest.mark.parametrize("voted", [{}, {"message.max.bytes": 1_000, "batch.size": 1_000}, None])
+@pytest.mark.parametrize("voted", [{}, {"message.max.bytes": 1_000, "batch.size": 1_000}, {"no": "such"}, "odd", None])
 def test_what_the_topics_demanded_at_the_vote_is_only_a_guess(
-    world: World, kafka: Kafka, topic: str, voted: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
+    world: World, kafka: Kafka, topic: str, voted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It may have changed, and what voted may have been another release."""
     plan = world.checkpoint(1, 100)
     world.prepare(plan)
     notes = dict(world.votes[1].notes)
     demanded = notes.pop("producer")
-    world.votes[1] = replace(world.votes[1], notes={**notes, **({"producer": voted} if voted is not None else {})})
+    world.votes[1] = replace(world.votes[1], notes={**notes, "producer": voted})
+    made_with: dict[int, Any] = {}
     used: list[Any] = []
-    producer = KafkaClients.producer
+    make, producer = KafkaClients._new_producer, KafkaClients.producer
 
-    def note(self: KafkaClients, transactional_id: str, limits: Any, *given: Any) -> Any:
-        used.append(limits)
-        return producer(self, transactional_id, limits, *given)
+    def make_noting(self: KafkaClients, transactional_id: str, limits: Any, *given: Any) -> Any:
+        made = make(self, transactional_id, limits, *given)
+        made_with[id(made)] = limits
+        return made
 
-    monkeypatch.setattr(KafkaClients, "producer", note)
+    def use_noting(self: KafkaClients, *given: Any) -> Any:
+        chosen = producer(self, *given)
+        used.append(made_with[id(chosen)])
+        return chosen
+
+    monkeypatch.setattr(KafkaClients, "_new_producer", make_noting)
+    monkeypatch.setattr(KafkaClients, "producer", use_noting)
     assert world.commit(plan).outcome is Outcome.COMMITTED
     assert used == [demanded, demanded]
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100))
+
+
+def test_no_producer_is_left_behind(world: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = world.checkpoint(1, 100)
+    with staying_open(world, plan) as participant:
+        prepare(world, participant, plan)
+        commit(world, participant, plan)
+    fence = world.fence()
+    world.epoch = 2
+    made: list[weakref.ref[Producer]] = []
+
+    class Noted(Producer):  # type: ignore[misc]
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(client, "Producer", Noted)
+    again, late = world.open(plan), world.open(plan)
+    commit(world, again, plan)  # finds that it is delivered
+    with pytest.raises(FencedError):
+        late.commit(plan, fence, world.votes[1])
+    gc.disable()
+    try:
+        for participant in (again, late):
+            participant.close()
+        for thread in threading.enumerate():
+            if thread.name == "airflow-ft-kafka-call":
+                thread.join(10)
+        assert len(made) == 2 * 2  # of two participants with two slots
+        assert [ref() for ref in made if ref() is not None] == []
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("meanwhile", ["the same number", "the next number", "only a vote"])

@@ -220,10 +220,12 @@ class KafkaClients:
 
         `limits` are defaults that depend on the topics; `strategy` are settings that go before the connection's.
         """
-        made_for, ready = self._ready.pop(transactional_id, (None, None))
-        if ready is not None and made_for is not None and not strategy and limits.items() <= made_for.items():
+        if strategy:
+            return self._new_producer(transactional_id, limits, strategy)
+        made_for, ready = self._ready.pop(transactional_id, ({}, None))
+        if ready is not None and limits.items() <= made_for.items() and ready.exception() is None:
             return ready.result()
-        return self._new_producer(transactional_id, limits, strategy or {})
+        return self._new_producer(transactional_id, limits, {})
 
     def make_ready(self, transactional_id: str, limits: Mapping[str, Any]) -> None:
         """Makes, and connects, the next producer of an id beside what else is done. Only init makes it an owner."""
@@ -233,6 +235,10 @@ class KafkaClients:
             limits,
             beside(lambda: self._new_producer(transactional_id, limits, {}), _THREAD),
         )
+
+    def close(self) -> None:
+        """Lets go of producers that were made for nobody: they would go on connecting."""
+        self._ready.clear()
 
     def _new_producer(self, transactional_id: str, limits: Mapping[str, Any], strategy: Mapping[str, Any]) -> Producer:
         forced = {

@@ -108,7 +108,8 @@ class KafkaParticipant:
         def deliver(slot: Slot) -> Token:
             found = note.get("births", {}).get(slot.group)
             ballot = Ballot((found[0], found[1], found[2]), note["epoch"]) if found else None
-            slot.connect(notes.get(PRODUCER))
+            if isinstance(demanded := notes.get(PRODUCER), Mapping):
+                slot.connect(demanded)
             return self._deliver(slot, plan, fence, ballot)
 
         return self._proof(plan, self._in_each_slot(plan, deliver))
@@ -190,6 +191,7 @@ class KafkaParticipant:
     def close(self) -> None:
         """Closes all clients."""
         self._tokens.close()
+        self._clients.close()
 
     # --- delivery ------------------------------------------------------------------------------------------------
 

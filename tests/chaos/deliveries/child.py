@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_ft.core import retention
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import AirflowFtError, NotDeliveredError, StageError, TransientError
 from airflow_ft.core.lease import Worker, new_epoch
@@ -136,6 +137,7 @@ class Process:
     def run(self) -> list[int]:
         """All steps; returns the numbers that are confirmed. With `all_done` a failed commit stops no other step."""
         slices.MIN_ROWS = 2
+        retention.MARKERS_TOGETHER = 1
         if self._order["defect"]:
             DEFECTS[self._order["defect"]]()
         self._instrument()
