@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def flights(bench: Bench) -> list[Comparison]:
     return [*into_mysql.mysql(real), *into_kafka.kafka(real)]
 
 
-MEASUREMENTS: Mapping[str, Callable[[Bench], list[Comparison]]] = {
+MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "mysql": into_mysql.mysql,
     "kafka": into_kafka.kafka,
     "staging": staging_cost.staging,

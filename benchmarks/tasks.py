@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from functools import cached_property
 from typing import Any
 
@@ -76,9 +78,8 @@ for name in ("empty", "connecting"):
 """
 
 
-def tasks(bench: Bench) -> list[Comparison]:
+def tasks(bench: Bench) -> Iterator[Comparison]:
     """All tasks of a group but the one that runs Spark, with the time that Airflow takes between them."""
-    found = []
     for preload in (False, True):
         world, how = _World(bench, preload=preload), ", with `preload`" if preload else ""
         claims = [
@@ -88,26 +89,24 @@ def tasks(bench: Bench) -> list[Comparison]:
         ]
         title = f"the tasks of a group but `stage`, of a run of one row{how}"
         contenders = [world.contender(name) for name in DAG_IDS]
-        found.append(Comparison(f"tasks{'/preload' if preload else ''}", title, contenders, claims))
-    return found
+        with closing(world):  # when it was measured: nothing else is to run beside an Airflow
+            bench.stack.callback(world.close)
+            yield Comparison(f"tasks{'/preload' if preload else ''}", title, contenders, claims)
 
 
 class _World:
     """Airflow with three DAGs of the same shape."""
 
-    _running: Airflow | None = None  # of all worlds: one at a time
-
     def __init__(self, bench: Bench, *, preload: bool) -> None:
         self._bench, self._preload = bench, preload
+        self._stack = ExitStack()
         self._files = itertools.count()
 
     @cached_property
     def _airflow(self) -> Airflow:
         bench, server = self._bench, self._bench.servers.mariadb
         say("starting Airflow")
-        if _World._running is not None:
-            _World._running.stop()
-        else:
+        if not self._preload:  # the first one
             server.sql("CREATE TABLE notes (id BIGINT, note VARCHAR(60))", DATABASE)
             bench.servers.kafka.create_topic("copies")
         home = bench.folder / f"airflow-tasks{'-preload' if self._preload else ''}"
@@ -117,14 +116,18 @@ class _World:
         bus = {"conn_type": "kafka", "extra": {"bootstrap.servers": bench.servers.kafka.bootstrap}}
         spark = json.dumps({"spark.master": "local[1]", "spark.driver.memory": "512m"})
         settings = {"airflow_ft__spark_conf": spark, "airflow_ft__preload": str(self._preload)}
-        _World._running = airflow = Airflow(home, {"shop": shop, "bus": bus}, settings)
+        airflow = Airflow(home, {"shop": shop, "bus": bus}, settings)
         airflow.dags.mkdir()
         (airflow.dags / "dags.py").write_text(DAGS)
-        bench.stack.callback(airflow.stop)
+        self._stack.callback(airflow.stop)
         airflow.start()
         for name in DAG_IDS:
             airflow.wait_until_ready(name)
         return airflow
+
+    def close(self) -> None:
+        """Stops the Airflow."""
+        self._stack.close()
 
     def contender(self, name: str) -> Contender:
         """A run of that DAG."""
