@@ -17,7 +17,8 @@ from airflow_ft.sinks.kafka.batches import BatchSender
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.records import RecordColumns
 from airflow_ft.sinks.kafka.slot import Slot
-from airflow_ft.sinks.kafka.transaction import ProducerLostError, Tally, Transaction
+from airflow_ft.sinks.kafka.topics import await_readable
+from airflow_ft.sinks.kafka.transaction import ProducerLostError, Tally, Transaction, merge_ends
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import read
 from tools.servers import Kafka
@@ -59,6 +60,7 @@ class _Opened:
     def finish(self) -> None:
         self.transaction.flush([self.tally])
         self.transaction._until_done("committing", self.transaction._producer.commit_transaction)
+        await_readable(self._clients, merge_ends([self.tally]), [self.topic])
 
     @property
     def producer(self) -> Producer:

@@ -100,12 +100,13 @@ def test_what_the_topics_demanded_at_the_vote_is_only_a_guess(
 
 
 def test_no_producer_is_left_behind(world: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = world.checkpoint(1, 100)
+    plan, second = world.checkpoint(1, 100), world.checkpoint(2, 100)
     with staying_open(world, plan) as participant:
         prepare(world, participant, plan)
         commit(world, participant, plan)
-    fence = world.fence()
-    world.epoch = 2
+        fence = world.fence()
+        world.epoch = 2
+        prepare(world, participant, second)
     made: list[weakref.ref[Producer]] = []
 
     class Noted(Producer):  # type: ignore[misc]
@@ -114,10 +115,10 @@ def test_no_producer_is_left_behind(world: World, kafka: Kafka, monkeypatch: pyt
             made.append(weakref.ref(self))
 
     monkeypatch.setattr(client, "Producer", Noted)
-    again, late = world.open(plan), world.open(plan)
-    commit(world, again, plan)  # finds that it is delivered
+    again, late = world.open(plan), world.open(second)
+    assert commit(world, again, plan).outcome is Outcome.COMMITTED  # finds that it is delivered
     with pytest.raises(FencedError):
-        late.commit(plan, fence, world.votes[1])
+        late.commit(second, fence, world.votes[2])
     gc.disable()
     try:
         for participant in (again, late):
