@@ -9,6 +9,8 @@ from confluent_kafka import Consumer, TopicPartition
 from benchmarks.data import Content, record_checksum
 from benchmarks.measuring import MeasurementError
 
+_PATIENCE = 60.0  # seconds without a record or an end
+
 
 def topic_content(bootstrap: str, topic: str) -> Content:
     """Counts and sums up all records, from the first to the end."""
@@ -26,11 +28,14 @@ def topic_content(bootstrap: str, topic: str) -> Content:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         rows = checksum = 0
         ended: set[int | None] = set()
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + _PATIENCE
         while len(ended) < len(partitions):
             if time.monotonic() > deadline:
-                raise MeasurementError(f"the end of topic {topic} was not reached: {rows:,} records in five minutes")
-            for message in consumer.consume(10_000, 0.1):  # it waits so long when fewer are left
+                raise MeasurementError(f"the end of topic {topic} is not reached: nothing comes after {rows:,} records")
+            messages = consumer.consume(10_000, 0.1)  # it waits so long when fewer are left
+            if messages:
+                deadline = time.monotonic() + _PATIENCE
+            for message in messages:
                 if message.error() is not None:  # the end of a partition
                     ended.add(message.partition())
                 else:

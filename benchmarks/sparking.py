@@ -87,29 +87,45 @@ def stage(source: str, root: str, pipeline: str, number: int) -> Mapping[str, An
 
 
 def stream(
-    bootstrap: str, source: str, batch: int, topic: str, folder: str, jdbc: Mapping[str, str] | None = None
+    source: Mapping[str, Any],
+    folder: str,
+    bootstrap: str = "",
+    topic: str = "",
+    jdbc: Mapping[str, str] | None = None,
+    parquet: str = "",
 ) -> Mapping[str, Any]:
-    """What is in a topic goes into another one, and into a table if `jdbc` says so: micro-batches, at least once."""
+    """What is in a source goes in micro-batches, at least once, into each target that is named.
+
+    source: path, files (of a micro-batch) and schema of Parquet; or topic and batch (records), whose values hold the
+    columns of the table.
+    """
     from benchmarks.job import columns
 
     spark, began = session(), time.monotonic()
     kafka = {"kafka.bootstrap.servers": bootstrap, "kafka.acks": "all"}
-    records = (
-        spark.readStream.format("kafka")
-        .options(**kafka, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=batch)
-        .load()
-        .select("key", "value")
-    )
+    if "topic" in source:
+        options = {"subscribe": source["topic"], "startingOffsets": "earliest", "maxOffsetsPerTrigger": source["batch"]}
+        rows = spark.readStream.format("kafka").options(**kafka, **options).load().select("key", "value")
+    else:
+        reader = spark.readStream.schema(source["schema"]).option("maxFilesPerTrigger", source["files"])
+        rows = reader.parquet(source["path"])
 
     def write(frame: Any, _: int) -> None:
-        if jdbc is not None:
+        if topic:
             frame.persist()  # else the source would be read twice
-            columns(frame).write.format("jdbc").mode("append").options(**jdbc).save()
-        frame.write.format("kafka").options(**kafka, topic=topic).save()
-        frame.unpersist()
+        table = columns(frame) if "topic" in source else frame
+        table.write.format("jdbc").mode("append").options(**jdbc).save()
+        if topic:
+            frame.write.format("kafka").options(**kafka, topic=topic).save()
+            frame.unpersist()
 
-    writer = records.writeStream.option("checkpointLocation", folder).trigger(availableNow=True)
-    writer = writer.format("kafka").options(**kafka, topic=topic) if jdbc is None else writer.foreachBatch(write)
+    writer = rows.writeStream.option("checkpointLocation", folder).trigger(availableNow=True)
+    if jdbc is not None:
+        writer = writer.foreachBatch(write)
+    elif parquet:
+        writer = writer.format("parquet").option("path", parquet)
+    else:
+        writer = writer.format("kafka").options(**kafka, topic=topic)
     writer.start().awaitTermination()
     return {"seconds": time.monotonic() - began}
 

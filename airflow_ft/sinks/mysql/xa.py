@@ -109,7 +109,7 @@ class XaParticipant(BranchedParticipant):
         pairs = list(zip(xids, slices, strict=True))
         side_by_side([self._branch(plan, fence, xid, part, targets, way) for xid, part in pairs])
         with closing(self._open()) as session:
-            lacking = set(xids) - recover(session).xids
+            lacking = set(xids) - self._listed(session, ledger, fence).xids
             still_named(ledger.head(session), fence, self._nonce)  # a newer attempt may have rolled them back
         if lacking:
             raise SinkUnavailableError(
