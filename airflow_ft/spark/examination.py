@@ -31,8 +31,7 @@ def examine_spark(master: str, jars: Sequence[str], class_archives: str = "") ->
         exam.ok("jars", f"{len(files)} jar files")
     if home is not None and class_archives:
         archive = class_archive.find(class_archives, home)
-        none = "none for this Java and this Spark: with one, made by `airflow ft class-archive`, drivers start faster"
-        exam.ok("class archive", str(archive or none))
+        exam.ok("class archive", str(archive or class_archive.NONE))
     return exam.checks
 
 

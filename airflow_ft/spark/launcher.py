@@ -13,11 +13,12 @@ from typing import Any
 from airflow_ft.core import errors
 from airflow_ft.core.errors import AirflowFtError, FencedError, StageError, StoreUnavailableError
 from airflow_ft.core.ports import Store
+from airflow_ft.spark import class_archive
 from airflow_ft.spark.private import private_folder
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import Loan, borrow
-from airflow_ft.spark.submit import MAIN, RESULT, driver_environment, environment, prepare, write_main
+from airflow_ft.spark.submit import MAIN, RESULT, driver_environment, environment, prepare, spark_home, write_main
 from airflow_ft.spark.symptoms import Symptoms
 
 __all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
@@ -42,6 +43,8 @@ def run_stage(
     """
     hide = _redactor(request.secrets())
     with private_folder() as folder, _jvm(request) as loan:
+        if request.class_archives and class_archive.find(request.class_archives, spark_home()) is None:
+            log(f"class archive: {class_archive.NONE}")
         driver = _start(folder, request, loan)
         try:
             on_start(driver)

@@ -66,6 +66,19 @@ def test_what_the_user_says_goes_behind_it(world: StageWorld, tmp_path: Path, mo
     assert options[-2:] == [f"-XX:SharedArchiveFile={file}", "-XX:SharedArchiveFile=/mine.jsa"]
 
 
+@pytest.mark.usefixtures("java")
+def test_a_driver_that_starts_without_one_says_what_it_would_bring(world: StageWorld, tmp_path: Path) -> None:
+    def told() -> list[str]:
+        world.lines.clear()
+        with pytest.raises(StageError):  # its Java starts nothing
+            world.stage(world.request("stage_jobs:Static", class_archives=str(tmp_path / "archives")))
+        return [line for line in world.lines if "class archive" in line]
+
+    assert told() == [f"class archive: {class_archive.NONE}"]
+    an_archive(tmp_path / "archives")
+    assert told() == []
+
+
 def test_the_doctor_tells_of_it(tmp_path: Path) -> None:
     def told() -> str:
         return next(check.text for check in examine_spark("", [], str(tmp_path)) if check.name == "class archive")
