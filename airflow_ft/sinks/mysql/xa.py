@@ -299,7 +299,8 @@ class XaParticipant(BranchedParticipant):
     def _listed(self, session: Session, ledger: Ledger, fence: Fence) -> Listed:
         """XA RECOVER. On MariaDB it is noted of each branch when its connection was first seen to have left.
 
-        So that of many branches in doubt only the first waits for it (`fencing.await_end`).
+        So that of many branches in doubt only the first waits for it (`fencing.await_end`), and the commit by a process
+        that has prepared them (`overlap`) hardly does.
         """
         listed = recover(session)
         if session.is_mariadb:
