@@ -59,6 +59,20 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
 LONG = frozenset({"branches", "cpu", "flights", "flink", "in-doubt", "job-mysql", "job-kafka", "job-both", "tasks"})
 
 
+def _count(text: str) -> int:
+    """A number of rows or rounds."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def _file(text: str) -> Path:
+    """A file that can be written when the measurements are done."""
+    if not Path(text).absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder for {text}")
+    return Path(text)
+
+
 def main() -> int:
     """Measures, prints and writes; 1 when something that is wanted was not reached."""
     environment = os.environ.get
@@ -66,13 +80,12 @@ def main() -> int:
     quick = bool(environment("QUICK"))
     parser.add_argument("--only", default=environment("ONLY") or "", help=f"some of: {' '.join(MEASUREMENTS)} (ONLY=)")
     parser.add_argument("--quick", action="store_true", default=quick, help="fewer rows, no long ones (QUICK=1)")
-    parser.add_argument("--report", default=environment("REPORT") or "", help="write JSON here (REPORT=)")
+    report, picture = environment("REPORT") or None, environment("PICTURE") or str(PICTURE)
+    parser.add_argument("--report", type=_file, default=report, help="write JSON here (REPORT=)")
+    parser.add_argument("--picture", type=_file, default=picture, help="write an SVG here (PICTURE=)")
+    parser.add_argument("--rows", type=_count, default=environment("ROWS") or None, help="of a run (ROWS=)")
     parser.add_argument(
-        "--picture", default=environment("PICTURE") or str(PICTURE), help="write an SVG here (PICTURE=)"
-    )
-    parser.add_argument("--rows", type=int, default=int(environment("ROWS") or 0), help="of a run (ROWS=)")
-    parser.add_argument(
-        "--rounds", type=int, default=int(environment("ROUNDS") or 3), help="at least 3 count (ROUNDS=)"
+        "--rounds", type=_count, default=environment("ROUNDS") or "3", help="at least 3 count (ROUNDS=)"
     )
     options = parser.parse_args()
     names = options.only.split() or [name for name in MEASUREMENTS if not (options.quick and name in LONG)]
@@ -91,9 +104,9 @@ def main() -> int:
         if options.report:
             report = {"machine": about, "servers": bench.servers.versions, "rows": rows, "rounds": options.rounds}
             report |= {"results": [c.to_json() for c in done], "failed": failed}
-            Path(options.report).write_text(json.dumps(report, indent=1) + "\n")
+            options.report.write_text(json.dumps(report, indent=1) + "\n")
         caption = f"{rows:,} rows, {options.rounds} rounds; commit {about['commit']}, {about['time']}"
-        Path(options.picture).write_text(svg(done, caption))
+        options.picture.write_text(svg(done, caption))
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="airflow-ft-bench-")))
