@@ -9,7 +9,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
 
@@ -89,9 +89,9 @@ def tasks(bench: Bench) -> Iterator[Comparison]:
         ]
         title = f"the tasks of a group but `stage`, of a run of one row{how}"
         contenders = [world.contender(name) for name in DAG_IDS]
-        with closing(world):  # when it was measured: nothing else is to run beside an Airflow
-            bench.stack.callback(world.close)
-            yield Comparison(f"tasks{'/preload' if preload else ''}", title, contenders, claims)
+        bench.stack.callback(world.close)
+        yield Comparison(f"tasks{'/preload' if preload else ''}", title, contenders, claims)
+        world.close()  # it was measured: nothing else is to run beside an Airflow
 
 
 class _World:

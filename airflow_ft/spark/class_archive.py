@@ -9,6 +9,7 @@ and goes on without if not.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shlex
 import shutil
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 NONE = "none for this Java and this Spark: with one, made by `airflow ft class-archive`, drivers start faster"
 _DUMP = "-XX:ArchiveClassesAtExit"
+_USE = "-XX:SharedArchiveFile"
+
+log = logging.getLogger(__name__)
 
 
 def java() -> Path | None:
@@ -47,7 +51,13 @@ def find(folder: str, spark: Path) -> Path | None:
 def options(folder: str, spark: Path, conf: Mapping[str, str]) -> str:
     """The options of the driver's JVM that use the archive; "" where there is none, or one is being made."""
     found = find(folder, spark)
-    return f"-XX:SharedArchiveFile={found}" if found and _DUMP not in conf.get(JAVA_OPTIONS, "") else ""
+    return f"{_USE}={found}" if found and _DUMP not in conf.get(JAVA_OPTIONS, "") else ""
+
+
+def mention(folder: str, java_options: str) -> None:
+    """A JVM starts with these options: tells what an archive would bring, when they name none. No `folder`: nothing."""
+    if folder and _USE not in java_options:
+        log.info("class archive: %s", NONE)
 
 
 def make(folder: str, spark: Path, conf: Mapping[str, str], jars: Sequence[str], log: Callable[[str], None]) -> Path:

@@ -18,7 +18,7 @@ from airflow_ft.spark.private import private_folder
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import Loan, borrow
-from airflow_ft.spark.submit import MAIN, RESULT, driver_environment, environment, prepare, spark_home, write_main
+from airflow_ft.spark.submit import MAIN, RESULT, driver_environment, environment, prepare, write_main
 from airflow_ft.spark.symptoms import Symptoms
 
 __all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
@@ -43,8 +43,6 @@ def run_stage(
     """
     hide = _redactor(request.secrets())
     with private_folder() as folder, _jvm(request) as loan:
-        if request.class_archives and class_archive.find(request.class_archives, spark_home()) is None:
-            log(f"class archive: {class_archive.NONE}")
         driver = _start(folder, request, loan)
         try:
             on_start(driver)
@@ -86,7 +84,9 @@ def _jvm(request: StageRequest) -> Iterator[Loan | None]:
 
 def _start(folder: Path, request: StageRequest, loan: Loan | None) -> Driver:
     if loan is None:
-        return Driver(prepare(folder, request), environment(request))
+        variables = environment(request)
+        class_archive.mention(request.class_archives, variables["SPARK_SUBMIT_OPTS"])
+        return Driver(prepare(folder, request), variables)
     write_main(folder, request, loan.fileno())
     command = [sys.executable, str(folder / MAIN)]
     return Driver(command, driver_environment(request), pass_fds=[loan.fileno()], share=loan.share)

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_ft.core.errors import StageError
-from airflow_ft.spark import private
+from airflow_ft.spark import class_archive, private
 from airflow_ft.spark.keeper import END, FREE, JVM, KEPT, SOCKET, SPEC, USE
 from airflow_ft.spark.request import StageRequest, listed
 from airflow_ft.spark.submit import environment, properties, settings, spark_home, submit
@@ -109,6 +109,7 @@ def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> Loa
         with socket.socket(socket.AF_UNIX) as probe:  # refuses a path that is too long
             probe.bind(str(folder / SOCKET))
         (folder / SOCKET).unlink()
+        class_archive.mention(request.class_archives, variables["SPARK_SUBMIT_OPTS"])
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "airflow_ft.spark.keeper", str(folder), str(theirs.fileno()), str(lock)],
             env=dict(variables),

@@ -1,5 +1,6 @@
 """The archive of classes: which one a driver gets, and one that is really made and used."""
 
+import logging
 import os
 import threading
 import time
@@ -67,14 +68,28 @@ def test_what_the_user_says_goes_behind_it(world: StageWorld, tmp_path: Path, mo
 
 
 @pytest.mark.usefixtures("java")
-def test_a_driver_that_starts_without_one_says_what_it_would_bring(world: StageWorld, tmp_path: Path) -> None:
-    def told() -> list[str]:
-        world.lines.clear()
-        with pytest.raises(StageError):  # its Java starts nothing
-            world.stage(world.request("stage_jobs:Static", class_archives=str(tmp_path / "archives")))
-        return [line for line in world.lines if "class archive" in line]
+@pytest.mark.parametrize("keep_session", [0.0, 60.0])
+def test_a_driver_that_starts_without_one_says_what_it_would_bring(
+    world: StageWorld,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    keep_session: float,
+) -> None:
+    folder = str(tmp_path / "archives")
 
+    def told() -> list[str]:
+        caplog.clear()
+        with pytest.raises(StageError):  # its Java starts nothing
+            world.stage(world.request("stage_jobs:Static", class_archives=folder, keep_session=keep_session))
+        return [message for message in caplog.messages if "class archive" in message]
+
+    caplog.set_level(logging.INFO, "airflow_ft")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", QUICK)  # without the tests' own archive
     assert told() == [f"class archive: {class_archive.NONE}"]
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:SharedArchiveFile=/mine.jsa")
+    assert told() == []
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", QUICK)
     an_archive(tmp_path / "archives")
     assert told() == []
 
