@@ -36,8 +36,8 @@ lint: venv ## check style, format and the direction of imports
 	@$(bin)/lint-imports --config pyproject.toml
 
 .PHONY: types
-types: venv ## check the types of the package
-	@$(bin)/mypy airflow_ft
+types: venv ## check the types of the package, the plugin, the tools and the benchmarks
+	@$(bin)/mypy airflow_ft plugins tools benchmarks
 
 .PHONY: demo
 demo: ## deliver real data while processes are killed; KEEP=1 keeps the servers, REPORT=file writes a report

@@ -111,6 +111,7 @@ def stream(
         rows = reader.parquet(source["path"])
 
     def write(frame: Any, _: int) -> None:
+        assert jdbc is not None
         if topic:
             frame.persist()  # else the source would be read twice
         table = columns(frame) if "topic" in source else frame

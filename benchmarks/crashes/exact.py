@@ -16,7 +16,7 @@ from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import ParticipantPlan, Pipeline, RunKey
 from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, Participant
+from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec
 from airflow_ft.core.steps import Context, commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.kafka import KafkaSink
@@ -39,15 +39,18 @@ def main(job: dict[str, Any]) -> None:
         ),
         "kafka": ConnectionInfo("kafka", "kafka", extra={"bootstrap.servers": job["bootstrap"]}),
     }
-    sinks = {
+    sinks: dict[str, SinkSpec] = {
         "table": MySqlSink(table=job["table"], conn_id="mysql"),
         "topic": KafkaSink(topic=job["topic"], conn_id="kafka"),
     }
     source = KafkaSource(topics=[job["source"]], conn_id="kafka", max_offsets_per_trigger=job["batch"])
     delivery, config = plan_delivery(sinks), CheckpointConfig(max_delivery_rows=0)
 
+    def connection(conn_id: str) -> ConnectionInfo:
+        return connections[conn_id]
+
     def participant(plan: ParticipantPlan) -> Participant:
-        return open_participant(plan, connections.__getitem__, open_wal())
+        return open_participant(plan, connection, open_wal())
 
     def request(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
         return StageRequest(
