@@ -17,7 +17,7 @@ from typing import Any
 from pyarrow.dataset import dataset
 
 from airflow_ft.sources import FileSource, KafkaSource
-from airflow_ft.spark import class_archive
+from airflow_ft.spark import warm_up
 from airflow_ft.spark.session import kept
 from airflow_ft.spark.submit import spark_home
 from benchmarks.bench import Bench, check
@@ -115,7 +115,7 @@ class Jobs:
     def _archives(self) -> str:
         """What `airflow ft class-archive` makes; Spark's own writers could have one made by hand."""
         folder = self.bench.folder / "class-archives"
-        class_archive.make(str(folder), spark_home(), SPARK_CONF, spark_jars(), lambda _: None)
+        warm_up.make(str(folder), spark_home(), SPARK_CONF, spark_jars(), lambda _: None)
         return str(folder)
 
     @cached_property

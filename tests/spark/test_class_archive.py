@@ -11,7 +11,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.sources import FileSource
-from airflow_ft.spark import class_archive
+from airflow_ft.spark import class_archive, warm_up
 from airflow_ft.spark.examination import examine_spark
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.submit import environment, spark_home
@@ -38,7 +38,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def an_archive(folder: Path) -> Path:
     """Something that stands where an archive for this Java and this Spark is looked for."""
-    file = class_archive._file(str(folder), spark_home())
+    file = class_archive.path_of(str(folder), spark_home())
     assert file is not None
     folder.mkdir(exist_ok=True)
     file.write_bytes(b"")
@@ -104,7 +104,7 @@ def test_the_doctor_tells_of_it(tmp_path: Path) -> None:
 
 def test_where_none_can_be_made_the_reason_is_told(java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(folder: str) -> None:
-        class_archive.make(folder, spark_home(), {}, [], lambda _: None)
+        warm_up.make(folder, spark_home(), {}, [], lambda _: None)
 
     with pytest.raises(ConfigurationError, match="the JVM takes no such path"):
         make(f"{tmp_path}/my archives")
@@ -126,7 +126,7 @@ def test_a_driver_maps_the_archive_that_was_made(
 ) -> None:
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", QUICK)  # the tests' own archive would go before it
     lines: list[str] = []
-    file = class_archive.make(str(tmp_path / "archives"), spark_home(), {}, [], lines.append)
+    file = warm_up.make(str(tmp_path / "archives"), spark_home(), {}, [], lines.append)
     assert file.stat().st_size > 20 << 20, lines
     assert list(file.parent.iterdir()) == [file]
     mapped: list[int] = []
