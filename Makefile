@@ -21,13 +21,22 @@ install: ## install what is lacking: virtual environment, Kafka, MariaDB, MySQL,
 venv: ## install the virtual environment alone
 	@tools/bootstrap.sh venv
 
-# Three files at a time, each with servers of its own: many tests wait for servers, so that two cores have work for three.
-# In the order of the folders, so that the long ones come first.
+# Three workers, each with servers of its own: many tests wait for servers, so that two cores have work for three.
+# What runs and in which order says tests/tiers.py.
 WORKERS ?= 3
+pytest := $(bin)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test
-test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, THOROUGH=1: every place to die
-	@THOROUGH="$(THOROUGH)" $(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, ROTATION=0..2: which third
+	@ROTATION="$(ROTATION)" $(pytest) $(ARGS)
+
+.PHONY: test-all
+test-all: install ## run all tests, as before a release: whole matrices, every place to die
+	@THOROUGH=1 $(pytest) --all --timeout 1800 $(ARGS)
+
+.PHONY: durations
+durations: install ## run the tests and note what each file takes, which decides on their order
+	@$(pytest) --record $(ARGS)
 
 .PHONY: lint
 lint: venv ## check style, format and the direction of imports

@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from tests.class_archives import java_options
+from tests.tiers import Tiers, add_options
 from tools.servers import Database, Kafka, MariaDb, MySql, Postgres, Server
 from tools.servers.base import local_folder
 
@@ -31,6 +32,10 @@ _SERVER_FIXTURES = frozenset({"mariadb", "mysql", "postgres", "kafka", "any_mysq
 _run = local_folder() / "run" / f"tests-{os.getpid()}"
 
 S = TypeVar("S", bound=Server)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["AIRFLOW_HOME"] = str(home)
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
     config.pluginmanager.register(FailuresAtOnce(config))
+    config.pluginmanager.register(Tiers(config))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

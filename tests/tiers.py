@@ -1,0 +1,147 @@
+"""Which tests run, and in which order: tiers, matrices that rotate, groups that stay together, the long ones first.
+
+| tier | runs |
+| --- | --- |
+| `make test`, before a change goes in | all but what is marked `release`; a third of each matrix marked `rotating` |
+| `make test-all`, before a release | everything |
+
+The third follows from the number of commits, so three commits in a row try all of it; ROTATION=0, 1 or 2 chooses one.
+A matrix is a test function. Its cases are counted in the order of collection, so that neighbours (the same place to
+die, on the other server) fall into different thirds. Whoever names single tests gets them, whatever their tier.
+
+Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
+tests, unless they share something dear (a fixture of the module, Spark's session). What a file takes is in
+`durations.json`, which `make durations` measures anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+THIRDS = 3
+DIVIDED = 10.0
+"""Seconds that a file may take as a whole; one that takes longer is divided."""
+RECORDED = Path(__file__).with_name("durations.json")
+UNKNOWN = 1.0
+"""Seconds of a test that was not measured yet."""
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """`--all`, and where durations are written to."""
+    group = parser.getgroup("airflow-ft")
+    group.addoption("--all", action="store_true", help="also what is marked `release`, and whole matrices")
+    group.addoption("--record", action="store_true", help=f"write what files take into {RECORDED.name}")
+
+
+class Tiers:
+    """The plugin; see the module."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.whole = bool(config.getoption("--all"))
+        self.turn = turn()
+        self._records = bool(config.getoption("--record")) and not hasattr(config, "workerinput")
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_report_header(self) -> str:
+        if self.whole:
+            return "tier: all tests"
+        return f"tier: without `release`, third {self.turn + 1} of {THIRDS} of rotating matrices (ROTATION={self.turn})"
+
+    @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        if not self.whole and not _named(config):
+            left_out = set(out_of_turn(items, self.turn))
+            left_out.update(item for item in items if item.get_closest_marker("release"))
+            if left_out:
+                config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+                items[:] = [item for item in items if item not in left_out]
+        if hasattr(config, "workerinput"):
+            order(items, recorded())
+
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if self._records and exitstatus == 0:
+            lasting = {file: round(seconds) for file, seconds in self._seconds.items() if seconds >= 1}
+            RECORDED.write_text(json.dumps(lasting, indent=0, sort_keys=True) + "\n")
+
+
+def turn() -> int:
+    """Which third it is: ROTATION, else the number of commits; 0 where neither is known."""
+    if given := os.environ.get("ROTATION"):
+        return int(given) % THIRDS
+    counting = ["git", "rev-list", "--count", "HEAD"]
+    counted = subprocess.run(counting, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return int(counted.stdout) % THIRDS if counted.returncode == 0 else 0
+
+
+def out_of_turn(items: Sequence[pytest.Item], turn: int) -> list[pytest.Item]:
+    """The cases of rotating matrices that are not of this third; a test without parameters always runs."""
+    seen: Counter[str] = Counter()
+    left_out = []
+    for item in items:
+        if item.get_closest_marker("rotating") and hasattr(item, "callspec"):
+            function = item.nodeid.partition("[")[0]
+            if seen[function] % THIRDS != turn:
+                left_out.append(item)
+            seen[function] += 1
+    return left_out
+
+
+def _named(config: pytest.Config) -> bool:
+    """Whether somebody asks for single tests: then they run, whatever their tier."""
+    return any("::" in argument for argument in config.args) or bool(config.getoption("-k"))
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+def recorded() -> dict[str, float]:
+    """Seconds by file, as they were measured."""
+    return dict(json.loads(RECORDED.read_text())) if RECORDED.exists() else {}
+
+
+def order(items: list[pytest.Item], seconds: dict[str, float]) -> None:
+    """Groups the tests for xdist's `loadgroup` and puts the longest groups first; the order in a group stays."""
+    together = {_file(item) for item in items if _shares(item)}
+    tests = Counter(_file(item) for item in items)
+    cost: Counter[str] = Counter()
+    group_of: dict[pytest.Item, str] = {}
+    for item in items:
+        file = _file(item)
+        whole = seconds.get(file, tests[file] * UNKNOWN)
+        if "spark" in getattr(item, "fixturenames", ()):
+            group = "Spark's session"
+        elif file in together or whole <= DIVIDED:
+            group = file
+        else:
+            group = item.nodeid
+        cost[group] += whole / tests[file]
+        group_of[item] = group
+        if group != item.nodeid:
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: -cost[group_of[item]])  # stable
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Whether it uses a fixture of its own module that lives longer than a test."""
+    names: Iterable[str] = getattr(item, "fixturenames", ())
+    manager = item.session._fixturemanager
+    for name in names:
+        for found in manager.getfixturedefs(name, item) or ():
+            if found.scope == "module":
+                return True
+    return False
