@@ -34,6 +34,10 @@ test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: on
 test-all: install ## run all tests, as before a release: whole matrices, every place to die
 	@THOROUGH=1 $(pytest) --all --timeout 1800 $(ARGS)
 
+.PHONY: seeded
+seeded: venv ## switch off one rule of the protocol after the other, and tell which tests detect it; ARGS="name of a defect"
+	@$(bin)/python -m tests.seeded $(ARGS)
+
 .PHONY: durations
 durations: install ## run the tests and note what each file takes, which decides on their order
 	@$(pytest) --record $(ARGS)

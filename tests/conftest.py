@@ -102,6 +102,18 @@ def _end(text: str, lines: int = 60) -> str:
     return text if len(kept) <= lines else "\n".join([f"[{len(kept) - lines} lines left out]", *kept[-lines:]])
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _seeded_defect() -> Iterator[None]:
+    """A rule of the product is switched off when `make seeded` asks for it: which tests notice?"""
+    if "AIRFLOW_FT_SEEDED_DEFECT" in os.environ:
+        from tests.seeded import seeded
+
+        with seeded():
+            yield
+    else:
+        yield
+
+
 @pytest.fixture(scope="session")
 def servers_folder() -> Path:
     """The folder that all servers of this run have their data in; removed at the end."""

@@ -6,8 +6,9 @@
 | `make test-all`, before a release | everything |
 
 The third follows from the number of commits, so three commits in a row try all of it; ROTATION=0, 1 or 2 chooses one.
-A matrix is a test function. Its cases are counted in the order of collection, so that neighbours (the same place to
-die, on the other server) fall into different thirds. Whoever names single tests gets them, whatever their tier.
+A matrix is a test function, or a file that is marked as a whole. Its cases are counted in the order of collection, so
+that neighbours (the same place to die, on the other server) fall into different thirds. Whoever names single tests gets
+them, whatever their tier.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
 tests, unless they share something dear (a fixture of the module, Spark's session). What a file takes is in
@@ -65,7 +66,6 @@ class Tiers:
         if hasattr(config, "workerinput"):
             order(items, recorded())
 
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration
 
@@ -85,15 +85,16 @@ def turn() -> int:
 
 
 def out_of_turn(items: Sequence[pytest.Item], turn: int) -> list[pytest.Item]:
-    """The cases of rotating matrices that are not of this third; a test without parameters always runs."""
+    """The cases of rotating matrices that are not of this third."""
     seen: Counter[str] = Counter()
     left_out = []
     for item in items:
-        if item.get_closest_marker("rotating") and hasattr(item, "callspec"):
-            function = item.nodeid.partition("[")[0]
-            if seen[function] % THIRDS != turn:
+        if item.get_closest_marker("rotating"):
+            of_its_own = any(mark.name == "rotating" for mark in item.own_markers)
+            matrix = item.nodeid.partition("[")[0] if of_its_own else _file(item)
+            if seen[matrix] % THIRDS != turn:
                 left_out.append(item)
-            seen[function] += 1
+            seen[matrix] += 1
     return left_out
 
 
