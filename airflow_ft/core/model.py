@@ -100,13 +100,17 @@ def canonical_json(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunKey:
-    """The Airflow run a checkpoint was staged in; outside Airflow any two strings that stay the same over retries."""
+    """The Airflow run a checkpoint was staged in; outside Airflow any two strings that stay the same over retries.
+
+    `map_index` tells the expansions of a mapped task (or of a task in a mapped group) apart; -1: not mapped.
+    """
 
     dag_id: str
     run_id: str
+    map_index: int = -1
 
     def __str__(self) -> str:
-        return f"{self.dag_id}/{self.run_id}"
+        return f"{self.dag_id}/{self.run_id}" + (f"[{self.map_index}]" if self.map_index >= 0 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,13 +335,22 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run's row: `epoch` is the one its delivery tasks share (0: none taken yet), `staged` that its stage ended."""
+    """A run's row: `epoch` is the one its delivery tasks share (0: none taken yet), `staged` that its stage ended.
+
+    `stage_task` is the task that staged it ("": not known), `stage_began` when its newest attempt began. `through` is
+    the highest number that was published when its stage ended. `complete`: that stage has read everything that its
+    sources held when it began, and no number up to `through` was rewound since.
+    """
 
     pipeline: str
     key: RunKey
     epoch: int
     staged: bool
     interval_end: datetime | None
+    stage_task: str = ""
+    stage_began: datetime | None = None
+    through: int = 0
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)

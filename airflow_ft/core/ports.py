@@ -88,19 +88,28 @@ class Store(Protocol):
     def enter_turn(
         self, pipeline: str, run: RunKey, interval_end: datetime | None, ended: Collection[RunKey] = ()
     ) -> RunKey:
-        """Registers the run, and gives it the turn if nobody has it or its holder is in `ended`; returns the holder."""
+        """Registers the run, and gives it the turn if nobody has it or its holder is in `ended`; returns the holder.
+
+        ConfigurationError when another map index of the same DAG run is registered.
+        """
 
     def leave_turn(self, pipeline: str, run: RunKey) -> None:
         """Frees the turn if this run has it."""
 
     def run(self, pipeline: str, run: RunKey) -> Run | None: ...
 
+    def runs(self, pipeline: str, dag_id: str, run_id: str) -> Sequence[Run]:
+        """The runs of a DAG run, by map index."""
+
     def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:
         """The run's delivery tasks share `epoch` from now on (a new try of a fenced task took it for the run)."""
 
     # staging
-    def begin_stage(self, pipeline: str, epoch: int, run: RunKey) -> int:
-        """Gives the run this epoch, `staged` false, marks the base unclean; returns a new attempt number."""
+    def begin_stage(self, pipeline: str, epoch: int, run: RunKey, task: str = "") -> int:
+        """Gives the run this epoch, `staged` false, marks the base unclean; returns a new attempt number.
+
+        `task` is kept as the run's `stage_task`, the time as its `stage_began`: nothing is read before.
+        """
 
     def trigger(self, pipeline: str, epoch: int, run: RunKey | None) -> int:
         """A new number, TRIGGERED."""
@@ -121,8 +130,13 @@ class Store(Protocol):
         number that only carries earlier segments.
         """
 
-    def end_stage(self, pipeline: str, epoch: int, run: RunKey, position: SparkPosition | None) -> None:
-        """The run is `staged`; with a position the base becomes that, clean (its process is known to have ended)."""
+    def end_stage(
+        self, pipeline: str, epoch: int, run: RunKey, position: SparkPosition | None, *, complete: bool = True
+    ) -> None:
+        """The run is `staged`; with a position the base becomes that, clean (its process is known to have ended).
+
+        `complete`: it has read everything that was there when it began.
+        """
 
     # delivery
     def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
@@ -252,6 +266,15 @@ class Store(Protocol):
 
     def latest_confirmed(self, pipeline: str) -> Checkpoint | None:
         """The COMPLETED checkpoint with the highest number."""
+
+    def complete_since(self, pipeline: str, at: datetime) -> Run | None:
+        """Of the runs whose stage is `complete` and began at or after `at` the one that began first."""
+
+    def complete_around(self, pipeline: str, number: int) -> tuple[int, int | None]:
+        """The highest `through` of a complete run that is at most `number` (0: none), the lowest that is at least."""
+
+    def is_rewound(self, pipeline: str, after: int, through: int) -> bool:
+        """Whether a number above `after`, and at most `through`, was rewound."""
 
     def last_delivered(self, pipeline: str, participant: str) -> int:
         """The highest decided (COMMITTING, COMPLETED) number whose plan contains the participant; 0: none."""

@@ -17,6 +17,7 @@ from datetime import datetime
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.errors import (
+    ConfigurationError,
     FencedError,
     NotDeliveredError,
     PipelineHaltedError,
@@ -38,11 +39,16 @@ def _never_over(_: RunKey) -> bool:
     return False
 
 
+def _anybody(_: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """One run of one pipeline, and what its steps need.
 
-    `run_is_over` tells whether another run can no longer continue (Airflow: failed, succeeded or deleted).
+    `run_is_over` tells whether another run can no longer continue (Airflow: failed, succeeded or deleted), and
+    `is_own_stage` whether the task that staged this run is the stage that this step belongs to.
     """
 
     store: Store
@@ -53,6 +59,7 @@ class Context:
     interval_end: datetime | None = None
     lease_seconds: float = LEASE_SECONDS
     run_is_over: Callable[[RunKey], bool] = _never_over
+    is_own_stage: Callable[[str], bool] = _anybody
 
     def unsettled(self, own: Sequence[Checkpoint] | None = None) -> Sequence[Checkpoint]:
         """This run's numbers for which something is left to do; `own` are all of them, when they were just read.
@@ -94,6 +101,22 @@ def require_active(store: Store, pipeline: str) -> None:
         )
 
 
+def require_own_stage(context: Context) -> None:
+    """ConfigurationError when another task has staged this run: two in one DAG run have rendered the same pipeline.
+
+    The second would find the run staged, compute nothing, and confirm what the first one has delivered.
+    """
+    row = context.store.run(context.pipeline, context.run)
+    if row is not None and row.stage_task and not context.is_own_stage(row.stage_task):
+        raise ConfigurationError(
+            f"{row.stage_task} has staged this pipeline in the same DAG run, and nothing of"
+            f" {context.worker.task or 'this process'} was computed.",
+            remedy="give each group of the DAG a pipeline of its own; the steps of one pipeline must stand before and"
+            " behind its stage in the DAG.",
+            pipeline=context.pipeline,
+        )
+
+
 def take_turn(context: Context) -> bool:
     """True: this run has the turn. False: it needs none, since all that it staged is settled.
 
@@ -123,6 +146,7 @@ def recover_step(context: Context) -> Recovery:
     store, pipeline = context.store, context.pipeline
     store.register(pipeline)
     require_active(store, pipeline)
+    require_own_stage(context)
     if not take_turn(context):
         log.info("run %s is finished: all its checkpoints are settled; nothing is taken over", context.run)
         return Recovery()
@@ -186,6 +210,7 @@ def prepare_step(
 ) -> Sequence[Checkpoint]:
     """Plans what is staged and asks one participant for its vote on each number; returns them as they stand."""
     require_active(context.store, context.pipeline)
+    require_own_stage(context)
     if not take_turn(context) or not has_work(context):
         log.info("nothing is staged that waits for delivery")
         return []
@@ -199,6 +224,7 @@ def prepare_step(
 def commit_step(context: Context, participant: str) -> Sequence[Checkpoint]:
     """Delivers one participant's part of every number that is decided, or that it decides; in order."""
     require_active(context.store, context.pipeline)
+    require_own_stage(context)
     waiting = [
         c.number
         for c in live_plans(context.store.open_checkpoints(context.pipeline))
@@ -236,6 +262,7 @@ def confirm_step(
     """
     store, pipeline = context.store, context.pipeline
     store.register(pipeline)
+    require_own_stage(context)
     quarantine_unresolved(store, pipeline, context.participants, config.patience)
     row = store.run(pipeline, context.run)
     numbers = store.run_checkpoints(pipeline, context.run)

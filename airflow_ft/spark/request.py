@@ -148,13 +148,14 @@ class StageResult:
 
     numbers: what it published, ascending; rows: by sink name, over them all. position: where Spark stands now, for
     `Store.end_stage` (None: a static job, which has none). already_staged: a static job that this run had published
-    before; nothing was computed.
+    before; nothing was computed. complete: nothing that was there when it began is left to the next run.
     """
 
     numbers: tuple[int, ...]
     rows: Mapping[str, int]
     position: SparkPosition | None
     already_staged: bool = False
+    complete: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -164,7 +165,7 @@ class StageResult:
     def from_json(cls, data: Mapping[str, Any]) -> StageResult:
         """The inverse of `to_json`."""
         position = SparkPosition(**data["position"]) if data["position"] else None
-        return cls(tuple(data["numbers"]), dict(data["rows"]), position, data["already_staged"])
+        return cls(tuple(data["numbers"]), dict(data["rows"]), position, data["already_staged"], data["complete"])
 
 
 def listed(given: str | Sequence[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -201,7 +202,8 @@ class Attempt:
                     "%d checkpoints wait for delivery: no more are staged before; the next run reads what is left",
                     waiting + len(publisher.published),
                 )
-                return _result(publisher, None)  # the batch under way makes this end an unclean one
+                # The batch under way makes this end an unclean one, and its input waits for the next run.
+                return replace(_result(publisher, None), complete=False)
             raise
         publisher.close("the attempt ended")
         if publisher.failure is not None:
@@ -229,7 +231,7 @@ class Attempt:
         for checkpoint in store.run_checkpoints(request.pipeline, request.run):
             if checkpoint.segment is not None and checkpoint.after_abort is not AfterAbort.REWOUND:
                 log.info("checkpoint %d holds this run's rows already: nothing is computed", checkpoint.number)
-                return StageResult((), {}, None, already_staged=True)
+                return StageResult((), {}, None, already_staged=True, complete=False)  # read when that began
         publisher = Publisher(
             store,
             request,

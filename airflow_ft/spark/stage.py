@@ -23,7 +23,7 @@ from airflow_ft.core.model import Pipeline
 from airflow_ft.core.overlap import Overlap
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Progress
-from airflow_ft.core.steps import Context, require_active, take_turn
+from airflow_ft.core.steps import Context, require_active, require_own_stage, take_turn
 from airflow_ft.spark.launcher import Driver, run_stage
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def stage_step(
     store, pipeline, run = context.store, context.pipeline, context.run
     store.register(pipeline)
     require_active(store, pipeline)
+    require_own_stage(context)
     row = store.run(pipeline, run)
     if (row is not None and row.staged) or not take_turn(context):
         logger.info("run %s has staged before: nothing is computed again, and nobody is fenced", run)
@@ -62,7 +63,8 @@ def stage_step(
         if beside:
             beside.settle_plans()
         before = store.pipeline(pipeline)  # read before begin_stage marks the base unclean
-        attempt = store.begin_stage(pipeline, epoch, run)
+        require_own_stage(context)  # again: from this epoch on no other task begins the stage of this run
+        attempt = store.begin_stage(pipeline, epoch, run, context.worker.task)
         checks = [keeper.check, beside.check] if beside else [keeper.check]
         try:
             with beside or nullcontext(), _Watch(checks) as watch:
@@ -78,7 +80,7 @@ def stage_step(
             raise
         for check in checks:
             check()
-        store.end_stage(pipeline, epoch, run, result.position)
+        store.end_stage(pipeline, epoch, run, result.position, complete=result.complete)
     return result
 
 

@@ -154,6 +154,12 @@ def _rewind(
             write.event(EventKind.REWOUND, f"{message}; its rows are computed again", number=checkpoint.number)
             runs.add(checkpoint.run)
     _unstage(write, runs)
+    # I9: nobody has read all of the input any more, up to where it is computed again.
+    write.tx.change(
+        "UPDATE run SET complete = 0 WHERE pipeline = ? AND complete = 1 AND published_through >= ?",
+        write.name,
+        rewind_from,
+    )
     write.set_pipeline(
         base_location=None if rewind_to is None else rewind_to.location,
         base_batch=None if rewind_to is None else rewind_to.batch,
@@ -172,8 +178,10 @@ def _unstage(write: PipelineWrite, runs: Collection[RunKey | None]) -> None:
     for run in runs:
         if run is not None:
             write.tx.change(
-                "UPDATE run SET staged = 0 WHERE pipeline = ? AND dag_id = ? AND run_id = ?",
+                "UPDATE run SET staged = 0, complete = 0"
+                " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?",
                 write.name,
                 run.dag_id,
                 run.run_id,
+                run.map_index,
             )

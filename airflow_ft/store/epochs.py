@@ -17,7 +17,7 @@ from airflow_ft.core.model import (
     RunKey,
 )
 from airflow_ft.store.database import Database
-from airflow_ft.store.events import EventKind, lease_text
+from airflow_ft.store.events import EventKind, lease_text, run_detail
 from airflow_ft.store.rows import clean_text, from_time, to_lease, to_pipeline
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
@@ -139,52 +139,52 @@ class EpochOperations:
         """See `Store.enter_turn`; an event only when something changed, since waiting runs ask again and again."""
         end = None if interval_end is None else from_time(interval_end)
         with pipeline_write(self._database, pipeline) as write:
+            _require_one_map_index(write, run)
             registered = write.tx.change(
-                "INSERT INTO run (pipeline, dag_id, run_id, epoch, staged, interval_end) VALUES (?, ?, ?, 0, 0, ?)"
-                " ON CONFLICT (pipeline, dag_id, run_id) DO UPDATE SET interval_end = excluded.interval_end"
+                "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged, interval_end)"
+                " VALUES (?, ?, ?, ?, 0, 0, ?)"
+                " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET interval_end = excluded.interval_end"
                 " WHERE run.interval_end IS NULL AND excluded.interval_end IS NOT NULL",
                 pipeline,
                 run.dag_id,
                 run.run_id,
+                run.map_index,
                 end,
             )
             holder = to_pipeline(write.row).turn
             told = [f"run {run} registered"] if registered else []
             if holder != run and (holder is None or holder in ended):
-                write.set_pipeline(turn_dag_id=run.dag_id, turn_run_id=run.run_id)
+                write.set_pipeline(turn_dag_id=run.dag_id, turn_run_id=run.run_id, turn_map_index=run.map_index)
                 told.append(f"run {run} is at work" + (f", after {holder}, which has ended" if holder else ""))
                 holder = run
             if told:
-                write.event(EventKind.TURN, "; ".join(told), detail={"dag_id": run.dag_id, "run_id": run.run_id})
+                write.event(EventKind.TURN, "; ".join(told), detail=run_detail(run))
             return holder
 
     def leave_turn(self, pipeline: str, run: RunKey) -> None:
         """See `Store.leave_turn`."""
         with pipeline_write(self._database, pipeline) as write:
             if to_pipeline(write.row).turn == run:
-                write.set_pipeline(turn_dag_id=None, turn_run_id=None)
-                write.event(
-                    EventKind.TURN,
-                    f"run {run} has left; the next one may come",
-                    detail={"dag_id": run.dag_id, "run_id": run.run_id},
-                )
+                write.set_pipeline(turn_dag_id=None, turn_run_id=None, turn_map_index=-1)
+                write.event(EventKind.TURN, f"run {run} has left; the next one may come", detail=run_detail(run))
 
     def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:
         """See `Store.adopt_run`; registers the run when there is none."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.tx.change(
-                "INSERT INTO run (pipeline, dag_id, run_id, epoch, staged) VALUES (?, ?, ?, ?, 0)"
-                " ON CONFLICT (pipeline, dag_id, run_id) DO UPDATE SET epoch = excluded.epoch",
+                "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged) VALUES (?, ?, ?, ?, ?, 0)"
+                " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET epoch = excluded.epoch",
                 pipeline,
                 run.dag_id,
                 run.run_id,
+                run.map_index,
                 epoch,
             )
             write.event(
                 EventKind.RUN_ADOPTED,
                 f"the tasks of run {run} share epoch {epoch}",
-                detail={"dag_id": run.dag_id, "run_id": run.run_id, "epoch": epoch},
+                detail={**run_detail(run), "epoch": epoch},
             )
 
     def halt(self, pipeline: str, reason: HaltReason, message: str) -> None:
@@ -205,6 +205,25 @@ class EpochOperations:
                 reason = write.row["halt_reason"]
                 write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_reason=None, halt_message="")
                 write.event(EventKind.RESUMED, f"by {who}, after {reason}", detail={"who": who, "reason": reason})
+
+
+def _require_one_map_index(write: PipelineWrite, run: RunKey) -> None:
+    """A pipeline reads its sources once in a DAG run: of two map indexes one would find nothing left, unnoticed."""
+    others = write.tx.rows(
+        "SELECT map_index FROM run WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index <> ? LIMIT 1",
+        write.name,
+        run.dag_id,
+        run.run_id,
+        run.map_index,
+    )
+    if others:
+        other = RunKey(run.dag_id, run.run_id, others[0]["map_index"])
+        raise ConfigurationError(
+            f"run {run} has the same pipeline as run {other}.",
+            pipeline=write.name,
+            remedy="let each map index render a pipeline of its own (suffix= or Jinja in pipeline=); when what is"
+            " mapped has changed since, start a new DAG run instead of clearing this one.",
+        )
 
 
 def _put_lease(write: PipelineWrite, lease: Lease, counter: int) -> None:

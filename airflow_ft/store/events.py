@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Any
 
-from airflow_ft.core.model import Lease, Plan, Segment
+from airflow_ft.core.model import Lease, Plan, RunKey, Segment
 
 
 class EventKind(StrEnum):
@@ -73,6 +74,12 @@ def plan_text(plan: Plan) -> str:
     return f"{rows:,} rows of {'numbers' if several else 'number'} {numbers_text(s.number for s in plan.segments)}" + (
         f" to {systems}; {decided}"
     )
+
+
+def run_detail(run: RunKey) -> dict[str, Any]:
+    """A run, as the details of an event hold it."""
+    detail: dict[str, Any] = {"dag_id": run.dag_id, "run_id": run.run_id}
+    return {**detail, "map_index": run.map_index} if run.map_index >= 0 else detail
 
 
 def lease_text(lease: Lease) -> str:

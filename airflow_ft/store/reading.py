@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from airflow_ft.core.model import Checkpoint, Event, Lease, Pipeline, Run, RunKey, SparkPosition
 from airflow_ft.store.database import Database
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.rows import (
+    from_time,
     select_checkpoints,
     to_checkpoints,
     to_event,
@@ -31,6 +33,17 @@ _POSITION_BEFORE = (
 _REFERENCED = (
     "SELECT base_location AS one, NULL AS other FROM pipeline WHERE name = ?"
     " UNION SELECT segment_location, spark_location FROM checkpoint WHERE pipeline = ? AND is_referenced = 1"
+)
+_COMPLETE_SINCE = (
+    "SELECT * FROM run WHERE pipeline = ? AND stage_began >= ? AND complete = 1 ORDER BY stage_began LIMIT 1"
+)
+_COMPLETE_AROUND = (
+    "SELECT (SELECT max(published_through) FROM run WHERE pipeline = ? AND complete = 1 AND published_through <= ?)"
+    " AS below, (SELECT min(published_through) FROM run WHERE pipeline = ? AND complete = 1"
+    " AND published_through >= ?) AS above"
+)
+_REWOUND = (
+    "SELECT number FROM checkpoint WHERE pipeline = ? AND number > ? AND number <= ? AND after_abort = 'rewound' LIMIT 1"
 )
 _NO_CUTOFF = 2**62
 
@@ -59,12 +72,46 @@ class ReadingOperations:
     def run(self, pipeline: str, run: RunKey) -> Run | None:
         """The run's row, or None."""
         rows = self._database.read(
-            "SELECT * FROM run WHERE pipeline = ? AND dag_id = ? AND run_id = ?", pipeline, run.dag_id, run.run_id
+            "SELECT * FROM run WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?",
+            pipeline,
+            run.dag_id,
+            run.run_id,
+            run.map_index,
         )
         if rows:
             return to_run(rows[0])
         self._nothing(pipeline)
         return None
+
+    def runs(self, pipeline: str, dag_id: str, run_id: str) -> Sequence[Run]:
+        """See `Store.runs`."""
+        rows = self._database.read(
+            "SELECT * FROM run WHERE pipeline = ? AND dag_id = ? AND run_id = ? ORDER BY map_index",
+            pipeline,
+            dag_id,
+            run_id,
+        )
+        return [to_run(row) for row in rows] or self._nothing(pipeline)
+
+    def complete_since(self, pipeline: str, at: datetime) -> Run | None:
+        """See `Store.complete_since`."""
+        rows = self._database.read(_COMPLETE_SINCE, pipeline, from_time(at))
+        if rows:
+            return to_run(rows[0])
+        self._nothing(pipeline)
+        return None
+
+    def complete_around(self, pipeline: str, number: int) -> tuple[int, int | None]:
+        """See `Store.complete_around`."""
+        [row] = self._database.read(_COMPLETE_AROUND, pipeline, number, pipeline, number)
+        if row["below"] is None and row["above"] is None:
+            self._nothing(pipeline)
+        return row["below"] or 0, row["above"]
+
+    def is_rewound(self, pipeline: str, after: int, through: int) -> bool:
+        """See `Store.is_rewound`."""
+        rows = self._database.read(_REWOUND, pipeline, after, through)
+        return bool(rows or self._nothing(pipeline))
 
     def checkpoint(self, pipeline: str, number: int) -> Checkpoint:
         """One checkpoint with its votes; UnknownCheckpointError (a KeyError) when there is none."""
@@ -85,7 +132,13 @@ class ReadingOperations:
 
     def run_checkpoints(self, pipeline: str, run: RunKey) -> Sequence[Checkpoint]:
         """See `Store.run_checkpoints`."""
-        found = self._checkpoints("pipeline = ? AND dag_id = ? AND run_id = ?", pipeline, run.dag_id, run.run_id)
+        found = self._checkpoints(
+            "pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?",
+            pipeline,
+            run.dag_id,
+            run.run_id,
+            run.map_index,
+        )
         return found or self._nothing(pipeline)
 
     def prunable(self, pipeline: str, retain: int, limit: int) -> Sequence[Checkpoint]:

@@ -64,8 +64,8 @@ def to_position(location: str | None, batch: int | None) -> SparkPosition | None
     return None if location is None or batch is None else SparkPosition(location, batch)
 
 
-def _run_key(dag_id: str | None, run_id: str | None) -> RunKey | None:
-    return None if dag_id is None or run_id is None else RunKey(dag_id, run_id)
+def _run_key(dag_id: str | None, run_id: str | None, map_index: int) -> RunKey | None:
+    return None if dag_id is None or run_id is None else RunKey(dag_id, run_id, map_index)
 
 
 def to_pipeline(row: Row) -> Pipeline:
@@ -79,7 +79,7 @@ def to_pipeline(row: Row) -> Pipeline:
         halt_message=row["halt_message"],
         base=to_position(row["base_location"], row["base_batch"]),
         base_is_clean=bool(row["base_clean"]),
-        turn=_run_key(row["turn_dag_id"], row["turn_run_id"]),
+        turn=_run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
         last_published=row["published"],
     )
 
@@ -93,10 +93,14 @@ def to_run(row: Row) -> Run:
     """A row of `run`."""
     return Run(
         pipeline=row["pipeline"],
-        key=RunKey(row["dag_id"], row["run_id"]),
+        key=RunKey(row["dag_id"], row["run_id"], row["map_index"]),
         epoch=row["epoch"],
         staged=bool(row["staged"]),
         interval_end=_time(row["interval_end"]),
+        stage_task=row["stage_task"],
+        stage_began=_time(row["stage_began"]),
+        through=row["published_through"],
+        complete=bool(row["complete"]),
     )
 
 
@@ -189,7 +193,7 @@ def _checkpoint(row: Row, votes: Mapping[str, Vote]) -> Checkpoint:
         number=row["number"],
         state=CheckpointState(row["state"]),
         epoch=row["epoch"],
-        run=_run_key(row["dag_id"], row["run_id"]),
+        run=_run_key(row["dag_id"], row["run_id"], row["map_index"]),
         predecessor=row["predecessor"],
         segment=_segment(row),
         position=to_position(row["spark_location"], row["spark_batch"]),

@@ -8,8 +8,8 @@ from typing import Any
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import CheckpointState, RunKey, Segment, SparkPosition
 from airflow_ft.store.database import Database
-from airflow_ft.store.events import EventKind, segment_text
-from airflow_ft.store.rows import json_text
+from airflow_ft.store.events import EventKind, run_detail, segment_text
+from airflow_ft.store.rows import clean_text, json_text
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 
@@ -18,25 +18,31 @@ class StagingOperations:
 
     _database: Database
 
-    def begin_stage(self, pipeline: str, epoch: int, run: RunKey) -> int:
+    def begin_stage(self, pipeline: str, epoch: int, run: RunKey, task: str = "") -> int:
         """See `Store.begin_stage`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.require_active()
             attempt = write.draw("next_attempt")
             write.tx.change(
-                "INSERT INTO run (pipeline, dag_id, run_id, epoch, staged) VALUES (?, ?, ?, ?, 0)"
-                " ON CONFLICT (pipeline, dag_id, run_id) DO UPDATE SET epoch = excluded.epoch, staged = 0",
+                "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged, stage_task, stage_began)"
+                " VALUES (?, ?, ?, ?, ?, 0, ?, ?)"
+                " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET epoch = excluded.epoch, staged = 0,"
+                " stage_task = excluded.stage_task, stage_began = excluded.stage_began, published_through = 0,"
+                " complete = 0",
                 pipeline,
                 run.dag_id,
                 run.run_id,
+                run.map_index,
                 epoch,
+                clean_text(task),
+                write.now,
             )
             write.set_pipeline(base_clean=0, needs_stage=0)
             write.event(
                 EventKind.STAGE_BEGUN,
                 f"run {run} stages in attempt {attempt}, by epoch {epoch}",
-                detail={"dag_id": run.dag_id, "run_id": run.run_id, "attempt": attempt},
+                detail={**run_detail(run), "attempt": attempt},
             )
             return attempt
 
@@ -47,14 +53,15 @@ class StagingOperations:
             write.require_active()
             number = write.draw("next_number")  # only ever grows: a number is never used twice
             write.tx.change(
-                "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, predecessor, positions,"
-                " message, finalised, triggered_at) VALUES (?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?)",
+                "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, map_index, predecessor,"
+                " positions, message, finalised, triggered_at) VALUES (?, ?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?)",
                 pipeline,
                 number,
                 CheckpointState.TRIGGERED.value,
                 epoch,
                 None if run is None else run.dag_id,
                 None if run is None else run.run_id,
+                -1 if run is None else run.map_index,
                 write.now,
             )
             whose = "outside a run" if run is None else f"in run {run}"
@@ -122,15 +129,21 @@ class StagingOperations:
             if position is not None:
                 write.set_pipeline(base_location=position.location, base_batch=position.batch, base_clean=0)
 
-    def end_stage(self, pipeline: str, epoch: int, run: RunKey, position: SparkPosition | None) -> None:
+    def end_stage(
+        self, pipeline: str, epoch: int, run: RunKey, position: SparkPosition | None, *, complete: bool = True
+    ) -> None:
         """See `Store.end_stage`; StateConflictError when this epoch did not begin the run's stage."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             ended = write.tx.change(
-                "UPDATE run SET staged = 1 WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND epoch = ?",
+                "UPDATE run SET staged = 1, published_through = ?, complete = ?"
+                " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ? AND epoch = ?",
+                write.row["published"],
+                int(complete),
                 pipeline,
                 run.dag_id,
                 run.run_id,
+                run.map_index,
                 epoch,
             )
             if ended != 1 or write.row["needs_stage"]:
@@ -145,8 +158,9 @@ class StagingOperations:
             write.event(
                 EventKind.STAGE_ENDED,
                 f"run {run} is staged, by epoch {epoch}"
+                + ("" if complete else "; some of its input is left to the next one")
                 + ("" if position is None else f"; the next attempt continues after Spark's batch {position.batch}"),
-                detail={"dag_id": run.dag_id, "run_id": run.run_id},
+                detail=run_detail(run),
             )
 
 

@@ -14,7 +14,7 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
 from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store
-from airflow_ft.store.postgres import PostgresStore
+from airflow_ft.store.postgres import PostgresDatabase, PostgresStore
 from tests.integration.proxy import Proxy
 from tests.store.flatness import INDEXES, every_operation, recorded
 from tests.store.scene import PIPELINE, Scene, a_position, a_segment
@@ -25,7 +25,9 @@ from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, Test
 from tests.store.test_epochs import TestEpochs, TestHalts, TestLeases, TestPipelines, TestTurns
 from tests.store.test_quarantine import TestQuarantine
 from tests.store.test_reading import TestReading
+from tests.store.test_runs import TestRuns
 from tests.store.test_staging import TestStaging
+from tests.store.test_upgrade import TestUpgrade, write_version_1
 from tools.servers import Postgres
 
 __all__ = [
@@ -43,8 +45,10 @@ __all__ = [
     "TestReading",
     "TestRewinds",
     "TestRollbacks",
+    "TestRuns",
     "TestStaging",
     "TestTurns",
+    "TestUpgrade",
     "TestVotes",
 ]
 
@@ -84,6 +88,17 @@ def store(store_url: str) -> Iterator[Store]:
     store = open_store(store_url)
     yield store
     store.close()
+
+
+@pytest.fixture
+def upgraded(postgres: Postgres, schema: str) -> Callable[[], tuple[str, Store]]:
+    def upgrade() -> tuple[str, Store]:
+        database = PostgresDatabase(dsn_of(postgres, schema))
+        installation = write_version_1(database)
+        database.close()
+        return installation, open_store(url_of(postgres, schema))
+
+    return upgrade
 
 
 @pytest.fixture

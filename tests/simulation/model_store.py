@@ -196,11 +196,13 @@ class ModelStore(ModelReading):
 
     # --- staging --------------------------------------------------------------------------------------------------
 
-    def begin_stage(self, pipeline: str, epoch: int, run: RunKey) -> int:
+    def begin_stage(self, pipeline: str, epoch: int, run: RunKey, task: str = "") -> int:
         self._require_epoch(pipeline, epoch)
         self._require_active(pipeline)
         before = self._runs.get(run, Run(pipeline, run, 0, False, None))
-        self._runs[run] = replace(before, epoch=epoch, staged=False)
+        self._runs[run] = replace(
+            before, epoch=epoch, staged=False, stage_task=task, stage_began=self.now(), through=0, complete=False
+        )
         self._set(base_is_clean=False)
         self._needs_stage = False
         self.version += 1
@@ -254,12 +256,14 @@ class ModelStore(ModelReading):
             self._set(base=position, base_is_clean=False)
         self.version += 1
 
-    def end_stage(self, pipeline: str, epoch: int, run: RunKey, position: SparkPosition | None) -> None:
-        self._require_epoch(pipeline, epoch)
+    def end_stage(
+        self, pipeline: str, epoch: int, run: RunKey, position: SparkPosition | None, *, complete: bool = True
+    ) -> None:
+        known = self._require_epoch(pipeline, epoch)
         row = self._runs.get(run)
         if row is None or row.epoch != epoch or self._needs_stage:
             raise StateConflictError(f"the stage of {run} was not begun by epoch {epoch}.")
-        self._runs[run] = replace(row, staged=True)
+        self._runs[run] = replace(row, staged=True, through=known.last_published, complete=complete)
         if position is not None:
             self._set(base=position, base_is_clean=True)
         self.version += 1
@@ -465,7 +469,10 @@ class ModelStore(ModelReading):
                     runs.add(other.run)
             for run in runs:
                 if run is not None and run in self._runs:
-                    self._runs[run] = replace(self._runs[run], staged=False)
+                    self._runs[run] = replace(self._runs[run], staged=False, complete=False)
+            for run, staged in self._runs.items():
+                if staged.complete and staged.through >= rewind_from:
+                    self._runs[run] = replace(staged, complete=False)
             self._set(base=rewind_to, base_is_clean=False)
             self._needs_stage = True
         return self._rows[number]

@@ -22,7 +22,10 @@ INDEXES = {
     "is_referenced = 1": "checkpoint_referenced",
     "is_delivered = 1": "checkpoint_delivered",
     "state = 'COMPLETED'": "checkpoint_completed",
-    "dag_id = ? AND run_id = ?)": "checkpoint_run",
+    "dag_id = ? AND run_id = ? AND map_index = ?)": "checkpoint_run",
+    "after_abort = 'rewound' LIMIT 1": "checkpoint_rewound",
+    "ORDER BY stage_began": "run_complete_began",
+    "AS below": "run_complete_through",
     "FROM event WHERE pipeline = ? AND number = ?": "event_number",
 }
 
@@ -117,6 +120,10 @@ def every_operation(store: Store) -> None:
     store.resume(PIPELINE, "a test")
     store.pipelines()
     store.run(PIPELINE, RUN)
+    store.runs(PIPELINE, RUN.dag_id, RUN.run_id)
+    store.complete_since(PIPELINE, store.now())
+    store.complete_around(PIPELINE, 2)
+    store.is_rewound(PIPELINE, 0, 2)
     store.checkpoints(PIPELINE)
     store.open_checkpoints(PIPELINE)
     store.run_checkpoints(PIPELINE, RUN)

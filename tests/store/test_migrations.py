@@ -29,23 +29,27 @@ def test_a_new_version_is_applied_once_and_keeps_what_is_there(path: Path) -> No
     for _ in range(2):
         assert migrate(database, steps) == installation
     assert database.read("SELECT note, name FROM pipeline") == [{"note": None, "name": PIPELINE}]
-    assert [row["version"] for row in database.read("SELECT version FROM schema_version ORDER BY version")] == [1, 2]
+    assert [row["version"] for row in database.read("SELECT version FROM schema_version ORDER BY version")] == [
+        1,
+        2,
+        3,
+    ]
     database.close()
 
 
 def test_a_schema_that_is_newer_than_the_package_is_refused_and_left_alone(path: Path) -> None:
     database = SqliteDatabase(path)
     migrate(database, (*migrations(), Migration(99, ("CREATE TABLE future (x BIGINT)",))))
-    with pytest.raises(ConfigurationError, match=r"schema version 99, this airflow-ft knows versions up to 1"):
+    with pytest.raises(ConfigurationError, match=r"schema version 99, this airflow-ft knows versions up to 2"):
         SqliteStore(path)
-    assert len(database.read("SELECT * FROM schema_version")) == 2
+    assert len(database.read("SELECT * FROM schema_version")) == 3
     database.close()
 
 
 def test_a_migration_that_fails_leaves_nothing(path: Path) -> None:
     database = SqliteDatabase(path)
     with pytest.raises(Exception, match="nonsense"):
-        migrate(database, (*migrations(), Migration(2, ("CREATE TABLE half (x BIGINT)", "SELECT nonsense FROM half"))))
+        migrate(database, (*migrations(), Migration(99, ("CREATE TABLE half (x BIGINT)", "SELECT nonsense FROM half"))))
     assert database.read("SELECT name FROM sqlite_master") == []
     database.close()
     SqliteStore(path).close()
