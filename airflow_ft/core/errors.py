@@ -193,6 +193,13 @@ class StageError(TransientError):
     """
 
 
+class DataLossError(TerminalError):
+    """What a source still had to give is gone: a topic was deleted, or made anew under its name.
+
+    Nothing is lost by this error, and nothing is published; a person says whether to go on without those records.
+    """
+
+
 class CheckpointExpiredError(TransientError):
     """A micro-batch took longer than CheckpointConfig.timeout: it is ABORTED(EXPIRED) and computed again."""
 

@@ -88,11 +88,21 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def named_positions(names: Sequence[str], start: Sequence[Any], end: Sequence[Any]) -> dict[str, Any]:
-    """Positions for the manifest and the store: source name -> {"start", "end"} in the source's own terms."""
+def named_positions(
+    names: Sequence[str],
+    start: Sequence[Any],
+    end: Sequence[Any],
+    topic_ids: Mapping[int, Mapping[str, str]] | None = None,
+) -> dict[str, Any]:
+    """Positions for the manifest and the store: source name -> {"start", "end"} in the source's own terms.
+
+    Those of Kafka have "topic_ids" too, by topic: offsets count the records of that very topic.
+    """
     positions: dict[str, Any] = {}
     for index, value in enumerate(end):
         name = names[index] if index < len(names) else f"source-{index}"
         name = name if name not in positions else f"{name}-{index}"
         positions[name] = {"start": start[index] if index < len(start) else None, "end": value}
+        if topic_ids and index in topic_ids:
+            positions[name]["topic_ids"] = dict(topic_ids[index])
     return positions

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -32,6 +32,7 @@ from airflow_ft.wal.filesystem import FileSystem, filesystem
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)?$")
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
 SOURCES_FILE = "airflow_ft_sources.json"
+TOPICS = "airflow_ft_topics"  # a folder in a location, a key in an origin: see `airflow_ft.spark.standing`
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class SparkLocation:
             return []
         lines = files.read(files.uri(self.uri, "offsets", str(batch))).decode().splitlines()
         # Line 1 is the format, line 2 metadata; then a line for each source, "-" when it has no data yet.
-        return [None if line == "-" else _parsed(line) for line in lines[2:]]
+        return [None if line == "-" else parsed_offsets(line) for line in lines[2:]]
 
 
 def open_location(
@@ -135,27 +136,36 @@ def check_sources(location: SparkLocation, names: Sequence[str]) -> None:
 def restore_origin(location: SparkLocation, sources: Mapping[str, Any]) -> None:
     """Into a new, empty location: the starting positions that an earlier attempt of this pipeline has frozen."""
     files = filesystem(location.uri)
-    origin = _origin(location, sources)
+    origin = origin_file(location.root, location.pipeline, sources)
     if location.batch < 0 and files.exists(origin):
         for index, text in json.loads(files.read(origin)).items():
-            files.write(files.uri(location.uri, "sources", index, "0"), text.encode())
+            if index != TOPICS:
+                files.write(files.uri(location.uri, "sources", index, "0"), text.encode())
 
 
-def freeze_origin(location: SparkLocation, sources: Mapping[str, Any], kafka: Sequence[int]) -> None:
+def freeze_origin(
+    location: SparkLocation,
+    sources: Mapping[str, Any],
+    kafka: Sequence[int],
+    topic_ids: Callable[[Mapping[int, Any]], Mapping[int, Mapping[str, str]]],
+) -> None:
     """Freezes the starting positions of the Kafka sources (by index), before anything is published from them.
 
-    The first attempt to do so wins. StageError when that was another one which began elsewhere: this attempt must
-    not publish; the next one begins where the frozen positions say.
+    `topic_ids` gives the ids of the topics in these positions, or raises. The first attempt to freeze them wins.
+    StageError when that was another one which began elsewhere: this attempt must not publish; the next one begins where
+    the frozen positions say.
     """
     files = filesystem(location.uri)
-    origin = _origin(location, sources)
-    begun = {}
+    origin = origin_file(location.root, location.pipeline, sources)
+    begun: dict[str, Any] = {}
     for index in kafka:
         where = files.uri(location.uri, "sources", str(index), "0")
         if files.exists(where):
             begun[str(index)] = files.read(where).decode()
     if not begun:
         return
+    ids = topic_ids({int(index): parsed_offsets(text[text.find("{") :]) for index, text in begun.items()})
+    begun[TOPICS] = {str(index): dict(topics) for index, topics in ids.items()}
     try:
         files.write(origin, canonical_json(begun).encode())
     except FileExistsError:
@@ -167,16 +177,27 @@ def freeze_origin(location: SparkLocation, sources: Mapping[str, Any], kafka: Se
             ) from None
 
 
-def _origin(location: SparkLocation, sources: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256(canonical_json(sources).encode()).hexdigest()[:16]
-    return filesystem(location.uri).uri(location.root, location.pipeline, "spark", f"origin-{digest}.json")
+def origin_file(root: str, pipeline: str, sources: Mapping[str, Any]) -> str:
+    """The file of the frozen starting positions: another one when other sources are declared.
+
+    Whether lost data fail the job says nothing of where it starts; only files of an earlier version go by that too.
+    """
+    files = filesystem(root)
+    declared = ({name: _strict(source) for name, source in sources.items()}, sources)
+    digests = [hashlib.sha256(canonical_json(each).encode()).hexdigest()[:16] for each in declared]
+    found = [files.uri(root, pipeline, "spark", f"origin-{digest}.json") for digest in digests]
+    return next((origin for origin in found if files.exists(origin)), found[0])
+
+
+def _strict(source: Any) -> Any:
+    return {**source, "fail_on_data_loss": True} if "fail_on_data_loss" in source else source
 
 
 def _survives(name: PurePosixPath, batch: int) -> bool:
     """Whether a file of a location belongs to the batches up to `batch`."""
     if name.name.endswith((".tmp", ".tmp.crc")):
         return False
-    if name.parts[0] in ("offsets", "commits"):
+    if name.parts[0] in ("offsets", "commits", TOPICS):
         match = _LOG_FILE.match(name.name)
         return match is not None and int(match[1]) <= batch
     if name.parts[0] == "state":
@@ -190,7 +211,8 @@ def _newest(location: str, log: str) -> int:
     return max((int(name) for name in files.names(files.uri(location, log)) if name.isdigit()), default=-1)
 
 
-def _parsed(line: str) -> Any:
+def parsed_offsets(line: str) -> Any:
+    """A source's offsets: JSON of every source that Spark brings, else the text."""
     try:
         return json.loads(line)
     except ValueError:

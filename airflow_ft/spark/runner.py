@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import AfterAbort
 from airflow_ft.core.ports import Store
+from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.failures import as_error
 from airflow_ft.spark.inputs import Sources, named_positions, source_order
 from airflow_ft.spark.job import Job
+from airflow_ft.spark.kafka_admin import topic_admins
 from airflow_ft.spark.launcher import describe_error
 from airflow_ft.spark.locations import (
     SparkLocation,
@@ -41,7 +43,9 @@ from airflow_ft.spark.publisher import Publisher
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import write_batch
+from airflow_ft.spark.standing import Offsets, leave_out, mend_origin, record_ids, recorded_ids, standing
 from airflow_ft.spark.submit import REQUEST, RESULT
+from airflow_ft.spark.topics import Topics
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import filesystem
 
@@ -142,28 +146,59 @@ class Attempt:
             log.warning("Spark did not stop cleanly: %s", error)
 
     def _run_stream(self, store: Store, job: Job, frame: DataFrame) -> StageResult:
-        request = self._request
         names = source_order(frame)
+        kafka = {i: (n, source) for i, n in enumerate(names) if isinstance(source := self._source(n), KafkaSource)}
+        admins = topic_admins(frame.sparkSession, kafka, self._request.connections)
+        with closing(Topics(self._request.pipeline, kafka, admins)) as topics:
+            return self._run_query(store, job, frame, names, topics)
+
+    def _source(self, name: str) -> Source | None:
+        """None: the job has opened it by itself."""
+        declared = self._request.sources.get(name)
+        return None if declared is None else source_from_json(declared)
+
+    def _open_location(self, names: list[str], topics: Topics) -> SparkLocation:
+        """Where this attempt works, without the positions of topics that are no longer what they were."""
+        request = self._request
+        before = standing(request.wal_root, request.pipeline, request.base, request.sources)
+        void = topics.begin(before)
         location = open_location(
             request.wal_root,
             request.pipeline,
             request.epoch,
             request.attempt,
             request.base,
-            request.base_is_clean,
+            request.base_is_clean and not void,  # what others may have to go back to is changed in a copy only
         )
         log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
         if request.base is None:
+            mend_origin(request.wal_root, request.pipeline, request.sources, topics.known, void)
             restore_origin(location, request.sources)
+            check_sources(location, names)
+            return location
         check_sources(location, names)
-        kafka = [i for i, n in enumerate(names) if request.sources.get(n, {}).get("kind") == "kafka"]
-        durable = _Durable(location, request, kafka)
+        if void:
+            leave_out(location, void)
+        ids = topics.ids_of(_by_topic(location.offsets(location.batch)), before.ids)
+        if ids != before.ids:
+            record_ids(location, location.batch, ids)
+        return location
+
+    def _run_query(self, store: Store, job: Job, frame: DataFrame, names: list[str], topics: Topics) -> StageResult:
+        request = self._request
+        location = self._open_location(names, topics)
+        durable = _Durable(location, request, topics)
         stopper = _Stopper(self)
+
+        def publishable() -> None:
+            durable()
+            topics.check()
+
         publisher = Publisher(
             store,
             request,
             committed=location.is_committed,
-            durable=durable,
+            durable=publishable,
             position=location.position,
             stop=stopper,
         )
@@ -177,7 +212,7 @@ class Attempt:
                 if len(publisher.published) >= room:
                     raise _QueueIsFull
                 durable.freeze()
-                self._on_batch(job, publisher, location, names, batch, batch_id)
+                self._on_batch(job, publisher, location, names, topics, batch, batch_id)
             except BaseException as error:
                 self.failed(error)
                 raise
@@ -204,6 +239,8 @@ class Attempt:
                 )
                 # The batch under way makes this end an unclean one, and its input waits for the next run.
                 return replace(_result(publisher, None), complete=False)
+            if self._failed is None and (reason := topics.explain()) is not None:
+                self.failed(reason)  # Spark has met the new topic before we have
             raise
         publisher.close("the attempt ended")
         if publisher.failure is not None:
@@ -217,11 +254,16 @@ class Attempt:
         publisher: Publisher,
         location: SparkLocation,
         names: list[str],
+        topics: Topics,
         batch: DataFrame,
         batch_id: int,
     ) -> None:
         number = publisher.begin(batch_id)
-        positions = named_positions(names, location.offsets(batch_id - 1), location.offsets(batch_id))
+        end = location.offsets(batch_id)
+        ids = topics.reading(_by_topic(end))
+        if ids != recorded_ids(replace(location, batch=batch_id)):
+            record_ids(location, batch_id, ids)
+        positions = named_positions(names, location.offsets(batch_id - 1), end, ids)
         written = write_batch(self._request, job, batch, batch_id, number, positions)
         publisher.written(written.seal, positions)
 
@@ -252,15 +294,15 @@ class Attempt:
 class _Durable:
     """What has to be on disk before a publication: the starting positions (once) and Spark's location."""
 
-    def __init__(self, location: SparkLocation, request: StageRequest, kafka: list[int]) -> None:
-        self._location, self._request, self._kafka = location, request, kafka
+    def __init__(self, location: SparkLocation, request: StageRequest, topics: Topics) -> None:
+        self._location, self._request, self._topics = location, request, topics
         self._frozen = request.base is not None
         self._synced: set[tuple[str, int, int]] = set()
 
     def freeze(self) -> None:
         """Freezes the starting positions of a pipeline that has published nothing yet: "latest" is one moment."""
         if not self._frozen:
-            freeze_origin(self._location, self._request.sources, self._kafka)
+            freeze_origin(self._location, self._request.sources, list(self._topics.known), self._topics.check_start)
             self._frozen = True
 
     def __call__(self) -> None:
@@ -290,6 +332,10 @@ class _Stopper:
         # Still here: the job hangs in its own code. Nothing can be published any more, so nothing is lost.
         self._attempt.report(TimeoutError("the job did not stop"))
         os._exit(1)
+
+
+def _by_topic(offsets: list[Any]) -> Offsets:
+    return {index: found for index, found in enumerate(offsets) if isinstance(found, dict)}
 
 
 def _result(publisher: Publisher, position: Any) -> StageResult:

@@ -42,6 +42,12 @@ class FileSystem(Protocol):
     def write(self, uri: str, data: bytes) -> None:
         """Creates a file all at once and durably; folders are made. Refuses to replace another's."""
 
+    def replace(self, uri: str, data: bytes) -> None:
+        """Puts a file into its place all at once and durably, also where one is: other links to that one keep it."""
+
+    def remove(self, uri: str) -> None:
+        """Removes a file if it is there."""
+
     def sync_file(self, file: BinaryIO) -> None:
         """Returns when the contents of an open file survive a power cut."""
 
@@ -113,11 +119,7 @@ class LocalFileSystem:
 
     def write(self, uri: str, data: bytes) -> None:
         path = local_path(uri)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        with temporary.open("wb") as file:
-            file.write(data)
-            self.sync_file(file)
+        temporary = self._temporary(path, data)
         try:
             path.hardlink_to(temporary)  # unlike a rename it never replaces what is there
         except FileExistsError:
@@ -129,6 +131,22 @@ class LocalFileSystem:
         finally:
             temporary.unlink(missing_ok=True)
         _sync_folder(path.parent)
+
+    def replace(self, uri: str, data: bytes) -> None:
+        path = local_path(uri)
+        self._temporary(path, data).replace(path)
+        _sync_folder(path.parent)
+
+    def remove(self, uri: str) -> None:
+        local_path(uri).unlink(missing_ok=True)
+
+    def _temporary(self, path: Path, data: bytes) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with temporary.open("wb") as file:
+            file.write(data)
+            self.sync_file(file)
+        return temporary
 
     def sync_file(self, file: BinaryIO) -> None:
         if file.writable():

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import pandas as pd
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from airflow_ft.spark import publisher, runner
+from airflow_ft.spark import publisher, runner, topics
 from airflow_ft.spark.parsing import malformed_rows, parse_json, parsed_rows
 
 
@@ -162,3 +164,49 @@ class Orders:
         if self.on_malformed == "fail":
             return {"orders": batch}
         return {"orders": parsed_rows(batch), "dead_letters": malformed_rows(batch)}
+
+
+class Recreating:
+    """All rows to `orders`; deletes a topic and makes it anew, once, at a point of the attempt."""
+
+    def __init__(self, bootstrap: str, topic: str, point: str, once: str) -> None:
+        self.bootstrap, self.topic, self.marker = bootstrap, topic, Path(once)
+        if point == "compared":
+            begin = topics.Topics.begin
+
+            def compare(this: topics.Topics, standing: Any) -> Any:
+                void = begin(this, standing)
+                self._recreate()
+                return void
+
+            topics.Topics.begin = compare  # type: ignore[method-assign]
+        self.point = point
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return cast(DataFrame, sources["orders"])
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if self.point == "read":  # the rows are there, and nothing is published
+            self._recreate()
+        return {"orders": batch}
+
+    def _recreate(self) -> None:
+        if not self.marker.exists():
+            self.marker.touch()
+            recreate(self.bootstrap, self.topic, [f"new {n}" for n in range(30)])
+
+
+def recreate(bootstrap: str, topic: str, values: list[str]) -> None:
+    """Deletes a topic of one partition, makes it anew and fills it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
+    admin.create_topics([NewTopic(topic, num_partitions=1)], operation_timeout=30)[topic].result(60)
+    fill(bootstrap, topic, values)
+
+
+def fill(bootstrap: str, topic: str, values: list[str]) -> None:
+    """Appends records to partition 0."""
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    for value in values:
+        producer.produce(topic, value.encode(), partition=0)
+    assert producer.flush(60) == 0

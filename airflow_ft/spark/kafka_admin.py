@@ -1,0 +1,105 @@
+"""The ids of topics, asked of the brokers by the JVM: with the very settings that Spark reads with.
+
+Another client would need the connection's security in other words (Java's own settings, delegation tokens).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import StageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_ft.core.ports import ConnectionInfo
+    from airflow_ft.sources.kafka import KafkaSource
+
+_SECONDS = 60
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers that give topics no ids
+_NOT_THERE = ("UnknownTopicOrPartitionException", "UnknownTopicIdException")
+
+
+class TopicAdmin:
+    """An administration client of one source; it connects when it is first asked. Thread-safe, as py4j is."""
+
+    def __init__(self, spark: SparkSession, name: str, source: KafkaSource, connection: ConnectionInfo) -> None:
+        self._jvm: Any = spark._jvm
+        self._name, self._source, self._connection = name, source, connection
+        self._client: Any = None
+
+    def topics(self, recorded: Iterable[str] = ()) -> Mapping[str, str]:
+        """Ids by name ("": the brokers give none) of all topics that the source reads now, and of those `recorded`.
+
+        A topic that does not exist is left out. StageError when the brokers do not answer, or refuse.
+        """
+        if self._source.pattern is None:
+            return self.ids({*self._source.topics, *recorded})
+        java = self._jvm.java.util.regex.Pattern.compile(self._source.pattern)
+        names = self._asked(lambda client, unit: client.listTopics().names().get(_SECONDS, unit))
+        return self.ids({*(str(name) for name in names if java.matcher(name).matches()), *recorded})
+
+    def ids(self, names: Iterable[str]) -> Mapping[str, str]:
+        """The same of these topics alone."""
+        wanted = sorted(set(names))
+        found: dict[str, str] = {}
+        if not wanted:
+            return found
+
+        def ask(client: Any, unit: Any) -> Any:
+            collection = self._jvm.java.util.ArrayList()
+            for name in wanted:
+                collection.add(name)
+            return client.describeTopics(collection).topicNameValues()
+
+        answers = self._asked(ask)
+        for name in wanted:
+            described = self._asked(lambda _, unit, name=name: answers.get(name).get(_SECONDS, unit))
+            if described is not None:
+                text = str(described.topicId().toString())
+                found[name] = "" if text == _NO_ID else text
+        return found
+
+    def close(self) -> None:
+        """Ends its connections: a JVM that is kept would go on with them."""
+        if self._client is not None:
+            client, self._client = self._client, None
+            client.close(self._jvm.java.time.Duration.ZERO)
+
+    def _asked(self, ask: Any) -> Any:
+        """The answer; None for a topic that is not there."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            return ask(self._client, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
+        except Py4JJavaError as error:
+            cause = error.java_exception.getCause() or error.java_exception
+            kind = str(cause.getClass().getSimpleName())
+            if kind in _NOT_THERE:
+                return None
+            raise StageError(
+                f"the brokers do not say which topics source {self._name!r} reads: {kind}: {cause.getMessage()}",
+                participant=self._source.conn_id,
+                remedy="see whether they can be reached, and the source's user may DESCRIBE its topics; try again.",
+            ) from error
+
+    def _connect(self) -> Any:
+        options = self._source.reader_options(self._connection)
+        settings = self._jvm.java.util.HashMap()
+        for name, value in options.items():
+            if name.lower().startswith("kafka.") and name.lower() != "kafka.isolation.level":
+                settings.put(name[len("kafka.") :], value)
+        # As Spark makes its own: with delegation tokens, where there are any.
+        return self._jvm.org.apache.spark.sql.kafka010.SubscribePatternStrategy(".*").createAdmin(settings)
+
+
+def topic_admins(
+    spark: SparkSession, sources: Mapping[int, tuple[str, KafkaSource]], connections: Mapping[str, ConnectionInfo]
+) -> dict[int, TopicAdmin]:
+    """One for each Kafka source, by its place among the query's sources."""
+    return {
+        index: TopicAdmin(spark, name, source, connections[source.conn_id]) for index, (name, source) in sources.items()
+    }

@@ -1,0 +1,133 @@
+"""Where the Kafka sources of a location stand: offsets by topic, and the ids of the topics that these offsets count.
+
+Spark keeps offsets by the names of topics alone. The ids lie beside them, in `airflow_ft_topics/<batch>`: those of that
+batch and of all later ones up to the next such file. A pipeline that has published nothing yet stands at its origin,
+whose file has them too. A location that was written by an earlier version has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_ft.core.model import SparkPosition, canonical_json
+from airflow_ft.spark.locations import TOPICS, SparkLocation, origin_file, parsed_offsets
+from airflow_ft.wal.filesystem import filesystem
+
+Ids = Mapping[int, Mapping[str, str]]
+"""Of topics by name, by the source's place among those of the query."""
+Offsets = Mapping[int, Mapping[str, Any]]
+"""Of partitions by topic, by the source's place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What an attempt goes on from; empty for the first one. A source that is not in `ids` has no recorded ids."""
+
+    offsets: Offsets = field(default_factory=dict)
+    ids: Ids = field(default_factory=dict)
+
+
+def standing(root: str, pipeline: str, base: SparkPosition | None, sources: Mapping[str, Any]) -> Standing:
+    """Of the last published batch, or of the origin where there is none."""
+    files = filesystem(root)
+    if base is None:
+        origin = origin_file(root, pipeline, sources)
+        if not files.exists(origin):
+            return Standing()
+        frozen = json.loads(files.read(origin))
+        ids = frozen.pop(TOPICS, {})
+        return Standing({int(index): _initial(text)[1] for index, text in frozen.items()}, _by_index(ids))
+    location = SparkLocation(root, pipeline, base.location, base.batch, "")
+    offsets: dict[int, Mapping[str, Any]] = {}
+    for index, found in enumerate(location.offsets(base.batch)):
+        if isinstance(found, dict):
+            offsets[index] = found
+        elif found is None and files.exists(first := files.uri(base.location, "sources", str(index), "0")):
+            offsets[index] = _initial(files.read(first).decode(errors="replace"))[1]
+    return Standing(offsets, recorded_ids(location))
+
+
+def recorded_ids(location: SparkLocation) -> Ids:
+    """The ids that count for the location's batch; empty where none were recorded."""
+    files = filesystem(location.uri)
+    batches = [int(name) for name in files.names(files.uri(location.uri, TOPICS)) if name.isdigit()]
+    newest = max((batch for batch in batches if batch <= location.batch), default=None)
+    return {} if newest is None else _by_index(json.loads(files.read(files.uri(location.uri, TOPICS, str(newest)))))
+
+
+def record_ids(location: SparkLocation, batch: int, ids: Ids) -> None:
+    """Ids of a batch, before it is published; what a batch has left that was not published gives way."""
+    files = filesystem(location.uri)
+    files.replace(files.uri(location.uri, TOPICS, str(batch)), _text(ids))
+
+
+def leave_out(location: SparkLocation, topics: Ids) -> None:
+    """In a fresh copy: takes topics out of its last offsets. Spark reads from the beginning what it has no offsets of.
+
+    Files are replaced, never changed: the location that was copied shares them. A checksum of Spark's that stands
+    beside one no longer fits, and goes first: Spark reads a file that has none.
+    """
+    files = filesystem(location.uri)
+    where = files.uri(location.uri, "offsets", str(location.batch))
+    lines = files.read(where).decode().split("\n")
+    for index, gone in topics.items():
+        found = parsed_offsets(lines[index + 2])
+        if isinstance(found, dict):
+            lines[index + 2] = _without(found, gone)
+        first = files.uri(location.uri, "sources", str(index), "0")
+        if files.exists(first):
+            head, offsets = _initial(files.read(first).decode())
+            _replace(location, ("sources", str(index)), "0", head + _without(offsets, gone))
+    _replace(location, ("offsets",), str(location.batch), "\n".join(lines))
+
+
+def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Ids, void: Ids) -> None:
+    """Gives the origin the ids of its topics, and takes those out whose positions are void.
+
+    In one step, so that "latest" never becomes another moment. An attempt that began before finds another origin than
+    its own, and publishes nothing.
+    """
+    files = filesystem(root)
+    origin = origin_file(root, pipeline, sources)
+    if not files.exists(origin):
+        return
+    frozen = json.loads(files.read(origin))
+    ids = frozen.pop(TOPICS, {})
+    mended: dict[str, Any] = {}
+    for index, text in frozen.items():
+        head, offsets = _initial(text)
+        left = {topic: o for topic, o in offsets.items() if topic not in void.get(int(index), {})}
+        mended[index] = text if len(left) == len(offsets) else head + _without(offsets, void[int(index)])
+        if int(index) in topics:
+            ids[index] = {topic: topics[int(index)][topic] for topic in left if topic in topics[int(index)]}
+    text = canonical_json({**mended, TOPICS: ids}).encode()
+    if text != files.read(origin):
+        files.replace(origin, text)
+
+
+def _initial(text: str) -> tuple[str, dict[str, Any]]:
+    """What Spark looked up as a source's first offsets: all before the JSON (a zero byte, the version), and that."""
+    begin = text.find("{")
+    found = parsed_offsets(text[begin:]) if begin >= 0 else None
+    return (text[:begin], found) if isinstance(found, dict) else (text, {})
+
+
+def _without(offsets: Mapping[str, Any], topics: Mapping[str, str]) -> str:
+    return canonical_json({topic: partitions for topic, partitions in offsets.items() if topic not in topics})
+
+
+def _replace(location: SparkLocation, folder: tuple[str, ...], name: str, text: str) -> None:
+    files = filesystem(location.uri)
+    files.remove(files.uri(location.uri, *folder, f".{name}.crc"))
+    files.replace(files.uri(location.uri, *folder, name), text.encode())
+
+
+def _by_index(ids: Mapping[str, Mapping[str, str]]) -> Ids:
+    return {int(index): dict(topics) for index, topics in ids.items()}
+
+
+def _text(ids: Ids) -> bytes:
+    return canonical_json({str(index): dict(topics) for index, topics in ids.items()}).encode()

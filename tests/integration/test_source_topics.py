@@ -1,0 +1,222 @@
+"""A source topic that was deleted and made anew is another topic: its old offsets mean other records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import DataLossError, JobError, StageError
+from airflow_ft.core.model import CheckpointState
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sources import KafkaSource
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.wal.filesystem import local_path
+from tests.conftest import TopicFactory
+from tests.integration.stage_jobs import fill, recreate
+from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection, world
+from tools.servers import Kafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path)
+
+
+@pytest.fixture
+def topic(topic_factory: TopicFactory) -> str:
+    return topic_factory(partitions=1)
+
+
+def _request(pipeline: StageWorld, kafka: Kafka, source: KafkaSource, job: str = "Plain", **more: Any) -> StageRequest:
+    name = "numbers" if job in ("Plain", "Faulty") else "orders"
+    request = pipeline.request(f"stage_jobs:{job}", {name: source}, jars=(str(JARS),), **more)
+    extra = {"bootstrap.servers": kafka.bootstrap}
+    return with_connection(request, ConnectionInfo("kafka_default", "kafka", extra=extra))
+
+
+def _numbers(prefix: str, count: int) -> list[str]:
+    return [f"{prefix} {n}" for n in range(count)]
+
+
+def _values(pipeline: StageWorld) -> list[str]:
+    return sorted(bytes(row["value"]).decode() for row in pipeline.all_rows())
+
+
+def _ids(pipeline: StageWorld, source: str = "numbers") -> dict[str, str]:
+    ids: dict[str, str] = pipeline.published()[-1].positions[source]["topic_ids"]
+    return ids
+
+
+@pytest.mark.parametrize("written", [150, 100, 20], ids=["more", "as many", "fewer"])
+def test_a_topic_that_was_made_anew_is_data_loss_before_anything_is_read(
+    pipeline: StageWorld, kafka: Kafka, topic: str, written: int
+) -> None:
+    strict = KafkaSource(topics=[topic])
+    fill(kafka.bootstrap, topic, _numbers("old", 100))
+    assert pipeline.complete(_request(pipeline, kafka, strict)).rows == {"orders": 100}
+    (old,) = _ids(pipeline).values()
+    assert len(old) == 22
+
+    recreate(kafka.bootstrap, topic, _numbers("new", written))
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=rf"topic '{topic}' was deleted and made anew") as caught:
+            pipeline.stage(_request(pipeline, kafka, strict))
+    for part in (old, '{"0":100}', "fail_on_data_loss=False", "Nothing was read", "'kafka_default'"):
+        assert part in str(caught.value)
+    assert len(pipeline.checkpoints()) == 1, "not even a number was given out"
+
+    lenient = replace(strict, fail_on_data_loss=False)
+    result = pipeline.complete(_request(pipeline, kafka, lenient))
+    assert result.rows == {"orders": written}
+    assert _values(pipeline) == sorted(_numbers("old", 100) + _numbers("new", written))
+    (new,) = _ids(pipeline).values()
+    assert new != old and new in str(caught.value)
+    assert any("the new one is read from its beginning" in line for line in pipeline.lines)
+
+    fill(kafka.bootstrap, topic, ["after"])
+    assert pipeline.complete(_request(pipeline, kafka, strict)).rows == {"orders": 1}, "set again"
+    assert _ids(pipeline) == {topic: new}
+
+
+def test_the_base_that_others_may_go_back_to_is_left_as_it_was(pipeline: StageWorld, kafka: Kafka, topic: str) -> None:
+    """The offsets are changed in a copy: a rewind to the older position must find what it was published with."""
+    fill(kafka.bootstrap, topic, _numbers("old", 3))
+    lenient = KafkaSource(topics=[topic], fail_on_data_loss=False)
+    pipeline.complete(_request(pipeline, kafka, lenient))
+    (first,) = pipeline.published()
+    assert first.position is not None
+    before = {path: path.read_bytes() for path in local_path(first.position.location).rglob("*") if path.is_file()}
+    recreate(kafka.bootstrap, topic, _numbers("new", 2))
+    pipeline.complete(_request(pipeline, kafka, lenient))
+    assert {path: path.read_bytes() for path in before} == before
+    last = pipeline.published()[-1].position
+    assert last is not None and last.location != first.position.location
+    offsets = local_path(last.location) / "offsets"
+    assert not (offsets / f".{first.position.batch}.crc").exists(), "it does not fit the file any more"
+    assert json.loads((offsets / str(first.position.batch)).read_text().splitlines()[2]) == {}
+
+
+@pytest.mark.parametrize("point", ["compared", "read"])
+def test_a_topic_that_is_made_anew_while_it_is_read_is_not_published(
+    pipeline: StageWorld, kafka: Kafka, topic: str, tmp_path: Path, point: str
+) -> None:
+    strict = KafkaSource(topics=[topic])
+    fill(kafka.bootstrap, topic, _numbers("old", 10))
+    calm = {"bootstrap": kafka.bootstrap, "topic": topic, "point": "", "once": str(tmp_path / "never")}
+    pipeline.complete(_request(pipeline, kafka, strict, "Recreating", job_arguments=calm))
+    fill(kafka.bootstrap, topic, _numbers("late", 10))
+    for name, source, error in (
+        ("strict", strict, DataLossError),
+        ("lenient", replace(strict, fail_on_data_loss=False), StageError),
+    ):
+        arguments = {**calm, "point": point, "once": str(tmp_path / name)}
+        if name == "lenient":  # the strict one has made it anew: taken over before it happens once more
+            (tmp_path / name).touch()
+            pipeline.complete(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
+            fill(kafka.bootstrap, topic, ["more"])
+            (tmp_path / name).unlink()
+        published = len(pipeline.published())
+        with pytest.raises(error, match="made anew"):
+            pipeline.stage(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
+        assert len(pipeline.published()) == published
+        assert (tmp_path / name).exists()
+    pipeline.complete(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
+    assert _values(pipeline) == sorted([*_numbers("old", 10), *_numbers("new", 30), *_numbers("new", 30)])
+    assert all(c.state is not CheckpointState.STAGED or c.segment for c in pipeline.checkpoints())
+
+
+def test_positions_without_ids_take_the_present_one_once(pipeline: StageWorld, kafka: Kafka, topic: str) -> None:
+    """As a version that knew no ids has left them."""
+    strict = KafkaSource(topics=[topic])
+    fill(kafka.bootstrap, topic, _numbers("old", 3))
+    pipeline.complete(_request(pipeline, kafka, strict))
+    (first,) = pipeline.published()
+    assert first.position is not None
+    shutil.rmtree(local_path(first.position.location) / "airflow_ft_topics")
+
+    def said() -> int:
+        return sum("written without topic ids" in line for line in pipeline.lines)
+
+    assert pipeline.complete(_request(pipeline, kafka, strict)).rows == {}, "nothing is new"
+    assert said() == 1
+    pipeline.complete(_request(pipeline, kafka, strict))
+    assert said() == 1, "it was taken over although nothing was published"
+    recreate(kafka.bootstrap, topic, _numbers("new", 3))
+    with pytest.raises(DataLossError):
+        pipeline.stage(_request(pipeline, kafka, strict))
+
+
+def test_of_several_topics_the_others_go_on_where_they_stand(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    one, other = topic_factory(partitions=1), topic_factory(partitions=1)
+    source = KafkaSource(topics=[one, other], fail_on_data_loss=False)
+    fill(kafka.bootstrap, one, _numbers("one", 5))
+    fill(kafka.bootstrap, other, _numbers("other", 5))
+    pipeline.complete(_request(pipeline, kafka, source))
+    recreate(kafka.bootstrap, one, _numbers("new", 7))
+    fill(kafka.bootstrap, other, ["last"])
+    assert pipeline.complete(_request(pipeline, kafka, source)).rows == {"orders": 8}
+    wanted = [*_numbers("one", 5), *_numbers("other", 5), *_numbers("new", 7), "last"]
+    assert _values(pipeline) == sorted(wanted)
+
+
+def test_a_pattern_gains_and_loses_topics(pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory) -> None:
+    stays, goes = topic_factory(partitions=1), topic_factory(partitions=1)
+    pattern = f"{stays}|{goes}|{stays}-late"
+    strict = KafkaSource(pattern=pattern)
+    lenient = replace(strict, fail_on_data_loss=False)
+    fill(kafka.bootstrap, stays, _numbers("stays", 2))
+    fill(kafka.bootstrap, goes, _numbers("goes", 2))
+    pipeline.complete(_request(pipeline, kafka, strict))
+    kafka.create_topic(f"{stays}-late", 1)
+    try:
+        fill(kafka.bootstrap, f"{stays}-late", ["late"])
+        assert pipeline.complete(_request(pipeline, kafka, strict)).rows == {"orders": 1}, "one that appears is no loss"
+        assert set(_ids(pipeline)) == {stays, goes, f"{stays}-late"}
+        kafka.delete_topic(goes)
+        with pytest.raises(DataLossError, match=rf"topic '{goes}' was deleted \(its id was"):
+            pipeline.stage(_request(pipeline, kafka, strict))
+        fill(kafka.bootstrap, stays, ["more"])
+        assert pipeline.complete(_request(pipeline, kafka, lenient)).rows == {"orders": 1}
+        assert set(_ids(pipeline)) == {stays, f"{stays}-late"}
+    finally:
+        kafka.delete_topic(f"{stays}-late")
+        kafka.create_topic(goes, 1)
+    fill(kafka.bootstrap, goes, _numbers("back", 3))
+    assert pipeline.complete(_request(pipeline, kafka, lenient)).rows == {"orders": 3}, "from its beginning"
+
+
+def test_a_listed_topic_that_is_gone_is_named(pipeline: StageWorld, kafka: Kafka, topic: str) -> None:
+    source = KafkaSource(topics=[topic], fail_on_data_loss=False)
+    fill(kafka.bootstrap, topic, ["one"])
+    pipeline.complete(_request(pipeline, kafka, source))
+    kafka.delete_topic(topic)
+    with pytest.raises(StageError, match=f"topic '{topic}' of source 'numbers' does not exist.*create it"):
+        pipeline.stage(_request(pipeline, kafka, source))
+    kafka.create_topic(topic, 1)
+    fill(kafka.bootstrap, topic, _numbers("new", 2))
+    assert pipeline.complete(_request(pipeline, kafka, source)).rows == {"orders": 2}
+
+
+def test_a_frozen_origin_counts_the_records_of_its_topic_alone(pipeline: StageWorld, kafka: Kafka, topic: str) -> None:
+    """The first attempt froze "latest" and died; then the topic was made anew, before anything was published."""
+    strict = KafkaSource(topics=[topic], starting_offsets="latest")
+    fill(kafka.bootstrap, topic, _numbers("before", 5))
+    with pytest.raises(JobError, match="colour"):
+        pipeline.stage(_request(pipeline, kafka, strict, "Faulty", job_arguments={"fault": "split"}))
+    assert pipeline.published() == []
+    recreate(kafka.bootstrap, topic, _numbers("new", 8))
+    with pytest.raises(DataLossError, match="made anew"):
+        pipeline.stage(_request(pipeline, kafka, strict))
+    lenient = replace(strict, fail_on_data_loss=False)
+    assert pipeline.complete(_request(pipeline, kafka, lenient)).rows == {"orders": 8}
+    assert pipeline.store.pipeline(PIPELINE).last_published == 1
