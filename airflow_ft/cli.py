@@ -126,6 +126,7 @@ def _settling() -> tuple[ActionCommand, ...]:
             _act("abort", "give this checkpoint up, if it is not decided"),
             _act("quarantine", "keep this checkpoint as it is; nothing later is delivered meanwhile"),
             _act("redeliver", "deliver this decided checkpoint, also into a sink that has lost its token"),
+            _act("dead-letter", "deliver this decided checkpoint, and set aside the rows that a sink refuses"),
             _REWIND,
             _REASON,
             ARG_YES,

@@ -16,6 +16,7 @@ from fastapi.responses import FileResponse
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import Checkpoint, PipelineStatus
 from airflow_ft.core.ports import Store
+from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store
 
@@ -77,7 +78,13 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         "rows": dict(checkpoint.segment.rows) if checkpoint.segment else {},
         "at": (at or checkpoint.triggered_at).isoformat(),
         "message": " ".join(
-            text for text in (checkpoint.message, checkpoint.reason.explanation if checkpoint.reason else "") if text
+            text
+            for text in (
+                checkpoint.message,
+                checkpoint.reason.explanation if checkpoint.reason else "",
+                *(f"{aside.text(sink)}." for sink, aside in of_checkpoint(checkpoint).items()),
+            )
+            if text
         ),
         "delivers": [segment.number for segment in plan.segments] if plan else [],
         "reasons": list(plan.reasons) if plan else [],

@@ -17,6 +17,7 @@ from airflow_ft import settings
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import Checkpoint, CheckpointState
+from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store, participant_factory
 
@@ -130,4 +131,6 @@ def state_text(checkpoint: Checkpoint) -> str:
         )
     if checkpoint.state is not CheckpointState.COMPLETED and checkpoint.delivered_by:
         text += f", delivered by {checkpoint.delivered_by}"
+    if aside := sum(each.rows for each in of_checkpoint(checkpoint).values()):
+        text += f", {aside:,} rows set aside"
     return text

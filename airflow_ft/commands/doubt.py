@@ -24,12 +24,14 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import AfterAbort
 from airflow_ft.core.ports import Store
 from airflow_ft.core.resolution import Resolver
+from airflow_ft.core.set_aside import of_checkpoint
 
 ACTS = {
     "commit": "Deliver it under its marker",
     "abort": "Give it up",
     "quarantine": "Keep it as it is, and deliver nothing later until you take it back",
     "redeliver": "Deliver it, also into a sink that has lost its token: are you sure that its rows are not there",
+    "dead_letter": "Deliver it, and set aside for good the rows that a sink refuses",
 }
 
 
@@ -78,7 +80,7 @@ def _act(store: Store, args: Namespace, act: str, number: int) -> None:
     after = AfterAbort.REWOUND if args.rewind else AfterAbort.CARRIED
     fate = f", its rows are {after}" if act == "abort" else ""
     sure(args, f"Checkpoint {number} ({state_text(found)}, {rows_text(found)} rows): {ACTS[act]}{fate}?")
-    who = signature(args, f"in-doubt --{act} {number}")
+    who = signature(args, f"in-doubt --{act.replace('_', '-')} {number}")
     resolver = Resolver(store, args.pipeline, participants(), who, worker(), lease())
     match act:
         case "commit":
@@ -87,9 +89,13 @@ def _act(store: Store, args: Namespace, act: str, number: int) -> None:
             found = resolver.abort(number, after)
         case "quarantine":
             found = resolver.quarantine(number)
+        case "dead_letter":
+            found = resolver.dead_letter(number)
         case _:
             found = resolver.redeliver(number)
     say(f"checkpoint {number} is {state_text(found)}")
+    for sink, aside in of_checkpoint(found).items():
+        say(aside.text(sink))
 
 
 def age_text(age: timedelta) -> str:

@@ -17,6 +17,7 @@ from airflow_ft.commands.common import (
     time_text,
 )
 from airflow_ft.core.model import Checkpoint, PipelineStatus
+from airflow_ft.core.set_aside import of_proof
 
 
 @command
@@ -112,6 +113,8 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
             )
             vote = checkpoint.votes.get(participant.name)
             yield f"            {_vote(vote)}" if vote else "            not asked yet"
+            for sink, aside in of_proof(vote.proof if vote else None).items():
+                yield f"            {aside.text(sink)}"
 
 
 def _vote(vote: Any) -> str:

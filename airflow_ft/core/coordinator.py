@@ -54,6 +54,7 @@ from airflow_ft.core.planning import (
     wants_vote,
 )
 from airflow_ft.core.ports import Participant, ParticipantFactory, Store
+from airflow_ft.core.set_aside import of_proof
 
 log = logging.getLogger(__name__)
 
@@ -191,10 +192,11 @@ class Coordinator:
 
     # --- decide and commit ---------------------------------------------------------------------------------------
 
-    def commit(self, number: int, participant: str) -> Checkpoint:
+    def commit(self, number: int, participant: str, *, set_aside: bool = False) -> Checkpoint:
         """Delivers one participant's rows if that is decided, or if this participant's part is to decide.
 
-        Returns the checkpoint as it then stands; nothing is done before the decision for those that follow it.
+        Returns the checkpoint as it then stands; nothing is done before the decision for those that follow it. With
+        `set_aside`, for a person: rows that the participant refuses of what is decided are set aside (I2).
         """
         checkpoint = self._store.checkpoint(self._pipeline, number)
         plan = checkpoint.plan
@@ -218,8 +220,15 @@ class Coordinator:
         self._require_delivered(earlier, checkpoint, participant)
         attempt = self._store.begin_attempt(self._pipeline, self.epoch, number, participant)
         with self._open(plan, participant) as sink:
+            vote = checkpoint.votes[participant]
             try:
-                sink.commit(plan, self._fence(attempt), checkpoint.votes[participant])
+                try:
+                    sink.commit(plan, self._fence(attempt), vote)
+                except DeclinedError as error:
+                    if checkpoint.state is S.PREPARED or not set_aside:
+                        raise
+                    log.warning("checkpoint %d: %s refuses rows, which are set aside: %s", number, participant, error)
+                    sink.commit(plan, self._fence(attempt), vote, set_aside=True)
             except DeclinedError as error:
                 if checkpoint.state is S.PREPARED:
                     self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
@@ -227,7 +236,9 @@ class Coordinator:
                 # Decided: it can only be redone (I3). Shown and tried again until the target is mended.
                 raise SinkUnavailableError(
                     f"it is decided, but refused: {error.what}",
-                    remedy=f"mend the target ({error.remedy}); the next try or run delivers it.",
+                    remedy=f"mend the target ({error.remedy}); the next try or run delivers it. If these rows are not"
+                    f" wanted there, `airflow ft in-doubt --pipeline {self._pipeline} --dead-letter {number}` sets them"
+                    " aside and delivers the rest.",
                     pipeline=self._pipeline,
                     checkpoint=number,
                     participant=participant,
@@ -288,6 +299,8 @@ class Coordinator:
             ", ".join(f"{rows:,} rows into {sink}" for sink, rows in proof.counts.items()) or "no rows",
             checkpoint.state,
         )
+        for sink, aside in of_proof(proof).items():
+            log.warning("checkpoint %d: %s", number, aside.text(sink))
         return checkpoint
 
     def _decide(self, checkpoint: Checkpoint) -> Checkpoint:
@@ -325,11 +338,14 @@ class Coordinator:
                 )
 
     def _check_counts(self, plan: Plan, proof: Proof) -> None:
+        found = of_proof(proof)
         for sink in plan.participant(proof.participant).sinks:
             expected = sum(segment.rows.get(sink, 0) for segment in plan.segments)
-            if proof.counts.get(sink, 0) != expected:
+            aside = found[sink].rows if sink in found else 0
+            if proof.counts.get(sink, 0) + aside != expected:
                 raise TerminalError(
-                    f"the sink's marker counts {proof.counts.get(sink, 0)} rows, the plan {expected}.",
+                    f"the sink's marker counts {proof.counts.get(sink, 0)} rows and {aside} that were set aside, the"
+                    f" plan {expected}.",
                     remedy="this must not happen: keep everything as it is and report it.",
                     pipeline=self._pipeline,
                     checkpoint=plan.number,
@@ -337,10 +353,10 @@ class Coordinator:
                     sink=sink,
                 )
 
-    def deliver(self, number: int) -> Checkpoint:
+    def deliver(self, number: int, *, set_aside: bool = False) -> Checkpoint:
         """All that is left to do for a planned number: votes, the decision, every commit in the plan's order.
 
-        Of an ABORTED one what TWO_PHASE participants still hold is rolled back.
+        Of an ABORTED one what TWO_PHASE participants still hold is rolled back. `set_aside`: see `commit`.
         """
         checkpoint = self._store.checkpoint(self._pipeline, number)
         if checkpoint.rollback_pending:
@@ -351,7 +367,7 @@ class Coordinator:
         away: AirflowFtError | None = None
         for name in names:
             try:
-                checkpoint = self.commit(number, name)
+                checkpoint = self.commit(number, name, set_aside=set_aside)
             except (SinkUnavailableError, SinkAccessError) as error:
                 # Once it is decided, a sink that is away does not hold up the others (I3, I7).
                 if self._store.checkpoint(self._pipeline, number).state is not S.COMMITTING:

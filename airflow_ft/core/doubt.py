@@ -16,6 +16,7 @@ from enum import StrEnum
 from airflow_ft.core.errors import AirflowFtError, HaltError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Checkpoint, CheckpointState, Outcome, Pipeline, PipelineStatus, Plan, SinkHead
 from airflow_ft.core.ports import Participant, ParticipantFactory, Store
+from airflow_ft.core.set_aside import of_proof
 from airflow_ft.core.transitions import MAY_BE_VISIBLE
 
 THREADS = 8
@@ -110,13 +111,19 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence) -> str:
         return "find out which of the two is right before anything else"
     match checkpoint.state:
         case CheckpointState.QUARANTINED if checkpoint.decided_at is not None:
-            return f"{checkpoint.message} Decided, so it can only be delivered: --commit when the cause is gone"
+            return (
+                f"{checkpoint.message} Decided, so it can only be delivered: --commit when the cause is gone, or"
+                " --dead-letter if a sink refuses rows that are not wanted there"
+            )
         case CheckpointState.QUARANTINED:
             return f"{checkpoint.message} Not decided: --commit delivers it, --abort gives it up"
         case CheckpointState.COMMITTING:
             if evidence.finding is Finding.DELIVERED:
                 return "nothing: it is recorded by the next try or run"
-            return "mend what it waits for; the next try or run, or --commit, delivers it"
+            return (
+                "mend what it waits for; the next try or run, or --commit, delivers it (--dead-letter without the rows"
+                " that a sink refuses)"
+            )
         case CheckpointState.PREPARED:
             return "the next try or run, or --commit, delivers it; --abort gives it up"
         case _:
@@ -166,7 +173,8 @@ def _read(plan: Plan, name: str, sink: Participant) -> Evidence:
         return Evidence(Finding.CONTRADICTION, text)
     if proof is not None and proof.outcome is Outcome.COMMITTED:
         counts = ", ".join(f"{count:,} rows into {sink_name}" for sink_name, count in proof.counts.items())
-        return Evidence(Finding.DELIVERED, f"marker: committed by epoch {proof.epoch} ({counts or 'no rows'})")
+        aside = "".join(f"; {each.text(sink_name)}" for sink_name, each in of_proof(proof).items())
+        return Evidence(Finding.DELIVERED, f"marker: committed by epoch {proof.epoch} ({counts or 'no rows'}{aside})")
     if proof is not None:
         return Evidence(
             Finding.REFUSED, f"tombstone of epoch {proof.epoch}: {proof.detail.get('message', 'no reason given')}"

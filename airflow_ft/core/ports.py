@@ -301,12 +301,16 @@ class Participant(Protocol):
         whatever an older attempt of this number had prepared is rolled back.
         """
 
-    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
         """Makes the rows visible under this plan's marker, or finds that this has happened; may be repeated for ever.
 
         `vote` is the one that the decision counted: a TWO_PHASE participant finishes what that attempt prepared, and
         delivers from the write-ahead log, under the same marker, what is lost of it. Returns the proof: COMMITTED, or
         ABORTED when a tombstone stands there. DeclinedError: the rows were refused, its transaction was rolled back.
+
+        With `set_aside` (a person's word, and only for what is decided) the rows that are refused by themselves go
+        into the plan's dead letters, durably before the commit, and all others are delivered; the proof names them
+        (`core.set_aside`). DeclinedError then: it is not single rows that are refused.
         """
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
@@ -461,8 +465,18 @@ class Archive(Protocol):
         """Deletes attempt folders and Spark locations of epochs below `below_epoch` that are not (in) `keep`."""
 
 
+class DeadLetters(Protocol):
+    """Where the rows of one plan go that a sink refuses after the decision, on a person's word."""
+
+    def write(self, sink: str, label: str, rows: pa.Table) -> str:
+        """Writes rows into a file and returns its URI when it survives a power cut. The same again: the same file."""
+
+
 class WalReader(Protocol):
     """Opens published segments."""
+
+    def dead_letters(self, plan: Plan) -> DeadLetters:
+        """The dead letters of this plan, beside its segments."""
 
     def open(self, segment: Segment) -> SegmentReader:
         """Reads and checks the manifest: its digest must be `segment.digest`, else WalCorruptError."""

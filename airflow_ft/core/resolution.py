@@ -6,6 +6,7 @@
 | abort | STAGED, PREPARED, QUARANTINED and not decided | tombstone first, then ABORTED |
 | quarantine | PREPARED, COMMITTING | keeps it as it is; nothing later is delivered |
 | redeliver | as commit, if decided | as commit; where a token was lost, on the word that its rows are not there |
+| dead-letter | as commit, if decided | as commit; rows that a sink refuses, and only those, are set aside |
 
 Each takes a fresh epoch, so whoever was at it is shut out (I5), and may be repeated: dying between two steps leaves
 the checkpoint in doubt as it was, or settled. `who` goes into the event log.
@@ -94,6 +95,24 @@ class Resolver:
             with self._taken_back(coordinator.epoch, number):
                 self._set_lost_tokens(coordinator.epoch, found)
                 return coordinator.deliver(number)
+
+    def dead_letter(self, number: int) -> Checkpoint:
+        """Delivers a decided number; rows that a sink refuses go into dead letters under the same marker (I2).
+
+        The word is good for this act alone: what dies in the middle of it has committed nothing, or a marker that
+        names the rows; any later try delivers all rows again, unless it is told so too.
+        """
+        found = self._require(number, MAY_BE_VISIBLE, "nothing of it can be set aside")
+        if found.decided_at is None:
+            raise self._refusal(
+                found,
+                "it is not decided: a refusal aborts it, and its rows are computed again.",
+                "--commit tries to deliver it, --abort gives it up.",
+            )
+        with self._coordinating() as coordinator:
+            self._first_in_line(number)
+            with self._taken_back(coordinator.epoch, number):
+                return coordinator.deliver(number, set_aside=True)
 
     def _set_lost_tokens(self, epoch: int, found: Checkpoint) -> None:
         """Where a participant remembers nothing at all, its token is set to what goes before this number."""

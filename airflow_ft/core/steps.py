@@ -9,9 +9,9 @@ fencing each other; safety rests on epochs and attempts alone (I5).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from airflow_ft.core.config import CheckpointConfig
@@ -30,6 +30,7 @@ from airflow_ft.core.planning import Delivery, free_segments, live_plans, quaran
 from airflow_ft.core.ports import Archive, ParticipantFactory, Progress, Store
 from airflow_ft.core.recovery import Recovery, recover
 from airflow_ft.core.retention import retain
+from airflow_ft.core.set_aside import SetAside, of_checkpoint, together
 from airflow_ft.core.unresolved import quarantine_unresolved
 
 log = logging.getLogger(__name__)
@@ -242,11 +243,16 @@ def commit_step(context: Context, participant: str) -> Sequence[Checkpoint]:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What `confirm` found: the run's confirmed numbers, and the newest confirmed number of the pipeline (0: none)."""
+    """What `confirm` found: the run's confirmed numbers, and the newest confirmed number of the pipeline (0: none).
+
+    `rows` are those of the log, of which a person may have set some aside: `set_aside`, by sink, of all that was
+    delivered together with these numbers.
+    """
 
     numbers: tuple[int, ...]
     latest: int
     rows: int
+    set_aside: Mapping[str, SetAside] = field(default_factory=dict)
 
 
 def _untold(_: Checkpoint) -> None:
@@ -287,6 +293,17 @@ def confirm_step(
         tuple(c.number for c in confirmed),
         latest.number if latest else 0,
         sum(c.segment.total_rows for c in confirmed if c.segment),
+        set_aside_with(store, confirmed),
+    )
+
+
+def set_aside_with(store: Store, confirmed: Iterable[Checkpoint]) -> dict[str, SetAside]:
+    """What a person has set aside of the deliveries that confirmed these numbers, by sink."""
+    found = {c.number: c for c in confirmed}
+    deliveries = {c.delivered_by: c.pipeline for c in found.values() if c.delivered_by is not None}
+    return together(
+        of_checkpoint(found.get(number) or store.checkpoint(pipeline, number))
+        for number, pipeline in sorted(deliveries.items())
     )
 
 

@@ -33,7 +33,8 @@ class ConfirmOperator(CheckpointOperator):
         emit_asset: whether the asset is updated.
 
     The other arguments are those of `CheckpointOperator`.
-    Result: {"numbers": [...], "latest": newest confirmed number of the pipeline, "rows": confirmed in this run}.
+    Result: {"numbers": [...], "latest": newest confirmed number of the pipeline, "rows": confirmed in this run,
+    "set_aside": of these, rows by sink that the sink refused and a person has set aside (`airflow ft in-doubt`)}.
     """
 
     template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "sources", "checkpointing", "wal_root")
@@ -73,7 +74,14 @@ class ConfirmOperator(CheckpointOperator):
             ", ".join(f"checkpoint {number}" for number in confirmation.numbers) or "nothing, since nothing was new",
             f"{confirmation.rows:,}",
         )
-        return {"numbers": list(confirmation.numbers), "latest": confirmation.latest, "rows": confirmation.rows}
+        for sink, aside in confirmation.set_aside.items():
+            self.log.warning("confirmed without all rows: %s", aside.text(sink))
+        return {
+            "numbers": list(confirmation.numbers),
+            "latest": confirmation.latest,
+            "rows": confirmation.rows,
+            "set_aside": {sink: aside.rows for sink, aside in confirmation.set_aside.items()},
+        }
 
 
 def checkpoint_settings(checkpointing: CheckpointConfig | Mapping[str, Any] | None) -> dict[str, Any]:

@@ -85,15 +85,16 @@ def emit(operator: CheckpointOperator, context: Context, numbers: tuple[int, ...
     if not numbers:
         operator.outlets = [outlet for outlet in operator.outlets if outlet not in assets]
         return
-    rows = 0
+    confirmed = []
     for number in numbers:
         with suppress(KeyError):
-            segment = run.store.checkpoint(run.pipeline, number).segment
-            rows += segment.total_rows if segment else 0
+            confirmed.append(run.store.checkpoint(run.pipeline, number))
+    aside = steps.set_aside_with(run.store, confirmed)
     for asset in assets:
         context["outlet_events"][asset].extra = {
             "pipeline": operator.pipeline,
             "number": max(numbers),
             "numbers": list(numbers),
-            "rows": rows,
+            "rows": sum(checkpoint.segment.total_rows for checkpoint in confirmed if checkpoint.segment),
+            "set_aside": {sink: each.rows for sink, each in aside.items()},
         }

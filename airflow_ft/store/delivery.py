@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, Outcome, Plan, Promise, Proof, Segment
+from airflow_ft.core.set_aside import of_checkpoint, of_proof
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind, numbers_text, plan_text
 from airflow_ft.store.quarantine import require_nothing_quarantined
@@ -207,11 +208,18 @@ class DeliveryOperations:
                 proof.participant,
             )
             counts = "; ".join(f"{sink} {rows:,}" for sink, rows in proof.counts.items())
+            aside = of_proof(proof)
             write.event(
                 EventKind.PROVEN,
-                f"{proof.participant} has committed it ({counts}), under the marker of epoch {proof.epoch}",
+                "; ".join(
+                    [
+                        f"{proof.participant} has committed it ({counts}), under the marker of epoch {proof.epoch}",
+                        *(each.text(sink) for sink, each in aside.items()),
+                    ]
+                ),
                 number=number,
-                detail={"participant": proof.participant, "counts": dict(proof.counts)},
+                detail={"participant": proof.participant, "counts": dict(proof.counts)}
+                | ({"set_aside": {sink: each.rows for sink, each in aside.items()}} if aside else {}),
             )
             checkpoint = write.checkpoint(number)
             if all(checkpoint.votes[p.name].proof is not None for p in plan.participants):
@@ -333,11 +341,14 @@ def _require_committed(write: PipelineWrite, number: int, plan: Plan, proof: Pro
 
 def _complete(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
     numbers = [segment.number for segment in plan.segments]
-    rows = sum(segment.total_rows for segment in plan.segments)
+    aside = sum(each.rows for each in of_checkpoint(checkpoint).values())
+    rows = sum(segment.total_rows for segment in plan.segments) - aside
     write.move(
         checkpoint,
         S.COMPLETED,
-        f"{rows:,} rows of {numbers_text(numbers)} are proven in every sink, by epoch {write.row['epoch']}",
+        f"{rows:,} rows of {numbers_text(numbers)} are proven in every sink"
+        + (f", {aside:,} were refused and set aside" if aside else "")
+        + f", by epoch {write.row['epoch']}",
         completed_at=write.now,
     )
     for number in numbers:

@@ -3,6 +3,7 @@
     <root>/<pipeline>/<epoch>-<attempt>/<batch>/manifest.json
                                                 <sink>/part-00000-....parquet
     <root>/<pipeline>/spark/<epoch>-<attempt>/        Spark's own checkpoint location
+    <root>/<pipeline>/dead-letter/<number>/<sink>/    what a person has set aside; never deleted here
 
 The folder of a segment belongs to one attempt: no other process ever writes there (I1, I5). Nothing here is
 imported by a DAG; the modules that need pyarrow import it themselves.

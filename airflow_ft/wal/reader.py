@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_ft.core.errors import WalCorruptError
-from airflow_ft.core.model import Segment
+from airflow_ft.core.model import Plan, Segment
 from airflow_ft.core.ports import ColumnStatistics, WalFile
+from airflow_ft.wal.dead_letters import ParquetDeadLetters
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.manifest import MANIFEST, Manifest, SinkContent, decode_schema, digest
 
@@ -38,6 +39,10 @@ class ParquetWal:
                 remedy=_RESTORE,
             )
         return ParquetSegment(segment, Manifest.parse(data, where), files)
+
+    def dead_letters(self, plan: Plan) -> ParquetDeadLetters:
+        """The dead letters of this plan, beside its segments."""
+        return ParquetDeadLetters.of(plan)
 
 
 @dataclass(frozen=True, slots=True)

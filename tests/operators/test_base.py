@@ -137,9 +137,9 @@ def test_the_asset_tells_what_was_confirmed(tmp_path: Path, monkeypatch: pytest.
         steps.commit_step(run, name)
     operator = ConfirmOperator(task_id="t", pipeline=PIPELINE)
     context = airflow_context()
-    assert do(operator, run, context) == {"numbers": [1, 2], "latest": 2, "rows": 40}
+    assert do(operator, run, context) == {"numbers": [1, 2], "latest": 2, "rows": 40, "set_aside": {}}
     [extra] = [event.extra for event in context["outlet_events"].values()]
-    assert extra == {"pipeline": PIPELINE, "number": 2, "numbers": [1, 2], "rows": 40}
+    assert extra == {"pipeline": PIPELINE, "number": 2, "numbers": [1, 2], "rows": 40, "set_aside": {}}
     assert operator.outlets
 
 

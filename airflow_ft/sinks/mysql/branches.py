@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from airflow_ft.core.errors import DeclinedError, FencedError, HaltError, SinkUnavailableError
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof
 from airflow_ft.core.ports import WalReader
+from airflow_ft.core.set_aside import detail as set_aside_detail
+from airflow_ft.core.set_aside import read_detail, together
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger, Marker
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
@@ -77,9 +79,12 @@ class BranchedParticipant(ServerParticipant):
     ) -> dict[str, int]:
         """The rows of a branch whose marker is in, then what the server counted into that marker."""
         counts = dict.fromkeys(part.rows, 0)
+        refused = way.refused(part.label)
         for reader in part.readers(self._opened(plan)):
-            for name, rows in self._send(session, plan, reader, targets, way).items():
+            for name, rows in self._send(session, plan, reader, targets, way, refused).items():
                 counts[name] += rows
+        if refused is not None:  # durable before COMMIT, and named by the branch's marker
+            detail = {**detail, **set_aside_detail(refused.write())}
         if ledger.fill_marker(session, plan.number, counts, detail, part.label) != 1:
             raise SinkUnavailableError("the marker of this very transaction is not to be found.")
         return counts
@@ -164,6 +169,7 @@ class BranchedParticipant(ServerParticipant):
             "server": session.product,
             "segments": [segment.number for segment in plan.segments],
             "branches": {branch: dict(marker.counts) for branch, marker in sorted(standing.items())},
+            **set_aside_detail(together(read_detail(marker.detail) for _, marker in sorted(standing.items()))),
         }
         if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, whole):
             session.close()

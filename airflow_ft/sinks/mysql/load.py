@@ -12,13 +12,15 @@ import pyarrow as pa
 import pymysql
 
 from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
-from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.mysql.encoding import TargetColumn, load_lines, load_statement, slices
 from airflow_ft.sinks.mysql.failures import Meaning, describe, failure, meaning, refuses_rows
 from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types, parameters
 from airflow_ft.sinks.mysql.session import Insert, Limits, Load, Request, Session, Statement
+from airflow_ft.sinks.mysql.slices import SlicedSegment
 from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.refused import Refused
 
 T = TypeVar("T")
 Encoder = Callable[[pa.RecordBatch], Sequence[T]]
@@ -56,10 +58,16 @@ class Way:
     """What may be used to send rows: LOAD DATA LOCAL, and to send an INSERT before the one before it is answered.
 
     It begins with both; what a server does not allow, or cannot explain, is left out when the rows are sent again.
+    With `letters` (a person's word) refused rows go there, and only the others are delivered.
     """
 
     load: bool = True
     ahead: bool = True
+    letters: DeadLetters | None = None
+
+    def refused(self, label: str = "") -> Refused | None:
+        """What collects the refused rows of a transaction; None: they end it."""
+        return Refused(self.letters, label) if self.letters is not None else None
 
 
 ONE_BY_ONE = Way(ahead=False)
@@ -112,18 +120,54 @@ class Loader:
         files = [file for file in reader.files(target.sink) if file.rows]
         if not files:  # the job returned nothing for it, perhaps not even columns
             return 0
-        schema = reader.schema(target.sink)
-        columns = target.written(schema)
+        columns = target.written(reader.schema(target.sink))
+        encode, send = self._way_of(reader, target, columns)
         pieces = (piece for file in files for piece in self._pieces(reader, target, file))
-        loads = self._path == "load"
-        encode: Encoder[Any] = _lines(columns) if loads else self._encoder(schema, target, columns)
         encoded: Ahead[_Encoded[Any]] = Ahead((piece.num_rows, encode(piece)) for piece in pieces)
         with closing(encoded):
-            send = self._send_load if loads else self._send_inserts
             sent = sum(send(encoded, target, columns, file) for file in files)
             if next(encoded, None) is not None:  # it is at its end that a file's rows are counted
                 raise AssertionError(f"{target.sink}: more rows than its files should have")
         return sent
+
+    def send_around(self, reader: SegmentReader, target: Target, refused: Refused) -> int:
+        """As `send`, but rows that the server refuses by themselves go into `refused`; returns the rows that it took.
+
+        In the same order: a piece is sent behind a savepoint, and one that is refused again in halves, down to the
+        row. Raises as `send` does; DeclinedError for what is no matter of single rows.
+        """
+        taken = 0
+        files = [file for file in reader.files(target.sink) if file.rows]
+        columns = target.written(reader.schema(target.sink)) if files else []
+        for file in files:
+            encode, send = self._way_of(reader, target, columns)
+            first = reader.first_row(target.sink, file) if isinstance(reader, SlicedSegment) else 0
+            for piece in self._pieces(reader, target, file):
+                waiting = [(first, piece)]
+                first += piece.num_rows
+                while waiting:
+                    index, rows = waiting.pop()
+                    self._session.run("SAVEPOINT airflow_ft_part")
+                    try:
+                        with closing(Ahead((part.num_rows, encode(part)) for part in [rows])) as encoded:
+                            taken += send(encoded, target, columns, replace(file, rows=rows.num_rows))
+                        self._session.run("RELEASE SAVEPOINT airflow_ft_part")
+                    except DeclinedError as error:
+                        self._session.run("ROLLBACK TO SAVEPOINT airflow_ft_part")
+                        if rows.num_rows == 1:
+                            refused.add(target.sink, reader.segment, file, index, rows, error.what)
+                        else:
+                            half = rows.num_rows // 2
+                            waiting += [(index + half, rows.slice(half)), (index, rows.slice(0, half))]
+        return taken
+
+    def _way_of(
+        self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn]
+    ) -> tuple[Encoder[Any], Callable[..., int]]:
+        """What encodes rows, and what sends them."""
+        if self._path == "load":
+            return _lines(columns), self._send_load
+        return self._encoder(reader.schema(target.sink), target, columns), self._send_inserts
 
     def _send_load(
         self, encoded: Ahead[_Encoded[memoryview]], target: Target, columns: Sequence[TargetColumn], file: WalFile

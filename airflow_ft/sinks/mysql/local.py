@@ -19,6 +19,7 @@ from typing import Any
 
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.mysql.fencing import guarded_head
 from airflow_ft.sinks.mysql.load import Way
 from airflow_ft.sinks.mysql.server import ServerParticipant
@@ -53,10 +54,13 @@ class LocalParticipant(ServerParticipant):
                 session.close()
                 return self._standing(plan)
             counts = dict.fromkeys(targets, 0)
+            refused = way.refused()
             for segment in plan.segments:
-                sent = self._send(session, plan, self._wal.open(segment), targets, way)
+                sent = self._send(session, plan, self._wal.open(segment), targets, way, refused)
                 for name, rows in sent.items():
                     counts[name] += rows
+            if refused is not None:  # durable before COMMIT, and named by the marker
+                detail |= set_aside_detail(refused.write())
             if ledger.fill_marker(session, plan.number, counts, detail) != 1:
                 raise SinkUnavailableError("the marker of this very transaction is not to be found.")
             ledger.deliver_head(session, plan.number)

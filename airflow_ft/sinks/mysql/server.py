@@ -27,7 +27,7 @@ from airflow_ft.core.errors import (
     StoreBehindSinkError,
 )
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
-from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalReader
+from airflow_ft.core.ports import ConnectionInfo, DeadLetters, SegmentReader, WalReader
 from airflow_ft.sinks.mysql.catalog import read_table
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
@@ -49,6 +49,7 @@ from airflow_ft.sinks.mysql.settlement import check_marker, settled
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upkeep import adopt_head, prune_markers, read_head
 from airflow_ft.sinks.mysql.validation import Target, check_rows, check_segment
+from airflow_ft.sinks.refused import Refused
 
 log = logging.getLogger(__name__)
 
@@ -90,11 +91,12 @@ class ServerParticipant(ABC):
         """Raises the head, then votes on server, privileges, schema and rows; returns notes for people."""
         return self._persist("preparing", plan, lambda tries: self._prepare(plan, fence, tries))
 
-    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
         """Delivers under this plan's marker, or finds that the number is settled."""
+        letters = self._wal.dead_letters(plan) if set_aside else None
 
         def deliver(tries: int) -> Proof:
-            return self._in_some_way(tries, lambda way: self._deliver(plan, fence, vote, tries, way))
+            return self._in_some_way(tries, lambda way: self._deliver(plan, fence, vote, tries, way), letters)
 
         return self._persist("committing", plan, deliver)
 
@@ -102,12 +104,13 @@ class ServerParticipant(ABC):
     def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, way: Way) -> Proof:
         """One try of the strategy's own way to commit."""
 
-    def _in_some_way(self, tries: int, send: Callable[[Way], T]) -> T:
+    def _in_some_way(self, tries: int, send: Callable[[Way], T], letters: DeadLetters | None = None) -> T:
         """Sends rows in the first way, or in the next one that was found out to be needed.
 
         Nothing is sent ahead in a second try: some proxies end a connection that does not wait for its answers.
+        Nor where refused rows are looked for: the answer must come before anything else is sent.
         """
-        way = Way(ahead=tries == 1)
+        way = Way(ahead=tries == 1 and letters is None, letters=letters)
         while True:
             try:
                 return send(way)
@@ -219,22 +222,37 @@ class ServerParticipant(ABC):
         return Loader(session, self._limits, way)
 
     def _send(
-        self, session: Session, plan: Plan, reader: SegmentReader, targets: Mapping[str, Target], way: Way
+        self,
+        session: Session,
+        plan: Plan,
+        reader: SegmentReader,
+        targets: Mapping[str, Target],
+        way: Way,
+        refused: Refused | None = None,
     ) -> dict[str, int]:
-        """All rows of a segment, or of a slice of it; returns what the server counted, which is what was sent."""
+        """All rows of a segment, or of a slice of it; returns what the server counted, which is what was sent.
+
+        With `refused` it takes up those that the server does not take.
+        """
         counts: dict[str, int] = {}
         loader = self._loader(session, plan, way)
         for name, target in targets.items():
             if name not in reader.sinks():
                 continue
+            before = refused.rows(name) if refused is not None else 0
             try:
-                affected = loader.send(reader, target)
+                if refused is None:
+                    affected = loader.send(reader, target)
+                else:
+                    affected = loader.send_around(reader, target, refused)
             except pymysql.err.MySQLError as error:
                 if way.load and code_of(error) in LOCAL_INFILE_REFUSED:
                     reason = f"LOAD DATA LOCAL was refused ({describe(error)}): rows go by INSERT"
                     raise AnotherWay(replace(way, load=False), reason) from error
                 raise
             expected = reader.segment.rows.get(name, 0)
+            if refused is not None:
+                expected -= refused.rows(name) - before
             if affected != expected:
                 raise SinkUnavailableError(
                     f"the server counted {affected} rows, segment {reader.segment.number} has {expected}.",

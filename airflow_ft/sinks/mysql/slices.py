@@ -118,6 +118,10 @@ class SlicedSegment:
         found = (self._pieces.get((sink, file.path)) for file in self._reader.files(sink))
         return [replace(piece.file, rows=piece.stop - piece.start) for piece in found if piece is not None]
 
+    def first_row(self, sink: str, file: WalFile) -> int:
+        """Which row of the file (from 0) is the first one that is shown."""
+        return self._pieces[sink, file.path].start
+
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
         """The piece's rows. The file's checksum is verified before the first; its end is not read if not needed."""
         piece = self._pieces[sink, file.path]

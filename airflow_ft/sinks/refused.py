@@ -1,0 +1,85 @@
+"""The rows of one transaction that a system refuses, on their way into the dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from airflow_ft.core.errors import DeclinedError
+from airflow_ft.core.model import Segment
+from airflow_ft.core.ports import DeadLetters, WalFile
+from airflow_ft.core.set_aside import REASONS, SetAside, together
+
+MAX_ROWS = 10_000
+MAX_BYTES = 256 << 20
+"""More refused rows than this mean that the target is wrong, not the rows; and the proof names each of them."""
+
+
+@dataclass
+class _Row:
+    segment: Segment
+    file: WalFile
+    index: int  # in the file, from 0
+    values: pa.RecordBatch
+    reason: str
+
+
+@dataclass
+class Refused:
+    """Collects refused rows of a transaction; `write` goes before its commit. `label` tells it from its siblings."""
+
+    letters: DeadLetters
+    label: str = ""
+    _rows: dict[str, list[_Row]] = field(default_factory=dict)
+    _bytes: int = 0
+
+    def add(self, sink: str, segment: Segment, file: WalFile, index: int, row: pa.RecordBatch, reason: str) -> None:
+        """One row; DeclinedError when there are too many for single rows to be at fault."""
+        self._rows.setdefault(sink, []).append(_Row(segment, file, index, row, reason))
+        self._bytes += row.nbytes
+        if sum(map(len, self._rows.values())) > MAX_ROWS or self._bytes > MAX_BYTES:
+            raise DeclinedError(
+                f"more than {MAX_ROWS:,} rows (or {MAX_BYTES >> 20} MB of them) are refused; the last one: {reason}",
+                remedy="so many are not set aside: mend the target.",
+                sink=sink,
+            )
+
+    def rows(self, sink: str) -> int:
+        """How many rows of a sink were refused so far."""
+        return len(self._rows.get(sink, ()))
+
+    def write(self) -> dict[str, SetAside]:
+        """Writes the dead letters, durably: one file a sink and segment. Returns what the proof is to say of them."""
+        found = []
+        for sink, rows in self._rows.items():
+            for number in sorted({row.segment.number for row in rows}):
+                part = [row for row in rows if row.segment.number == number]
+                name = "-".join(filter(None, (str(number), self.label)))
+                uri = self.letters.write(sink, name, _table(part))
+                reasons = tuple(dict.fromkeys(row.reason for row in part))[:REASONS]
+                found.append({sink: SetAside(len(part), (uri,), reasons, _places(part))})
+        return together(found)
+
+
+def _table(rows: list[_Row]) -> pa.Table:
+    table = pa.Table.from_batches([row.values for row in rows])
+    for name, values in (
+        ("airflow_ft_reason", pa.array([row.reason for row in rows], pa.string())),
+        ("airflow_ft_segment", pa.array([row.segment.number for row in rows], pa.int64())),
+        ("airflow_ft_file", pa.array([row.file.path for row in rows], pa.string())),
+        ("airflow_ft_row", pa.array([row.index + 1 for row in rows], pa.int64())),
+    ):
+        table = table.append_column(name, values)
+    return table
+
+
+def _places(rows: list[_Row]) -> tuple[tuple[int, str, int, int], ...]:
+    """Neighbours are one place."""
+    places: list[tuple[int, str, int, int]] = []
+    for number, file, index in sorted((row.segment.number, row.file.path, row.index) for row in rows):
+        if places and places[-1][:2] == (number, file) and places[-1][3] == index:
+            places[-1] = (number, file, places[-1][2], index + 1)
+        else:
+            places.append((number, file, index, index + 1))
+    return tuple(places)

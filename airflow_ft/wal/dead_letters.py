@@ -1,0 +1,59 @@
+"""Dead letters: rows that a sink refused after the decision, and that a person has set aside.
+
+    <root>/<pipeline>/dead-letter/<number>/<sink>/<segment>-<digest>.parquet
+
+Beside the attempts' folders, so that neither retention nor a sweep ever touches them: a person removes them. A file is
+named by its content, so an attempt that sets the same rows aside again finds the file there. One whose attempt did not
+commit is nobody's: the proof of the checkpoint names those that count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import Plan
+from airflow_ft.wal.filesystem import filesystem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FOLDER = "dead-letter"
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetDeadLetters:
+    """The `DeadLetters` of airflow_ft.core.ports; `pipeline` is the URI of the pipeline's folder in the log."""
+
+    pipeline: str
+    number: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> ParquetDeadLetters:
+        """Beside the newest of the plan's segments: the plan alone tells where, whatever is configured by now."""
+        pipeline, attempt, batch = filesystem(plan.segments[-1].location).uri(plan.segments[-1].location).rsplit("/", 2)
+        if not batch.isdigit() or "-" not in attempt:
+            raise ConfigurationError(f"{plan.segments[-1].location} is not the folder of a segment.")
+        return cls(pipeline, plan.number)
+
+    def folder(self, sink: str) -> str:
+        """Where the dead letters of a sink are."""
+        return filesystem(self.pipeline).uri(self.pipeline, FOLDER, str(self.number), sink)
+
+    def write(self, sink: str, label: str, rows: pa.Table) -> str:
+        """See `DeadLetters.write`."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        buffer = pa.BufferOutputStream()
+        pq.write_table(rows, buffer, coerce_timestamps="us", store_schema=False, compression="lz4")
+        data = buffer.getvalue().to_pybytes()
+        files = filesystem(self.pipeline)
+        uri = files.uri(self.folder(sink), f"{label}-{hashlib.sha256(data).hexdigest()[:16]}.parquet")
+        with suppress(FileExistsError):  # all of it: a file appears whole, under a name that tells its content
+            files.write(uri, data)
+        files.sync_folders(self.folder(sink), self.pipeline)  # also when it was there: its writer may have died
+        return uri
