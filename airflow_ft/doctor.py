@@ -33,6 +33,7 @@ class Patient:
     sources: Mapping[str, Source] = field(default_factory=dict)
     spark_master: str = ""
     jars: Sequence[str] = ()
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def examine(
@@ -112,9 +113,16 @@ def _wal(root: str, wal: WalReader, needed: Sequence[Segment]) -> list[Check]:
 
 def _spark(patient: Patient) -> list[Check]:
     from airflow_ft import settings
+    from airflow_ft.sources import KafkaSource
     from airflow_ft.spark.examination import examine_spark
 
-    return examine_spark(patient.spark_master, patient.jars, settings.class_archives())
+    return examine_spark(
+        patient.spark_master,
+        patient.jars,
+        settings.class_archives(),
+        patient.spark_conf,
+        reads_kafka=any(isinstance(source, KafkaSource) for source in patient.sources.values()),
+    )
 
 
 def _source(name: str, source: Source, connections: ConnectionResolver) -> list[Check]:

@@ -88,7 +88,8 @@ def get_provider_info() -> dict[str, Any]:
                     ),
                     "spark_jars": _option(
                         "Jar files, or folders of them, for Spark's class path, separated by commas: the Kafka"
-                        " connector, for example. Empty: Spark fetches the connectors that a job needs.",
+                        " connector, for example. Without it, the one that fits the Spark that is here is fetched once,"
+                        " into $AIRFLOW_HOME/airflow_ft/connectors.",
                         "",
                         "/opt/spark-jars",
                     ),

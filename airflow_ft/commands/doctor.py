@@ -56,6 +56,7 @@ def _configured(pipeline: str) -> Patient:
         wal_root=settings.wal_root(),
         spark_master=spark_master(settings.spark_master(), server_connections),
         jars=listed(settings.spark_jars()),
+        spark_conf=settings.spark_conf(),
     )
 
 
@@ -75,6 +76,7 @@ def from_dag(pipeline: str, file: str) -> Patient:
             wal_root=stage.wal_root or settings.wal_root(),
             spark_master=spark_master(stage.spark_master or settings.spark_master(), server_connections),
             jars=listed(stage.jars if stage.jars is not None else settings.spark_jars()),
+            spark_conf=_spark_conf(stage),
         )
     return Patient(
         pipeline=pipeline,
@@ -83,7 +85,14 @@ def from_dag(pipeline: str, file: str) -> Patient:
         sources=sources,
         spark_master=patient.spark_master,
         jars=patient.jars,
+        spark_conf=patient.spark_conf,
     )
+
+
+def _spark_conf(stage: StageOperator) -> dict[str, str]:
+    conf = {**settings.spark_conf(), **stage.spark_conf}
+    packages = [*listed(conf.get("spark.jars.packages", "")), *stage.packages]
+    return {**conf, "spark.jars.packages": ",".join(packages)}
 
 
 def _tasks(pipeline: str, file: str) -> tuple[StageOperator | None, PrepareOperator | None]:

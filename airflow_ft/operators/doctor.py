@@ -90,6 +90,7 @@ class DoctorOperator(CheckpointOperator):
             sources=rebuild(self._source_classes, self.sources),
             spark_master=spark_master(self.spark_master or settings.spark_master()),
             jars=listed(self.jars if self.jars is not None else settings.spark_jars()),
+            spark_conf=settings.spark_conf(),
         )
         checks = examine(patient, lambda: open_configured_store(self.store), task_connections, participant_factory())
         for check in checks:

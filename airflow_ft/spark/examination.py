@@ -5,18 +5,33 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 
 from airflow_ft.core.doctor import Check, Examination
-from airflow_ft.spark import class_archive
-from airflow_ft.spark.submit import _jar_files, spark_home
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.spark import class_archive, connector
+from airflow_ft.spark.request import listed
+from airflow_ft.spark.submit import jar_files, spark_home
 
 MINIMUM_JAVA = 17
 _TIMEOUT = 30  # seconds for `java -version`
 
 
-def examine_spark(master: str, jars: Sequence[str], class_archives: str = "") -> list[Check]:
-    """`master` "" is local[*], as for spark-submit; `class_archives` is the folder of `airflow ft class-archive`."""
+def examine_spark(
+    master: str,
+    jars: Sequence[str],
+    class_archives: str = "",
+    conf: Mapping[str, str] = MappingProxyType({}),
+    *,
+    reads_kafka: bool = False,
+) -> list[Check]:
+    """`master` "" is local[*], as for spark-submit; `class_archives` is the folder of `airflow ft class-archive`.
+
+    conf: Spark's settings. reads_kafka: whether a source is known that does, which makes a connector that is lacking a
+    problem, and no mere warning.
+    """
     exam = Examination("spark")
     home = exam.attempt("spark-submit", spark_home)
     if home is not None:
@@ -26,13 +41,45 @@ def examine_spark(master: str, jars: Sequence[str], class_archives: str = "") ->
         else:
             exam.problem("spark-submit", f"{submit} cannot be run", "install pyspark whole, or mend $SPARK_HOME.")
     _examine_java(exam)
-    files = exam.attempt("jars", lambda: _jar_files(tuple(jars)))
+    files = exam.attempt("jars", lambda: jar_files(tuple(jars)))
     if files:
         exam.ok("jars", f"{len(files)} jar files")
+    if home is not None:
+        _examine_connector(exam, home, files or [], conf, reads_kafka)
     if home is not None and class_archives:
         archive = class_archive.find(class_archives, home)
         exam.ok("class archive", str(archive or class_archive.NONE))
     return exam.checks
+
+
+def _examine_connector(
+    exam: Examination, home: Path, jars: Sequence[str], conf: Mapping[str, str], reads_kafka: bool
+) -> None:
+    """Which Kafka connector a driver would get; what would have to be fetched is asked for, and not fetched."""
+    name = "kafka connector"
+    all_jars = (*listed(conf.get("spark.jars", "")), *jars)
+    packages = listed(conf.get("spark.jars.packages", ""))
+    version = exam.attempt(name, lambda: connector.spark_version(home))
+    if version is None:
+        return
+    if found := connector.given(home, all_jars, packages):
+        theirs = re.search(r"2\.\d+[-:](\d+\.\d+)", found)
+        if theirs and not version.startswith(f"{theirs[1]}."):
+            exam.warn(name, f"{found} is of another Spark than {version}", f"take the one for {version}, or none.")
+        else:
+            exam.ok(name, f"{found}, for Spark {version}")
+        return
+    try:
+        chosen = connector.choose(version)
+        if wanted := connector.lacking(chosen):
+            connector.reachable(chosen, wanted, conf)
+            exam.ok(name, f"{chosen}: the first driver that reads Kafka fetches it into {connector.folder()}")
+        else:
+            exam.ok(name, f"{chosen}, in {connector.folder()}")
+        if not chosen.same_minor:
+            exam.warn(name, f"{chosen} is the newest that is known", "it is untried with this Spark: try it first.")
+    except AirflowFtError as error:
+        (exam.problem if reads_kafka else exam.warn)(name, error.what, error.remedy)
 
 
 def _examine_java(exam: Examination) -> None:

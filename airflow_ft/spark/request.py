@@ -55,8 +55,8 @@ class StageRequest:
     sinks: names that `split` has to return; optional_sinks: names that it may return (dead-letter sinks).
     checkpoint_timeout: seconds from TRIGGERED to STAGED.
     wal_root: absolute path or URI, the same for the driver and all readers.
-    master, conf: for spark-submit. jars: jar files or folders of them; without any, Spark fetches the Kafka
-    connector by itself when a source needs it (`spark.jars.packages`). packages: further Maven coordinates.
+    master, conf: for spark-submit. jars: jar files or folders of them; the Kafka connector, when a source needs it and
+    it is not among them, is chosen and fetched (`airflow_ft.spark.connector`). packages: further Maven coordinates.
     python_path: folders to import the job from, besides those of the running interpreter.
     class_archives: folder that may hold an archive for the driver's JVM (`airflow_ft.spark.class_archive`); "": none.
     keep_session: seconds for which the JVM waits for the next run; 0: it ends with this one. session_name: pipelines of

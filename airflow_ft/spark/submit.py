@@ -6,12 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.spark import class_archive
+from airflow_ft.spark import class_archive, connector
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, StageRequest, listed
 
@@ -89,11 +88,11 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
         conf["spark.master"] = request.master
     retained = int(conf.get("spark.sql.streaming.minBatchesToRetain", "0"))
     conf["spark.sql.streaming.minBatchesToRetain"] = str(max(retained, request.retained_batches))
-    jars = [*listed(conf.get("spark.jars", "")), *_jar_files(request.jars)]
+    jars = [*listed(conf.get("spark.jars", "")), *jar_files(request.jars)]
     packages = [*listed(conf.get("spark.jars.packages", "")), *request.packages]
     needs_kafka = any(source.get("kind") == "kafka" for source in request.sources.values())
-    if needs_kafka and not any("spark-sql-kafka" in name for name in (*jars, *packages)):
-        packages.append(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{metadata.version('pyspark')}")
+    if needs_kafka and connector.given(spark_home(), jars, packages) is None:
+        jars += connector.fetch(connector.choose(connector.spark_version(spark_home())), conf)
     if jars:
         conf["spark.jars"] = ",".join(jars)
     if packages:
@@ -141,7 +140,8 @@ def _escaped(text: str, *, key: bool = False) -> str:
     return f"\\{text}" if text.startswith(" ") else text
 
 
-def _jar_files(given: tuple[str, ...]) -> list[str]:
+def jar_files(given: tuple[str, ...]) -> list[str]:
+    """The jar files that a setting names, folder by folder; ConfigurationError for what is not there."""
     files: list[str] = []
     for entry in given:
         path = Path(entry)

@@ -8,8 +8,8 @@ _CAUSES = (
     (
         re.compile(r"unresolved dependency: ([\w.-]+)#([\w.-]+);([\w.-]+)"),
         "Spark could not fetch {0}:{1}:{2} from its Maven repositories",
-        "see that the task's machine reaches them (spark.jars.repositories names others), or put the jars into a folder"
-        " and name it in [airflow_ft] spark_jars, or in jars= of the pipeline.",
+        "see that there is such a version, and that the task's machine reaches them (spark.jars.repositories names"
+        " others); or put the jars into a folder and name it in [airflow_ft] spark_jars, or in jars= of the pipeline.",
     ),
     (
         re.compile(r"JAVA_HOME is not set|/java: (?:No such file|cannot execute|Permission denied)"),

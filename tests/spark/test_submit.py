@@ -102,14 +102,7 @@ def test_a_users_settings_go_before_the_defaults(tmp_path: Path) -> None:
     assert settings(_request(conf={"spark.master": "spark://m:7077"}), tmp_path)["spark.master"] == "spark://m:7077"
 
 
-def test_the_kafka_connector_is_taken_from_jars_else_fetched(tmp_path: Path) -> None:
-    assert settings(_request(**KAFKA), tmp_path)["spark.jars.packages"].startswith(
-        "org.apache.spark:spark-sql-kafka-0-10_2.13:"
-    )
-    jar = tmp_path / "spark-sql-kafka-0-10_2.13-9.jar"
-    jar.touch()
-    conf = settings(_request(**KAFKA, jars=(str(tmp_path),)), tmp_path)
-    assert conf["spark.jars"] == str(jar) and "spark.jars.packages" not in conf
+def test_a_jar_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no jar /nowhere"):
         settings(_request(jars=("/nowhere",)), tmp_path)
 
