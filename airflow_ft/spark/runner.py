@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,9 @@ from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import AfterAbort
 from airflow_ft.core.ports import Store
 from airflow_ft.spark.failures import as_error
+from airflow_ft.spark.fitting import ask
 from airflow_ft.spark.inputs import Sources, named_positions, source_order
 from airflow_ft.spark.job import Job
-from airflow_ft.spark.launcher import describe_error
 from airflow_ft.spark.locations import (
     SparkLocation,
     check_sources,
@@ -37,6 +38,7 @@ from airflow_ft.spark.locations import (
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.publisher import Publisher
+from airflow_ft.spark.reports import describe_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import write_batch
@@ -102,9 +104,10 @@ class Attempt:
                 job = Job(self._request.job, self._request.job_arguments)
                 sources = Sources(spark, self._request.sources, self._request.connections)
                 frame = job.transform(spark, sources)
+                await_answer = ask(self._report.parent, self._request, job, spark, frame)
                 if frame.isStreaming:
-                    return self._run_stream(store, job, frame)
-                return self._run_static(store, job, frame)
+                    return self._run_stream(store, job, frame, await_answer)
+                return self._run_static(store, job, frame, await_answer)
             finally:
                 self._leave(spark)
 
@@ -140,7 +143,7 @@ class Attempt:
             self.tidy = self._kept is None
             log.warning("Spark did not stop cleanly: %s", error)
 
-    def _run_stream(self, store: Store, job: Job, frame: DataFrame) -> StageResult:
+    def _run_stream(self, store: Store, job: Job, frame: DataFrame, await_answer: Callable[[], None]) -> StageResult:
         request = self._request
         names = source_order(frame)
         location = open_location(
@@ -182,6 +185,7 @@ class Attempt:
                 raise
 
         try:
+            await_answer()
             query = (
                 frame.writeStream.foreachBatch(on_batch)
                 .outputMode(job.output_mode)
@@ -223,7 +227,7 @@ class Attempt:
         written = write_batch(self._request, job, batch, batch_id, number, positions)
         publisher.written(written.seal, positions)
 
-    def _run_static(self, store: Store, job: Job, frame: DataFrame) -> StageResult:
+    def _run_static(self, store: Store, job: Job, frame: DataFrame, await_answer: Callable[[], None]) -> StageResult:
         """A plain batch job: one checkpoint a run, and none when this run has published it before."""
         request = self._request
         for checkpoint in store.run_checkpoints(request.pipeline, request.run):
@@ -239,6 +243,7 @@ class Attempt:
             stop=_Stopper(self),
         )
         try:
+            await_answer()
             number = publisher.begin(0)
             publisher.written(write_batch(request, job, frame, 0, number, {}).seal, {})
             publisher.settle()
