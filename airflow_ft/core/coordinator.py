@@ -24,6 +24,7 @@ from airflow_ft.core.errors import (
     StoreBehindSinkError,
     TerminalError,
     TokenLostError,
+    UnfitTargetError,
 )
 from airflow_ft.core.lease import LEASE_SECONDS, LeaseKeeper, Worker, new_epoch
 from airflow_ft.core.model import (
@@ -145,7 +146,7 @@ class Coordinator:
     def prepare(self, number: int, participant: str, *, again: bool = False) -> Checkpoint:
         """Asks one participant for its vote; with `again` also of a PREPARED number.
 
-        DeclinedError: the checkpoint is ABORTED and the pipeline rewound.
+        DeclinedError: the checkpoint is ABORTED and the pipeline rewound. UnfitTargetError: it stays STAGED.
         """
         checkpoint = self._store.checkpoint(self._pipeline, number)
         plan = checkpoint.plan
@@ -162,6 +163,12 @@ class Coordinator:
                 notes = self._vote_of(sink, plan, participant, self._fence(attempt))
             except DeclinedError as error:
                 self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
+                raise
+            except UnfitTargetError as error:  # the rows wait for the target, unless somebody says otherwise
+                error.remedy += (
+                    f" The staged rows are kept; should the job change instead, `airflow ft rewind {self._pipeline}`"
+                    " has them computed again."
+                )
                 raise
         for name, note in notes.items():
             if note:

@@ -6,6 +6,7 @@ run acts. Messages never contain secrets: connections are named by their id.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_ft.core.model import HaltReason, RunKey
@@ -148,11 +149,31 @@ class SinkAccessError(TransientError):
     """
 
 
+class UnfitTargetError(SinkAccessError):
+    """The table or topic does not fit: a column or key is lacking, too small or of another type, a limit too low.
+
+    It can be changed so that it takes the rows as they are, so they stay staged. What nothing could be changed for
+    is a DeclinedError.
+    """
+
+
 class DeclinedError(TerminalError):
     """The sink refuses these rows or their schema: the checkpoint is aborted and the pipeline rewound.
 
     Raised only when nothing of the checkpoint is visible in that sink.
     """
+
+
+def together(problems: Sequence[AirflowFtError]) -> AirflowFtError:
+    """One error for them all, to be raised: the only one itself; of several the type of the first terminal one."""
+    first = next((problem for problem in problems if isinstance(problem, TerminalError)), problems[0])
+    if len(problems) == 1:
+        return first
+    listed = "".join(f"\n{number}. {problem}" for number, problem in enumerate(problems, 1))
+    error: AirflowFtError = type(first).__new__(type(first))
+    AirflowFtError.__init__(error, f"{len(problems)} things do not fit:{listed}", remedy="mend all of them.")
+    sinks = {problem.sink for problem in problems}
+    return error.located(sink=sinks.pop()) if len(sinks) == 1 else error
 
 
 class NotDeliveredError(TerminalError):

@@ -128,7 +128,7 @@ class CheckpointedPipeline(TaskGroup):
                 task_id="stage",
                 job=job,
                 sources=sources,
-                sinks=[name for name in sinks if name not in optional_sinks],
+                sinks=sinks,
                 optional_sinks=optional_sinks,
                 checkpointing=config,
                 wal_root=wal_root,
@@ -138,8 +138,8 @@ class CheckpointedPipeline(TaskGroup):
                 packages=packages,
                 job_args=job_args,
                 keep_session=keep_session,
-                overlap=sinks if overlap else None,
-                commit_point=commit_point if overlap else None,
+                overlap=overlap,
+                commit_point=commit_point,
                 **common,
             )
             recover >> stage

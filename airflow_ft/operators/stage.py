@@ -22,8 +22,10 @@ from airflow_ft.operators.prepare import check_holding
 from airflow_ft.templates import rebuild, spec_fields
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from airflow.sdk import Context
 
+    from airflow_ft.core.errors import AirflowFtError
     from airflow_ft.core.model import Pipeline
     from airflow_ft.core.ports import SinkSpec
     from airflow_ft.sources import Source
@@ -42,20 +44,21 @@ class StageOperator(CheckpointOperator):
     Args:
         job: "package.module" or "package.module:Object"; see `CheckpointedPipeline`.
         sources: specifications by name.
-        sinks: names of the sinks.
+        sinks: all sinks of the pipeline by name. Before anything is computed their tables and topics are compared with
+            the job's columns, as far as they can be reached.
         checkpointing: the time-out of a checkpoint.
         wal_root: folder (path or URI) of the write-ahead log; None: `[airflow_ft] wal_root`.
         spark_master: a master, or "conn:<id>" of a Spark connection; None: `[airflow_ft] spark_master`.
         spark_conf: settings that go before `[airflow_ft] spark_conf`, one by one.
         jars: jar files or folders of them (a list, or text with commas); None: `[airflow_ft] spark_jars`.
         packages: Maven coordinates that Spark fetches besides.
-        optional_sinks: names of further sinks, that the job may leave out.
+        optional_sinks: names of those sinks that the job may leave out.
         job_args: plain data for the job.
         keep_session: for how long Spark waits for the next run of this pipeline on this machine, which then needs no
             start of a JVM; zero: it ends with the run. None: `[airflow_ft] keep_session`.
-        overlap: all sinks of the pipeline by name, to deliver what is published while Spark goes on; None: all of it
-            is left to the tasks behind. checkpointing says then also how many checkpoints are delivered as one.
-        commit_point: of that delivery; see `PrepareOperator`.
+        overlap: deliver what is published while Spark goes on; otherwise all of it is left to the tasks behind.
+            checkpointing says then also how many checkpoints are delivered as one.
+        commit_point: of the delivery; see `PrepareOperator`.
 
     The other arguments are those of `CheckpointOperator`.
     Result: {"numbers": published, "rows": by sink}; None when there was nothing to do.
@@ -74,15 +77,14 @@ class StageOperator(CheckpointOperator):
         "packages",
         "optional_sinks",
         "job_args",
-        "overlap",
         "commit_point",
     )
     template_fields_renderers = {  # noqa: RUF012 - as Airflow declares it
         "sources": "json",
+        "sinks": "json",
         "checkpointing": "json",
         "spark_conf": "json",
         "job_args": "json",
-        "overlap": "json",
     }
 
     def __init__(
@@ -90,7 +92,7 @@ class StageOperator(CheckpointOperator):
         *,
         job: str,
         sources: Mapping[str, Source],
-        sinks: Sequence[str],
+        sinks: Mapping[str, SinkSpec],
         checkpointing: CheckpointConfig | Mapping[str, Any] | None = None,
         wal_root: str | None = None,
         spark_master: str | None = None,
@@ -100,7 +102,7 @@ class StageOperator(CheckpointOperator):
         optional_sinks: Sequence[str] = (),
         job_args: Mapping[str, Any] | None = None,
         keep_session: timedelta | None = None,
-        overlap: Mapping[str, SinkSpec] | None = None,
+        overlap: bool = False,
         commit_point: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -108,7 +110,8 @@ class StageOperator(CheckpointOperator):
         self.job = job
         self.sources = {name: spec_fields(source) for name, source in sources.items()}
         self._source_classes: dict[str, type[Source]] = {name: type(source) for name, source in sources.items()}
-        self.sinks = list(sinks)
+        self.sinks = {name: spec_fields(sink) for name, sink in sinks.items()}
+        self._sink_classes: dict[str, type[SinkSpec]] = {name: type(sink) for name, sink in sinks.items()}
         self.checkpointing = checkpoint_settings(checkpointing)
         self.wal_root = wal_root
         self.spark_master = spark_master
@@ -124,26 +127,32 @@ class StageOperator(CheckpointOperator):
                 remedy="give timedelta(minutes=15), for example, or timedelta(0).",
             )
         self.keep_session = None if keep_session is None else keep_session.total_seconds()
-        self.overlap = {name: spec_fields(sink) for name, sink in (overlap or {}).items()}
-        self._sink_classes: dict[str, type[SinkSpec]] = {name: type(sink) for name, sink in (overlap or {}).items()}
+        self.overlap = overlap
         self.commit_point = commit_point
         self._driver: Driver | None = None
 
     def step(self, run: steps.Context, context: Context) -> Any:
         """Stages; see `airflow_ft.spark.stage`."""
+        from airflow_ft.sinks.fitting import misfits
         from airflow_ft.sources.progress import GroupOffsets
         from airflow_ft.spark.stage import stage_step
 
         def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
             return self.request(run, pipeline, epoch, attempt)
 
+        sinks = rebuild(self._sink_classes, self.sinks)
+        delivery = plan_delivery(sinks, self.commit_point)
+
+        def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
+            return misfits(delivery.participants, task_connections, schemas)
+
         overlap = None
         if self.overlap:
-            sinks, config = rebuild(self._sink_classes, self.overlap), CheckpointConfig.from_json(self.checkpointing)
+            config = CheckpointConfig.from_json(self.checkpointing)
             check_holding(sinks, config)
             progress = GroupOffsets(rebuild(self._source_classes, self.sources), task_connections)
-            overlap = (plan_delivery(sinks, self.commit_point), config, progress)
-        result = stage_step(run, make, on_line=spark_log.info, on_start=self._remember, overlap=overlap)
+            overlap = (delivery, config, progress)
+        result = stage_step(run, make, on_line=spark_log.info, on_start=self._remember, overlap=overlap, judge=judge)
         return None if result is None else {"numbers": list(result.numbers), "rows": dict(result.rows)}
 
     def request(self, run: steps.Context, pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
@@ -171,7 +180,7 @@ class StageOperator(CheckpointOperator):
             job_arguments=self.job_args,
             sources={name: source.to_json() for name, source in sources.items()},
             connections={conn_id: task_connections(conn_id) for conn_id in sorted(conn_ids)},
-            sinks=tuple(self.sinks),
+            sinks=tuple(name for name in self.sinks if name not in self.optional_sinks),
             optional_sinks=tuple(self.optional_sinks),
             packages=tuple(self.packages),
             checkpoint_timeout=config.timeout.total_seconds(),

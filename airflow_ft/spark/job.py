@@ -4,7 +4,8 @@ A job is a module, an object or a class with
 
 - `transform(spark, sources)` -> one DataFrame; streaming, or static for a plain batch job, which is one checkpoint;
 - optionally `split(batch)` -> `{sink name: DataFrame}`: divides one micro-batch, which was materialised before, so
-  that all sinks see the same values. Without it all rows go to the only sink;
+  that all sinks see the same values. Without it all rows go to the only sink. It is called once more, before the
+  first batch and with an empty one, on a copy of the job: which columns it returns tells whether the sinks fit;
 - optionally `output_mode`: "append" (default), "update" or "complete", as of Spark's streaming queries.
 
 The job's arguments go to the constructor of a class, else to `transform` as keyword arguments.
@@ -12,6 +13,7 @@ The job's arguments go to the constructor of a class, else to `transform` as key
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -90,6 +92,21 @@ class Job:
                 raise self._error(f"split, for {name}, returned a streaming DataFrame", "derive it from the batch.")
         return checked
 
+    def split_nothing(self, spark: SparkSession, frame: DataFrame) -> Mapping[str, DataFrame]:
+        """What `split` makes of a batch without rows: its columns are those that each sink will get.
+
+        It works on a copy of the job, so that whatever it counts or remembers begins with the first batch. Raises what
+        it raises.
+        """
+        from pyspark.sql import DataFrame as Frame
+
+        jvm: Any = spark.sparkContext._jvm
+        session: Any = spark._jsparkSession
+        nothing = session.createDataFrame(jvm.java.util.ArrayList(), session.parseDataType(frame.schema.json()))
+        job = self._object if inspect.ismodule(self._object) else _copied(self._object)
+        frames = job.split(Frame(nothing, spark))
+        return {name: found for name, found in dict(frames).items() if isinstance(found, Frame)}
+
     def _checked(self, frame: Any, where: str) -> DataFrame:
         from pyspark.sql import DataFrame
 
@@ -104,6 +121,13 @@ class Job:
 
     def _error(self, what: str, remedy: str = "") -> JobError:
         return JobError(f"job {self.reference}: {what}.", remedy=remedy)
+
+
+def _copied(thing: Any) -> Any:
+    try:
+        return copy.deepcopy(thing)
+    except Exception:  # what cannot be copied (a lock, something of Spark's) is shared
+        return copy.copy(thing)
 
 
 def _called(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:

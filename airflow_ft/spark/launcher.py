@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core import errors
-from airflow_ft.core.errors import AirflowFtError, FencedError, StageError, StoreUnavailableError
+from airflow_ft.core.errors import FencedError, StageError, StoreUnavailableError
 from airflow_ft.core.ports import Store
 from airflow_ft.spark import class_archive
+from airflow_ft.spark.fitting import Answers, Judge
 from airflow_ft.spark.private import private_folder
 from airflow_ft.spark.process import Driver
+from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import Loan, borrow
 from airflow_ft.spark.submit import MAIN, RESULT, driver_environment, environment, prepare, write_main
@@ -30,19 +32,27 @@ def run_stage(
     *,
     log: Callable[[str], None],
     on_start: Callable[[Driver], None] = lambda _: None,
+    judge: Judge | None = None,
 ) -> StageResult:
     """Runs the job in a Spark driver until everything that there is to read has been published.
 
-    `log` gets the driver's output line by line, without secrets; `on_start` the process, for `on_kill`. When this
-    returns or raises, the driver has ended. When this process is killed, the driver dies with it.
+    `log` gets the driver's output line by line, without secrets; `on_start` the process, for `on_kill`; `judge` the
+    columns that each sink will get, before anything is computed (`airflow_ft.spark.fitting`). When this returns or
+    raises, the driver has ended. When this process is killed, the driver dies with it.
 
-    Raises JobError (the user's code raised, or returned the wrong thing), ConfigurationError, FencedError,
+    Raises JobError (the user's code raised, or returned the wrong thing), UnfitTargetError (a sink would not take it,
+    and nothing was computed), ConfigurationError, FencedError,
     CheckpointExpiredError, StoreUnavailableError (`unanswered`: a publication is in doubt, which the next owner's
     epoch settles), WalCorruptError, and StageError when the driver was killed or failed for another reason. In
     every case what is published stays published, and the store knows it.
     """
     hide = _redactor(request.secrets())
-    with private_folder() as folder, _jvm(request) as loan:
+    request = replace(request, ask_sinks=judge is not None)
+    with (
+        private_folder() as folder,
+        _jvm(request) as loan,
+        Answers(folder, judge) if judge else nullcontext() as answers,
+    ):
         driver = _start(folder, request, loan)
         try:
             on_start(driver)
@@ -55,6 +65,8 @@ def run_stage(
         def look_and_log(line: str) -> None:
             symptoms.look(line)
             log(hide(line))
+            if answers:
+                answers.look()
 
         code = driver.wait(look_and_log, folder / RESULT)
         try:
@@ -120,29 +132,6 @@ def _raise_if_fenced(store: Store, request: StageRequest, error: StageError) -> 
             raise FencedError(
                 f"epoch {request.epoch} was replaced by {epoch} while the job ran.", pipeline=request.pipeline
             ) from error
-
-
-_FIELDS = ("remedy", "pipeline", "checkpoint", "participant", "sink", "column", "row")
-
-
-def describe_error(error: AirflowFtError) -> dict[str, Any]:
-    """An error as plain data, for `rebuild_error` in another process."""
-    return {
-        "type": type(error).__name__,
-        "what": error.what,
-        "unanswered": getattr(error, "unanswered", False),
-        **{name: getattr(error, name) for name in _FIELDS},
-    }
-
-
-def rebuild_error(data: Mapping[str, Any]) -> AirflowFtError:
-    """The inverse of `describe_error`; an unknown type becomes StageError."""
-    kind = getattr(errors, data["type"], StageError)
-    error: AirflowFtError = kind.__new__(kind)
-    AirflowFtError.__init__(error, data["what"], **{name: data[name] for name in _FIELDS if name in data})
-    if isinstance(error, StoreUnavailableError):
-        error.unanswered = data.get("unanswered", False)
-    return error
 
 
 def _redactor(secrets: tuple[str, ...]) -> Callable[[str], str]:

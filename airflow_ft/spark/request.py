@@ -61,6 +61,7 @@ class StageRequest:
     class_archives: folder that may hold an archive for the driver's JVM (`airflow_ft.spark.class_archive`); "": none.
     keep_session: seconds for which the JVM waits for the next run; 0: it ends with this one. session_name: pipelines of
     one name may go on in each other's; "": of this pipeline alone.
+    ask_sinks: whether the task answers which columns its sinks would not take (`airflow_ft.spark.fitting`).
     retained_batches: how many micro-batches Spark keeps state for. A rewind goes back to the last delivered one, so
     staging ends when that many wait for delivery; the next run goes on.
     """
@@ -90,6 +91,7 @@ class StageRequest:
     keep_session: float = 0.0
     session_name: str = ""
     retained_batches: int = 1000
+    ask_sinks: bool = False
 
     def __post_init__(self) -> None:
         if not _JOB.match(self.job):

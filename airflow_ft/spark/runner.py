@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +27,10 @@ from airflow_ft.core.model import AfterAbort
 from airflow_ft.core.ports import Store
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.failures import as_error
+from airflow_ft.spark.fitting import ask
 from airflow_ft.spark.inputs import Sources, named_positions, source_order
 from airflow_ft.spark.job import Job
 from airflow_ft.spark.kafka_admin import topic_admins
-from airflow_ft.spark.launcher import describe_error
 from airflow_ft.spark.locations import (
     SparkLocation,
     check_sources,
@@ -40,6 +41,7 @@ from airflow_ft.spark.locations import (
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.publisher import Publisher
+from airflow_ft.spark.reports import describe_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import write_batch
@@ -107,9 +109,10 @@ class Attempt:
                 job = Job(self._request.job, self._request.job_arguments)
                 sources = Sources(spark, self._request.sources, self._request.connections)
                 frame = job.transform(spark, sources)
+                await_answer = ask(self._report.parent, self._request, job, spark, frame)
                 if frame.isStreaming:
-                    return self._run_stream(store, job, frame)
-                return self._run_static(store, job, frame)
+                    return self._run_stream(store, job, frame, await_answer)
+                return self._run_static(store, job, frame, await_answer)
             finally:
                 self._leave(spark)
 
@@ -145,12 +148,12 @@ class Attempt:
             self.tidy = self._kept is None
             log.warning("Spark did not stop cleanly: %s", error)
 
-    def _run_stream(self, store: Store, job: Job, frame: DataFrame) -> StageResult:
+    def _run_stream(self, store: Store, job: Job, frame: DataFrame, await_answer: Callable[[], None]) -> StageResult:
         names = source_order(frame)
         kafka = {i: (n, source) for i, n in enumerate(names) if isinstance(source := self._source(n), KafkaSource)}
         admins = topic_admins(frame.sparkSession, kafka, self._request.connections)
         with closing(Topics(self._request.pipeline, kafka, admins)) as topics:
-            return self._run_query(store, job, frame, names, topics)
+            return self._run_query(store, job, frame, names, topics, await_answer)
 
     def _source(self, name: str) -> Source | None:
         """None: the job has opened it by itself."""
@@ -184,7 +187,15 @@ class Attempt:
             record_ids(location, location.batch, ids)
         return location
 
-    def _run_query(self, store: Store, job: Job, frame: DataFrame, names: list[str], topics: Topics) -> StageResult:
+    def _run_query(
+        self,
+        store: Store,
+        job: Job,
+        frame: DataFrame,
+        names: list[str],
+        topics: Topics,
+        await_answer: Callable[[], None],
+    ) -> StageResult:
         request = self._request
         location = self._open_location(names, topics)
         durable = _Durable(location, request, topics)
@@ -218,6 +229,7 @@ class Attempt:
                 raise
 
         try:
+            await_answer()
             query = (
                 frame.writeStream.foreachBatch(on_batch)
                 .outputMode(job.output_mode)
@@ -267,7 +279,7 @@ class Attempt:
         written = write_batch(self._request, job, batch, batch_id, number, positions)
         publisher.written(written.seal, positions)
 
-    def _run_static(self, store: Store, job: Job, frame: DataFrame) -> StageResult:
+    def _run_static(self, store: Store, job: Job, frame: DataFrame, await_answer: Callable[[], None]) -> StageResult:
         """A plain batch job: one checkpoint a run, and none when this run has published it before."""
         request = self._request
         for checkpoint in store.run_checkpoints(request.pipeline, request.run):
@@ -283,6 +295,7 @@ class Attempt:
             stop=_Stopper(self),
         )
         try:
+            await_answer()
             number = publisher.begin(0)
             publisher.written(write_batch(request, job, frame, 0, number, {}).seal, {})
             publisher.settle()

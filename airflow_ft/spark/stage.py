@@ -24,6 +24,7 @@ from airflow_ft.core.overlap import Overlap
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Progress
 from airflow_ft.core.steps import Context, require_active, require_own_stage, take_turn
+from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.launcher import Driver, run_stage
 
 if TYPE_CHECKING:
@@ -42,12 +43,16 @@ def stage_step(
     on_line: Callable[[str], None],
     on_start: Callable[[Driver], None] = lambda _: None,
     overlap: tuple[Delivery, CheckpointConfig, Progress] | None = None,
+    judge: Judge | None = None,
 ) -> StageResult | None:
     """Stages a run, once: None when it has been staged before, and then no epoch is taken.
 
     `on_line` gets Spark's lines, `on_start` the driver's process. With `overlap` what is published is delivered while
-    Spark goes on. Raises TurnHeldError, JobError, FencedError (the driver is ended then), what the launcher raises,
-    and with `overlap` what a delivery raises that trying again does not mend, such as DeclinedError.
+    Spark goes on. `judge` says what of the job's columns the sinks would not take, before any row is computed; a plain
+    use binds `airflow_ft.sinks.fitting.misfits`.
+
+    Raises TurnHeldError, JobError, FencedError (the driver is ended then), what the launcher raises, and with `overlap`
+    what a delivery raises that trying again does not mend, such as DeclinedError.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
     store.register(pipeline)
@@ -73,7 +78,9 @@ def stage_step(
                     watch.driver = driver
                     on_start(driver)
 
-                result = run_stage(make_request(before, epoch, attempt), store, log=on_line, on_start=started)
+                result = run_stage(
+                    make_request(before, epoch, attempt), store, log=on_line, on_start=started, judge=judge
+                )
         except AirflowFtError:
             if beside:
                 beside.check()  # refused rows end the driver: they are the reason, not its end

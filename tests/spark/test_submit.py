@@ -15,9 +15,10 @@ from airflow_ft.core.errors import AirflowFtError, ConfigurationError, StageErro
 from airflow_ft.core.model import RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
-from airflow_ft.spark.launcher import describe_error, rebuild_error, run_stage
+from airflow_ft.spark.launcher import run_stage
 from airflow_ft.spark.private import private_folder
 from airflow_ft.spark.process import Driver
+from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.submit import (
     LATE_OPTIMISER,

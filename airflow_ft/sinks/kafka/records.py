@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.core.errors import DeclinedError
+from airflow_ft.core.errors import DeclinedError, together
 from airflow_ft.sinks.arrow import offsets, scalar
 from airflow_ft.sinks.kafka import json_columns
 from airflow_ft.sinks.kafka.spec import KafkaSink
@@ -160,7 +160,13 @@ class RecordEncoder:
 
 
 def check_schema(sink: KafkaSink, schema: pa.Schema) -> None:
-    """Refuses a schema that the sink's settings do not fit, naming the column (DeclinedError)."""
+    """Refuses a schema that the sink's settings do not fit, naming the columns (DeclinedError)."""
+    if problems := list(misfits(sink, schema)):
+        raise together(problems)
+
+
+def misfits(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedError]:
+    """All that makes a schema one that the sink's settings do not fit."""
 
     def refuse(what: str, column: str, remedy: str) -> DeclinedError:
         return DeclinedError(what, column=column, remedy=remedy, participant=sink.conn_id)
@@ -168,27 +174,27 @@ def check_schema(sink: KafkaSink, schema: pa.Schema) -> None:
     for role, name in sink.roles.items():
         found = schema.get_all_field_indices(name)
         if len(found) != 1:
-            raise refuse(
+            yield refuse(
                 f"the column for the {role} is there {len(found)} times; columns are {', '.join(schema.names)}.",
                 name,
                 "Name a column of the job's output.",
             )
-        if why := _ROLE_CHECKS[role](schema.field(name).type):
-            raise refuse(f"its type {schema.field(name).type} cannot be the {role}.", name, why)
+        elif why := _ROLE_CHECKS[role](schema.field(name).type):
+            yield refuse(f"its type {schema.field(name).type} cannot be the {role}.", name, why)
     rest = [field for field in schema if field.name not in sink.roles.values()]
     if sink.value is not None:
         if rest:
-            raise refuse(
+            yield refuse(
                 f"with value={sink.value!r} the columns {', '.join(field.name for field in rest)} would be lost.",
                 rest[0].name,
                 "Drop them in the job, or leave value= out to send a JSON object.",
             )
         return
+    for name in sorted({name for name in schema.names if schema.names.count(name) > 1} - set(sink.roles.values())):
+        yield refuse("there are several columns of this name.", name, "Rename them in the job.")
     for field in rest:
         if reason := json_columns.unsupported(field.type):
-            raise refuse(f"it cannot be written as JSON: {reason}.", field.name, "Cast it in the job.")
-        if len(schema.get_all_field_indices(field.name)) != 1:
-            raise refuse("there are several columns of this name.", field.name, "Rename them in the job.")
+            yield refuse(f"it cannot be written as JSON: {reason}.", field.name, "Cast it in the job.")
 
 
 def _text_or_bytes(kind: pa.DataType) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
+from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.kafka.client import KafkaClients
 from airflow_ft.sinks.kafka.records import RECORD_OVERHEAD, RecordEncoder
@@ -34,8 +34,14 @@ class SegmentRows:
     reader: SegmentReader
 
     def declined(self, what: str, column: str, remedy: str, row: str = "") -> DeclinedError:
-        """The error for rows that cannot be sent."""
+        """The error for rows that no topic takes."""
         return DeclinedError(what, remedy=remedy, participant=self.sink.conn_id, sink=self.name, column=column, row=row)
+
+    def unfit(self, what: str, column: str, remedy: str, row: str = "") -> UnfitTargetError:
+        """The error for rows that this topic does not take as it is, and would with other settings."""
+        return UnfitTargetError(
+            what, remedy=remedy, participant=self.sink.conn_id, sink=self.name, column=column, row=row
+        )
 
 
 def client_limits(clients: KafkaClients, topics: Mapping[str, TopicLimits]) -> dict[str, Any]:
@@ -90,6 +96,7 @@ def check_rows(rows: SegmentRows, limits: TopicLimits, message_max_bytes: int) -
 
     Raises:
         DeclinedError: one cannot; names sink, column and, where rows were read, the row.
+        UnfitTargetError: the same, where a change of the topic would do.
         WalCorruptError: rows had to be read, and do not match their checksum.
     """
     schema = rows.reader.schema(rows.name)
@@ -113,10 +120,10 @@ def _check_partition(rows: SegmentRows, statistics: Mapping[str, ColumnStatistic
         return
     for value in (int(found.minimum), int(found.maximum)):
         if not 0 <= value < limits.partitions:
-            raise rows.declined(
+            raise rows.unfit(
                 f"partition {value} is asked for; topic {limits.name!r} has {limits.partitions} partitions.",
                 column,
-                "Compute it modulo the number of partitions, or add partitions to the topic.",
+                "Add partitions to the topic, or compute it modulo their number.",
             )
 
 
@@ -135,21 +142,21 @@ def _check_timestamp(rows: SegmentRows, statistics: Mapping[str, ColumnStatistic
     if limits.log_append_time:
         return  # the broker puts its own time in their place
     if last > now + limits.after_max_ms or first < now - limits.before_max_ms:
-        raise rows.declined(
+        raise rows.unfit(
             f"timestamps go from {found.minimum} to {found.maximum}; topic {limits.name!r} accepts"
             f" {limits.before_max_ms} ms before to {limits.after_max_ms} ms after now.",
             column,
-            "Mend them in the job, or raise the topic's message.timestamp.before.max.ms or .after.max.ms.",
+            "Raise the topic's message.timestamp.before.max.ms or .after.max.ms, or mend them in the job.",
         )
 
 
 def _check_key(rows: SegmentRows, statistics: Mapping[str, ColumnStatistics], limits: TopicLimits) -> None:
     column = rows.sink.key
     if limits.compacted and (column is None or statistics[column].nulls):
-        raise rows.declined(
+        raise rows.unfit(
             f"topic {limits.name!r} is compacted and takes no record without a key.",
             column or "",
-            "Name a key column without nulls.",
+            "Name a key column without nulls, or set cleanup.policy of the topic to delete.",
         )
 
 
@@ -198,12 +205,12 @@ def _read(rows: SegmentRows, encoder: RecordEncoder, largest: int) -> None:
                 sizes = records.sizes()
                 worst = max(range(len(sizes)), key=sizes.__getitem__)
                 if sizes[worst] > largest:
-                    raise rows.declined(
+                    raise rows.unfit(
                         f"its record would have up to {sizes[worst]} bytes (uncompressed, with its batch); the topic"
                         f" takes {largest}.",
                         "",
-                        f"Make the row smaller, or raise max.message.bytes of topic {rows.sink.topic!r} (and"
-                        " message.max.bytes of the connection, if set).",
+                        f"Raise max.message.bytes of topic {rows.sink.topic!r} (and message.max.bytes of the"
+                        " connection, if set), or make the row smaller.",
                         row=f"{row + worst} of {file.path}",
                     )
                 row += len(sizes)

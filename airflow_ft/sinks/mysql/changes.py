@@ -32,6 +32,15 @@ def is_delete(kinds: pa.Array, column: str) -> pa.Array:
     return deletes
 
 
+def missing_kind(column: str) -> DeclinedError:
+    """The error for rows without the column that tells the kind of change."""
+    return DeclinedError(
+        f"the rows have no column {column!r}, which change_column= names.",
+        remedy="mend change_column= of the sink, or the job.",
+        column=column,
+    )
+
+
 class LiveRows:
     """A `SegmentReader` without the deletes, whose other columns are often empty and are not judged.
 
@@ -69,11 +78,7 @@ class LiveRows:
         if not schema.names:
             return
         if self._column not in schema.names:
-            raise DeclinedError(
-                f"the rows have no column {self._column!r}, which change_column= names.",
-                remedy="mend change_column= of the sink, or the job.",
-                column=self._column,
-            )
+            raise missing_kind(self._column)
         for file in self.files(sink):
             for batch in self._reader.batches(sink, file):
                 is_delete(batch.column(batch.schema.get_field_index(self._column)), self._column)

@@ -38,17 +38,19 @@ def _has_values(statistics: ColumnStatistics) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """Why a type cannot go into a column, and what would help."""
+    """Why a type cannot go into a column, and what would help: another column, unless `by_table` is False."""
 
     found: str
     remedy: str
+    by_table: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """One condition on the values. `offends` marks offending rows (nulls may be null in it).
 
-    `by_statistics` tells whether any value offends, or is None when only the rows can tell.
+    `by_statistics` tells whether any value offends, or is None when only the rows can tell. `by_table`: another column
+    would take the offending values as they are (a wider one, say), so that the rows need not be computed again.
     """
 
     found: str
@@ -56,6 +58,7 @@ class Check:
     remedy: str
     offends: Rows
     by_statistics: Statistics | None
+    by_table: bool = False
 
 
 def judge(kind: pa.DataType, column: Column, *, timestamps_to_2106: bool = False) -> Objection | Sequence[Check]:
@@ -125,7 +128,7 @@ def _range(low: Decimal, high: Decimal, column: Column) -> Check:
 
     return Check(
         "a number out of range", f"{low} to {high} ({column.full_type})", "mend the values, or widen the column.",
-        offends, lambda s: _outside(s, low, high),
+        offends, lambda s: _outside(s, low, high), by_table=True,
     )  # fmt: skip
 
 
@@ -151,6 +154,7 @@ def _into_decimal(kind: pa.DataType, column: Column) -> Objection | Sequence[Che
                 "a number with too many digits before the point", f"less than {limit:f} ({column.full_type})",
                 "mend the values, or widen the column.",
                 lambda a: _magnitude_reaches(a, limit), lambda s: any(abs(v) >= limit for v in _extremes(s)),
+                by_table=True,
             )
         )  # fmt: skip
     if column.unsigned:
@@ -158,7 +162,7 @@ def _into_decimal(kind: pa.DataType, column: Column) -> Objection | Sequence[Che
             Check(
                 "a negative number", column.full_type, "mend the values, or drop UNSIGNED.",
                 lambda a: pc.less(_wide(a), pa.scalar(Decimal(0), _wide(a).type)),
-                lambda s: any(v < 0 for v in _extremes(s)),
+                lambda s: any(v < 0 for v in _extremes(s)), by_table=True,
             )
         )  # fmt: skip
     if pa.types.is_decimal(kind) and kind.scale > scale:
@@ -167,7 +171,7 @@ def _into_decimal(kind: pa.DataType, column: Column) -> Objection | Sequence[Che
                 "digits after the point that the column would cut off",
                 f"{scale} digits after the point ({column.full_type})",
                 "round in the job, or widen the column's scale.",
-                lambda a: pc.not_equal(pc.round(a, ndigits=scale), a), None,
+                lambda a: pc.not_equal(pc.round(a, ndigits=scale), a), None, by_table=True,
             )
         )  # fmt: skip
     return checks
@@ -210,7 +214,7 @@ def _into_float(kind: pa.DataType, column: Column) -> Objection | Sequence[Check
         checks.append(
             Check(
                 "a negative number", f"{column.full_type}", "mend the values, or drop UNSIGNED.",
-                lambda a: pc.less(a, 0.0), lambda s: s.minimum is not None and float(s.minimum) < 0,
+                lambda a: pc.less(a, 0.0), lambda s: s.minimum is not None and float(s.minimum) < 0, by_table=True,
             )
         )  # fmt: skip
     return checks
@@ -271,6 +275,7 @@ def _between(kind: pa.DataType, first: datetime, last: datetime, column: Column)
     return Check(
         "a date out of range", f"{first} to {last} ({column.full_type})",
         "mend the values, or use DATETIME (years 1000 to 9999).", offends, by_statistics,
+        by_table=column.type == "timestamp",
     )  # fmt: skip
 
 
@@ -295,7 +300,7 @@ def _fraction_checks(kind: pa.DataType, column: Column) -> Sequence[Check]:
     return (
         Check(
             "fractions of a second that the column would round", f"{digits} digits ({column.full_type})",
-            "truncate in the job (date_trunc), or widen the column to DATETIME(6).", offends, None,
+            "truncate in the job (date_trunc), or widen the column to DATETIME(6).", offends, None, by_table=True,
         ),
     )  # fmt: skip
 
@@ -310,7 +315,9 @@ def _into_text(kind: pa.DataType, column: Column) -> Objection | Sequence[Check]
         if column.type not in ("json", "text", "mediumtext", "longtext"):
             return _mismatch(kind, column, "nested values become JSON text: use JSON, TEXT or LONGTEXT")
         if (inner := unsupported(kind)) is not None:
-            return Objection(f"{inner} inside {kind} has no JSON text", "cast it to a string in the job.")
+            return Objection(
+                f"{inner} inside {kind} has no JSON text", "cast it to a string in the job.", by_table=False
+            )
         return ()
     if not is_text(kind):
         return _mismatch(kind, column, "use a column of the values' type")
@@ -326,7 +333,7 @@ def _into_text(kind: pa.DataType, column: Column) -> Objection | Sequence[Check]
             Check(
                 "a text that ends in blanks, which CHAR drops", "no blanks at the end",
                 "use VARCHAR, or trim in the job.",
-                lambda a: pc.ends_with(a, " "), None,
+                lambda a: pc.ends_with(a, " "), None, by_table=True,
             )
         )  # fmt: skip
     return checks
@@ -336,6 +343,7 @@ def _characters(limit: int, column: Column) -> Check:
     return Check(
         f"a text longer than {limit} characters", column.full_type, "cut it in the job, or widen the column.",
         lambda a: pc.greater(pc.utf8_length(a), limit), lambda s: (s.max_characters or 0) > limit,
+        by_table=True,
     )  # fmt: skip
 
 
@@ -343,6 +351,7 @@ def _octets(limit: int, column: Column) -> Check:
     return Check(
         f"a value longer than {limit} bytes", column.full_type, "cut it in the job, or use a larger type.",
         lambda a: pc.greater(pc.binary_length(a), limit), lambda s: (s.max_bytes or 0) > limit,
+        by_table=True,
     )  # fmt: skip
 
 
@@ -350,11 +359,11 @@ def _charset(column: Column) -> Check:
     if column.charset in ("utf8mb3", "utf8"):
         return Check(
             "a character of 4 bytes", f"{column.full_type} in {column.charset}", "make the column utf8mb4.",
-            lambda a: pc.match_substring_regex(a, "[\\x{10000}-\\x{10FFFF}]"), None,
+            lambda a: pc.match_substring_regex(a, "[\\x{10000}-\\x{10FFFF}]"), None, by_table=True,
         )  # fmt: skip
     return Check(
         "a text that is not ASCII", f"{column.full_type} in {column.charset}, of which only ASCII is certain",
-        "make the column utf8mb4.", lambda a: pc.invert(pc.string_is_ascii(a)), None,
+        "make the column utf8mb4.", lambda a: pc.invert(pc.string_is_ascii(a)), None, by_table=True,
     )  # fmt: skip
 
 
@@ -369,7 +378,7 @@ def _into_bytes(kind: pa.DataType, column: Column) -> Objection | Sequence[Check
         checks.append(
             Check(
                 f"a value shorter than {limit} bytes, which BINARY pads", column.full_type, "use VARBINARY.",
-                lambda a: pc.less(pc.binary_length(a), limit), None,
+                lambda a: pc.less(pc.binary_length(a), limit), None, by_table=True,
             )
         )  # fmt: skip
     return checks

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_ft.core.errors import DeclinedError, SinkAccessError
+from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.model import Fence, Plan
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.arrow import booleans
@@ -150,6 +150,12 @@ def fit_target(session: Session, target: Target, sink: MySqlSink) -> Target:
     assert sink.version_column is not None  # checked at construction
     check_keys(session, target, sink)
     check_changes_allowed(session, target, sink.version_column, deletes=sink.change_column is not None)
+    return keyed_target(target, sink)
+
+
+def keyed_target(target: Target, sink: MySqlSink) -> Target:
+    """The target with what an upsert makes of its columns; nothing is asked of the server."""
+    assert sink.version_column is not None
     return replace(
         target,
         ignored=frozenset([sink.change_column] if sink.change_column else []),
@@ -162,7 +168,7 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
     """The keys of the table must be what an upsert needs.
 
     Raises:
-        SinkAccessError: key_columns are not a unique key, another unique key could be hit, or the version column does
+        UnfitTargetError: key_columns are not a unique key, another unique key could be hit, or the version column does
             not fit; with the statement that helps.
     """
     name = target.table.name
@@ -181,14 +187,14 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
     fitting = [index for index, columns in unique.items() if sorted(columns) == wanted and index not in nullable]
     others = [f"{index} ({', '.join(columns)})" for index, columns in unique.items() if index not in fitting]
     if not fitting:
-        raise SinkAccessError(
+        raise UnfitTargetError(
             f"key_columns ({', '.join(sink.key_columns)}) are no unique key of {name} without NULL.",
             remedy=f"ALTER TABLE {name.sql} ADD PRIMARY KEY ({', '.join(map(quote, sink.key_columns))}), or name in"
             " key_columns what it has.",
             sink=target.sink,
         )
     if others:
-        raise SinkAccessError(
+        raise UnfitTargetError(
             f"{name} has other unique keys: {', '.join(others)}; an upsert that meets one of them would overwrite"
             " another row.",
             remedy="drop them, or use strategy 'local'.",
@@ -196,7 +202,7 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
         )
     version = target.table.column(sink.version_column or "")
     if version is None or version.type != "bigint" or version.generated:
-        raise SinkAccessError(
+        raise UnfitTargetError(
             f"{name} has no BIGINT column {sink.version_column!r} for the version.",
             remedy=f"ALTER TABLE {name.sql} ADD COLUMN {quote(sink.version_column or '')} BIGINT NOT NULL DEFAULT 0.",
             sink=target.sink,

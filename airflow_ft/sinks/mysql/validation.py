@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.core.errors import DeclinedError, SinkAccessError
+from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError, together
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.mysql.catalog import Column, Table
 from airflow_ft.sinks.mysql.compatibility import SERVER_JUDGES, Check, Objection, judge, null_checks
@@ -37,53 +37,82 @@ class Target:
     required: frozenset[str] = frozenset()
 
     def written(self, schema: pa.Schema) -> list[TargetColumn]:
-        """The columns to write for a segment's schema. DeclinedError when they cannot be told."""
-        duplicates = sorted({name for name in schema.names if schema.names.count(name) > 1})
-        if duplicates:
-            raise self._declined(f"the rows have several columns named {duplicates[0]!r}", "rename them in the job.")
+        """The columns to write for a segment's schema; raises what `mapped` has found."""
+        columns, problems = self.mapped(schema)
+        if problems:
+            raise together(problems)
+        return columns
+
+    def mapped(self, schema: pa.Schema) -> tuple[list[TargetColumn], list[AirflowFtError]]:
+        """The columns to write for a schema, and why others cannot be written.
+
+        UnfitTargetError where a change of the table would do; DeclinedError where the job or the sink must change.
+        """
+        if duplicates := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+            what = f"the rows have several columns named {duplicates[0]!r}"
+            return [], [self._declined(what, "rename them in the job.")]
+        problems: list[AirflowFtError] = []
         named = {name: name for name in schema.names if name not in self.ignored}
         pairs = self.mapping if self.mapping is not None else named
         columns: list[TargetColumn] = []
         seen: dict[str, str] = {}
         for source, target in pairs.items():
             if source not in schema.names:
-                raise self._declined(
-                    f"the rows have no column {source!r}, which columns= names; they have: {', '.join(schema.names)}",
-                    "mend columns= of the sink, or the job.",
-                    source,
+                problems.append(
+                    self._declined(
+                        f"the rows have no column {source!r}, which columns= names; they have:"
+                        f" {', '.join(schema.names)}",
+                        "mend columns= of the sink, or the job.",
+                        source,
+                    )
                 )
+                continue
             column = self.table.column(target)
             if column is None:
-                raise self._declined(
-                    f"{self.table.name} has no column {target!r}; it has:"
-                    f" {', '.join(known.name for known in self.table.columns.values())}",
-                    f"add the column (its values are {schema.field(source).type}), or name in columns= what to write.",
-                    source,
+                problems.append(
+                    self._unfit(
+                        f"{self.table.name} has no column {target!r}; it has:"
+                        f" {', '.join(known.name for known in self.table.columns.values())}",
+                        f"add the column (its values are {schema.field(source).type}), or name in columns= what to"
+                        " write.",
+                        source,
+                    )
                 )
+                continue
             if column.name.lower() in self.own:
-                raise self._declined(
-                    f"{self.table.name}.{column.name} is filled by the sink itself, and the rows have such a column",
-                    "leave it out in the job, or name in columns= what to write.",
-                    source,
+                problems.append(
+                    self._declined(
+                        f"{self.table.name}.{column.name} is filled by the sink itself, and the rows have such a"
+                        " column",
+                        "leave it out in the job, or name in columns= what to write.",
+                        source,
+                    )
                 )
             if (first := seen.setdefault(column.name, source)) != source:
-                raise self._declined(
-                    f"{first!r} and {source!r} are one column of {self.table.name}, which ignores case",
-                    "name in columns= where each goes.",
-                    source,
+                problems.append(
+                    self._declined(
+                        f"{first!r} and {source!r} are one column of {self.table.name}, which ignores case",
+                        "name in columns= where each goes.",
+                        source,
+                    )
                 )
             form = form_of(schema.field(source).type, bits=column.type == "bit")
             columns.append(TargetColumn(source, column.name, form))
         if lacking := sorted(self.required - {name.lower() for name in seen}):
-            raise self._declined(
-                f"the rows have no column for {', '.join(lacking)}, which is in the key",
-                "add it to the job's result, or map it in columns=.",
-                lacking[0],
+            problems.append(
+                self._declined(
+                    f"the rows have no column for {', '.join(lacking)}, which is in the key",
+                    "add it to the job's result, or map it in columns=.",
+                    lacking[0],
+                )
             )
-        return columns
+        return columns, problems
 
     def _declined(self, what: str, remedy: str, column: str = "", row: str = "") -> DeclinedError:
         return DeclinedError(f"{what}.", remedy=remedy, sink=self.sink, column=column, row=row)
+
+    def _unfit(self, what: str, remedy: str, column: str = "", row: str = "") -> UnfitTargetError:
+        return UnfitTargetError(f"{what}.", remedy=remedy, sink=self.sink, column=column, row=row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,34 +124,51 @@ class Verdict:
     undecided: Sequence[tuple[str, Column, Check]]
 
 
+def misfits(target: Target, schema: pa.Schema) -> list[AirflowFtError]:
+    """All that speaks against rows of this schema, whatever their values; of the types that `mapped` explains."""
+    columns, problems = target.mapped(schema)
+    if problems and not columns:
+        return problems
+    problems += _unwritten(target, columns)
+    for written in columns:
+        column = target.table.column(written.name)
+        assert column is not None
+        name = f"{target.table.name}.{column.name}"
+        if column.generated:
+            what = f"{column.name} is a generated column of {target.table.name}"
+            problems.append(target._unfit(what, "leave it out of the rows, or make it a plain column.", written.source))
+            continue
+        kind = schema.field(written.source).type
+        verdict = judge(kind, column, timestamps_to_2106=target.timestamps_to_2106)
+        if isinstance(verdict, Objection):
+            say = target._unfit if verdict.by_table else target._declined
+            problems.append(say(f"{verdict.found} ({name})", verdict.remedy, written.source))
+    return problems
+
+
 def check_segment(target: Target, reader: SegmentReader) -> Verdict:
     """Judges one segment's rows of one sink by schema and statistics.
 
     Raises:
         DeclinedError: rows or schema cannot be accepted; names column, what was found and allowed, and one row.
+        UnfitTargetError: the same, where a change of the table would do.
         SinkAccessError: a value is larger than the server's max_allowed_packet.
     """
     schema = reader.schema(target.sink)
     if not schema.names:  # the job returned nothing for this sink
         return Verdict((), (), ())
+    if problems := misfits(target, schema):
+        raise together(problems)
     columns = target.written(schema)
     statistics = reader.statistics(target.sink)
-    _check_unwritten(target, columns)
     undecided: list[tuple[str, Column, Check]] = []
     notes: list[str] = []
     for written in columns:
         column = target.table.column(written.name)
         assert column is not None
         kind = schema.field(written.source).type
-        if column.generated:
-            raise target._declined(
-                f"{column.name} is a generated column of {target.table.name}", "leave it out.", written.source
-            )
         verdict = judge(kind, column, timestamps_to_2106=target.timestamps_to_2106)
-        if isinstance(verdict, Objection):
-            raise target._declined(
-                f"{verdict.found} ({target.table.name}.{column.name})", verdict.remedy, written.source
-            )
+        assert not isinstance(verdict, Objection)  # that is a misfit
         known = statistics.get(written.source)
         _check_size(target, written.source, kind, known)
         for check in (*null_checks(column), *verdict):
@@ -137,13 +183,14 @@ def check_segment(target: Target, reader: SegmentReader) -> Verdict:
     return Verdict(columns, notes, undecided)
 
 
-def _check_unwritten(target: Target, columns: Sequence[TargetColumn]) -> None:
+def _unwritten(target: Target, columns: Sequence[TargetColumn]) -> Iterator[AirflowFtError]:
     written = {column.name for column in columns}
+    told = target.own | target.required  # `mapped` speaks of these
     for column in target.table.columns.values():
-        if column.name not in written and column.name.lower() not in target.own and not column.fills_itself:
-            raise target._declined(
+        if column.name not in written and column.name.lower() not in told and not column.fills_itself:
+            yield target._unfit(
                 f"{target.table.name}.{column.name} is NOT NULL without a default, and the rows have no such column",
-                "add it to the job's result, map it in columns=, or give it a default.",
+                "give it a default, add it to the job's result, or map it in columns=.",
                 column.name,
             )
 
@@ -174,7 +221,7 @@ def _rows(reader: SegmentReader, sink: str) -> Iterator[tuple[int, pa.RecordBatc
 
 
 def check_rows(target: Target, reader: SegmentReader, verdict: Verdict) -> None:
-    """One pass over the rows for the checks that statistics cannot decide; DeclinedError names the first offender."""
+    """One pass over the rows for the checks that statistics cannot decide; `_refusal` of the first offender."""
     if not verdict.undecided:
         return
     for first, batch in _rows(reader, target.sink):
@@ -201,8 +248,9 @@ def _first_offender(batch: pa.RecordBatch, source: str, check: Check) -> int | N
     return None if index < 0 else int(index)
 
 
-def _refusal(target: Target, source: str, column: Column, check: Check, row: str) -> DeclinedError:
-    return target._declined(
+def _refusal(target: Target, source: str, column: Column, check: Check, row: str) -> AirflowFtError:
+    say = target._unfit if check.by_table else target._declined
+    return say(
         f"found {check.found}; {target.table.name}.{column.name} allows {check.allowed}", check.remedy, source, row
     )
 

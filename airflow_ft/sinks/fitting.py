@@ -1,0 +1,73 @@
+"""Would the sinks take rows of these schemas? Asked before Spark computes any; `prepare` judges what was staged.
+
+The judges are the same. Nothing is written and nothing locked, and a sink that cannot be asked now is passed over: rows
+may be staged while it is away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from airflow_ft.core.background import beside
+from airflow_ft.core.errors import AirflowFtError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_ft.core.model import ParticipantPlan
+    from airflow_ft.core.ports import ConnectionInfo, ConnectionResolver
+
+    Fitting = Callable[[ParticipantPlan, ConnectionInfo, Mapping[str, pa.Schema]], Sequence[AirflowFtError]]
+
+ASK_SECONDS = 5.0  # that a system has for each of its answers
+
+log = logging.getLogger(__name__)
+
+
+def misfits(
+    participants: Sequence[ParticipantPlan], connections: ConnectionResolver, schemas: Mapping[str, pa.Schema]
+) -> list[AirflowFtError]:
+    """All that speaks against the schemas, by sink name, in all sinks that can be asked; each with its place.
+
+    Every system's package has a module `fitting` with `misfits(plan, connection, schemas)`, which raises
+    SinkUnavailableError or SinkAccessError when it cannot be asked.
+    """
+    asked = []
+    for plan in participants:
+        wanted = {name: schemas[name] for name in plan.sinks if name in schemas}
+        if wanted:
+            asked.append((plan, beside(_question(plan, connections, wanted), f"fitting-{plan.name}")))
+    found: list[AirflowFtError] = []
+    for plan, answer in asked:
+        try:
+            problems = answer.result()
+        except AirflowFtError as error:
+            text = "connection %s cannot be asked now whether its sinks take the rows, `prepare` will ask: %s"
+            log.warning(text, plan.name, error)
+            continue
+        found += [problem.located(participant=plan.name) for problem in problems]
+        if not problems:
+            names = ", ".join(name for name in plan.sinks if name in schemas)
+            log.info("the job's columns fit connection %s (sinks: %s)", plan.name, names)
+    return found
+
+
+def _question(
+    plan: ParticipantPlan, connections: ConnectionResolver, schemas: Mapping[str, pa.Schema]
+) -> Callable[[], Sequence[AirflowFtError]]:
+    def ask() -> Sequence[AirflowFtError]:
+        module = import_module(f"airflow_ft.sinks.{plan.kind}.fitting")
+        return cast("Fitting", module.misfits)(plan, connection, schemas)
+
+    def refuse() -> Sequence[AirflowFtError]:
+        raise error
+
+    try:
+        connection = connections(plan.name)  # here: a task's connections are asked for by one thread at a time
+    except AirflowFtError as refused:
+        error = refused
+        return refuse
+    return ask

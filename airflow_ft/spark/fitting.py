@@ -1,0 +1,134 @@
+"""Asking before anything is computed whether the sinks would take what the job gives.
+
+The driver knows the columns and holds no credentials of sinks; its task may open them. So the driver writes down which
+columns each sink gets, as Spark names their types (`ask`), and the task answers beside what the driver does meanwhile
+(`Answers`). Both files lie in the private folder of the attempt. Without an answer in time the driver goes on:
+`prepare` judges everything again, so nothing rests on this.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_ft.core.background import beside
+from airflow_ft.core.errors import AirflowFtError, JobError, TerminalError, together
+from airflow_ft.spark.private import write
+from airflow_ft.spark.reports import describe_error, rebuild_error
+from airflow_ft.spark.schemas import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ft.spark.job import Job
+    from airflow_ft.spark.request import StageRequest
+
+QUESTION, ANSWER = "columns.json", "misfits.json"
+SPLIT_SECONDS = 10.0  # for the job's `split` of an empty batch
+ANSWER_SECONDS = 20.0
+_LOOK_SECONDS = 0.02
+
+Judge = Callable[[Mapping[str, "pa.Schema"]], Sequence[AirflowFtError]]
+"""What speaks against these columns, by sink name: of all sinks that can be asked."""
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+# --- in the driver -------------------------------------------------------------------------------------------------
+
+
+def ask(folder: Path, request: StageRequest, job: Job, spark: SparkSession, frame: DataFrame) -> Callable[[], None]:
+    """Asks the task; what is returned waits for the answer, and raises when a sink would not take the columns.
+
+    UnfitTargetError: mending tables or topics is enough. JobError: the job or the sinks of the DAG have to change.
+    """
+    if not request.ask_sinks:
+        return lambda: None
+    columns = _columns(request, job, spark, frame)
+    if not columns:
+        return lambda: None
+    write(folder / QUESTION, json.dumps(columns))
+    told = "; ".join(f"{sink} ({', '.join(f['name'] for f in schema['fields'])})" for sink, schema in columns.items())
+    log.info("columns for the sinks: %s", told)  # the task looks for the question when it reads a line
+    return lambda: _await_answer(folder / ANSWER, request.pipeline)
+
+
+def _columns(request: StageRequest, job: Job, spark: SparkSession, frame: DataFrame) -> dict[str, Any]:
+    """Spark's schema by sink, as far as it can be told without rows: `split` may look at them."""
+    if not job.has_split:
+        return {request.sinks[0]: frame.schema.jsonValue()} if len(request.sinks) == 1 else {}
+    try:
+        frames = beside(lambda: job.split_nothing(spark, frame), "empty-split").result(SPLIT_SECONDS)
+        known = {*request.sinks, *request.optional_sinks}
+        return {name: found.schema.jsonValue() for name, found in frames.items() if name in known}
+    except Exception as error:  # whatever it is, a batch with rows will show it
+        reason = f"{type(error.__cause__ or error).__name__}: {error}".splitlines()[0]
+        log.info("which columns the sinks get is not known before there are rows: split of an empty batch: %s", reason)
+        return {}
+
+
+def _await_answer(path: Path, pipeline: str) -> None:
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            log.warning("nobody answered in %.0f s whether the sinks take these columns: going on", ANSWER_SECONDS)
+            return
+        time.sleep(_LOOK_SECONDS)
+    problems = [rebuild_error(each) for each in json.loads(path.read_text())]
+    if not problems:
+        return
+    error = together(problems)
+    if isinstance(error, TerminalError):
+        error = JobError(error.what, remedy=error.remedy, sink=error.sink, column=error.column)
+    error.remedy += " Nothing was computed yet."
+    raise error.located(pipeline=pipeline)
+
+
+# --- in the task ---------------------------------------------------------------------------------------------------
+
+
+class Answers:
+    """Answers the driver's question from a thread, when `look` has seen it."""
+
+    def __init__(self, folder: Path, judge: Judge) -> None:
+        self._folder, self._judge = folder, judge
+        self._asked, self._ended = threading.Event(), False
+        threading.Thread(target=self._run, name="fitting", daemon=True).start()
+
+    def look(self) -> None:
+        """To be called for each line of the driver."""
+        if not self._asked.is_set() and (self._folder / QUESTION).exists():
+            self._asked.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = not self._asked.is_set()
+        self._asked.set()
+
+    def _run(self) -> None:
+        import pyarrow  # noqa: F401 - while Spark starts
+
+        self._asked.wait()
+        if self._ended:
+            return
+        problems: Sequence[AirflowFtError] = ()
+        try:
+            problems = self._judge(self._schemas())
+        except Exception as error:  # our own mistake, perhaps: `prepare` is what counts
+            log.warning("the sinks could not be compared with the job's columns: %s: %s", type(error).__name__, error)
+        with suppress(OSError):  # the driver may have ended
+            write(self._folder / ANSWER, json.dumps([describe_error(problem) for problem in problems]))
+
+    def _schemas(self) -> Mapping[str, pa.Schema]:
+        columns = json.loads((self._folder / QUESTION).read_text())
+        found = {name: arrow_schema(schema) for name, schema in columns.items()}
+        return {name: schema for name, schema in found.items() if schema is not None}

@@ -1,0 +1,52 @@
+"""Spark's schemas as Arrow's: the same as what is read back from the Parquet files that Spark writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_ft.spark.request import FIXED_CONF
+from airflow_ft.spark.schemas import arrow_schema
+
+COLUMNS = {
+    "a_boolean": "true",
+    "a_byte": "1Y",
+    "a_short": "1S",
+    "an_int": "1",
+    "a_long": "1L",
+    "a_float": "1F",
+    "a_double": "1D",
+    "a_decimal": "cast(1 as decimal(5,2))",
+    "a_large_decimal": "cast(1 as decimal(38,10))",
+    "a_string": "'x'",
+    "some_bytes": "X'01'",
+    "a_date": "date'2024-02-29'",
+    "a_timestamp": "timestamp'2024-02-29 12:00:00'",
+    "without_a_zone": "timestamp_ntz'2024-02-29 12:00:00'",
+    "a_list": "array(1, null)",
+    "a_struct": "named_struct('a', 1L, 'b', array('x'))",
+    "a_map": "map('k', named_struct('v', 1.5BD))",
+}
+
+
+@pytest.mark.spark
+def test_every_type_is_what_the_log_will_have(spark: SparkSession, tmp_path: Path) -> None:
+    for name, value in FIXED_CONF.items():
+        if name.startswith("spark.sql.parquet."):
+            spark.conf.set(name, value)
+    frame = spark.range(1).selectExpr(*(f"{value} as {name}" for name, value in COLUMNS.items()))
+    frame.coalesce(1).write.parquet(str(tmp_path / "rows"))
+    (file,) = (tmp_path / "rows").glob("*.parquet")
+    written = pq.ParquetFile(file).schema_arrow.remove_metadata()
+    found = arrow_schema(frame.schema.jsonValue())
+    assert found is not None
+    assert {field.name: field.type for field in found} == {field.name: field.type for field in written}
+
+
+@pytest.mark.parametrize("kind", ["interval day to second", "variant", "void", {"type": "udt", "sqlType": "binary"}])
+def test_a_schema_with_a_type_that_is_not_known_is_not_guessed(kind: object) -> None:
+    columns = [{"name": "n", "type": kind, "nullable": True, "metadata": {}}]
+    assert arrow_schema({"type": "struct", "fields": columns}) is None
