@@ -7,9 +7,10 @@ from urllib.parse import SplitResult
 
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.templates import without_jinja
 
 if TYPE_CHECKING:
-    from airflow.sdk import Asset
+    from airflow.sdk import Asset, AssetAlias
 
 SCHEME = "airflow-ft"
 
@@ -23,6 +24,19 @@ def pipeline_asset(pipeline: str) -> Asset:
     from airflow.sdk import Asset
 
     return Asset(f"{SCHEME}://{check_name('pipeline', pipeline)}")
+
+
+def declared_asset(pipeline: str, suffix: object = None) -> Asset | AssetAlias:
+    """What a task that confirms checkpoints declares as its outlet, when the DAG is parsed.
+
+    The asset of the pipeline; when its name is known only by rendering, the alias "airflow-ft://shop-*" of
+    `pipeline="shop"` with a suffix, or of "shop-{{ ... }}". An event goes to the pipeline's own asset in both cases: a
+    DAG may be scheduled by `Asset("airflow-ft://shop-de")`, or by the alias.
+    """
+    from airflow.sdk import AssetAlias
+
+    name = without_jinja(pipeline) if suffix is None else f"{without_jinja(pipeline)}-*"
+    return pipeline_asset(pipeline) if name == pipeline else AssetAlias(f"{SCHEME}://{name}")
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:

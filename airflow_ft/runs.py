@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
+from airflow_ft import settings
+from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey
 
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
 _CAN_GO_ON = ["queued", "running"]
+
+
+def refuse_test_run(context: Context) -> None:
+    """ConfigurationError in `airflow tasks test`, `airflow dags test` and `DAG.test()`, unless the settings allow them.
+
+    Such a run works on the real decision log and sinks: it would take up, deliver and confirm what other runs have
+    staged. And nobody ends it in Airflow's database when it is interrupted, so that it would keep the pipeline's turn.
+    """
+    dag_run = context.get("dag_run")
+    if os.environ.get("AIRFLOW_TEST_MODE") == "True":  # set by `airflow tasks test`
+        command = "airflow tasks test"
+    elif getattr(dag_run, "triggering_user_name", None) == "dag_test":  # set by DAG.test()
+        command = "airflow dags test"
+    else:
+        return
+    if not settings.allow_test_runs():
+        raise ConfigurationError(
+            f"`{command}` would act on the checkpoints of other runs, in the real decision log and sinks.",
+            remedy=f"trigger a DAG run instead. Where decision log, write-ahead log and sinks are there for tests, set"
+            f" [{settings.SECTION}] allow_test_runs = True.",
+        )
 
 
 def run_is_over(run: RunKey) -> bool:

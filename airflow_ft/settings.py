@@ -122,5 +122,12 @@ def preload() -> bool:
     return bool(conf.getboolean(SECTION, "preload", fallback=False))
 
 
+def allow_test_runs() -> bool:
+    """`[airflow_ft] allow_test_runs`: whether `airflow tasks test` and `airflow dags test` may run a pipeline."""
+    from airflow.sdk.configuration import conf
+
+    return bool(conf.getboolean(SECTION, "allow_test_runs", fallback=False))
+
+
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -6,6 +6,7 @@ fields of each specification in a template field, and the classes beside it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -15,11 +16,17 @@ from airflow_ft.core.model import Promise
 from airflow_ft.core.ports import SinkSpec
 
 S = TypeVar("S")
+_JINJA = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 
 
 def is_template(value: object) -> bool:
     """Whether the text contains Jinja, so that it can be judged only when it has been rendered."""
     return isinstance(value, str) and ("{{" in value or "{%" in value)
+
+
+def without_jinja(text: object, instead: str = "*") -> str:
+    """The text with each expression or statement of Jinja replaced, or all of it when it is an argument to resolve."""
+    return _JINJA.sub(instead, text) if isinstance(text, str) else instead
 
 
 def spec_fields(spec: Any) -> dict[str, Any]:

@@ -75,6 +75,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         "delivered_by": checkpoint.delivered_by or checkpoint.subsumed_by or 0,
         "dag_id": checkpoint.run.dag_id if checkpoint.run else "",
         "run_id": checkpoint.run.run_id if checkpoint.run else "",
+        "map_index": checkpoint.run.map_index if checkpoint.run else -1,
         "rows": dict(checkpoint.segment.rows) if checkpoint.segment else {},
         "at": (at or checkpoint.triggered_at).isoformat(),
         "message": " ".join(

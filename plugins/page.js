@@ -30,7 +30,7 @@ const line = (props, ...children) =>
 function Details({ checkpoint }) {
   const runs = checkpoint.run_id
     ? h("a", { href: new URL(`dags/${encodeURIComponent(checkpoint.dag_id)}/runs/${encodeURIComponent(checkpoint.run_id)}`, document.baseURI).href },
-        h(Text, { as: "span", color: "fg.info" }, `${checkpoint.dag_id} / ${checkpoint.run_id}`))
+        h(Text, { as: "span", color: "fg.info" }, `${checkpoint.dag_id} / ${checkpoint.run_id}${checkpoint.map_index >= 0 ? ` [${checkpoint.map_index}]` : ""}`))
     : "no DAG run";
   const rows = Object.entries(checkpoint.rows).map(([sink, n]) => `${sink} ${count(n)}`).join(", ");
   return h(Box, { fontSize: "sm", color: "fg.muted", paddingY: "1" },

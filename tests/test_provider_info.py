@@ -58,6 +58,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "class_archives": "/archives",
         "keep_session": "900",
         "preload": "True",
+        "allow_test_runs": "True",
     }
     assert set(INFO["config"]["airflow_ft"]["options"]) == set(values)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
@@ -73,6 +74,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "class_archives": f"{tmp_path}/airflow_ft/class-archives",
         "keep_session": 0.0,
         "preload": False,
+        "allow_test_runs": False,
     }
     for name, value in values.items():
         monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{name.upper()}", value)
@@ -83,6 +85,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "quarantine_after": timedelta(seconds=90.5),
         "keep_session": 900.0,
         "preload": True,
+        "allow_test_runs": True,
         "spark_conf": {"spark.ui.enabled": "false", "a": "1"},
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -17,8 +17,8 @@ from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import RunKey
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.links import PipelineLink
-from airflow_ft.runs import plain_utc, run_is_over
-from airflow_ft.templates import is_template
+from airflow_ft.operators.place import check_place, declared_name, own_stage
+from airflow_ft.runs import plain_utc, refuse_test_run, run_is_over
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,32 +31,40 @@ class CheckpointOperator(BaseOperator):
 
     Args:
         pipeline: the pipeline's name, its stable identity.
+        suffix: what follows it, after a '-': an argument of a mapped task group, for example.
         store: decision log: a URL without a password, or the id of a PostgreSQL connection; None:
             `[airflow_ft] store`.
     """
 
-    template_fields: Sequence[str] = ("pipeline", "store")
+    template_fields: Sequence[str] = ("pipeline", "suffix", "store")
     operator_extra_links = (PipelineLink(),)
     ui_color = "#e8f4ea"
+    role: ClassVar[str] = ""
+    """What it does for its pipeline, where one task of a DAG can do that; "": any number of them."""
 
-    def __init__(self, *, pipeline: str, store: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: str, suffix: Any = None, store: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.pipeline = pipeline
+        self.pipeline, self.suffix = declared_name(pipeline, suffix)
         self.store = check_store(store)
-        if not is_template(pipeline):
-            check_name("pipeline", pipeline)
+        check_place(self)
 
     def execute(self, context: Context) -> Any:
         """Does the step; it may be repeated for ever (each step reads the state first)."""
         try:
-            check_name("pipeline", self.pipeline)  # again, since both may have been templates
-            check_store(self.store)
+            self.check_rendered()
+            refuse_test_run(context)
             with self.run_context(context) as run:
                 return self.step(run, context)
         except TerminalError as error:
             raise AirflowFailException(str(error)) from error
         except TransientError as error:
             raise AirflowException(str(error)) from error
+
+    def check_rendered(self) -> None:
+        """ConfigurationError when what was rendered cannot be; from then on `pipeline` is the whole name."""
+        self.pipeline, self.suffix = declared_name(self.pipeline, self.suffix)
+        check_name("pipeline", self.pipeline)
+        check_store(self.store)
 
     def step(self, run: steps.Context, context: Context) -> Any:
         """The task's own work; the result goes to XCom."""
@@ -66,17 +74,17 @@ class CheckpointOperator(BaseOperator):
     def run_context(self, context: Context) -> Iterator[steps.Context]:
         """This task's run, with the decision log open for the duration of the block."""
         ti = context["ti"]
-        task = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}"
-        if ti.map_index is not None and ti.map_index >= 0:
-            task += f"[{ti.map_index}]"
+        index = ti.map_index if ti.map_index is not None else -1
+        task = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" + (f"[{index}]" if index >= 0 else "")
         with closing(open_configured_store(self.store)) as store:
             yield steps.Context(
                 store=store,
                 pipeline=self.pipeline,
-                run=RunKey(ti.dag_id, ti.run_id),
+                run=RunKey(ti.dag_id, ti.run_id, index),
                 participants=participant_factory(),
                 worker=Worker(task=task, try_number=ti.try_number),
                 interval_end=plain_utc(context.get("data_interval_end")),
                 lease_seconds=settings.lease_seconds(),
                 run_is_over=run_is_over,
+                is_own_stage=own_stage(self, self.role, task),
             )

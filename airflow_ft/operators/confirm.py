@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
-from airflow_ft.assets import pipeline_asset
+from airflow_ft.assets import declared_asset
 from airflow_ft.core import steps
 from airflow_ft.core.config import UNSET, CheckpointConfig
 from airflow_ft.hooks.connections import task_connections
@@ -37,6 +37,7 @@ class ConfirmOperator(CheckpointOperator):
     "set_aside": of these, rows by sink that the sink refused and a person has set aside (`airflow ft in-doubt`)}.
     """
 
+    role = "confirmed"
     template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "sources", "checkpointing", "wal_root")
     template_fields_renderers = {"sources": "json", "checkpointing": "json"}  # noqa: RUF012 - as Airflow declares it
 
@@ -54,8 +55,8 @@ class ConfirmOperator(CheckpointOperator):
         self._source_classes: dict[str, type[Source]] = {name: type(s) for name, s in (sources or {}).items()}
         self.checkpointing = checkpoint_settings(checkpointing)
         self.wal_root = wal_root
-        if emit_asset and not is_template(self.pipeline):
-            self.add_outlets([pipeline_asset(self.pipeline)])
+        if emit_asset:
+            self.add_outlets([declared_asset(self.pipeline, self.suffix)])
 
     def step(self, run: steps.Context, context: Context) -> Any:
         """Confirms; NotDeliveredError (which fails the task) says which numbers are not, and why."""

@@ -14,7 +14,7 @@ from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import SinkSpec
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.hooks.spark import spark_master
-from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
+from airflow_ft.hooks.store import open_configured_store, participant_factory
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.templates import rebuild, spec_fields
 
@@ -81,7 +81,7 @@ class DoctorOperator(CheckpointOperator):
         from airflow_ft.doctor import Patient, examine
         from airflow_ft.spark.request import listed
 
-        check_store(self.store)
+        self.check_rendered()
         sinks = rebuild(self._sink_classes, self.sinks)
         patient = Patient(
             pipeline=self.pipeline,

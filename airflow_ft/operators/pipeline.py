@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TaskGroup, TriggerRule
 
-from airflow_ft.assets import pipeline_asset
+from airflow_ft.assets import declared_asset
 from airflow_ft.core.config import CheckpointConfig, check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.planning import plan_delivery
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
+from airflow_ft.operators.place import declared_name
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
-from airflow_ft.templates import declared, is_template
+from airflow_ft.templates import declared, is_template, without_jinja
 
 if TYPE_CHECKING:
-    from airflow.sdk import Asset
+    from airflow.sdk import Asset, AssetAlias
     from airflow.sdk.definitions._internal.node import DAGNode
 
     from airflow_ft.core.ports import SinkSpec
@@ -39,7 +40,9 @@ class CheckpointedPipeline(TaskGroup):
 
     Args:
         pipeline: its name, the stable identity of the sources' positions and of the sinks' ledgers: 1 to 63 of the
-            characters a-z, 0-9, '_' and '-'. Renaming it begins another pipeline.
+            characters a-z, 0-9, '_' and '-'. Renaming it begins another pipeline. It may contain Jinja. In a mapped
+            task group each map index needs a pipeline of its own, by Jinja here or by `suffix`.
+        suffix: what follows the name, after a '-': an argument of the mapped task group around it, or Jinja.
         job: "package.module" or "package.module:Object" with `transform(spark, sources)` and optionally
             `split(batch)`; imported by Spark's driver, never by the DAG.
         sources: what the job reads, by the names it uses (`KafkaSource`, `FileSource`).
@@ -62,7 +65,7 @@ class CheckpointedPipeline(TaskGroup):
             A run of many checkpoints is done sooner, and confirms the first ones long before its end. One difference:
             refused rows end the stage.
         emit_asset: update the asset `airflow-ft://<pipeline>` when checkpoints are confirmed.
-        group_id: of the task group; None: the pipeline's name.
+        group_id: of the task group; None: the pipeline's name, without what is Jinja in it.
         default_args: for the tasks; they go before the DAG's, which go before 3 retries after 15 seconds.
 
     All text in `sources`, `sinks`, `job`, `job_args`, `spark_*`, `store` and `wal_root` may contain Jinja, except
@@ -79,13 +82,14 @@ class CheckpointedPipeline(TaskGroup):
     """The last task."""
     output: Any
     """Its result, for tasks that want to know: {"numbers": [...], "latest": number, "rows": count}."""
-    asset: Asset
-    """What other DAGs can be scheduled by."""
+    asset: Asset | AssetAlias
+    """What other DAGs can be scheduled by: an alias of several assets when the name is known only by rendering."""
 
     def __init__(
         self,
         *,
         pipeline: str,
+        suffix: Any = None,
         job: str,
         sources: Mapping[str, Source],
         sinks: Mapping[str, SinkSpec],
@@ -106,7 +110,7 @@ class CheckpointedPipeline(TaskGroup):
         default_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        check_name("pipeline", pipeline)
+        pipeline, suffix = declared_name(pipeline, suffix)
         for kind, names in (("source", sources), ("sink", sinks)):
             for name in names:
                 check_name(kind, name)
@@ -116,12 +120,12 @@ class CheckpointedPipeline(TaskGroup):
             _check_participant(name, sink.conn_id)
         delivery = plan_delivery(declared(sinks), commit_point)
         own: Any = dict(default_args or {})
-        super().__init__(group_id=group_id or pipeline, default_args=own, **kwargs)
+        super().__init__(group_id=group_id or _group_id(pipeline), default_args=own, **kwargs)
         # TaskGroup has merged what its parents say; Airflow merges the DAG's own in each task, so ours go below those.
         of_dag = dict(self.dag.default_args or {})
         self.default_args = {**DEFAULT_ARGS, **of_dag, **self.default_args}
         config = checkpointing or CheckpointConfig()
-        common: dict[str, Any] = {"pipeline": pipeline, "store": store}
+        common: dict[str, Any] = {"pipeline": pipeline, "suffix": suffix, "store": store}
         with self:
             recover = RecoverOperator(task_id="recover", emit_asset=emit_asset, **common)
             stage = StageOperator(
@@ -179,7 +183,11 @@ class CheckpointedPipeline(TaskGroup):
         self.commit_order = delivery.names
         self.confirmed = confirmed
         self.output = confirmed.output
-        self.asset = pipeline_asset(pipeline)
+        self.asset = declared_asset(pipeline, suffix)
+
+
+def _group_id(pipeline: str) -> str:
+    return without_jinja(pipeline, "").strip("-_") or "pipeline"
 
 
 def _check_participant(sink: str, conn_id: str) -> None:

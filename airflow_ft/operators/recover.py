@@ -7,11 +7,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
-from airflow_ft.assets import pipeline_asset
+from airflow_ft.assets import SCHEME, declared_asset, pipeline_asset
 from airflow_ft.core import steps
 from airflow_ft.core.errors import LeaseHeldError, TurnHeldError
 from airflow_ft.operators.base import CheckpointOperator
-from airflow_ft.templates import is_template
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,6 +30,8 @@ class RecoverOperator(CheckpointOperator):
     The other arguments are those of `CheckpointOperator`. Result: {"completed": [numbers]}.
     """
 
+    role = "recover"
+
     def __init__(
         self,
         *,
@@ -42,8 +43,8 @@ class RecoverOperator(CheckpointOperator):
         super().__init__(**kwargs)
         self.poll_interval = poll_interval
         self.turn_timeout = turn_timeout
-        if emit_asset and not is_template(self.pipeline):
-            self.add_outlets([pipeline_asset(self.pipeline)])
+        if emit_asset:
+            self.add_outlets([declared_asset(self.pipeline, self.suffix)])
 
     def step(self, run: steps.Context, context: Context) -> Any:
         """Recovers, or defers while somebody else is at work."""
@@ -58,6 +59,7 @@ class RecoverOperator(CheckpointOperator):
                     pipeline=self.pipeline,
                     dag_id=run.run.dag_id,
                     run_id=run.run.run_id,
+                    map_index=run.run.map_index,
                     store=self.store,
                     lease_seconds=settings.lease_seconds(),
                     poll_interval=self.poll_interval,
@@ -79,9 +81,13 @@ def emit(operator: CheckpointOperator, context: Context, numbers: tuple[int, ...
     """Says in the asset's event which numbers were confirmed; without any the asset is not updated.
 
     Airflow updates whatever is in `outlets` when a task has succeeded, so a no-op takes it out. That concerns this
-    process's copy of the task alone.
+    process's copy of the task alone. An alias stands for the asset of a name that was known only by rendering.
     """
-    assets = [outlet for outlet in operator.outlets if outlet == pipeline_asset(operator.pipeline)]
+    from airflow.sdk import AssetAlias
+
+    asset = pipeline_asset(operator.pipeline)
+    assets = [outlet for outlet in operator.outlets if outlet == asset]
+    aliases = [o for o in operator.outlets if isinstance(o, AssetAlias) and o.name.startswith(f"{SCHEME}://")]
     if not numbers:
         operator.outlets = [outlet for outlet in operator.outlets if outlet not in assets]
         return
@@ -90,11 +96,14 @@ def emit(operator: CheckpointOperator, context: Context, numbers: tuple[int, ...
         with suppress(KeyError):
             confirmed.append(run.store.checkpoint(run.pipeline, number))
     aside = steps.set_aside_with(run.store, confirmed)
-    for asset in assets:
-        context["outlet_events"][asset].extra = {
-            "pipeline": operator.pipeline,
-            "number": max(numbers),
-            "numbers": list(numbers),
-            "rows": sum(checkpoint.segment.total_rows for checkpoint in confirmed if checkpoint.segment),
-            "set_aside": {sink: each.rows for sink, each in aside.items()},
-        }
+    extra: dict[str, Any] = {
+        "pipeline": operator.pipeline,
+        "number": max(numbers),
+        "numbers": list(numbers),
+        "rows": sum(checkpoint.segment.total_rows for checkpoint in confirmed if checkpoint.segment),
+        "set_aside": {sink: each.rows for sink, each in aside.items()},
+    }
+    for outlet in assets:
+        context["outlet_events"][outlet].extra = extra
+    for alias in aliases:
+        context["outlet_events"][alias].add(asset, extra=extra)

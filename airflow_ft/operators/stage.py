@@ -64,6 +64,7 @@ class StageOperator(CheckpointOperator):
     Result: {"numbers": published, "rows": by sink}; None when there was nothing to do.
     """
 
+    role = "stage"
     template_fields: Sequence[str] = (
         *CheckpointOperator.template_fields,
         "job",

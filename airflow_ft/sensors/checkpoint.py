@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -16,25 +17,36 @@ from airflow_ft.core.errors import ConfigurationError, TerminalError, TransientE
 from airflow_ft.core.model import RunKey
 from airflow_ft.hooks.store import check_store, open_configured_store
 from airflow_ft.links import PipelineLink
+from airflow_ft.operators.place import declared_name
 from airflow_ft.runs import plain_utc
-from airflow_ft.templates import is_template
+from airflow_ft.sensors.implied import implied_gate
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ft.core.ports import Store
+
+_KEPT = "airflow_ft_gate"
+"""Where Airflow keeps the point that was fixed at the first look."""
+
 
 class CheckpointSensor(BaseSensorOperator):
     """Waits until a pipeline's rows are proven to be in every sink.
 
-    At most one condition; without any it is `after` the end of this run's data interval.
+    At most one condition. Without any it waits for everything that was there when its own DAG run's interval ended:
+    see `implied_gate`. That point is fixed at the first look, and kept over retries, deferral and rescheduling.
 
     Args:
         pipeline: the pipeline's name.
+        suffix: as in `CheckpointedPipeline`.
         number: wait until this checkpoint is confirmed (and every earlier one settled).
         dag_id: with `run_id`: wait until all that this DAG run staged is confirmed.
         run_id: see `dag_id`.
-        after: wait until a checkpoint was confirmed at or after this time (datetime with a zone, or ISO text).
+        as_of: wait until everything that was in the sources at this time is confirmed (datetime with a zone, or ISO
+            text): until a run that began to read at or after it has read to the end, and is delivered.
+        after: wait until a checkpoint was confirmed at or after this time, whatever its rows are: a late delivery of an
+            earlier run's rows opens it too.
         store: as in `CheckpointedPipeline`.
         deferrable: wait in the triggerer, without a worker's slot, after one look.
         poke_interval, timeout, mode, soft_fail ...: as in every sensor; seconds between looks, and in all.
@@ -42,7 +54,16 @@ class CheckpointSensor(BaseSensorOperator):
     Result: {"pipeline", "number": newest confirmed number}.
     """
 
-    template_fields: Sequence[str] = ("pipeline", "number", "dag_id_of_run", "run_id", "after", "store")
+    template_fields: Sequence[str] = (
+        "pipeline",
+        "suffix",
+        "number",
+        "dag_id_of_run",
+        "run_id",
+        "as_of",
+        "after",
+        "store",
+    )
     operator_extra_links = (PipelineLink(),)
     ui_color = "#e8f4ea"
 
@@ -50,9 +71,11 @@ class CheckpointSensor(BaseSensorOperator):
         self,
         *,
         pipeline: str,
+        suffix: Any = None,
         number: int | str | None = None,
         dag_id: str | None = None,
         run_id: str | None = None,
+        as_of: datetime | str | None = None,
         after: datetime | str | None = None,
         store: str | None = None,
         deferrable: bool | None = None,
@@ -60,25 +83,26 @@ class CheckpointSensor(BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
-        if not is_template(pipeline):
-            check_name("pipeline", pipeline)
+        self.pipeline, self.suffix = declared_name(pipeline, suffix)
+        self._written = (self.pipeline, self.suffix)
+        self._gate: Gate | None = None
         if (dag_id is None) is not (run_id is None):
             raise ConfigurationError("dag_id and run_id go together.", pipeline=pipeline)
-        if sum(condition is not None for condition in (number, run_id, after)) > 1:
+        if sum(condition is not None for condition in (number, run_id, as_of, after)) > 1:
             raise ConfigurationError(
                 "CheckpointSensor waits for one condition only.",
-                remedy="give number, dag_id with run_id, or after; use several sensors for several conditions.",
+                remedy="give number, dag_id with run_id, as_of, or after; use several sensors for several conditions.",
                 pipeline=pipeline,
             )
-        self.pipeline = pipeline
         self.number = number
         self.dag_id_of_run = dag_id  # an operator's own dag_id is taken
         self.run_id = run_id
+        self.as_of = as_of
         self.after = after
         self.store = check_store(store)
         self.deferrable = _deferrable_by_default() if deferrable is None else deferrable
 
-    def gate(self, context: Context) -> Gate:
+    def gate(self, context: Context, store: Store) -> Gate:
         """The condition, after rendering. ConfigurationError for text that is none."""
         if self.number is not None:
             try:
@@ -87,25 +111,28 @@ class CheckpointSensor(BaseSensorOperator):
                 raise ConfigurationError(f"number is {self.number!r}.", remedy="give a whole number.") from None
         if self.dag_id_of_run is not None and self.run_id is not None:
             return Gate(run=RunKey(self.dag_id_of_run, self.run_id))
-        after = self.after if self.after is not None else context.get("data_interval_end")
-        if after is None:
-            raise ConfigurationError(
-                "this run has no data interval to wait for.", remedy="give number, dag_id with run_id, or after."
-            )
-        if isinstance(after, str):
-            try:
-                after = datetime.fromisoformat(after)
-            except ValueError:
-                raise ConfigurationError(f"after is {after!r}.", remedy="give a time in ISO 8601.") from None
-        if after.tzinfo is None:
-            raise ConfigurationError(f"after is {after!r}, without a zone.", remedy="give a time with a zone.")
-        return Gate(after=plain_utc(after))
+        if self.as_of is not None:
+            return Gate(as_of=_time("as_of", self.as_of))
+        if self.after is not None:
+            return Gate(after=_time("after", self.after))
+        kept = context.get("task_state_store")
+        if kept is not None and isinstance(text := kept.get(_KEPT), str):
+            return Gate.from_json(json.loads(text))
+        gate = implied_gate(self, self._written, context, store, self.pipeline)
+        if kept is not None:
+            kept.set(_KEPT, json.dumps(gate.to_json()), retention=timedelta(seconds=self.timeout) + timedelta(days=30))
+        return gate
 
     def poke(self, context: Context) -> PokeReturnValue:
         """One look at the decision log."""
         try:
+            self.pipeline, self.suffix = declared_name(self.pipeline, self.suffix)
+            check_name("pipeline", self.pipeline)
             with closing(open_configured_store(check_store(self.store))) as store:
-                opened = self.gate(context).is_open(store, self.pipeline)
+                if self._gate is None:
+                    self._gate = self.gate(context, store)
+                    self.log.info("waiting for %s", self._gate)
+                opened = self._gate.is_open(store, self.pipeline)
         except TerminalError as error:
             raise AirflowFailException(str(error)) from error
         except TransientError as error:
@@ -119,11 +146,10 @@ class CheckpointSensor(BaseSensorOperator):
         found = self.poke(context)
         if found.is_done:
             return found.xcom_value
-        gate = self.gate(context)
-        self.log.info("waiting for %s", gate)
+        assert self._gate is not None  # by the first look
         self.defer(
             trigger=CheckpointTrigger(
-                pipeline=self.pipeline, gate=gate.to_json(), store=self.store, poll_interval=self.poke_interval
+                pipeline=self.pipeline, gate=self._gate.to_json(), store=self.store, poll_interval=self.poke_interval
             ),
             method_name="execute_complete",
             timeout=timedelta(seconds=self.timeout),
@@ -133,6 +159,16 @@ class CheckpointSensor(BaseSensorOperator):
         """What the trigger saw is final: a confirmed checkpoint stays confirmed."""
         self.log.info("open: checkpoint %s is confirmed", event["number"])
         return event
+
+
+def _time(name: str, value: datetime | str) -> datetime:
+    try:
+        at = datetime.fromisoformat(value) if isinstance(value, str) else plain_utc(value)
+    except ValueError:
+        raise ConfigurationError(f"{name} is {value!r}.", remedy="give a time in ISO 8601.") from None
+    if at is None or at.tzinfo is None or (isinstance(value, datetime) and value.tzinfo is None):
+        raise ConfigurationError(f"{name} is {value!r}, without a zone.", remedy="give a time with a zone.")
+    return at.astimezone(UTC)
 
 
 def _deferrable_by_default() -> bool:

@@ -43,7 +43,8 @@ _COMPLETE_AROUND = (
     " AND published_through >= ?) AS above"
 )
 _REWOUND = (
-    "SELECT number FROM checkpoint WHERE pipeline = ? AND number > ? AND number <= ? AND after_abort = 'rewound' LIMIT 1"
+    "SELECT number FROM checkpoint WHERE pipeline = ? AND number > ? AND number <= ? AND after_abort = 'rewound'"
+    " LIMIT 1"
 )
 _NO_CUTOFF = 2**62
 

@@ -21,6 +21,7 @@ class TurnTrigger(BaseTrigger):
         pipeline: the pipeline's name.
         dag_id: of the waiting run.
         run_id: of the waiting run.
+        map_index: of the waiting run.
         store: as in `airflow_ft.hooks.store.store_url`.
         lease_seconds: a lease that stands still for half of it is taken for dead here (taking an epoch watches it
             for its whole time).
@@ -33,6 +34,7 @@ class TurnTrigger(BaseTrigger):
         pipeline: str,
         dag_id: str,
         run_id: str,
+        map_index: int = -1,
         store: str | None = None,
         lease_seconds: float = LEASE_SECONDS,
         poll_interval: float = 5.0,
@@ -41,6 +43,7 @@ class TurnTrigger(BaseTrigger):
         self.pipeline = pipeline
         self.dag_id = dag_id
         self.run_id = run_id
+        self.map_index = map_index
         self.store = store
         self.lease_seconds = lease_seconds
         self.poll_interval = poll_interval
@@ -54,6 +57,7 @@ class TurnTrigger(BaseTrigger):
                 "pipeline": self.pipeline,
                 "dag_id": self.dag_id,
                 "run_id": self.run_id,
+                "map_index": self.map_index,
                 "store": self.store,
                 "lease_seconds": self.lease_seconds,
                 "poll_interval": self.poll_interval,
@@ -73,7 +77,8 @@ class TurnTrigger(BaseTrigger):
         with closing(open_configured_store(self.store)) as store:
             holder = store.pipeline(self.pipeline).turn
             leases = store.leases(self.pipeline)
-        if holder is not None and holder != RunKey(self.dag_id, self.run_id) and not run_is_over(holder):
+        own = RunKey(self.dag_id, self.run_id, self.map_index)
+        if holder is not None and holder != own and not run_is_over(holder):
             return False
         now = time.monotonic()
         self._watched = {

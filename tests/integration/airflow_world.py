@@ -72,13 +72,17 @@ class AirflowWorld(Airflow):
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
         """Unpauses the DAG and starts a run; returns its id."""
-        self._request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False}).raise_for_status()
+        self.unpause(dag_id)
         run_id = f"test__{uuid.uuid4().hex[:12]}"  # our own, so that asking again makes no second run
         body = {"dag_run_id": run_id, "logical_date": datetime.now(UTC).isoformat(), "conf": dict(conf or {})}
         answer = self._request("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body)
         if answer.status_code != httpx.codes.CONFLICT:
             answer.raise_for_status()
         return run_id
+
+    def unpause(self, dag_id: str) -> None:
+        """Lets the scheduler start the DAG's runs."""
+        self._request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False}).raise_for_status()
 
     def _request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         """Asks again when the server is overwhelmed: its SQLite database is locked now and then on a busy machine."""

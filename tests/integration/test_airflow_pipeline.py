@@ -16,13 +16,14 @@ from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from subprocess import CalledProcessError
 from urllib.parse import quote
 
 import httpx
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_ft.core.model import CheckpointState
+from airflow_ft.core.model import CheckpointState, RunKey
 from airflow_ft.spark.session import Kept, kept
 from tests.integration.airflow_world import AirflowWorld, wait_for
 from tools.servers import Database, Kafka, MariaDb, processes
@@ -111,6 +112,8 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
         for table in (
             "templated",
             "kept",
+            "mapped",
+            "same_name",
             "broken_job",
             "failing_rows",
             "wrong_password",
@@ -239,6 +242,86 @@ def test_specifications_are_rendered_for_each_run(shop: Shop) -> None:
     assert fields["sinks"]["orders"]["table"] == "templated"
     beside = airflow.rendered("templated", run_id, "templated.stage")["overlap"]  # this one delivers beside its stage
     assert beside["orders"]["table"] == "templated"
+
+
+def of_map_indexes(airflow: AirflowWorld, dag_id: str, run_id: str) -> dict[tuple[str, int], str]:
+    """The states of a run's tasks, by task id and map index."""
+    found = airflow.get(f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances?limit=100")["task_instances"]
+    return {(task["task_id"], task["map_index"]): task["state"] for task in found}
+
+
+def test_each_map_index_of_a_group_has_a_pipeline_and_delivers_its_rows(shop: Shop) -> None:
+    airflow = shop.airflow
+    airflow.trigger("on_half")  # unpauses it; nothing is confirmed yet, so this run waits for the first confirmation
+    run_id, _ = airflow.run("mapped")
+    states = of_map_indexes(airflow, "mapped", run_id)
+    assert set(states.values()) == {"success"}, states
+    assert {index for _, index in states} == {0, 1}
+    few = Counter((row[0], row[1]) for row in shop.database.sql("SELECT id, amount FROM mapped"))
+    lines = [json.loads(line) for path in (airflow.home / "few").iterdir() for line in path.read_text().splitlines()]
+    assert few == Counter((line["id"], Decimal(line["amount"]) * factor) for line in lines for factor in (1, 2))
+    for index in (0, 1):
+        [checkpoint] = airflow.checkpoints(f"half-{index + 1}")
+        assert checkpoint.is_confirmed and checkpoint.run == RunKey("mapped", run_id, index)
+    assert f"mapped/{run_id}[1]" in airflow.command("ft", "checkpoints", "half-2")
+    [pipeline] = [p for p in airflow.get("/airflow-ft/pipelines")["pipelines"] if p["name"] == "half-2"]
+    assert pipeline["checkpoints"][0]["map_index"] == 1
+    # Cleared, each finds its own run again, and computes nothing.
+    airflow.clear("mapped", run_id)
+    airflow.finish("mapped", run_id)
+    states = of_map_indexes(airflow, "mapped", run_id)
+    assert {state for (name, _), state in states.items() if ".commit." not in name} == {"success"}, states
+    assert Counter((row[0], row[1]) for row in shop.database.sql("SELECT id, amount FROM mapped")) == few
+    assert [c.number for c in airflow.checkpoints("half-1")] == [1]
+
+
+def test_a_gate_without_condition_waits_for_what_is_there_in_every_kind_of_run(shop: Shop) -> None:
+    airflow = shop.airflow
+    run_id, states = airflow.run("by_hand")
+    assert states == {"poke": "success", "reschedule": "success", "deferred": "success"}
+    assert airflow.xcom("by_hand", run_id, "deferred") == {"pipeline": "half-1", "number": 1}
+
+    def runs(dag_id: str, kind: str) -> list[str]:
+        found = airflow.get(f"/api/v2/dags/{dag_id}/dagRuns")["dag_runs"]
+        return [run["dag_run_id"] for run in found if run["run_type"] == kind]
+
+    triggered = wait_for(lambda: runs("on_half", "asset_triggered"), 120, "the asset of one map index starts a run")
+    assert set(airflow.finish("on_half", triggered[0]).values()) == {"success"}
+    assert "checkpoint 1 and all before it" in airflow.log_text("on_half", triggered[0], "gate")
+    airflow.unpause("daily")
+    scheduled = wait_for(lambda: runs("daily", "scheduled"), 120, "the schedule starts a run")
+    assert set(airflow.finish("daily", scheduled[0]).values()) == {"success"}
+    assert "everything that was in the sources at" in airflow.log_text("daily", scheduled[0], "gate")
+
+
+def test_map_indexes_that_render_to_one_pipeline_are_told(shop: Shop) -> None:
+    airflow = shop.airflow
+    run_id, _ = airflow.run("same_name")
+    states = of_map_indexes(airflow, "same_name", run_id)
+    confirmed = {index: states[("same.same.confirmed", index)] for index in (0, 1)}
+    assert sorted(confirmed.values()) == ["failed", "success"], states
+    [refused] = [index for index, state in confirmed.items() if state == "failed"]
+    assert states[("same.same.recover", refused)] == "failed", "not a row of it is computed, and it says so"
+    assert f"has the same pipeline as run same_name/{run_id}[{1 - refused}]" in airflow.log_text(
+        "same_name", run_id, "same.same.recover"
+    )
+    assert len(shop.database.sql("SELECT id FROM same_name")) == 4
+
+
+@pytest.mark.parametrize(
+    "command", [("tasks", "test", "templated", "templated.recover"), ("dags", "test", "templated")]
+)
+def test_a_test_run_acts_on_no_checkpoint(shop: Shop, command: tuple[str, ...]) -> None:
+    airflow = shop.airflow
+    with airflow.store() as store:
+        store.register("templated")
+        before = store.pipeline("templated")
+        try:
+            told = airflow.command(*command)
+        except CalledProcessError as error:
+            told = error.output
+        assert f"`airflow {command[0]} test` would act on the checkpoints of other runs" in told, told[-3000:]
+        assert store.pipeline("templated") == before
 
 
 def test_a_token_that_vanished_while_all_was_settled_is_set_anew(shop: Shop) -> None:

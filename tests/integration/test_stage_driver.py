@@ -54,6 +54,7 @@ def test_a_batch_job_is_one_checkpoint_a_run(pipeline: StageWorld) -> None:
     result = pipeline.complete(pipeline.request(f"{JOBS}:Static"))
     assert result.numbers == (1,) and result.rows == {"orders": 10} and result.position is None
     again = pipeline.complete(pipeline.request(f"{JOBS}:Static"))
+    assert not again.complete, "what it has read, it read when the attempt before it began"
     assert again.already_staged and again.numbers == () and len(pipeline.published()) == 1
     other = RunKey("orders", "scheduled__2")
     assert pipeline.complete(pipeline.request(f"{JOBS}:Static", run=other)).numbers == (2,)
@@ -104,6 +105,7 @@ def test_no_more_is_staged_than_could_be_rewound(pipeline: StageWorld) -> None:
     request = pipeline.request(f"{JOBS}:Plain", sources, retained_batches=7)
     first = pipeline.complete(request)
     assert len(first.numbers) == 5 and first.position is None
+    assert not first.complete, "a gate must not take it for all that was there"
     assert any(line.startswith("5 checkpoints wait for delivery") for line in pipeline.lines)
     assert pipeline.complete(pipeline.request(f"{JOBS}:Plain", sources, retained_batches=7)).numbers == ()
     rest = pipeline.complete(pipeline.request(f"{JOBS}:Plain", sources))

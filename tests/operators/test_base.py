@@ -85,7 +85,7 @@ def test_the_worker_is_named_without_its_try(tmp_path: Path, monkeypatch: pytest
     with operator.run_context(airflow_context()) as run:
         assert run.worker.task == "dag/run-1/orders.step[2]"
         assert run.worker.try_number == 3
-        assert run.run == RunKey("dag", "run-1")
+        assert run.run == RunKey("dag", "run-1", 2)
         assert (tmp_path / "airflow_ft" / "ft.db").exists()
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pendulum
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException, TaskDeferred
 
-from airflow_ft import CheckpointSensor
-from airflow_ft.checkpoints import Gate
+from airflow_ft import CheckpointedPipeline, CheckpointSensor, FileSource, MySqlSink
+from airflow_ft.checkpoints import BEGINNING, Gate
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey
 from tests.core.world import PIPELINE, World
@@ -27,18 +29,125 @@ def execute(operator: CheckpointSensor, context: Any) -> Any:
     return CheckpointSensor.execute.__wrapped__(operator, context)  # type: ignore[attr-defined]
 
 
-def test_its_conditions() -> None:
-    interval: Any = {"data_interval_end": pendulum.datetime(2026, 1, 2, tz="Europe/Berlin")}
-    assert sensor(number="7").gate(interval) == Gate(number=7)
-    assert sensor(dag_id="d", run_id="r").gate(interval) == Gate(run=RunKey("d", "r"))
-    assert sensor().gate(interval) == Gate(after=datetime(2026, 1, 1, 23, tzinfo=UTC))
-    assert sensor(after="2026-01-02T00:00:00+01:00").gate(interval) == Gate(after=datetime(2026, 1, 1, 23, tzinfo=UTC))
+class State(dict[str, Any]):
+    """Stands for Airflow's state store of a task, which outlives its tries."""
+
+    def set(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
+        self[key] = value
+
+
+def run_context(run_type: str, end: Any = None, events: Any = (), run_id: str = "r") -> Any:
+    """What Airflow tells a task of its DAG run."""
+    dag_run = SimpleNamespace(
+        dag_id="d", run_id=run_id, run_type=run_type, data_interval_end=end, consumed_asset_events=list(events)
+    )
+    return {"dag_run": dag_run, "data_interval_end": end, "task_state_store": State()}
+
+
+def event(uri: str, number: int) -> Any:
+    return SimpleNamespace(asset=SimpleNamespace(uri=uri), extra={"pipeline": "?", "number": number})
+
+
+END = pendulum.datetime(2026, 1, 2, tz="Europe/Berlin")
+END_IN_UTC = datetime(2026, 1, 1, 23, tzinfo=UTC)
+
+
+def test_its_conditions(tmp_path: Path) -> None:
+    store = World(tmp_path).store
+    context = run_context("scheduled", END)
+    assert sensor(number="7").gate(context, store) == Gate(number=7)
+    assert sensor(dag_id="d", run_id="r").gate(context, store) == Gate(run=RunKey("d", "r"))
+    for at in ("2026-01-02T00:00:00+01:00", END):
+        assert sensor(after=at).gate(context, store) == Gate(after=END_IN_UTC)
+        assert sensor(as_of=at).gate(context, store) == Gate(as_of=END_IN_UTC)
+
+
+@pytest.mark.parametrize("run_type", ["scheduled", "backfill"])
+def test_without_one_it_waits_for_all_that_was_there_when_the_interval_ended(run_type: str, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    assert sensor().gate(run_context(run_type, END), world.store) == Gate(as_of=END_IN_UTC)
+
+
+@pytest.mark.parametrize("run_type", ["manual", "operator_triggered", "asset_triggered", "asset_materialization"])
+@pytest.mark.parametrize("end", [None, END])
+def test_in_a_run_without_an_interval_of_its_own_for_all_that_is_published(
+    run_type: str, end: Any, tmp_path: Path
+) -> None:
+    world = World(tmp_path)
+    assert sensor().gate(run_context(run_type, end), world.store) == Gate(as_of=BEGINNING), "nothing is there yet"
+    world.stage(2)
+    assert sensor().gate(run_context(run_type, end), world.store) == Gate(number=2)
+
+
+def test_in_a_run_that_its_asset_has_triggered_for_what_that_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(5)
+    told = [event(f"airflow-ft://{PIPELINE}/", 2), event(f"airflow-ft://{PIPELINE}", 3), event("airflow-ft://x/", 9)]
+    assert sensor().gate(run_context("asset_triggered", events=told), world.store) == Gate(number=3)
+    assert sensor(pipeline="another").gate(run_context("asset_triggered", events=told), world.store) == Gate(
+        as_of=BEGINNING
+    )
+
+
+@pytest.mark.parametrize("run_type", ["scheduled", "manual"])
+def test_beside_its_pipeline_for_what_that_stages_in_this_run(run_type: str, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(1)  # by another run
+    with DAG("d", schedule=None):
+        before = sensor(task_id="before")
+        group = CheckpointedPipeline(
+            pipeline=PIPELINE,
+            job="jobs.orders",
+            sources={"files": FileSource(path="/data", schema="id bigint")},
+            sinks={"orders": MySqlSink(table="t", conn_id="shop")},
+        )
+        beside, behind = sensor(task_id="beside"), sensor(task_id="behind")
+        before >> group >> behind
+    own = Gate(run=RunKey("d", "r"))
+    for gate in (beside, behind):
+        assert gate.gate(run_context(run_type, END), world.store) == own
+    # What stands before it cannot wait for it.
+    assert before.gate(run_context(run_type, END), world.store) == Gate(number=1)
+
+
+def test_a_run_that_has_registered_is_its_own_wherever_its_stage_stands(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, RunKey("d", "r", 4), None)
+    assert sensor().gate(run_context("manual"), world.store) == Gate(run=RunKey("d", "r"))
+    assert sensor().gate(run_context("manual", run_id="other"), world.store) == Gate(as_of=BEGINNING)
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_the_point_of_the_first_look_does_not_move(deferrable: bool, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    context = {**run_context("manual"), "ti": SimpleNamespace(get_first_reschedule_date=lambda _: None)}
+    url = f"sqlite:///{tmp_path}/ft.db"
+
+    def look() -> Any:
+        """As another process, after a deferral, a reschedule or a retry."""
+        operator = sensor(store=url, deferrable=deferrable, mode="reschedule")
+        try:
+            return execute(operator, context)
+        except TaskDeferred as deferred:
+            trigger: Any = deferred.trigger
+            assert Gate.from_json(trigger.gate) == Gate(number=1)
+        except AirflowRescheduleException:
+            pass
+        return None
+
+    assert look() is None
+    world.steps(world.context())
+    world.stage(1, RunKey("dag", "run-2"))  # is not waited for
+    assert look() == {"pipeline": PIPELINE, "number": 1}
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"number": 1, "after": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"as_of": END, "after": END},
         {"dag_id": "d"},
         {"run_id": "r"},
         {"pipeline": "No Such Name"},
@@ -49,7 +158,17 @@ def test_what_cannot_work_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any
         sensor(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"number": "seven"}, {"after": "tomorrow"}, {"after": "2026-01-01"}, {}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"number": "seven"},
+        {"after": "tomorrow"},
+        {"after": "2026-01-01"},
+        {"as_of": "2026-01-01"},
+        {"as_of": datetime(2026, 1, 1)},
+        {"suffix": "{{ 'Not A Name' }}"},
+    ],
+)
 def test_what_rendering_made_senseless_fails_without_retries(wrong: dict[str, Any], tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/ft.db"
     with pytest.raises(AirflowFailException):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import DeclinedError, FencedError, JobError, StageError, TurnHeldError
+from airflow_ft.core.errors import ConfigurationError, DeclinedError, FencedError, JobError, StageError, TurnHeldError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import AbortReason, CheckpointState, Pipeline, RunKey, Segment, SparkPosition
 from airflow_ft.core.steps import Context
@@ -110,6 +111,50 @@ def test_a_run_that_has_staged_computes_nothing_and_fences_nobody(tmp_path: Path
     world.store.enter_turn(PIPELINE, RunKey("dag", "another"), None)  # also beside another run: nothing is taken
     assert stage(context(world)) is None
     assert world.store.pipeline(PIPELINE).epoch == epoch
+
+
+def test_what_another_task_has_staged_is_not_taken_for_this_ones(tmp_path: Path, launch: Any) -> None:
+    """Two groups of a DAG that render to one pipeline have one run: the second one's rows would never be computed."""
+    world = World(tmp_path)
+    launch(lambda *_, **__: StageResult((), {}, POSITION))
+    assert stage(context(world)) is not None
+    row = world.store.run(PIPELINE, RUN)
+    assert row is not None and row.stage_task == context(world).worker.task and row.complete
+    launch(lambda *_, **__: pytest.fail("it was computed"))
+    before = world.store.pipeline(PIPELINE)
+    theirs = replace(context(world), worker=Worker("other"), is_own_stage=lambda task: task == "other")
+    with pytest.raises(ConfigurationError, match=f"{row.stage_task} has staged this pipeline"):
+        stage(theirs)
+    assert world.store.pipeline(PIPELINE) == before and stage(context(world)) is None
+
+
+def test_another_task_that_began_meanwhile_is_met_under_the_own_epoch(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+    launch(lambda *_, **__: pytest.fail("it was computed"))
+    theirs = replace(context(world), worker=Worker("other"), is_own_stage=lambda task: task == "other")
+    take_epoch = world.store.take_epoch
+
+    def late(*args: Any, **kwargs: Any) -> int:
+        if world.store.pipeline(PIPELINE).epoch == 0:  # the other one begins, and dies, after this one has looked
+            epoch = take_epoch(PIPELINE, 0, {}, Worker("first").lease(), "test")
+            world.store.begin_stage(PIPELINE, epoch, RUN, "first")
+            for lease in world.store.leases(PIPELINE):
+                world.store.release_lease(PIPELINE, lease.holder)
+        return take_epoch(*args, **kwargs)
+
+    world.store.take_epoch = late  # type: ignore[method-assign]
+    with pytest.raises(ConfigurationError, match="first has staged"):
+        stage(theirs)
+    row = world.store.run(PIPELINE, RUN)
+    assert row is not None and row.stage_task == "first"
+
+
+def test_a_stage_that_leaves_input_to_the_next_one_says_so(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+    launch(lambda *_, **__: StageResult((), {}, None, complete=False))
+    assert stage(context(world)) is not None
+    row = world.store.run(PIPELINE, RUN)
+    assert row is not None and row.staged and not row.complete
 
 
 def test_a_run_without_the_turn_takes_no_epoch(tmp_path: Path, launch: Any) -> None:

@@ -2,11 +2,11 @@
 
 import json
 import os
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, task
+from airflow.sdk import DAG, Asset, task, task_group
 
 from airflow_ft import CheckpointConfig, CheckpointedPipeline, CheckpointSensor, FileSource, KafkaSink, MySqlSink
 
@@ -81,6 +81,59 @@ with DAG("kept", schedule=None, catchup=False):
         keep_session=timedelta(minutes=10),
         default_args=QUICK,
     )
+
+with DAG("mapped", schedule=None, catchup=False):
+
+    @task_group
+    def shops(x: Any) -> None:
+        half = CheckpointedPipeline(
+            pipeline="half",
+            suffix=x,
+            job="job_of_tests:ToOneTable",
+            job_args={"factor": x},
+            sources={"orders": FileSource(path=str(HERE / "few"), schema=SCHEMA)},
+            sinks={"orders": MySqlSink(table="mapped", conn_id="shop")},
+            default_args=QUICK,
+        )
+        # Neither stands behind the group: each waits for what its own map index stages.
+        CheckpointSensor(task_id="gate", pipeline="half", suffix=x, poke_interval=2, mode="reschedule")
+
+        @task
+        def told(confirmed: dict[str, Any]) -> Any:
+            return confirmed["numbers"]
+
+        told(half.output)
+
+    shops.expand(x=[1, 2])
+
+with DAG("same_name", schedule=None, catchup=False):
+
+    @task_group
+    def same(x: Any) -> None:
+        CheckpointedPipeline(
+            pipeline="{{ 'same' }}",
+            group_id="same",
+            job="job_of_tests:ToOneTable",
+            job_args={"factor": x},
+            sources={"orders": FileSource(path=str(HERE / "few"), schema=SCHEMA)},
+            sinks={"orders": MySqlSink(table="same_name", conn_id="shop")},
+            default_args={"retries": 0},
+        )
+
+    same.expand(x=[1, 2])
+
+with DAG("on_half", schedule=[Asset("airflow-ft://half-2")], catchup=False):
+    CheckpointSensor(task_id="gate", pipeline="half-2", poke_interval=1, timeout=600)
+
+with DAG("by_hand", schedule=None, catchup=False):
+    for mode, deferrable in (("poke", False), ("reschedule", False), ("poke", True)):
+        name = "deferred" if deferrable else mode
+        CheckpointSensor(
+            task_id=name, pipeline="half-1", poke_interval=1, timeout=300, mode=mode, deferrable=deferrable, retries=0
+        )
+
+with DAG("daily", schedule=timedelta(days=1), start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False):
+    CheckpointSensor(task_id="gate", pipeline="half-1", poke_interval=1, timeout=300, deferrable=True, retries=0)
 
 for name, job, conn_id in (
     ("broken_job", "job_of_tests:Broken", "shop"),

@@ -1,0 +1,91 @@
+"""Which pipeline an operator works on, and what its place in the DAG says about that.
+
+A pipeline reads its sources once in a DAG run: whoever comes second finds nothing left. So two that would share one are
+refused, when the DAG is parsed if it shows there, else by the task that comes second (`steps.require_own_stage`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.config import check_name
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.templates import is_template
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, TaskGroup
+
+    from airflow_ft.operators.base import CheckpointOperator
+
+
+def is_late(value: object) -> bool:
+    """Whether a value is known only when a task runs: Jinja, or the argument of a mapped group (or task)."""
+    return is_template(value) or hasattr(value, "resolve")
+
+
+def declared_name(pipeline: str, suffix: object) -> tuple[str, object]:
+    """Pipeline and suffix as an operator keeps them: one name when both are known. ConfigurationError if it is none."""
+    if suffix is None or hasattr(suffix, "resolve") or hasattr(pipeline, "resolve"):
+        name, left = pipeline, suffix
+    else:
+        name, left = f"{pipeline}-{suffix}", None
+    if not is_late(name):
+        check_name("pipeline", name)
+    return name, left
+
+
+def check_place(operator: CheckpointOperator) -> None:
+    """ConfigurationError when its DAG cannot give it a pipeline of its own."""
+    if not operator.role or is_late(operator.pipeline) or is_late(operator.suffix):
+        return
+    if is_mapped(operator.task_group):
+        raise ConfigurationError(
+            f"it is in a mapped task group, so that all map indexes of {operator.task_id} would have one pipeline.",
+            remedy='give suffix= (an argument of the group, or "{{ ti.map_index }}"), or Jinja in pipeline=.',
+            pipeline=operator.pipeline,
+        )
+    mine = (operator.role, operator.pipeline, None)
+    for other in tasks_beside(operator):
+        if tuple(getattr(other, name, None) for name in ("role", "pipeline", "suffix")) == mine:
+            raise ConfigurationError(
+                f"{other.task_id} and {operator.task_id} of the DAG {operator.dag_id} have the same pipeline.",
+                remedy="give each its own (pipeline=, suffix=): the second would find nothing left to read.",
+                pipeline=operator.pipeline,
+            )
+
+
+def tasks_beside(task: BaseOperator) -> list[Any]:
+    """The other tasks of its DAG, if it has one: operators, and mapped ones that are none yet."""
+    dag = task.get_dag()
+    return [] if dag is None else [other for other in dag.tasks if other.task_id != task.task_id]
+
+
+def is_mapped(group: TaskGroup | None) -> bool:
+    """Whether the group is expanded for a number of map indexes, itself or one around it."""
+    from airflow.sdk.definitions.taskgroup import MappedTaskGroup
+
+    while group is not None:
+        if isinstance(group, MappedTaskGroup):
+            return True
+        group = group.parent_group
+    return False
+
+
+def own_stage(operator: BaseOperator, role: str, task: str) -> Callable[[str], bool]:
+    """Tells whether the task that staged a run is this operator's: itself, or one before or behind it in the DAG.
+
+    `task` is this task instance, "dag/run/task[map index]". A task that the DAG no longer has was renamed since.
+    """
+    run = task.rpartition("/")[0] + "/"
+
+    def is_own(staged_by: str) -> bool:
+        task_id = staged_by.removeprefix(run).partition("[")[0]
+        if staged_by == task or task_id not in (other.task_id for other in tasks_beside(operator)):
+            return True
+        if role == "stage":
+            return False
+        related = operator.get_flat_relative_ids(upstream=True) | operator.get_flat_relative_ids(upstream=False)
+        return task_id in related
+
+    return is_own

@@ -1,0 +1,70 @@
+"""What a sensor without a condition waits for: everything that was there when the interval of its DAG run ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.assets import SCHEME
+from airflow_ft.checkpoints import Gate
+from airflow_ft.core.model import RunKey
+from airflow_ft.core.ports import Store
+from airflow_ft.operators.place import tasks_beside
+from airflow_ft.runs import plain_utc
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
+
+# Their data interval is one that somebody has planned; of the others it is made up, or missing.
+_WITH_AN_INTERVAL = ("scheduled", "backfill")
+
+
+def implied_gate(
+    task: BaseOperator, written: tuple[object, object], context: Context, store: Store, pipeline: str
+) -> Gate:
+    """The condition of a sensor that names none; the first that applies.
+
+    - The DAG run stages the pipeline itself, and not behind the sensor: all that it stages is confirmed.
+    - It was scheduled, or belongs to a backfill: all that was in the sources when its data interval ended.
+    - Confirmed checkpoints have triggered it, as events of the pipeline's asset: the newest of them.
+    - Any other, and one whose stage waits for the sensor: all that is published now.
+
+    `written` is (pipeline, suffix) of the sensor before rendering. Only the last one depends on when it is asked.
+    """
+    dag_run: Any = context.get("dag_run")
+    behind = None
+    if dag_run is not None:
+        behind = _stage_is_behind(task, written, pipeline)
+        if behind is False or (behind is None and _is_registered(store, pipeline, dag_run)):
+            return Gate(run=RunKey(dag_run.dag_id, dag_run.run_id))
+        end = plain_utc(dag_run.data_interval_end)
+        run_type = getattr(dag_run.run_type, "value", dag_run.run_type)
+        if run_type in _WITH_AN_INTERVAL and end is not None and not behind:
+            return Gate(as_of=end)
+        if number := _announced(dag_run, pipeline):
+            return Gate(number=number)
+    return Gate.published(store, pipeline)
+
+
+def _stage_is_behind(task: BaseOperator, written: tuple[object, object], pipeline: str) -> bool | None:
+    """Whether the DAG's stage of the pipeline waits for the sensor; None: the DAG has none, as far as it shows."""
+    names = (written, (pipeline, None))
+    stages = [other for other in tasks_beside(task) if getattr(other, "role", "") == "stage"]
+    found = {stage.task_id for stage in stages if (stage.pipeline, stage.suffix) in names}
+    return bool(found & task.get_flat_relative_ids(upstream=False)) if found else None
+
+
+def _is_registered(store: Store, pipeline: str, dag_run: Any) -> bool:
+    try:
+        return bool(store.runs(pipeline, dag_run.dag_id, dag_run.run_id))
+    except KeyError:
+        return False
+
+
+def _announced(dag_run: Any, pipeline: str) -> int:
+    """The newest number that an event of the pipeline's asset has told this DAG run of; 0: none has."""
+    numbers = [0]
+    for event in getattr(dag_run, "consumed_asset_events", None) or ():
+        number = (event.extra or {}).get("number")
+        if (event.asset.uri or "").rstrip("/") == f"{SCHEME}://{pipeline}" and isinstance(number, int):
+            numbers.append(number)
+    return max(numbers)
