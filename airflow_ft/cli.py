@@ -43,6 +43,12 @@ _MIN_AGE = _arg(
 
 _DAG = _arg("--dag", default=None, metavar="FILE", help="DAG file, for sources, and for what never ran")
 _NUMBERS = _arg("numbers", metavar="NUMBER", type=int, nargs="*", help="of these checkpoints (default: all in the log)")
+_ALLOW_REPEATED = _arg(
+    "--allow-repeated",
+    action="store_true",
+    help="rows that equal delivered ones may be there more often: others write such rows too",
+)
+_FULL = _arg("--full", action="store_true", help="count other rows in every table, which reads it as a whole")
 _PRINT = _arg("--print", action="store_true", help="only print the statements and commands, for who may run them")
 _END = _arg("--end", action="store_true", help="end those that wait")
 _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
@@ -87,6 +93,8 @@ def _looking() -> tuple[ActionCommand, ...]:
             "Compare the write-ahead log with what is in the sinks; only reports",
             _PIPELINE,
             _NUMBERS,
+            _ALLOW_REPEATED,
+            _FULL,
             ARG_OUTPUT,
         ),
         _command(

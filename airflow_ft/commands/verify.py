@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from typing import cast
 
@@ -17,9 +18,10 @@ from airflow_ft.hooks.connections import server_connections
 
 @command
 def verify(args: Namespace) -> None:
-    """`airflow ft verify PIPELINE [NUMBER ...]`; ends with status 1 when rows are missing or could not be compared."""
+    """`airflow ft verify PIPELINE [NUMBER ...]`; ends with status 1 when rows are missing, doubled, or not compared."""
     with open_store(args) as store:
-        reports = compare(store, args.pipeline, verify_participant, args.numbers)
+        verifier = partial(verify_participant, full=args.full)
+        reports = compare(store, args.pipeline, verifier, args.numbers)
     if args.output != "table":
         print_table([report.to_json() for report in reports], args.output)
     elif not reports:
@@ -28,12 +30,14 @@ def verify(args: Namespace) -> None:
         for report in reports:
             for line in describe(report):
                 say(line)
-    if not all(report.is_complete for report in reports):
+    if not all(report.is_complete if args.allow_repeated else report.is_exact for report in reports):
         raise SystemExit(1)
 
 
-def verify_participant(delivered: Sequence[Delivered], plan: ParticipantPlan) -> Sequence[SinkReport]:
-    """Every sink package has `verification.verify(delivered, plan, connection, wal)`."""
+def verify_participant(
+    delivered: Sequence[Delivered], plan: ParticipantPlan, *, full: bool = False
+) -> Sequence[SinkReport]:
+    """Every sink package has `verification.verify(delivered, plan, connection, wal, full=...)`."""
     from airflow_ft.wal import open_wal
 
     name = f"airflow_ft.sinks.{plan.kind}.verification"
@@ -43,7 +47,8 @@ def verify_participant(delivered: Sequence[Delivered], plan: ParticipantPlan) ->
         if not name.startswith(error.name or ""):
             raise
         raise ConfigurationError(f"sinks of kind {plan.kind!r} cannot be compared.") from error
-    return cast("Sequence[SinkReport]", module.verify(delivered, plan, server_connections(plan.name), open_wal()))
+    connection = server_connections(plan.name)
+    return cast("Sequence[SinkReport]", module.verify(delivered, plan, connection, open_wal(), full=full))
 
 
 def describe(report: SinkReport) -> Iterator[str]:
@@ -56,7 +61,12 @@ def describe(report: SinkReport) -> Iterator[str]:
     there = report.expected - report.missing
     yield f"  {'complete' if report.is_complete else 'INCOMPLETE'}: {there:,} of {report.expected:,} rows are there"
     if report.repeated:
-        yield f"  {report.repeated:,} more rows equal delivered ones: doubled, unless somebody else wrote them"
+        yield (
+            f"  DOUBLED: {report.repeated:,} more rows equal delivered ones; if somebody else, or a checkpoint that is"
+            " not compared, wrote them, say --allow-repeated"
+        )
+    if report.set_aside:
+        yield f"  {report.set_aside:,} rows of the log were refused and set aside: `airflow ft show` says where"
     if report.other:
         yield f"  {report.other:,} other rows"
     for note in report.notes:

@@ -1,9 +1,11 @@
 """Compares what the write-ahead log holds with what is really in the sinks, and only reports (`airflow ft verify`).
 
-A sink package brings `verification.verify(delivered, plan, connection, wal)`, which returns a `SinkReport` for each of
-its sinks. Rows are compared as multisets, by what was delivered of them: a table or topic may hold other rows, which
-are counted and are no difference; rows of the log that are not there are one. Delivery never rests on this (DESIGN 3,
-confirm): others may rightly have changed or deleted rows since.
+A sink package brings `verification.verify(delivered, plan, connection, wal, full=...)`, which returns a `SinkReport`
+for each target. Rows are compared as multisets, by what was delivered of them, and all that went into one target is
+compared together, however its plans differ: else an equal row of another checkpoint would hide a loss. A table or topic
+may hold other rows, which are no difference; rows of the log that are not there are one, and so are rows that are there
+more often than they were delivered. Rows that a person has set aside are not expected. Delivery never rests on this:
+others may rightly have changed or deleted rows since.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
-from airflow_ft.core.model import Checkpoint, CheckpointState, ParticipantPlan, Plan, Proof, canonical_json
+from airflow_ft.core.model import Checkpoint, CheckpointState, ParticipantPlan, Plan, Proof
 from airflow_ft.core.ports import Store
+from airflow_ft.core.set_aside import of_proof
 from airflow_ft.core.transitions import MAY_BE_VISIBLE
 
 MAXIMUM = 1000
@@ -56,7 +59,8 @@ class SinkReport:
     """One sink over all numbers that were compared.
 
     `expected` rows are in the log; `missing` of them are not in the sink. `repeated` rows there equal delivered ones
-    beyond their number, `other` rows equal none (None: not counted). `error` says why nothing could be compared.
+    beyond their number, `other` rows equal none (None: not counted). `set_aside` rows of the log were refused, and are
+    not expected. `error` says why nothing could be compared.
     """
 
     participant: str
@@ -70,11 +74,17 @@ class SinkReport:
     differences: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
     error: str = ""
+    set_aside: int = 0
 
     @property
     def is_complete(self) -> bool:
         """Everything was compared, and every row is there."""
         return not self.missing and not self.error
+
+    @property
+    def is_exact(self) -> bool:
+        """And none is there more often than it was delivered."""
+        return self.is_complete and not self.repeated
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -93,10 +103,12 @@ class SinkReport:
             ],
             "notes": list(self.notes),
             "error": self.error,
+            "set_aside": self.set_aside,
         }
 
 
 Verifier = Callable[[Sequence[Delivered], ParticipantPlan], Sequence[SinkReport]]
+"""Compares what was delivered to one participant; the plan is that of the newest."""
 
 
 def verify(store: Store, pipeline: str, verifier: Verifier, numbers: Iterable[int] = ()) -> list[SinkReport]:
@@ -107,28 +119,28 @@ def verify(store: Store, pipeline: str, verifier: Verifier, numbers: Iterable[in
     """
     chosen = _asked_for(store, pipeline, sorted(set(numbers))) or _still_there(store, pipeline)
     reports: list[SinkReport] = []
-    for plan, delivered in _by_participant(store, pipeline, chosen).items():
-        participant = delivered[0].plan.participant(plan[0])
+    for (name, _), delivered in _by_participant(store, pipeline, chosen).items():
         try:
-            reports += verifier(delivered, participant)
+            reports += verifier(delivered, delivered[-1].plan.participant(name))
         except AirflowFtError as error:
+            sinks = dict.fromkeys(sink for each in delivered for sink in each.plan.participant(name).sinks)
+            numbers = tuple(each.plan.number for each in delivered)
             reports += [
-                SinkReport(
-                    participant.name,
-                    sink,
-                    "",
-                    tuple(d.plan.number for d in delivered),
-                    expected_rows(delivered, sink),
-                    error=str(error),
-                )
-                for sink in participant.sinks
+                SinkReport(name, sink, "", numbers, expected_rows(delivered, sink), error=str(error)) for sink in sinks
             ]
     return reports
 
 
 def expected_rows(delivered: Iterable[Delivered], sink: str) -> int:
-    """Rows of one sink in these plans."""
-    return sum(segment.rows.get(sink, 0) for each in delivered for segment in each.plan.segments)
+    """Rows of one sink in these plans, without those that were set aside."""
+    delivered = list(delivered)
+    rows = sum(segment.rows.get(sink, 0) for each in delivered for segment in each.plan.segments)
+    return rows - set_aside_rows(delivered, sink)
+
+
+def set_aside_rows(delivered: Iterable[Delivered], sink: str) -> int:
+    """Rows of one sink that were set aside, as the proofs say."""
+    return sum(aside.rows for each in delivered for name, aside in of_proof(each.proof).items() if name == sink)
 
 
 def _asked_for(store: Store, pipeline: str, numbers: Sequence[int]) -> list[Checkpoint]:
@@ -164,12 +176,12 @@ def _is_there(checkpoint: Checkpoint, there: frozenset[str]) -> bool:
 def _by_participant(
     store: Store, pipeline: str, checkpoints: Sequence[Checkpoint]
 ) -> dict[tuple[str, str], list[Delivered]]:
-    """Numbers that were delivered into the same sinks in the same way are compared together."""
+    """By name and kind of the participant: what went into one target is compared together, whatever the plans say."""
     groups: dict[tuple[str, str], list[Delivered]] = {}
     for checkpoint in checkpoints:
         assert checkpoint.plan is not None  # `_is_there`
         for plan in checkpoint.plan.participants:
-            key = (plan.name, canonical_json({**plan.to_json(), "predecessor": 0}))
+            key = (plan.name, plan.kind)
             vote = checkpoint.votes.get(plan.name)
             before = _proof_of(store, pipeline, plan.predecessor, plan.name)
             delivered = Delivered(checkpoint.plan, vote.proof if vote else None, before)

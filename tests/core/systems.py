@@ -19,6 +19,8 @@ from airflow_ft.core.errors import (
     TokenLostError,
 )
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
+from airflow_ft.core.set_aside import SetAside
+from airflow_ft.core.set_aside import detail as set_aside_detail
 
 
 @dataclass
@@ -33,7 +35,7 @@ class System:
     rows: list[int] = field(default_factory=list)
     prepared: dict[int, tuple[tuple[int, int], list[int]]] = field(default_factory=dict)
     declines_in_prepare: bool = False
-    declines_in_commit: bool = False
+    declines_in_commit: bool = False  # a row of each sink, until it is set aside
     token_is_gone: bool = False
     foreign: bool = False
     away: bool = False
@@ -67,7 +69,7 @@ class ModelParticipant:
             self.system.prepared[plan.number] = (fence.rank, [segment.number for segment in plan.segments])
         return {"attempt": fence.attempt}
 
-    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
         self.system.raise_head(fence)
         marker = self.system.markers.get(plan.number)
         if marker is not None:
@@ -84,11 +86,15 @@ class ModelParticipant:
             raise TokenLostError("the token is gone.")
         if self.system.last != plan.participant(self.name).predecessor:
             raise TokenLostError(f"expected {plan.participant(self.name).predecessor}, found {self.system.last}.")
-        if self.system.declines_in_commit:
+        if self.system.declines_in_commit and not set_aside:
             raise DeclinedError("duplicate key 7.", remedy="remove it.", sink="rows")
         self.system.rows += [segment.number for segment in plan.segments]
         self.system.last = plan.number
-        return self._mark(plan, fence, Outcome.COMMITTED, {})
+        if not self.system.declines_in_commit:
+            return self._mark(plan, fence, Outcome.COMMITTED, {})
+        found = SetAside(1, (f"file:///dead/{plan.number}",), ("duplicate key 7.",), ((plan.number, "f", 0, 1),))
+        aside = dict.fromkeys(plan.participant(self.name).sinks, found)
+        return self._mark(plan, fence, Outcome.COMMITTED, set_aside_detail(aside))
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         self.system.raise_head(fence)
@@ -100,7 +106,7 @@ class ModelParticipant:
 
     def _mark(self, plan: Plan, fence: Fence, outcome: Outcome, detail: Mapping[str, Any]) -> Proof:
         counts = {
-            sink: sum(segment.rows.get(sink, 0) for segment in plan.segments)
+            sink: sum(segment.rows.get(sink, 0) for segment in plan.segments) - ("set_aside" in detail)
             for sink in plan.participant(self.name).sinks
         }
         proof = Proof(self.name, plan.number, outcome, plan.digest, fence.epoch, counts, detail)

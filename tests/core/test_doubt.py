@@ -27,6 +27,7 @@ from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
 from airflow_ft.core.recovery import in_doubt, recover
 from airflow_ft.core.resolution import Resolver
+from airflow_ft.core.set_aside import of_checkpoint
 from tests.core.systems import NoArchive, Systems
 from tests.core.world import PIPELINE, RUN, World
 
@@ -338,6 +339,51 @@ def test_nothing_undecided_is_redelivered(world: World) -> None:
     world.prepared()
     with pytest.raises(StateConflictError, match="not decided"):
         resolver(world).redeliver(1)
+
+
+# --- dead letters -------------------------------------------------------------------------------------------------
+
+
+def test_only_a_person_sets_aside_what_a_sink_refuses(world: World) -> None:
+    numbers = decided(world, 2)
+    world.systems["log"].declines_in_commit = True
+    for act in (resolver(world).commit, resolver(world).redeliver):
+        with pytest.raises(SinkUnavailableError, match="--dead-letter 1"):
+            act(1)
+    assert state(world, 1) is S.COMMITTING
+    found = resolver(world).dead_letter(1)
+    assert found.state is S.COMPLETED
+    assert of_checkpoint(found)["copies"].rows == 1 and "rows" not in of_checkpoint(found)
+    assert "a test by ada" in told(world) and "1 rows of copies were refused and set aside" in told(world)
+    assert state(world, 2) is S.COMMITTING
+    with pytest.raises(SinkUnavailableError):
+        resolver(world).commit(2)
+    resolver(world).dead_letter(2)
+    world.check_exactly_once(numbers)
+    confirmation = steps.confirm_step(world.context(3), world.config, NoArchive())
+    assert {sink: each.rows for sink, each in confirmation.set_aside.items()} == {"copies": 2}
+
+
+def test_a_proof_that_names_the_rows_is_taken_by_whoever_finds_it(world: World) -> None:
+    """The person's process died when the sink had committed: the next run records what the marker says."""
+    numbers = decided(world)
+    log = world.systems["log"]
+    log.declines_in_commit = True
+    plan = world.store.checkpoint(PIPELINE, 1).plan
+    assert plan is not None
+    with new_epoch(world.store, PIPELINE, Worker("a", 9), "a test", 0.03) as (epoch, _):
+        attempt = world.store.begin_attempt(PIPELINE, epoch, 1, "log")
+        fence = Coordinator(world.store, PIPELINE, epoch, Systems(world.systems))._fence(attempt)
+        Systems(world.systems)(plan.participant("log")).commit(plan, fence, set_aside=True)
+    recover(world.store, PIPELINE, Systems(world.systems), Worker(), lease_seconds=0.03)
+    world.check_exactly_once(numbers)
+    assert of_checkpoint(world.store.checkpoint(PIPELINE, 1))["copies"].rows == 1
+
+
+def test_what_is_not_decided_is_not_set_aside(world: World) -> None:
+    world.prepared()
+    with pytest.raises(StateConflictError, match="not decided"):
+        resolver(world).dead_letter(1)
 
 
 # --- the age of a doubt -------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ S = CheckpointState
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("act", ["commit", "abort", "quarantine", "redeliver"])
+@pytest.mark.parametrize("act", ["commit", "abort", "quarantine", "redeliver", "dead_letter"])
 @pytest.mark.parametrize("lead", ["prepared", "decided", "quarantined", "quarantined and decided"])
 def test_an_act_that_dies_at_any_call_leaves_nothing_lost_or_doubled(
     tmp_path: Path, lead: str, act: str, when: str
@@ -30,6 +31,7 @@ def test_an_act_that_dies_at_any_call_leaves_nothing_lost_or_doubled(
         numbers = decided(world, 2) if "decided" in lead else world.prepared(2)
         if "quarantined" in lead:
             resolver(world).quarantine(1)
+        world.systems["log"].declines_in_commit = act == "dead_letter"
         fault = Fault(at, when, crash)
         dying: Any = Resolver(
             Through(world.store, fault, "store"),  # type: ignore[arg-type]
@@ -49,6 +51,10 @@ def test_an_act_that_dies_at_any_call_leaves_nothing_lost_or_doubled(
             world.store.close()
             assert at > 1
             return
+        if act == "dead_letter" and state(world, 1) in (S.COMMITTING, S.QUARANTINED):
+            with suppress(StateConflictError):  # it is not decided
+                resolver(world).dead_letter(1)
+        world.systems["log"].declines_in_commit = False
         finish(world)
         rows = [system.rows for system in world.systems.values()]
         assert rows == [numbers, numbers], f"{fault.struck}: {rows}"

@@ -149,7 +149,7 @@ def make(any_mysql_database: Database) -> Iterator[Callable[[str, int], Refusing
 def test_refused_rows_and_only_those_are_set_aside(make: Callable[..., Refusing], strategy: str) -> None:
     world = make(strategy)
     world.decide(2)
-    with pytest.raises(SinkUnavailableError, match="it is decided, but refused.*--dead-letter 1"):
+    with pytest.raises(SinkUnavailableError, match=r"it is decided, but refused.*--dead-letter 1"):
         recover(world.store, world.pipeline, world.open, Worker(), lease_seconds=0.03)
     assert world.dead() == world.in_folder() == [], "only a person sets rows aside"
 
@@ -280,7 +280,7 @@ def test_a_death_after_any_statement_sets_the_same_rows_aside_once(
         finish(world)
         world.allow()
         world.database.sql("DELETE FROM decided")
-        at += stride(17)
+        at += stride(41)
     world.check()
     assert at > 50
 
@@ -303,7 +303,7 @@ def test_a_death_at_any_call_sets_the_same_rows_aside_once(
         finish(world)
         world.allow()
         world.database.sql("DELETE FROM decided")
-        at += stride(3)
+        at += stride(5)
     world.check()
     assert at > 8
 

@@ -12,6 +12,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -19,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import ParticipantPlan, Proof
 from airflow_ft.core.ports import ConnectionInfo, WalFile, WalReader
-from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, expected_rows
+from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, expected_rows, set_aside_rows
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.records import RecordEncoder, Records
@@ -27,64 +28,92 @@ from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.topics import TopicLimits, describe
 from airflow_ft.sinks.kafka.validation import SegmentRows
 from airflow_ft.sinks.multiset import Multiset
+from airflow_ft.sinks.set_aside import DeliveredLog
 
 _BATCH = 10_000
 _PATIENCE = 0.1  # seconds
 Window = Mapping[int, tuple[int, int | None]]  # by partition: first offset, and the one after the last
+_Sent = tuple[Delivered, str, KafkaSink]  # a delivery to one of its sinks, as its plan describes it
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What of a record is compared, beside key, value and headers."""
+
+    with_time: bool
+    with_partition: bool
 
 
 def verify(
-    delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
+    delivered: Sequence[Delivered],
+    plan: ParticipantPlan,
+    connection: ConnectionInfo,
+    wal: WalReader,
+    *,
+    full: bool = False,
 ) -> list[SinkReport]:
-    """One report a sink. SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared."""
+    """One report a topic, whatever its plans and sinks were called; other records are counted in any case.
+
+    SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
+    """
     clients = KafkaClients(KafkaSettings.from_connection(connection))
-    sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
-    topics = describe(clients, {sink.topic for sink in sinks.values()})
-    reports = []
-    for name, sink in sinks.items():
-        reports.append(_verify(delivered, plan, name, sink, topics[sink.topic], clients, wal))
-    return reports
+    log = DeliveredLog.of(wal, delivered)
+    sent: dict[str, list[_Sent]] = {}
+    for each in delivered:
+        own = each.plan.participant(plan.name)
+        for name, given in own.sinks.items():
+            sink = KafkaSink.from_settings(own.name, own.strategy, given)
+            sent.setdefault(sink.topic, []).append((each, name, sink))
+    topics = describe(clients, set(sent))
+    return [_verify(of_topic, plan.name, name, topics[name], clients, log) for name, of_topic in sent.items()]
 
 
 def _verify(
-    delivered: Sequence[Delivered],
-    plan: ParticipantPlan,
+    sent: Sequence[_Sent],
+    participant: str,
     name: str,
-    sink: KafkaSink,
     topic: TopicLimits | None,
     clients: KafkaClients,
-    wal: WalReader,
+    log: DeliveredLog,
 ) -> SinkReport:
-    numbers = tuple(each.plan.number for each in delivered)
-    expected = expected_rows(delivered, name)
+    delivered = list({each.plan.number: each for each, _, _ in sent}.values())
+    names = list(dict.fromkeys(sink for _, sink, _ in sent))
+    report = SinkReport(
+        participant,
+        ", ".join(names),
+        name,
+        tuple(each.plan.number for each in delivered),
+        sum(expected_rows(delivered, sink) for sink in names),
+        set_aside=sum(set_aside_rows(delivered, sink) for sink in names),
+    )
     if topic is None:
-        return SinkReport(plan.name, name, sink.topic, numbers, expected, error="the topic does not exist")
-    content = PlanContent(plan.name, {name: sink}, wal)
-    with_time = sink.timestamp is not None and not topic.log_append_time
+        return replace(report, error="the topic does not exist")
+    sinks = [sink for _, _, sink in sent]
+    # What only some of them have set was chosen by Kafka for the others, and cannot be compared.
+    look = _Look(
+        with_time=all(sink.timestamp is not None for sink in sinks) and not topic.log_append_time,
+        with_partition=all(sink.partition is not None for sink in sinks),
+    )
     with closing(Multiset()) as rows:
         parts: list[tuple[int, SegmentRows, WalFile]] = []
-        for each in delivered:
-            for part, _ in content.rows(each.plan):
-                for file in part.reader.files(name):
+        for each, sink_name, sink in sent:
+            for part, _ in PlanContent(participant, {sink_name: sink}, log).rows(each.plan):
+                for file in part.reader.files(sink_name):
                     for records in _records(part, file):
-                        rows.expect(len(parts), _digests(records, sink, with_time))
+                        rows.expect(len(parts), _digests(records, look))
                     parts.append((each.plan.number, part, file))
         window, notes = _window(delivered, topic)
-        removed = _read(clients, sink, window, rows, with_time)
+        removed = _read(clients, name, window, rows, look)
         if removed:
             notes.append(f"{removed:,} offsets are there no more (retention): their records count as missing")
         if topic.compacted and rows.missing:
             notes.append("the topic is compacted: records with a newer one of the same key count as missing")
         differences = tuple(
-            Difference(parts[i][0], parts[i][2].path, count, _samples(rows, *parts[i][1:], sink, with_time))
+            Difference(parts[i][0], parts[i][2].path, count, _samples(rows, *parts[i][1:], look))
             for i, count in rows.missing_by_part().items()
         )
-        return SinkReport(
-            participant=plan.name,
-            sink=name,
-            target=sink.topic,
-            numbers=numbers,
-            expected=expected,
+        return replace(
+            report,
             missing=rows.missing,
             repeated=rows.repeated,
             other=rows.other,
@@ -99,14 +128,14 @@ def _records(part: SegmentRows, file: WalFile) -> Iterator[Records]:
         yield from encoder.encode(batch)
 
 
-def _digests(records: Records, sink: KafkaSink, with_time: bool) -> list[bytes]:
+def _digests(records: Records, look: _Look) -> list[bytes]:
     """One for each record; a part that the sink does not set is left out of both sides."""
     found = []
     for i, value in enumerate(records.values):
         key = records.keys[i] if records.keys is not None else None
         headers = records.headers[i] if records.headers is not None else None
-        partition = records.partitions[i] if records.partitions is not None else None
-        at = records.timestamps[i] if with_time and records.timestamps is not None else None
+        partition = records.partitions[i] if look.with_partition and records.partitions is not None else None
+        at = records.timestamps[i] if look.with_time and records.timestamps is not None else None
         found.append(_digest(key, value, headers, partition, at))
     return found
 
@@ -123,10 +152,10 @@ def _digest(
     return digest.digest()
 
 
-def _samples(rows: Multiset, part: SegmentRows, file: WalFile, sink: KafkaSink, with_time: bool) -> tuple[str, ...]:
+def _samples(rows: Multiset, part: SegmentRows, file: WalFile, look: _Look) -> tuple[str, ...]:
     found: list[str] = []
     for records in _records(part, file):
-        for index in rows.lacking(_digests(records, sink, with_time)):
+        for index in rows.lacking(_digests(records, look)):
             key = records.keys[index] if records.keys is not None else None
             text = f"key {_short(key)}, value {_short(records.values[index])}"
             found.append(text)
@@ -168,11 +197,11 @@ def _ends(proof: Proof | None, topic: str) -> Mapping[int, int]:
     return {int(partition): int(end["last_offset"]) for partition, end in partitions.items()}
 
 
-def _read(clients: KafkaClients, sink: KafkaSink, window: Window, rows: Multiset, with_time: bool) -> int:
+def _read(clients: KafkaClients, topic: str, window: Window, rows: Multiset, look: _Look) -> int:
     """Hands all committed records of the window over; returns how many of its offsets the brokers have removed."""
     removed = 0
     config = {
-        "group.id": f"airflow_ft.verify.{sink.topic}",  # assigned by hand and never committed: no group comes to be
+        "group.id": f"airflow_ft.verify.{topic}",  # assigned by hand and never committed: no group comes to be
         "isolation.level": "read_committed",
         "enable.auto.commit": False,
         "enable.partition.eof": True,
@@ -181,13 +210,13 @@ def _read(clients: KafkaClients, sink: KafkaSink, window: Window, rows: Multiset
         waiting: dict[int, int] = {}
         starts = []
         for partition, (first, last) in window.items():
-            low, high = _watermarks(clients, consumer, sink.topic, partition)
+            low, high = _watermarks(clients, consumer, topic, partition)
             end = high if last is None else last
             removed += max(0, min(low, end) - first) if first else 0
             begin = max(low, first)
             if begin < min(end, high):
                 waiting[partition] = end
-                starts.append(TopicPartition(sink.topic, partition, begin))
+                starts.append(TopicPartition(topic, partition, begin))
         if starts:
             consumer.assign(starts)
         heard = time.monotonic()
@@ -198,14 +227,14 @@ def _read(clients: KafkaClients, sink: KafkaSink, window: Window, rows: Multiset
                 heard = time.monotonic()
             elif time.monotonic() - heard > clients.timeout:
                 raise SinkUnavailableError(
-                    f"the brokers sent nothing of {sink.topic} for {clients.timeout:g} s.", remedy="try again."
+                    f"the brokers sent nothing of {topic} for {clients.timeout:g} s.", remedy="try again."
                 )
             digests = []
             for message in messages:
                 partition, offset = _place(clients, message)
                 end = waiting.get(partition, 0)
                 if offset is not None and offset < end:
-                    digests.append(_digest_of(message, sink, with_time))
+                    digests.append(_digest_of(message, look))
                 if offset is None or offset + 1 >= end:  # the end of what is committed, or of the window
                     waiting.pop(partition, None)
             rows.found(digests)
@@ -221,9 +250,9 @@ def _place(clients: KafkaClients, message: Message) -> tuple[int, int | None]:
     return partition, message.offset() if error is None else None
 
 
-def _digest_of(message: Message, sink: KafkaSink, with_time: bool) -> bytes:
-    at = message.timestamp()[1] if with_time else None
-    partition = message.partition() if sink.partition else None
+def _digest_of(message: Message, look: _Look) -> bytes:
+    at = message.timestamp()[1] if look.with_time else None
+    partition = message.partition() if look.with_partition else None
     return _digest(message.key(), message.value(), message.headers(), partition, at)
 
 

@@ -140,9 +140,9 @@ class Session:
         return bool(self._connection.open)
 
     def run(self, sql: str, args: Iterable[Any] | None = None) -> Statement:
-        """Executes a statement that returns no rows. Without `args` a percent sign is just that."""
+        """Executes a statement that returns no rows. A percent sign in a quoted name is just that."""
         with self._free.cursor() as cursor:
-            affected = cursor.execute(sql, tuple(args) if args is not None else None)
+            affected = cursor.execute(*_formatted(sql, args))
         return Statement(int(affected), self._warning_count())
 
     def load(self, sql: str, stream: Iterable[bytes | memoryview]) -> Statement:
@@ -239,7 +239,7 @@ class Session:
     def rows(self, sql: str, args: Iterable[Any] | None = None) -> list[Row]:
         """Executes a query and returns all its rows."""
         with self._free.cursor() as cursor:
-            cursor.execute(sql, tuple(args) if args is not None else None)
+            cursor.execute(*_formatted(sql, args))
             return list(cursor.fetchall())
 
     def row(self, sql: str, args: Iterable[Any] | None = None) -> Row | None:
@@ -320,6 +320,16 @@ class Session:
     def can_load_local(self) -> bool:
         """Whether both the connection and the server allow LOAD DATA LOCAL."""
         return self.local_infile_allowed and is_on(self.variables.get("local_infile", "OFF"))
+
+
+_QUOTED = re.compile(r"`(?:[^`]|``)*`")
+
+
+def _formatted(sql: str, args: Iterable[Any] | None) -> tuple[str, tuple[Any, ...] | None]:
+    """What PyMySQL takes: where there are values it formats the whole statement, also the names in it."""
+    if args is None:
+        return sql, None  # then it leaves percent signs alone
+    return _QUOTED.sub(lambda name: name[0].replace("%", "%%"), sql), tuple(args)
 
 
 def is_on(value: str) -> bool:
