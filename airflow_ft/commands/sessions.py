@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from datetime import UTC, datetime
+
+import pendulum
 
 from airflow_ft.commands.common import Size, command, print_table, say
 
@@ -20,7 +21,7 @@ def sessions(args: Namespace) -> None:
         idle = one.end() if args.end else one.is_idle()
         try:
             process = psutil.Process(one.jvm)
-            memory, since = Size(process.memory_info().rss), datetime.fromtimestamp(process.create_time(), UTC)
+            memory, since = Size(process.memory_info().rss), pendulum.from_timestamp(process.create_time())
         except psutil.Error:  # it has just begun, or ended
             memory, since = Size(0), None
         state = ("ended" if args.end else "waits") if idle else "at work"
