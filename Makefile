@@ -42,6 +42,20 @@ seeded: venv ## switch off one rule of the protocol after the other, and tell wh
 durations: install ## run the tests and note what each file takes, which decides on their order
 	@$(pytest) --record $(ARGS)
 
+# A small pipeline, Kafka to MariaDB and Kafka, without kills: does the wheel work where nothing else of this is?
+small := --calm --flights 3000
+
+.PHONY: test-unlocked
+test-unlocked: ## run a small pipeline with the wheel and the newest of each dependency, as `pip install` has it
+	@tools/unlocked.sh newest $(small)
+
+.PHONY: test-oldest
+test-oldest: ## ... with the oldest of each dependency that setup.cfg allows
+	@tools/unlocked.sh lowest $(small)
+
+.PHONY: test-all
+test-all: lint types test test-unlocked test-oldest ## everything, before a release
+
 .PHONY: lint
 lint: venv ## check style, format and the direction of imports
 	@$(bin)/ruff check .
@@ -53,13 +67,18 @@ types: venv ## check the types of the package, the plugin, the tools and the ben
 	@$(bin)/mypy airflow_ft plugins tools benchmarks
 
 .PHONY: demo
-demo: ## deliver real data while processes are killed; KEEP=1 keeps the servers, REPORT=file writes a report
+demo: ## deliver real data while processes are killed; KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
+ifneq ($(filter-out 0,$(UNLOCKED)),)
+	@KEEP="$(KEEP)" REPORT="$(REPORT)" tools/unlocked.sh newest $(ARGS)
+else
 	@tools/bootstrap.sh venv kafka spark-jars mariadb
 	@KEEP="$(KEEP)" REPORT="$(REPORT)" $(bin)/python -m tools.demo $(ARGS)
+endif
 
 .PHONY: demo-stop
 demo-stop: ## end what `make demo KEEP=1` has kept running
 	@$(bin)/python -m tools.demo --stop
+	@[ ! -d .local/unlocked/newest/demo ] || $(bin)/python -m tools.demo --stop --folder .local/unlocked/newest/demo
 
 .PHONY: chaos
 chaos: install ## faults on purpose over every strategy, and count rows; KILLS=500, SEED=number, REPORT=file, ARGS="--only deliveries"

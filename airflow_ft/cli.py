@@ -18,8 +18,9 @@ from airflow.cli.cli_config import (
 )
 
 
-def _arg(*flags: str, **options: Any) -> Arg:
-    return Arg(flags, **options)  # type: ignore[no-untyped-call]
+def _arg(*flags: str, help: str, **options: Any) -> Arg:
+    """Airflow's formatter takes brackets in a help text for markup, but for this: escape what stands in them."""
+    return Arg(flags, help=help.replace("[", r"\["), **options)  # type: ignore[no-untyped-call]
 
 
 _PIPELINE = _arg("pipeline", metavar="PIPELINE", help="name of the pipeline")

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
-PAGE = "/plugin/airflow-ft"
+# Relative: the UI's pages name as their base where Airflow is served (`[api] base_url`), which may be below a path; a
+# worker, which makes the link, need not know it.
+PAGE = "plugin/airflow-ft"
 
 
 class PipelineLink(BaseOperatorLink):
@@ -20,6 +22,6 @@ class PipelineLink(BaseOperatorLink):
     name = "Checkpoints"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Path on the API server; "" when the pipeline is not known."""
+        """Path below that of the API server; "" when the pipeline is not known."""
         pipeline = getattr(operator, "pipeline", "")
         return f"{PAGE}?pipeline={quote(pipeline)}" if pipeline else ""

@@ -1,6 +1,63 @@
 """What Airflow learns about this provider before anything else is imported: plain data, no import of Airflow."""
 
+from importlib import metadata
 from typing import Any
+
+# Connection types that Airflow knows only from a provider of its own, which few need beside this one. That one goes
+# first where it is installed: its hooks do more than test. Of two, Airflow would take the one whose name sorts first.
+_CONNECTION_TYPES: tuple[tuple[str, dict[str, Any]], ...] = (
+    (
+        "apache-airflow-providers-mysql",
+        {
+            "connection-type": "mysql",
+            "hook-class-name": "airflow_ft.hooks.servers.MySqlServerHook",
+            "hook-name": "MySQL, MariaDB",
+            "ui-field-behaviour": {
+                "hidden-fields": [],
+                "relabeling": {"schema": "Schema (database)"},
+                "placeholders": {"port": "3306", "extra": '{"ssl_ca": "/path/ca.pem"}'},
+            },
+        },
+    ),
+    (
+        "apache-airflow-providers-postgres",
+        {
+            "connection-type": "postgres",
+            "hook-class-name": "airflow_ft.hooks.servers.PostgresServerHook",
+            "hook-name": "PostgreSQL",
+            "ui-field-behaviour": {
+                "hidden-fields": [],
+                "relabeling": {"schema": "Database"},
+                "placeholders": {"port": "5432", "extra": '{"sslmode": "verify-full", "sslrootcert": "/path/ca.pem"}'},
+            },
+        },
+    ),
+    (
+        "apache-airflow-providers-apache-spark",
+        {
+            "connection-type": "spark",
+            "hook-class-name": "airflow_ft.hooks.servers.SparkMasterHook",
+            "hook-name": "Spark",
+            "ui-field-behaviour": {
+                "hidden-fields": ["schema", "login", "password"],
+                "relabeling": {"host": "Master"},
+                "placeholders": {"host": "spark://master, yarn, local[4], k8s://https://host", "port": "7077"},
+            },
+        },
+    ),
+)
+
+
+def _connection_types() -> list[dict[str, Any]]:
+    return [described for provider, described in _CONNECTION_TYPES if not _is_installed(provider)]
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _option(description: str, default: str, example: str | None = None, kind: str = "string") -> dict[str, Any]:
@@ -36,7 +93,13 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "sensors": [{"integration-name": "Fault tolerance", "python-modules": ["airflow_ft.sensors.checkpoint"]}],
-        "hooks": [{"integration-name": "Fault tolerance", "python-modules": ["airflow_ft.hooks.store"]}],
+        "hooks": [
+            {
+                "integration-name": "Fault tolerance",
+                "python-modules": ["airflow_ft.hooks.servers", "airflow_ft.hooks.store"],
+            }
+        ],
+        "connection-types": _connection_types(),
         "triggers": [
             {
                 "integration-name": "Fault tolerance",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from airflow.cli.cli_config import ActionCommand, GroupCommand
 
+from airflow_ft.cli import get_ft_cli_commands
 from airflow_ft.core import steps
 from airflow_ft.core.errors import ForeignOwnerError
 from airflow_ft.core.lease import Worker, new_epoch
@@ -17,6 +21,8 @@ from tests.core.systems import Systems
 from tests.core.world import PIPELINE, World
 
 pytestmark = pytest.mark.airflow
+
+LISTING = {"pipelines", "checkpoints", "events", "doctor", "verify", "sessions", "in-doubt"}
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +64,83 @@ def test_looking_changes_nothing(world: World, ft: Any) -> None:
     prepared(world)
     before = len(world.store.events(PIPELINE))
     [row] = json.loads(ft("pipelines", "-o", "json"))
-    assert (row["pipeline"], row["status"], row["confirmed"], row["unsettled"]) == (PIPELINE, "ACTIVE", "0", "1")
+    assert (row["pipeline"], row["status"], row["confirmed"], row["unsettled"]) == (PIPELINE, "ACTIVE", 0, 1)
     [row] = json.loads(ft("checkpoints", PIPELINE, "-o", "json"))
-    assert (row["number"], row["state"], row["rows"]) == ("1", "PREPARED", "20")
+    assert (row["number"], row["state"], row["rows"]) == (1, "PREPARED", 20)
     events = json.loads(ft("events", PIPELINE, "1", "-o", "json"))
-    assert events and {event["checkpoint"] for event in events} == {"1"}
+    assert events and {event["checkpoint"] for event in events} == {1}
     text = ft("show", PIPELINE, "1")
     for words in ("PREPARED", "db carries the commit point", "voted yes", "copies 10, rows 10"):
         assert words in text, text
     assert len(world.store.events(PIPELINE)) == before
+
+
+def test_values_are_of_their_own_type_for_programs_and_text_for_people(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    found = world.store.checkpoint(PIPELINE, 1)
+    assert found.segment is not None and found.completed_at is not None
+    expected = {
+        "number": 1,
+        "state": "COMPLETED",
+        "rows": 20,
+        "bytes": found.segment.bytes,
+        "run": str(found.run),
+        "staged": found.staged_at,
+        "decided": found.decided_at,
+        "completed": found.completed_at,
+        "took": (found.completed_at - found.triggered_at).total_seconds(),
+    }
+    for output, read in (("json", json.loads), ("yaml", yaml.safe_load)):
+        [row] = read(ft("checkpoints", PIPELINE, "-o", output))
+        for name in ("staged", "decided", "completed"):
+            at = datetime.fromisoformat(row[name])
+            assert at.utcoffset() is not None
+            row[name] = at
+        assert row == expected, output
+    for output in ("table", "plain"):
+        text = ft("checkpoints", PIPELINE, "-o", output)
+        assert f"{found.completed_at:%Y-%m-%d %H:%M:%S}Z" in text and "COMPLETED" in text, output
+    prepared(world)
+    [row] = json.loads(ft("in-doubt", "-o", "json"))[:1]
+    assert row["checkpoint"] == 2 and isinstance(row["age"], float)
+
+
+def test_what_stands_in_brackets_is_not_eaten(world: World, ft: Any, parser: ArgumentParser) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "see [airflow_ft] store and [red]")
+    for output in ("table", "plain", "json", "yaml"):
+        assert "[airflow_ft] store and [red]" in " ".join(ft("events", PIPELINE, "-o", output).split()), output
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml", "plain"])
+@pytest.mark.parametrize("command", ["pipelines", "in-doubt", "sessions"])
+def test_a_list_with_nothing_in_it_can_be_read_too(
+    command: str, output: str, parser: ArgumentParser, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = [] if command == "sessions" else ["--store", f"sqlite:///{world.folder}/ft.db"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("airflow_ft.spark.session.kept", list)
+        args = parser.parse_args(["ft", command, "-o", output, *store])
+        args.func(args)
+    text = capsys.readouterr().out
+    assert text.strip() if output in ("table", "plain") else yaml.safe_load(text) == []
+
+
+def test_the_help_says_what_the_options_say(capsys: pytest.CaptureFixture[str], parser: ArgumentParser) -> None:
+    [group] = get_ft_cli_commands()
+    assert isinstance(group, GroupCommand)
+    for command in group.subcommands:
+        assert isinstance(command, ActionCommand)
+        with pytest.raises(SystemExit):
+            parser.parse_args(["ft", command.name, "--help"])
+        text = " ".join(capsys.readouterr().out.split())
+        for arg in command.args:
+            said = " ".join(str(arg.kwargs["help"]).replace("\\[", "[").split())
+            assert said in text, (command.name, said)
+            assert "airflow_ft] " not in said or "[airflow_ft] " in text
+        assert "--output" in text or command.name not in LISTING
 
 
 def test_show_tells_the_proofs(world: World, ft: Any) -> None:
@@ -174,7 +248,7 @@ def test_in_doubt_lists_each_sink_and_what_is_known(world: World, ft: Any) -> No
     prepared(world)
     steps.commit_step(world.context(), "db")
     db, log = json.loads(ft("in-doubt", "-o", "json"))
-    assert (db["pipeline"], db["checkpoint"], db["sink"], db["state"]) == (PIPELINE, "1", "db", "COMMITTING")
+    assert (db["pipeline"], db["checkpoint"], db["sink"], db["state"]) == (PIPELINE, 1, "db", "COMMITTING")
     assert (db["finding"], log["finding"]) == ("delivered", "absent")
     assert "committed by epoch" in db["known"] and "not delivered as of now" in log["known"]
 

@@ -25,6 +25,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 local_=$root/.local
 here=$root/tools
 mkdir -p "$local_"/{locks,log,stamps}
+source "$here/python.sh"
 
 say() { printf '%s\n' "$*"; }
 fail() { printf 'bootstrap: %s\n' "$*" >&2; exit 1; }
@@ -53,18 +54,7 @@ need_java() {
   [ "${version:-0}" -ge 17 ] || fail "Spark and Kafka need Java 17 or newer, 'java' is ${version:-unknown}"
 }
 
-# The interpreter itself, not a shim of a version manager in front of it.
-python_path() {
-  local candidate
-  for candidate in ${AIRFLOW_FT_PYTHON:-} python3.11 python3 python3.12 python3.13; do
-    "$candidate" -c 'import sys; assert sys.version_info >= (3, 11); print(sys.executable)' 2>/dev/null && return
-  done
-  fail "Python 3.11 or newer is needed; name one by AIRFLOW_FT_PYTHON=/path/to/python"
-}
-
 # --- the virtual environment -----------------------------------------------------------------------------------------
-
-uv() { "$local_/uv/bin/uv" "$@"; }
 
 install_uv() {
   [ -x "$local_/uv/bin/uv" ] && return
@@ -72,14 +62,6 @@ install_uv() {
   "$python" -m pip --version >/dev/null 2>&1 || { system_packages python3-pip; python=/usr/bin/python3; }
   "$python" -m pip install --quiet --disable-pip-version-check --no-warn-script-location --root-user-action=ignore \
     --target "$local_/uv" --upgrade uv
-}
-
-# uv does not read the settings of pip; who has a private index or certificate has told pip of it.
-follow_pip_settings() {
-  local index
-  index=${PIP_INDEX_URL:-$("$1" -m pip config get global.index-url 2>/dev/null || true)}
-  [ -z "$index" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
-  [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$PIP_CERT}
 }
 
 install_venv() {

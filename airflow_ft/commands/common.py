@@ -7,11 +7,14 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import Enum
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+import pendulum
 from airflow.cli.simple_table import AirflowConsole
+from rich.markup import escape
 
 from airflow_ft import settings
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
@@ -20,6 +23,7 @@ from airflow_ft.core.model import Checkpoint, CheckpointState
 from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store, participant_factory
+from airflow_ft.store.events import bytes_text
 
 if TYPE_CHECKING:
     from airflow_ft.core.ports import ParticipantFactory, Store
@@ -90,9 +94,47 @@ def signature(args: Namespace, command: str) -> str:
     return f"`airflow ft {command}` by {getpass.getuser()}" + (f": {args.reason}" if args.reason else "")
 
 
+class Size(int):
+    """Bytes."""
+
+
 def print_table(rows: Sequence[dict[str, Any]], output: str) -> None:
-    """Rows as Airflow prints them: a table, json, yaml."""
-    AirflowConsole().print_as(data=list(rows), output=output)
+    """Rows for `-o`: for people (table, plain) as text, for programs (json, yaml) as values of their own type.
+
+    Airflow's own `print_as` makes text of all values, and its tables take `[...]` in them for markup.
+    """
+    console: Any = AirflowConsole()
+    if output == "json":
+        console.print_as_json([{name: _value(value) for name, value in row.items()} for row in rows])
+    elif output == "yaml":
+        console.print_as_yaml([{name: _value(value) for name, value in row.items()} for row in rows])
+    else:
+        protect = escape if output == "table" else str
+        texts = [{name: protect(_text(value)) for name, value in row.items()} for row in rows]
+        console.print_as(data=texts, output=output)
+
+
+def _value(value: Any) -> Any:
+    """Times as ISO 8601 with their zone, durations as seconds, sizes as bytes."""
+    if isinstance(value, datetime):
+        return pendulum.instance(value).to_iso8601_string()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return int(value) if isinstance(value, Size) else str(value) if isinstance(value, Enum) else value
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return time_text(value)
+    if isinstance(value, timedelta):
+        return age_text(value)
+    if isinstance(value, Size):
+        return bytes_text(value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_text, value))
+    return str(value)
 
 
 def say(text: str) -> None:
@@ -115,6 +157,15 @@ def sure(args: Namespace, question: str) -> None:
 def time_text(at: datetime | None) -> str:
     """Seconds, UTC."""
     return f"{at:%Y-%m-%d %H:%M:%S}Z" if at else ""
+
+
+def age_text(age: timedelta) -> str:
+    """`3d 4h`, `2h 5m`, `41s`: the two largest units."""
+    seconds = max(0, int(age.total_seconds()))
+    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    while len(parts) > 1 and parts[0][0] == 0:
+        parts.pop(0)
+    return " ".join(f"{value}{unit}" for value, unit in parts[:2])
 
 
 def rows_text(checkpoint: Checkpoint) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from datetime import timedelta
 
 from airflow_ft.commands.common import (
     command,
@@ -59,10 +58,10 @@ def _list(store: Store, args: Namespace) -> None:
     rows = [
         {
             "pipeline": doubt.pipeline,
-            "checkpoint": doubt.number or "",
+            "checkpoint": doubt.number or None,
             "sink": doubt.participant,
             "state": doubt.state,
-            "age": age_text(doubt.age),
+            "age": doubt.age,
             "finding": doubt.evidence.finding.value,
             "known": doubt.evidence.text,
             "next": doubt.advice,
@@ -96,12 +95,3 @@ def _act(store: Store, args: Namespace, act: str, number: int) -> None:
     say(f"checkpoint {number} is {state_text(found)}")
     for sink, aside in of_checkpoint(found).items():
         say(aside.text(sink))
-
-
-def age_text(age: timedelta) -> str:
-    """`3d 4h`, `2h 5m`, `41s`: the two largest units."""
-    seconds = max(0, int(age.total_seconds()))
-    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
-    while len(parts) > 1 and parts[0][0] == 0:
-        parts.pop(0)
-    return " ".join(f"{value}{unit}" for value, unit in parts[:2])

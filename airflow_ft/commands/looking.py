@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_ft.commands.common import (
+    Size,
     command,
     find_checkpoint,
     open_store,
     print_table,
-    rows_text,
     say,
     state_text,
     time_text,
@@ -34,10 +34,10 @@ def pipelines(args: Namespace) -> None:
                     if row.status is PipelineStatus.HALTED
                     else row.status.value,
                     "confirmed": latest.number if latest else 0,
-                    "confirmed_at": time_text(latest.completed_at) if latest else "",
+                    "confirmed_at": latest.completed_at if latest else None,
                     "unsettled": sum(not c.is_settled for c in store.open_checkpoints(row.name)),
                     "epoch": row.epoch,
-                    "at_work": str(row.turn) if row.turn else "",
+                    "at_work": str(row.turn) if row.turn else None,
                 }
             )
         print_table(rows, args.output)
@@ -51,11 +51,13 @@ def checkpoints(args: Namespace) -> None:
             {
                 "number": c.number,
                 "state": state_text(c),
-                "rows": rows_text(c),
-                "run": str(c.run) if c.run else "",
-                "staged": time_text(c.staged_at),
-                "decided": time_text(c.decided_at),
-                "completed": time_text(c.completed_at),
+                "rows": c.segment.total_rows if c.segment else 0,
+                "bytes": Size(c.segment.bytes if c.segment else 0),
+                "run": str(c.run) if c.run else None,
+                "staged": c.staged_at,
+                "decided": c.decided_at,
+                "completed": c.completed_at,
+                "took": c.completed_at - c.triggered_at if c.completed_at else None,
             }
             for c in store.checkpoints(args.pipeline, args.limit)
         ]
@@ -68,8 +70,8 @@ def events(args: Namespace) -> None:
     with open_store(args) as store:
         rows = [
             {
-                "at": time_text(e.at),
-                "checkpoint": e.number or "",
+                "at": e.at,
+                "checkpoint": e.number or None,
                 "epoch": e.epoch,
                 "kind": e.kind,
                 "message": e.message,

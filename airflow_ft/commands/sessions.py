@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from datetime import UTC, datetime
 
-from airflow_ft.commands.common import command, print_table, say, time_text
+import pendulum
+
+from airflow_ft.commands.common import Size, command, print_table, say
 
 
 @command
@@ -20,14 +21,12 @@ def sessions(args: Namespace) -> None:
         idle = one.end() if args.end else one.is_idle()
         try:
             process = psutil.Process(one.jvm)
-            megabytes, since = process.memory_info().rss >> 20, datetime.fromtimestamp(process.create_time(), UTC)
+            memory, since = Size(process.memory_info().rss), pendulum.from_timestamp(process.create_time())
         except psutil.Error:  # it has just begun, or ended
-            megabytes, since = 0, None
+            memory, since = Size(0), None
         state = ("ended" if args.end else "waits") if idle else "at work"
-        rows.append(
-            {"pipeline": one.pipeline, "state": state, "jvm": one.jvm, "mb": megabytes, "since": time_text(since)}
-        )
-    if rows:
+        rows.append({"pipeline": one.pipeline, "state": state, "jvm": one.jvm, "memory": memory, "since": since})
+    if rows or args.output != "table":
         print_table(rows, args.output)
     else:
         say("no Spark session is kept here by this user")

@@ -351,7 +351,7 @@ def test_the_page_is_for_those_who_may_see_it(shop: Shop) -> None:
     [plugin] = [p for p in airflow.get("/api/v2/plugins")["plugins"] if p["name"] == "airflow_ft"]
     assert plugin["react_apps"][0]["url_route"] == "airflow-ft"
     path = f"/api/v2/dags/orders/dagRuns/{quote(newest['run_id'])}/taskInstances/orders.confirmed/links"
-    assert airflow.get(path)["extra_links"] == {"Checkpoints": "/plugin/airflow-ft?pipeline=orders"}
+    assert airflow.get(path)["extra_links"] == {"Checkpoints": "plugin/airflow-ft?pipeline=orders"}
 
 
 def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop) -> None:

@@ -43,6 +43,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--flights", type=int, metavar="N", help=f"load N flights instead of all {ALL_FLIGHTS:,}")
     parser.add_argument("--folder", type=Path, help="where everything is written (default: .local/demo)")
     parser.add_argument("--seed", type=int, help="of the moments of the kills")
+    parser.add_argument("--calm", action="store_true", help="kill nothing: does the installation work?")
+    parser.add_argument(
+        "--installed",
+        action="store_true",
+        help="as a user has it: the package comes from the environment, the Kafka connector from where it finds it",
+    )
     parser.add_argument("--stop", action="store_true", help="only end what an earlier demonstration has kept running")
     return parser.parse_args()
 
@@ -143,7 +149,8 @@ def _demonstrate(arguments: argparse.Namespace, folder: Path, lock: IO[str], don
     from tools.demo.run import Demo, Options
 
     run_folder = folder / "run"
-    demo = Demo(Options(run_folder, arguments.flights, arguments.seed), console)
+    options = Options(run_folder, arguments.flights, arguments.seed, arguments.calm, arguments.installed)
+    demo = Demo(options, console)
     try:
         report = demo.run("make demo-stop" if done else None)
         console.plain(str(report))

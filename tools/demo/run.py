@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from tools.demo.airflow import LOGIN, Airflow
 from tools.demo.console import Console
 from tools.demo.loader import load
-from tools.demo.report import Report
-from tools.demo.watch import watch
+from tools.demo.report import KILLS_EXPECTED, Report
+from tools.demo.watch import choose_killers, watch
 from tools.servers import Kafka, MariaDb
 from tools.servers.base import local_folder
 
@@ -32,11 +33,17 @@ CHECKPOINTS = 8  # about so many in a run
 
 @dataclass(frozen=True)
 class Options:
-    """folder: everything is written below it. flights: load only so many of them (None: all). seed: of the kills."""
+    """What to show, and where.
+
+    folder: everything is written below it. flights: load only so many of them (None: all). seed: of the kills. calm:
+    nothing is killed. installed: the package must come from the environment, not from a checkout, and gets no jars.
+    """
 
     folder: Path
     flights: int | None = None
     seed: int | None = None
+    calm: bool = False
+    installed: bool = False
 
 
 class Demo:
@@ -69,9 +76,8 @@ class Demo:
         from airflow_ft.store import open_store
 
         with closing(open_store(self._store_url)) as store:
-            state, kills = watch(
-                self.airflow, DAG, run_id, store, PIPELINE, self.console, self._statement, self.options.seed
-            )
+            killers = [] if self.options.calm else choose_killers(store, PIPELINE, self._statement, self.options.seed)
+            state, kills = watch(self.airflow, DAG, run_id, store, PIPELINE, self.console, killers)
             confirmed = [c for c in store.checkpoints(PIPELINE, limit=1000) if c.is_confirmed]
         self.seconds["pipeline"] = self.console.seconds - began
         self.console.say(f"the run has ended: {state}")
@@ -87,6 +93,7 @@ class Demo:
             deliveries=len({c.delivered_by for c in confirmed}),
             verdict=verdict,
             kills=tuple(kills),
+            kills_expected=0 if self.options.calm else KILLS_EXPECTED,
             seconds={name: round(value, 1) for name, value in self.seconds.items()},
             airflow=kept if stop_hint else None,
         )
@@ -104,6 +111,7 @@ class Demo:
 
     def _start(self) -> None:
         """Airflow, MariaDB, and Kafka with its flights, side by side."""
+        self._tell_the_package()
         self._write_dag()
         self._open.callback(self.airflow.stop)
         self.airflow.start()
@@ -116,6 +124,18 @@ class Demo:
             for job in done:
                 job.result()
         self.seconds["start"] = self.console.seconds
+
+    def _tell_the_package(self) -> None:
+        """Which one is shown; RuntimeError when it is not the environment's, though that is asked for."""
+        if not self.options.installed:
+            return
+        import airflow_ft
+
+        where = Path(airflow_ft.__file__).resolve()
+        if not where.is_relative_to(Path(sys.prefix).resolve()):
+            raise RuntimeError(f"{where} is not installed in {sys.prefix}")
+        names = ("airflow-ft", "apache-airflow", "pyspark", "pyarrow", "confluent-kafka", "PyMySQL")
+        self.console.say(", ".join(f"{name} {metadata.version(name)}" for name in names))
 
     def _start_mariadb(self) -> None:
         self._open.callback(self.mariadb.stop)
@@ -157,11 +177,12 @@ class Demo:
         return f"sqlite:///{self.home / 'airflow_ft' / 'ft.db'}"
 
     def _settings(self) -> Mapping[str, str]:
+        jars = {} if self.options.installed else {"airflow_ft__spark_jars": str(local_folder() / "jars" / "spark")}
         return {
             "airflow_ft__store": self._store_url,
             "airflow_ft__wal_root": str(self.home / "airflow_ft" / "wal"),
-            "airflow_ft__spark_jars": str(local_folder() / "jars" / "spark"),
             "airflow_ft__spark_conf": json.dumps({"spark.sql.shuffle.partitions": "2"}),
+            **jars,
         }
 
     def _write_dag(self) -> None:

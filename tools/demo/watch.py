@@ -39,6 +39,17 @@ class Story:
                 yield event.message.replace(f"run {self._run}", "this run").replace(f"{self._run}/", "")
 
 
+def choose_killers(
+    store: Store, pipeline: str, statement: Callable[[], str], seed: int | None = None
+) -> list[DriverKiller | CommitKiller]:
+    """Who strikes, one after the other: the driver while it computes, then a commit task.
+
+    `statement` is what the database executes now, "" if nothing. `seed` makes the moment at which the driver is killed
+    repeatable in so far as the processes are.
+    """
+    return [DriverKiller(store, pipeline, random.Random(seed)), CommitKiller(store, pipeline, statement)]
+
+
 def watch(
     airflow: Airflow,
     dag_id: str,
@@ -46,19 +57,10 @@ def watch(
     store: Store,
     pipeline: str,
     console: Console,
-    statement: Callable[[], str],
-    seed: int | None = None,
+    killers: list[DriverKiller | CommitKiller],
 ) -> tuple[str, list[Kill]]:
-    """Returns the run's final state and all kills; TimeoutError when it does not end in 900 s.
-
-    `statement` is what the database executes now, "" if nothing. `seed` makes the moment at which the driver is killed
-    repeatable in so far as the processes are.
-    """
+    """Returns the run's final state and all kills; TimeoutError when it does not end in 900 s."""
     story = Story(store, pipeline, RunKey(dag_id, run_id))
-    killers: list[DriverKiller | CommitKiller] = [
-        DriverKiller(store, pipeline, random.Random(seed)),
-        CommitKiller(store, pipeline, statement),
-    ]
     kills: list[Kill] = []
     deadline, next_story = time.monotonic() + RUN_SECONDS, 0.0
     # Airflow is asked beside this loop: on a busy machine it may take its time, and a kill must not wait for it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import SinkAccessError
@@ -69,6 +70,9 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
             return {"ssl": _context(named, mode)}
         if mode not in ("", "PREFERRED"):
             raise ValueError(f"ssl_mode {mode!r} is not one of MySQL's")
+        for key in ("ssl_ca", "ssl_cert", "ssl_key"):  # PyMySQL would not name the file
+            if key in given:
+                Path(given[key]).open("rb").close()
     except (ValueError, OSError) as error:  # OSError: a certificate that cannot be read
         raise SinkAccessError(
             f"the TLS settings of the connection cannot be used: {error}.",

@@ -1,0 +1,118 @@
+"""The connection types `mysql`, `postgres` and `spark`: their forms in the UI, and what its Test button does.
+
+They are registered where Airflow's own providers of these types are not installed (`airflow_ft.provider_info`). So
+these hooks only test; queries in tasks of one's own are what those providers are for.
+"""
+
+from __future__ import annotations
+
+import socket
+from abc import abstractmethod
+from contextlib import closing
+from typing import Any, ClassVar
+
+from airflow.sdk.bases.hook import BaseHook
+
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.hooks.connections import task_connections
+
+_SECONDS = 10.0  # until a server that does not answer is given up
+_SPARK_PORT = 7077
+
+
+class _TestedHook(BaseHook):
+    """A connection that can be tried; `conn_id` is the one to try."""
+
+    def __init__(self, conn_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.conn_id = conn_id
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether the server is reached and lets the user in, and what to tell; no secret is in it."""
+        try:
+            return True, self._try(task_connections(self.conn_id))
+        except AirflowFtError as error:
+            text = f"{error.what} Remedy: {error.remedy}" if error.remedy else error.what
+            return False, text.replace(f"{self.conn_id!r}", "this connection")
+
+    @abstractmethod
+    def _try(self, connection: ConnectionInfo) -> str:
+        """What the server says of itself; one of our errors when it is not reached."""
+
+
+class MySqlServerHook(_TestedHook):
+    """A MySQL or MariaDB server, for `MySqlSink`."""
+
+    conn_name_attr: ClassVar[str] = "mysql_conn_id"
+    default_conn_name: ClassVar[str] = "mysql_default"
+    conn_type: ClassVar[str] = "mysql"
+    hook_name: ClassVar[str] = "MySQL, MariaDB"
+
+    def __init__(self, mysql_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(mysql_conn_id, **kwargs)
+
+    def _try(self, connection: ConnectionInfo) -> str:
+        import pymysql
+
+        from airflow_ft.sinks.mysql.failures import failure
+        from airflow_ft.sinks.mysql.session import Limits, Session
+
+        try:
+            with closing(Session(connection, Limits(connect=_SECONDS, answer=_SECONDS))) as session:
+                row = session.row("SELECT CURRENT_USER()")
+                return f"{session.product}, as {row[0] if row else '?'}"
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise failure(error, "connecting") from error
+
+
+class PostgresServerHook(_TestedHook):
+    """A PostgreSQL server, for the decision log."""
+
+    conn_name_attr: ClassVar[str] = "postgres_conn_id"
+    default_conn_name: ClassVar[str] = "postgres_default"
+    conn_type: ClassVar[str] = "postgres"
+    hook_name: ClassVar[str] = "PostgreSQL"
+
+    def __init__(self, postgres_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(postgres_conn_id, **kwargs)
+
+    def _try(self, connection: ConnectionInfo) -> str:
+        from airflow_ft.hooks.store import store_url
+        from airflow_ft.store.postgres import PostgresDatabase
+        from airflow_ft.store.url import parse_url
+
+        dsn = parse_url(store_url(f"conn:{self.conn_id}", lambda _: connection)).dsn
+        with closing(PostgresDatabase({"connect_timeout": str(_SECONDS), **dsn})) as database:
+            [row] = database.read("SELECT current_setting('server_version') AS version, current_user AS name")
+            return f"PostgreSQL {row['version']}, as {row['name']}"
+
+
+class SparkMasterHook(_TestedHook):
+    """Where Spark's executors run, for `[airflow_ft] spark_master = conn:<id>`."""
+
+    conn_name_attr: ClassVar[str] = "conn_id"
+    default_conn_name: ClassVar[str] = "spark_default"
+    conn_type: ClassVar[str] = "spark"
+    hook_name: ClassVar[str] = "Spark"
+
+    def __init__(self, conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(conn_id, **kwargs)
+
+    def _try(self, connection: ConnectionInfo) -> str:
+        from airflow_ft.core.errors import SinkUnavailableError
+        from airflow_ft.hooks.spark import spark_master
+
+        master = spark_master(f"conn:{self.conn_id}", lambda _: connection)
+        if not master.startswith("spark://"):
+            return f"{master}: it is asked for executors when a driver starts, nothing can be tried before"
+        for address in master.removeprefix("spark://").split(","):
+            host, _, port = address.rpartition(":") if ":" in address else (address, "", "")
+            try:
+                with socket.create_connection((host.strip("[]"), int(port or _SPARK_PORT)), timeout=_SECONDS):
+                    return f"{master}: {address} takes connections"
+            except (OSError, ValueError) as error:
+                refused = f"{address}: {error}"
+        raise SinkUnavailableError(
+            f"no Spark master answers at {master} ({refused}).", remedy="mend host and port, or start it."
+        )

@@ -1,0 +1,138 @@
+"""The connection types of this package: registered, tested by Airflow's own Test, out of the way of other providers."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.provider_info import get_provider_info
+from tools.servers import Database
+
+pytestmark = pytest.mark.airflow
+
+TYPES = {"mysql", "postgres", "spark"}
+
+
+@pytest.fixture
+def tested(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What Airflow's Test button gets for these fields; it hands them over by the environment, as here."""
+    from airflow.models.connection import Connection
+
+    def test(**fields: Any) -> tuple[bool, str]:
+        connection = Connection(conn_id="tried", **fields)
+        monkeypatch.setenv("AIRFLOW_CONN_TRIED", connection.as_json())
+        return connection.test_connection()
+
+    return test
+
+
+def fields(database: Database, **more: Any) -> dict[str, Any]:
+    server: Any = database.server
+    login = {"login": server.user, "password": server.password, "schema": database.name}
+    return {"host": server.host, "port": server.port, **login, **more}
+
+
+@pytest.mark.server
+def test_mysql_is_tested_with_the_settings_that_a_sink_uses(any_mysql_database: Database, tested: Any) -> None:
+    found, text = tested(conn_type="mysql", **fields(any_mysql_database))
+    assert found and ("MariaDB" in text or "MySQL" in text) and f"as {any_mysql_database.server.user}@" in text
+    found, text = tested(conn_type="mysql", **fields(any_mysql_database, password="planted-Secret-4"))
+    assert not found and "Access denied" in text and "mend the connection" in text and "planted" not in text
+    found, text = tested(conn_type="mysql", **fields(any_mysql_database, schema="no_such_schema"))
+    assert not found and "no_such_schema" in text
+    found, text = tested(conn_type="mysql", **fields(any_mysql_database, extra='{"ssl_ca": "/no/such/file"}'))
+    assert not found and "/no/such/file" in text and "TLS settings" in text
+    found, text = tested(conn_type="mysql", **fields(any_mysql_database, port=1))
+    assert not found and "refused" in text
+
+
+@pytest.mark.server
+def test_postgres_is_tested_as_the_decision_log_opens_it(postgres_database: Database, tested: Any) -> None:
+    found, text = tested(conn_type="postgres", **fields(postgres_database))
+    assert found and text.startswith("PostgreSQL 1"), text
+    found, text = tested(conn_type="postgres", **fields(postgres_database, password="planted-Secret-4"))
+    assert not found and "password authentication failed" in text and "planted" not in text
+    found, text = tested(conn_type="postgres", **fields(postgres_database, schema="no_such_database"))
+    assert not found and "no_such_database" in text
+    tables = "SELECT count(*) FROM information_schema.schemata WHERE schema_name = 'airflow_ft'"
+    assert postgres_database.sql(tables) == [(0,)], "a test creates nothing"
+
+
+def test_spark_is_tested_where_something_can_be_reached(tested: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        port = master.getsockname()[1]
+        assert tested(conn_type="spark", host="spark://127.0.0.1", port=port) == (
+            True,
+            f"spark://127.0.0.1:{port}: 127.0.0.1:{port} takes connections",
+        )
+    found, text = tested(conn_type="spark", host="127.0.0.1", port=port)
+    assert not found and "no Spark master answers" in text and "refused" in text
+    for host in ("yarn", "local[4]", "k8s://https://cluster"):
+        found, text = tested(conn_type="spark", host=host)
+        assert found and text.startswith(host)
+    for values, told in (({}, "no host"), ({"host": "yarn", "extra": '{"deploy-mode": "cluster"}'}, "deploy mode")):
+        found, text = tested(conn_type="spark", **values)
+        assert not found and told in text
+
+
+def test_airflows_own_providers_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def registered() -> set[str]:
+        return {each["connection-type"] for each in get_provider_info()["connection-types"]}
+
+    assert registered() == TYPES
+    real = metadata.distribution
+
+    def with_mysql(name: str) -> Any:
+        return real("airflow-ft") if name == "apache-airflow-providers-mysql" else real(name)
+
+    monkeypatch.setattr(metadata, "distribution", with_mysql)
+    assert registered() == TYPES - {"mysql"}
+
+
+def test_every_type_has_a_form_and_a_hook_that_fits_it() -> None:
+    from airflow.providers_manager import ProvidersManager
+
+    manager = ProvidersManager()
+    for name in TYPES:
+        hook = manager.hooks[name]
+        assert hook is not None and hook.package_name == "airflow-ft", name
+        assert manager.field_behaviours[name]["placeholders"]
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_the_command_keeps_the_type_and_tests_what_it_has_stored(mariadb_database: Database, tmp_path: Path) -> None:
+    settings = {
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+        "AIRFLOW__CORE__FERNET_KEY": "",
+    }
+
+    def airflow(*arguments: str) -> tuple[int, str]:
+        program = Path(sys.executable).with_name("airflow")
+        done = subprocess.run(
+            [str(program), *arguments], env={**os.environ, **settings}, capture_output=True, text=True, cwd=tmp_path
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert airflow("db", "migrate")[0] == 0
+    given = fields(mariadb_database)
+    for conn_id, password in (("right", given["password"]), ("wrong", "planted-Secret-4")):
+        options = [f"--conn-{name}={value}" for name, value in {**given, "password": password}.items()]
+        code, text = airflow("connections", "add", conn_id, "--conn-type=mysql", *options)
+        assert code == 0 and "generic" not in text and "invalid" not in text, text
+    stored = json.loads(airflow("connections", "get", "right", "-o", "json")[1].splitlines()[-1])
+    assert stored[0]["conn_type"] == "mysql"
+    code, text = airflow("connections", "test", "right")
+    assert code == 0 and "Connection success" in text, text
+    code, text = airflow("connections", "test", "wrong")
+    assert "Access denied" in text and "planted" not in text, text

@@ -1,0 +1,74 @@
+"""What setup.cfg demands is what is imported, or has a reason to be there all the same."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+# Distribution -> why it is needed although nothing of ours imports it.
+NOT_IMPORTED = {
+    "apache-airflow-providers-apache-kafka": "the connection type kafka: its form, its Test button, its hook in tasks",
+    "cryptography": "PyMySQL logs in to MySQL's default accounts with it (caching_sha2_password)",
+    "pandas": "Spark runs stateful Python functions with it",
+    "protobuf": "Spark's state protocol of Python functions",
+}
+# Modules that come with Airflow, as its interface or what it runs on, and with pyspark (py4j).
+OF_OTHERS = {"airflow", "asgiref", "fastapi", "py4j", "rich"}
+
+
+def demanded() -> set[str]:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    lines = "\n".join(
+        [parser["options"]["install_requires"]]
+        + [text for extra, text in parser["options.extras_require"].items() if extra != "dev"]
+    ).splitlines()
+    found = (re.match(r"[A-Za-z0-9._-]+", line.strip()) for line in lines if line.strip() and line.strip()[0] != "#")
+    return {match[0].lower() for match in found if match}
+
+
+def imported(*folders: str) -> dict[str, str]:
+    """Top-level module -> a file in one of these folders that imports it; none named: all that are installed."""
+    found: dict[str, str] = {}
+    for folder in folders or ("airflow_ft", "plugins", "dags"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                    names = [node.module]
+                for name in names:
+                    top = name.partition(".")[0]
+                    if top not in sys.stdlib_module_names and top != "airflow_ft":
+                        found[top] = str(file.relative_to(ROOT))
+    return found
+
+
+def distributions() -> dict[str, set[str]]:
+    """Module -> the distributions that bring it, in lower case."""
+    return {module: {name.lower() for name in names} for module, names in metadata.packages_distributions().items()}
+
+
+def test_what_is_imported_is_demanded() -> None:
+    of, wanted = distributions(), demanded()
+    for module, file in imported().items():
+        if module not in OF_OTHERS:
+            assert of[module] & wanted, f"{file} imports {module}: setup.cfg demands none of {of[module]}"
+
+
+def test_what_is_demanded_is_imported_or_has_a_reason() -> None:
+    of, modules = distributions(), imported()
+    used = {name for module in modules for name in of[module]}
+    assert demanded() - used - {"apache-airflow"} - set(NOT_IMPORTED) == set()
+
+
+def test_no_reason_has_outlived_what_it_is_for() -> None:
+    """Modules in the package itself; an example job may import what Spark hands to it."""
+    assert set(NOT_IMPORTED) <= demanded()
+    own = {module for module, file in imported("airflow_ft", "plugins").items()}
+    assert not own & {"cryptography", "google", "pandas"}, "it is imported now: the reason goes"
