@@ -1,4 +1,4 @@
-"""What speaks against columns, asked of real servers: nothing is written there, and a sink that is away is no reason."""
+"""What speaks against columns, asked of real servers: nothing is written there, and who is away is passed over."""
 
 from __future__ import annotations
 
