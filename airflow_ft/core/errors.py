@@ -41,7 +41,9 @@ class AirflowFtError(Exception):
         self.row = row
         super().__init__(self._text())
 
-    def _text(self) -> str:
+    @property
+    def headline(self) -> str:
+        """Where, and what happened: the message without the remedy."""
         where = ", ".join(
             f"{label} {value!r}" if isinstance(value, str) else f"{label} {value}"
             for label, value in (
@@ -54,8 +56,10 @@ class AirflowFtError(Exception):
             )
             if value
         )
-        text = f"{where}: {self.what}" if where else self.what
-        return f"{text} Remedy: {self.remedy}" if self.remedy else text
+        return f"{where}: {self.what}" if where else self.what
+
+    def _text(self) -> str:
+        return f"{self.headline} Remedy: {self.remedy}" if self.remedy else self.headline
 
     def located(self, **where: str | int) -> AirflowFtError:
         """Fills in what was not known where the error was raised (pipeline=, checkpoint=, ...); returns itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_ft import settings
 from airflow_ft.core import steps
 from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import TerminalError, TransientError
+from airflow_ft.core.errors import AirflowFtError, TerminalError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import RunKey
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
@@ -55,10 +55,20 @@ class CheckpointOperator(BaseOperator):
             refuse_test_run(context)
             with self.run_context(context) as run:
                 return self.step(run, context)
-        except TerminalError as error:
-            raise AirflowFailException(str(error)) from error
-        except TransientError as error:
-            raise AirflowException(str(error)) from error
+        except AirflowFtError as error:
+            self.fail(error)
+
+    def fail(self, error: AirflowFtError) -> NoReturn:
+        """Raises it as Airflow understands it, having told it in the log: what happened, and the remedy below it.
+
+        What it was made of (tracebacks of drivers and of Spark) is logged at level DEBUG.
+        """
+        self.log.error("%s: %s", type(error).__name__, error.headline)
+        if error.remedy:
+            self.log.error("Remedy: %s", error.remedy)
+        self.log.debug("how it came about:", exc_info=error)
+        kind = AirflowFailException if isinstance(error, TerminalError) else AirflowException
+        raise kind(str(error)) from None
 
     def check_rendered(self) -> None:
         """ConfigurationError when what was rendered cannot be; from then on `pipeline` is the whole name."""

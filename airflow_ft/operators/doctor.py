@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ft import settings
 from airflow_ft.core.doctor import Verdict, worst
-from airflow_ft.core.errors import TerminalError, TransientError
+from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import SinkSpec
 from airflow_ft.hooks.connections import task_connections
@@ -72,10 +72,8 @@ class DoctorOperator(CheckpointOperator):
         """Examines, logs each check, and fails on a problem."""
         try:
             return self._examine()
-        except TerminalError as error:
-            raise AirflowFailException(str(error)) from error
-        except TransientError as error:
-            raise AirflowException(str(error)) from error
+        except AirflowFtError as error:
+            self.fail(error)
 
     def _examine(self) -> list[dict[str, str]]:
         from airflow_ft.doctor import Patient, examine

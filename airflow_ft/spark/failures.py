@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_ft.core.errors import AirflowFtError, JobError, StageError
+from airflow_ft.spark import python_errors
 
 # Classes of SQLSTATE that Spark gives to mistakes in queries and values: data, syntax, raised by the user, Python.
 _USER_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
 _USER_CLASSES = ("PythonException", "AnalysisException", "ParseException")
-_LOG = "the whole traceback is in the task's log."
+_LOG = "mend the job; the whole traceback is in the task's log at level DEBUG."
 
 
 class InUserCode(Exception):
@@ -28,11 +29,15 @@ def as_error(error: BaseException, pipeline: str, job: str) -> AirflowFtError:
         return error
     line = last_line(error)
     causes = list(_causes(error))
+    user = python_errors.of_driver(error) if in_user_code else None
+    if user := user or python_errors.of_worker(message for _, _, message in causes):
+        return JobError(f"job {job} raised {user.what}", pipeline=pipeline, remedy=user.remedy or _LOG)
     for state, kind, message in causes:
         if state[:2] in _USER_STATES or kind.endswith(_USER_CLASSES):
             return JobError(f"job {job} failed: {_short(message) or line}", pipeline=pipeline, remedy=_LOG)
     if in_user_code and len(causes) == 1 and not _is_connection(error):  # nothing in the JVM has caused it
-        return JobError(f"job {job} raised {line}{_innermost(error)}", pipeline=pipeline, remedy=_LOG)
+        where = python_errors.place(error.__traceback__)
+        return JobError(f"job {job} raised {line}{where}", pipeline=pipeline, remedy=_LOG)
     return StageError(
         f"the Spark query failed: {_short(causes[-1][2]) or line}",
         pipeline=pipeline,
@@ -43,12 +48,6 @@ def as_error(error: BaseException, pipeline: str, job: str) -> AirflowFtError:
 def last_line(error: BaseException) -> str:
     """The last line of a traceback: type and message."""
     return _short("".join(traceback.format_exception_only(error)).strip())
-
-
-def _innermost(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "/pyspark/" not in f.filename and "/py4j/" not in f.filename]
-    return f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
 
 
 def _is_connection(error: BaseException) -> bool:

@@ -21,6 +21,7 @@ from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError, JobError, TerminalError, together
 from airflow_ft.spark.private import write
 from airflow_ft.spark.reports import describe_error, rebuild_error
+from airflow_ft.spark.rowless import no_actions
 from airflow_ft.spark.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -65,12 +66,13 @@ def _columns(request: StageRequest, job: Job, spark: SparkSession, frame: DataFr
     if not job.has_split:
         return {request.sinks[0]: frame.schema.jsonValue()} if len(request.sinks) == 1 else {}
     try:
-        frames = beside(lambda: job.split_nothing(spark, frame), "empty-split").result(SPLIT_SECONDS)
+        with no_actions(type(frame)):
+            frames = beside(lambda: job.split_nothing(spark, frame), "empty-split").result(SPLIT_SECONDS)
         known = {*request.sinks, *request.optional_sinks}
         return {name: found.schema.jsonValue() for name, found in frames.items() if name in known}
     except Exception as error:  # whatever it is, a batch with rows will show it
-        reason = f"{type(error.__cause__ or error).__name__}: {error}".splitlines()[0]
-        log.info("which columns the sinks get is not known before there are rows: split of an empty batch: %s", reason)
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        log.info("the columns of the sinks are not known before there are rows (split of an empty batch: %s)", reason)
         return {}
 
 

@@ -5,7 +5,8 @@ A job is a module, an object or a class with
 - `transform(spark, sources)` -> one DataFrame; streaming, or static for a plain batch job, which is one checkpoint;
 - optionally `split(batch)` -> `{sink name: DataFrame}`: divides one micro-batch, which was materialised before, so
   that all sinks see the same values. Without it all rows go to the only sink. It is called once more, before the
-  first batch and with an empty one, on a copy of the job: which columns it returns tells whether the sinks fit;
+  first batch, with an empty one and on a copy of the job: the columns that it returns are compared with the sinks. Of
+  a job that looks at its rows there (`count`, `collect` ...) they are not known before;
 - optionally `output_mode`: "append" (default), "update" or "complete", as of Spark's streaming queries.
 
 The job's arguments go to the constructor of a class, else to `transform` as keyword arguments.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -20,8 +21,11 @@ from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import Loan, borrow
+from airflow_ft.spark.story import Story
 from airflow_ft.spark.submit import MAIN, RESULT, driver_environment, environment, prepare, write_main
 from airflow_ft.spark.symptoms import Symptoms
+
+logger = logging.getLogger("airflow_ft.spark")
 
 __all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
 
@@ -36,7 +40,8 @@ def run_stage(
 ) -> StageResult:
     """Runs the job in a Spark driver until everything that there is to read has been published.
 
-    `log` gets the driver's output line by line, without secrets; `on_start` the process, for `on_kill`; `judge` the
+    `log` gets what tells a story of the driver's output (`airflow_ft.spark.story`), line by line and without secrets,
+    and the logger `airflow_ft.spark` the rest at level DEBUG; `on_start` the process, for `on_kill`; `judge` the
     columns that each sink will get, before anything is computed (`airflow_ft.spark.fitting`). When this returns or
     raises, the driver has ended. When this process is killed, the driver dies with it.
 
@@ -60,11 +65,14 @@ def run_stage(
             driver.kill(0)
             driver.wait(lambda _: None, folder / RESULT)
             raise
-        symptoms = Symptoms()
+        symptoms, story = Symptoms(), Story()
 
         def look_and_log(line: str) -> None:
             symptoms.look(line)
-            log(hide(line))
+            if story.tells(line):
+                log(hide(line))
+            else:
+                logger.debug("%s", hide(line))
             if answers:
                 answers.look()
 

@@ -210,3 +210,72 @@ def fill(bootstrap: str, topic: str, values: list[str]) -> None:
     for value in values:
         producer.produce(topic, value.encode(), partition=0)
     assert producer.flush(60) == 0
+
+
+class Fitting:
+    """For the comparison of columns with sinks; each row says which call of `split` on this object it went through.
+
+    `how`: "plain"; "looks" at its rows, and gives another column when there are none; "hangs" when `marker` is lacking.
+    """
+
+    def __init__(self, how: str = "plain", marker: str = "") -> None:
+        self.how, self.marker = how, Path(marker)
+        self.calls: list[int] = []
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return cast(DataFrame, sources["numbers"])
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        self.calls.append(1)
+        if self.how == "looks" and batch.where("n > 0").isEmpty():
+            batch = batch.withColumn("nothing", F.lit("x"))
+        while self.how == "hangs" and not self.marker.exists():
+            self.marker.touch()
+            time.sleep(60)
+        rows = batch.withColumn("call", F.lit(len(self.calls)))
+        return {"orders": rows, "lines": rows.select("k"), "copies": rows.select("n")}
+
+
+class Mistaken:
+    """Raises where the rows are, in a Python worker of Spark, or asks for what a stream cannot give."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        frame: DataFrame = sources["numbers"]
+        match self.where:
+            case "udf":
+                return frame.withColumn("share", F.udf(share, "double")("n"))
+            case "pandas":
+                return frame.mapInPandas(shares, "share double")
+            case "state":
+                return frame.groupBy("k").transformWithStateInPandas(Dividing(), "share double", "update", "none")
+            case "collect":
+                frame.collect()
+            case "module":
+                import no_such_helper  # type: ignore[import-not-found]  # noqa: F401
+        return frame
+
+
+def share(n: int) -> float:
+    return 1 / (n - n)
+
+
+def shares(frames: Any) -> Any:
+    for frame in frames:
+        yield pd.DataFrame({"share": [share(n) for n in frame["n"]]})
+
+
+class Dividing(StatefulProcessor):
+    """Fails at its first row."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        for frame in rows:
+            yield from shares([frame])
+
+    def close(self) -> None:
+        pass

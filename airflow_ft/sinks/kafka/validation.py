@@ -120,7 +120,8 @@ def _check_partition(rows: SegmentRows, statistics: Mapping[str, ColumnStatistic
         return
     for value in (int(found.minimum), int(found.maximum)):
         if not 0 <= value < limits.partitions:
-            raise rows.unfit(
+            say = rows.declined if value < 0 else rows.unfit
+            raise say(
                 f"partition {value} is asked for; topic {limits.name!r} has {limits.partitions} partitions.",
                 column,
                 "Add partitions to the topic, or compute it modulo their number.",

@@ -58,7 +58,7 @@ class Check:
     remedy: str
     offends: Rows
     by_statistics: Statistics | None
-    by_table: bool = False
+    by_table: bool = True
 
 
 def judge(kind: pa.DataType, column: Column, *, timestamps_to_2106: bool = False) -> Objection | Sequence[Check]:
@@ -90,7 +90,7 @@ def null_checks(column: Column) -> Sequence[Check]:
     return (
         Check(
             found="NULL", allowed=why, remedy=f"fill the values in the job, or {remedy}.",
-            offends=pc.is_null, by_statistics=lambda s: s.nulls > 0,
+            offends=pc.is_null, by_statistics=lambda s: s.nulls > 0, by_table=False,
         ),
     )  # fmt: skip
 
@@ -128,7 +128,7 @@ def _range(low: Decimal, high: Decimal, column: Column) -> Check:
 
     return Check(
         "a number out of range", f"{low} to {high} ({column.full_type})", "mend the values, or widen the column.",
-        offends, lambda s: _outside(s, low, high), by_table=True,
+        offends, lambda s: _outside(s, low, high),
     )  # fmt: skip
 
 
@@ -154,7 +154,6 @@ def _into_decimal(kind: pa.DataType, column: Column) -> Objection | Sequence[Che
                 "a number with too many digits before the point", f"less than {limit:f} ({column.full_type})",
                 "mend the values, or widen the column.",
                 lambda a: _magnitude_reaches(a, limit), lambda s: any(abs(v) >= limit for v in _extremes(s)),
-                by_table=True,
             )
         )  # fmt: skip
     if column.unsigned:
@@ -162,7 +161,7 @@ def _into_decimal(kind: pa.DataType, column: Column) -> Objection | Sequence[Che
             Check(
                 "a negative number", column.full_type, "mend the values, or drop UNSIGNED.",
                 lambda a: pc.less(_wide(a), pa.scalar(Decimal(0), _wide(a).type)),
-                lambda s: any(v < 0 for v in _extremes(s)), by_table=True,
+                lambda s: any(v < 0 for v in _extremes(s)),
             )
         )  # fmt: skip
     if pa.types.is_decimal(kind) and kind.scale > scale:
@@ -171,7 +170,7 @@ def _into_decimal(kind: pa.DataType, column: Column) -> Objection | Sequence[Che
                 "digits after the point that the column would cut off",
                 f"{scale} digits after the point ({column.full_type})",
                 "round in the job, or widen the column's scale.",
-                lambda a: pc.not_equal(pc.round(a, ndigits=scale), a), None, by_table=True,
+                lambda a: pc.not_equal(pc.round(a, ndigits=scale), a), None,
             )
         )  # fmt: skip
     return checks
@@ -208,13 +207,14 @@ def _into_float(kind: pa.DataType, column: Column) -> Objection | Sequence[Check
         Check(
             "NaN or infinity", "finite numbers", "make them null in the job.",
             lambda a: pc.invert(pc.is_finite(a)), lambda s: s.nans > 0 or s.infinities > 0,
+            by_table=False,
         )
     )  # fmt: skip
     if column.unsigned:
         checks.append(
             Check(
                 "a negative number", f"{column.full_type}", "mend the values, or drop UNSIGNED.",
-                lambda a: pc.less(a, 0.0), lambda s: s.minimum is not None and float(s.minimum) < 0, by_table=True,
+                lambda a: pc.less(a, 0.0), lambda s: s.minimum is not None and float(s.minimum) < 0,
             )
         )  # fmt: skip
     return checks
@@ -300,7 +300,7 @@ def _fraction_checks(kind: pa.DataType, column: Column) -> Sequence[Check]:
     return (
         Check(
             "fractions of a second that the column would round", f"{digits} digits ({column.full_type})",
-            "truncate in the job (date_trunc), or widen the column to DATETIME(6).", offends, None, by_table=True,
+            "truncate in the job (date_trunc), or widen the column to DATETIME(6).", offends, None,
         ),
     )  # fmt: skip
 
@@ -333,7 +333,7 @@ def _into_text(kind: pa.DataType, column: Column) -> Objection | Sequence[Check]
             Check(
                 "a text that ends in blanks, which CHAR drops", "no blanks at the end",
                 "use VARCHAR, or trim in the job.",
-                lambda a: pc.ends_with(a, " "), None, by_table=True,
+                lambda a: pc.ends_with(a, " "), None,
             )
         )  # fmt: skip
     return checks
@@ -343,7 +343,6 @@ def _characters(limit: int, column: Column) -> Check:
     return Check(
         f"a text longer than {limit} characters", column.full_type, "cut it in the job, or widen the column.",
         lambda a: pc.greater(pc.utf8_length(a), limit), lambda s: (s.max_characters or 0) > limit,
-        by_table=True,
     )  # fmt: skip
 
 
@@ -351,7 +350,6 @@ def _octets(limit: int, column: Column) -> Check:
     return Check(
         f"a value longer than {limit} bytes", column.full_type, "cut it in the job, or use a larger type.",
         lambda a: pc.greater(pc.binary_length(a), limit), lambda s: (s.max_bytes or 0) > limit,
-        by_table=True,
     )  # fmt: skip
 
 
@@ -359,11 +357,11 @@ def _charset(column: Column) -> Check:
     if column.charset in ("utf8mb3", "utf8"):
         return Check(
             "a character of 4 bytes", f"{column.full_type} in {column.charset}", "make the column utf8mb4.",
-            lambda a: pc.match_substring_regex(a, "[\\x{10000}-\\x{10FFFF}]"), None, by_table=True,
+            lambda a: pc.match_substring_regex(a, "[\\x{10000}-\\x{10FFFF}]"), None,
         )  # fmt: skip
     return Check(
         "a text that is not ASCII", f"{column.full_type} in {column.charset}, of which only ASCII is certain",
-        "make the column utf8mb4.", lambda a: pc.invert(pc.string_is_ascii(a)), None, by_table=True,
+        "make the column utf8mb4.", lambda a: pc.invert(pc.string_is_ascii(a)), None,
     )  # fmt: skip
 
 
@@ -378,7 +376,7 @@ def _into_bytes(kind: pa.DataType, column: Column) -> Objection | Sequence[Check
         checks.append(
             Check(
                 f"a value shorter than {limit} bytes, which BINARY pads", column.full_type, "use VARBINARY.",
-                lambda a: pc.less(pc.binary_length(a), limit), None, by_table=True,
+                lambda a: pc.less(pc.binary_length(a), limit), None,
             )
         )  # fmt: skip
     return checks

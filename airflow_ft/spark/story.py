@@ -1,0 +1,74 @@
+"""What of a driver's output tells a story; the rest is for whoever debugs (level DEBUG of `airflow_ft.spark`).
+
+Set aside are lines that Spark prints in every run and that ask for nothing (`_USUAL`), warnings that libraries give of
+each other, and of errors what stands between their lines: frames of Java and of Spark's Python, and what was told
+before. Whatever is not known is told, and so is every line of an error or a warning when it comes for the first time.
+"""
+
+from __future__ import annotations
+
+import re
+
+_USUAL = re.compile(
+    r"WARNING: Using incubator modules"
+    r"|Using Spark's default log4j profile"
+    r"|Setting Spark log level to "
+    r"|(Starting )?Streaming TransformWithState\w* Python worker"
+    r"|\S+ \S+ (INFO|WARN) ("
+    r"SparkContext: (Running Spark version|OS info|Java version)"
+    r"|Utils: (Your hostname, .* resolves to a loopback|Set SPARK_LOCAL_IP)"
+    r"|NativeCodeLoader: Unable to load native-hadoop"
+    r"|SparkConf: Note that spark\.local\.dir will be overridden"
+    r"|ResolveWriteToStream: spark\.sql\.adaptive\.enabled is not supported"
+    r"|MicroBatchExecution: Disabling AQE since"
+    r"|MapPartitionsRDD: RDD \d+ was locally checkpointed"
+    r"|StateStore: Loaded state store provider"
+    r"|TransformWithStateInPySparkStateServer: (No more data to read|.* state \S+ doesn't contain)"
+    r"|(AdminClient|Consumer)Config: These configurations .* were supplied but"
+    r"|KafkaDataConsumer: KafkaDataConsumer is not running in UninterruptibleThread)"
+)
+_OF_LIBRARIES = re.compile(
+    r"\S*(/(site|dist)-packages/|pyspark\.zip/)\S+:\d+: (Future|Deprecation|PendingDeprecation|User|Runtime)Warning:"
+)
+_JAVA_FRAME = re.compile(r"\s+at [\w.$/<>@-]+\(.*\)$|\s+\.\.\. \d+ more$")
+_PYTHON_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line \d+, in ')
+_FRAMEWORK = ("/pyspark/", "/py4j/", "pyspark.zip/", "py4j-", "/airflow_ft/spark/")
+_MARKER = re.compile(r"\s+[~^ ]+$")
+_ERROR = re.compile(
+    r"Caused by: |Traceback \(most recent|During handling|The above exception|[\w.$]+(Error|Exception)\b|Driver stack"
+)
+_HEADER = re.compile(r"\S+ \S+ (WARN|ERROR) ")
+_REMEMBERED = 2000
+
+
+class Story:
+    """Decides line by line; made for one driver."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        self._below_a_warning = self._below_a_frame = self._in_an_error = False
+
+    def tells(self, line: str) -> bool:
+        """Whether the line is for everybody."""
+        indented = line[:1].isspace()
+        if self._below_a_warning and indented:  # the line of code that it is about
+            return False
+        self._below_a_warning = bool(_OF_LIBRARIES.match(line))
+        if self._below_a_warning or not line.strip() or _USUAL.match(line) or _JAVA_FRAME.match(line):
+            return False
+        if frame := _PYTHON_FRAME.match(line):
+            self._below_a_frame = any(part in frame["file"] for part in _FRAMEWORK)
+        elif not indented:
+            self._below_a_frame = False
+        if self._below_a_frame:
+            return False
+        is_error = _ERROR.match(line) is not None
+        if not indented:
+            self._in_an_error = is_error or _HEADER.match(line) is not None
+        if not is_error and not (indented and self._in_an_error):
+            return True
+        if line in self._told or _MARKER.match(line):
+            return False
+        if len(self._told) < _REMEMBERED:
+            self._told.add(line)
+        return True
