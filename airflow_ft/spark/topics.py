@@ -67,8 +67,8 @@ class Topics:
                         f"topic {topic!r} of source {name!r} does not exist.",
                         pipeline=self._pipeline,
                         participant=source.conn_id,
-                        remedy="create it, or take it out of the source. If it was deleted, what nobody had read of it is"
-                        " lost; one that is made anew is another topic, for which fail_on_data_loss decides.",
+                        remedy="create it, or take it out of the source. If it was deleted, what nobody had read of it"
+                        " is lost; one that is made anew is another topic, for which fail_on_data_loss decides.",
                     )
             taken = sorted(topic for topic in counted & now.keys() if topic not in ids)
             if taken:

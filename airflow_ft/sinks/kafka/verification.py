@@ -12,6 +12,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -24,7 +25,7 @@ from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.records import RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.topics import TopicLimits, describe
+from airflow_ft.sinks.kafka.topics import TopicLimits, describe, other_topics, topic_ids
 from airflow_ft.sinks.kafka.validation import SegmentRows
 from airflow_ft.sinks.multiset import Multiset
 
@@ -40,10 +41,25 @@ def verify(
     clients = KafkaClients(KafkaSettings.from_connection(connection))
     sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
     topics = describe(clients, {sink.topic for sink in sinks.values()})
+    ids = topic_ids(clients, topics)
     reports = []
     for name, sink in sinks.items():
-        reports.append(_verify(delivered, plan, name, sink, topics[sink.topic], clients, wal))
+        known = _Topic(topics[sink.topic], ids[sink.topic] or "")
+        reports.append(_verify(delivered, plan, name, sink, known, clients, wal))
     return reports
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """A topic as it is now; None: it does not exist. `id` is "" where the brokers give none."""
+
+    limits: TopicLimits | None
+    id: str
+
+    def is_other(self, proof: Proof | None, name: str) -> bool:
+        """Whether the delivery went into another topic of that name, which was deleted since."""
+        before = proof.detail.get("topics", {}).get(name, "") if proof is not None else ""
+        return bool(other_topics({name: before}, {name: self.id}))
 
 
 def _verify(
@@ -51,10 +67,11 @@ def _verify(
     plan: ParticipantPlan,
     name: str,
     sink: KafkaSink,
-    topic: TopicLimits | None,
+    known: _Topic,
     clients: KafkaClients,
     wal: WalReader,
 ) -> SinkReport:
+    topic = known.limits
     numbers = tuple(each.plan.number for each in delivered)
     expected = expected_rows(delivered, name)
     if topic is None:
@@ -69,7 +86,7 @@ def _verify(
                     for records in _records(part, file):
                         rows.expect(len(parts), _digests(records, sink, with_time))
                     parts.append((each.plan.number, part, file))
-        window, notes = _window(delivered, topic)
+        window, notes = _window(delivered, known, topic)
         removed = _read(clients, sink, window, rows, with_time)
         if removed:
             notes.append(f"{removed:,} offsets are there no more (retention): their records count as missing")
@@ -140,26 +157,35 @@ def _short(value: bytes | None) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _window(delivered: Sequence[Delivered], topic: TopicLimits) -> tuple[Window, list[str]]:
-    """From behind the predecessor's last record (0: not known) to the last one of these numbers (None: not known)."""
+def _window(delivered: Sequence[Delivered], known: _Topic, topic: TopicLimits) -> tuple[Window, list[str]]:
+    """From behind the predecessor's last record (0: not known) to the last one of these numbers (None: not known).
+
+    Offsets of a topic that was deleted say nothing of the one that was made anew.
+    """
     compared = {each.plan.number for each in delivered}
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     unknown = False
+    gone = [each.plan.number for each in delivered if known.is_other(each.proof, topic.name)]
     for each in delivered:
-        ends = _ends(each.proof, topic.name)
-        unknown = unknown or (not ends and any(segment.total_rows for segment in each.plan.segments))
-        for partition, end in ends.items():
-            last[partition] = max(last.get(partition, 0), end + 1)
+        if each.plan.number not in gone:
+            ends = _ends(each.proof, topic.name)
+            unknown = unknown or (not ends and any(segment.total_rows for segment in each.plan.segments))
+            for partition, end in ends.items():
+                last[partition] = max(last.get(partition, 0), end + 1)
         if each.before is not None and each.before.number in compared:
             continue
-        before = _ends(each.before, topic.name)
+        before = {} if known.is_other(each.before, topic.name) else _ends(each.before, topic.name)
         for partition in range(topic.partitions):
             begin = before.get(partition, -1) + 1
             first[partition] = min(first.get(partition, begin), begin)
     partitions = range(topic.partitions)
     window = {p: (first.get(p, 0), None if unknown else last.get(p, 0)) for p in partitions}
-    return window, ["the proofs do not name all offsets: read to the topic's end"] if unknown else []
+    notes = ["the proofs do not name all offsets: read to the topic's end"] if unknown else []
+    if gone:
+        numbers = f"checkpoint {gone[0]}" if len(gone) == 1 else f"checkpoints {gone[0]} to {gone[-1]}"
+        notes.append(f"{numbers} went into a topic that was deleted since, and made anew: these rows count as missing")
+    return window, notes
 
 
 def _ends(proof: Proof | None, topic: str) -> Mapping[int, int]:
