@@ -171,7 +171,7 @@ class Topics:
             if source.fail_on_data_loss:
                 raise self._lost(index, lost, now, {}, consequence)
             raise StageError(
-                f"topics of source {name!r} were deleted or made anew while they were read: {', '.join(lost)}.",
+                f"topics of source {name!r} were deleted, or made anew while they were read: {', '.join(lost)}.",
                 pipeline=self._pipeline,
                 remedy="nothing to do: the next attempt reads the new ones from their beginning (fail_on_data_loss is"
                 " not set).",
