@@ -210,3 +210,19 @@ def fill(bootstrap: str, topic: str, values: list[str]) -> None:
     for value in values:
         producer.produce(topic, value.encode(), partition=0)
     assert producer.flush(60) == 0
+
+
+class Typed:
+    """The numbers and a column `c` of any type, made by `transform`, or not before `split`."""
+
+    def __init__(self, expression: str, where: str) -> None:
+        self.expression, self.where = expression, where
+        if where == "transform":
+            self.split = None  # type: ignore[assignment]
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        frame = cast(DataFrame, sources["numbers"])
+        return frame.selectExpr("n", f"{self.expression} AS c") if self.where == "transform" else frame
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        return {"others": batch, "orders": batch.selectExpr("n", f"{self.expression} AS c")}
