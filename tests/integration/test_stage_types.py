@@ -39,7 +39,7 @@ def test_before_anything_runs_and_with_the_cast_it_goes_through(pipeline: StageW
 def test_of_what_split_returns_before_a_row_is_written(pipeline: StageWorld) -> None:
     pipeline.add_file("one", [{"k": "a", "n": 1}])
     both = ("others", "orders")
-    with pytest.raises(JobError, match="sink 'orders', column 'c'.*interval day to second.*extract"):
+    with pytest.raises(JobError, match=r"sink 'orders', column 'c'.*interval day to second.*extract"):
         _stage(pipeline, INTERVAL, "split", sinks=both)
     assert not list(pipeline.root.glob("orders/*/*/others")), "not even for a sink that goes first"
     _stage(

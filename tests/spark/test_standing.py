@@ -154,7 +154,7 @@ def test_a_topic_that_is_made_while_the_first_query_starts_is_looked_up_again() 
     topics.begin(Standing())
     assert topics.check_start(BOTH.offsets) == BOTH.ids
     brokers.now["b"] = "B2"
-    with pytest.raises(StageError, match="'b'.*while its starting position was looked up"):
+    with pytest.raises(StageError, match=r"'b'.*while its starting position was looked up"):
         topics.check_start(BOTH.offsets)
 
 
