@@ -8,13 +8,15 @@ No client is opened here.
 
 from importlib import import_module
 
+from airflow_ft.sinks.kafka.spec import has_second_client
+
 MODULES = (
     "confluent_kafka.admin",
     "pyarrow.parquet",
     "airflow_ft.operators.pipeline",
     "airflow_ft.operators.recover",
     "airflow_ft.sensors.checkpoint",
-    "airflow_ft.sinks.kafka.held",
+    "airflow_ft.sinks.kafka.held" if has_second_client() else "airflow_ft.sinks.kafka.participant",
     "airflow_ft.sinks.mysql.participant",
     "airflow_ft.store.postgres",
     "airflow_ft.store.sqlite",

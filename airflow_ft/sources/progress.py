@@ -31,17 +31,22 @@ class GroupOffsets:
     def __call__(self, checkpoint: Checkpoint) -> None:
         """SinkUnavailableError or SinkAccessError, naming the connection, when a cluster does not take them."""
         for name, source in self._sources.items():
-            ends = checkpoint.positions.get(name, {}).get("end")
-            if ends:
-                self._commit(source, ends)
+            place = checkpoint.positions.get(name, {})
+            if place.get("end"):
+                self._commit(source, place["end"], place.get("topic_ids", {}))
 
-    def _commit(self, source: KafkaSource, ends: Mapping[str, Mapping[str, int]]) -> None:
+    def _commit(self, source: KafkaSource, ends: Mapping[str, Mapping[str, int]], ids: Mapping[str, str]) -> None:
         from confluent_kafka import KafkaException, TopicPartition
 
         from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+        from airflow_ft.sinks.kafka.topics import other_topics, topic_ids
 
         group = str(source.group_id)
         clients = KafkaClients(KafkaSettings.from_connection(self._connections(source.conn_id)))
+        now = topic_ids(clients, ids)
+        if left := {*other_topics(ids, now), *(topic for topic, found in now.items() if found is None)}:
+            log.warning("group %s: topics that were deleted since have no offsets: %s", group, ", ".join(sorted(left)))
+            ends = {topic: partitions for topic, partitions in ends.items() if topic not in left}
         offsets: list[Any] = [
             TopicPartition(topic, int(partition), offset)
             for topic, partitions in ends.items()
@@ -51,7 +56,8 @@ class GroupOffsets:
         with closing(clients.consumer(group)) as consumer:
             try:
                 consumer.list_topics(timeout=clients.timeout)  # `commit` has no time-out of its own
-                consumer.commit(offsets=offsets, asynchronous=False)
+                if offsets:  # without any, it would ask for those of an assignment
+                    consumer.commit(offsets=offsets, asynchronous=False)
             except KafkaException as error:
                 raise clients.error(error.args[0], f"committing the offsets of group {group}") from None
         log.info("group %s stands at the end of what is confirmed (%d partitions)", group, len(offsets))

@@ -23,6 +23,7 @@ from airflow_ft.spark.private import write
 from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.rowless import no_actions
 from airflow_ft.spark.schemas import arrow_schema
+from airflow_ft.spark.types import check_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,12 +69,15 @@ def _columns(request: StageRequest, job: Job, spark: SparkSession, frame: DataFr
     try:
         with no_actions(type(frame)):
             frames = beside(lambda: job.split_nothing(spark, frame), "empty-split").result(SPLIT_SECONDS)
-        known = {*request.sinks, *request.optional_sinks}
-        return {name: found.schema.jsonValue() for name, found in frames.items() if name in known}
     except Exception as error:  # whatever it is, a batch with rows will show it
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         log.info("the columns of the sinks are not known before there are rows (split of an empty batch: %s)", reason)
         return {}
+    known = {*request.sinks, *request.optional_sinks}
+    schemas = {name: found.schema for name, found in frames.items() if name in known}
+    for name, schema in schemas.items():
+        check_types(schema, name)
+    return {name: schema.jsonValue() for name, schema in schemas.items()}
 
 
 def _await_answer(path: Path, pipeline: str) -> None:

@@ -48,6 +48,7 @@ from airflow_ft.spark.staging import write_batch
 from airflow_ft.spark.standing import Offsets, leave_out, mend_origin, record_ids, recorded_ids, standing
 from airflow_ft.spark.submit import REQUEST, RESULT
 from airflow_ft.spark.topics import Topics
+from airflow_ft.spark.types import check_types
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import filesystem
 
@@ -149,6 +150,8 @@ class Attempt:
             log.warning("Spark did not stop cleanly: %s", error)
 
     def _run_stream(self, store: Store, job: Job, frame: DataFrame, await_answer: Callable[[], None]) -> StageResult:
+        if not job.has_split:
+            check_types(frame.schema, self._request.sinks[0])  # before anything is read
         names = source_order(frame)
         kafka = {i: (n, source) for i, n in enumerate(names) if isinstance(source := self._source(n), KafkaSource)}
         admins = topic_admins(frame.sparkSession, kafka, self._request.connections)

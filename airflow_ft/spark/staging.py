@@ -12,6 +12,7 @@ from airflow_ft.core.errors import StageError
 from airflow_ft.core.model import Segment
 from airflow_ft.spark.locations import refuse_another_history
 from airflow_ft.spark.request import FIXED_CONF, StageRequest
+from airflow_ft.spark.types import check_types
 from airflow_ft.wal.writer import COMPRESSION, DICTIONARY_BYTES, ROW_GROUP_BYTES, ROWS_A_FILE, SegmentFolder
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def write_batch(
         if job.has_split:
             frozen = batch.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
         frames = job.split(batch if frozen is None else frozen, request.sinks, request.optional_sinks)
+        for sink, frame in frames.items():  # all of them before a row of one is written
+            check_types(frame.schema, sink)
         counted = {
             sink: _write(frames[sink], folder, sink) if sink in frames else None
             for sink in (*request.sinks, *request.optional_sinks)

@@ -67,8 +67,8 @@ class Topics:
                         f"topic {topic!r} of source {name!r} does not exist.",
                         pipeline=self._pipeline,
                         participant=source.conn_id,
-                        remedy="create it, or take it out of the source. If it was deleted, what nobody had read of it is"
-                        " lost; one that is made anew is another topic, for which fail_on_data_loss decides.",
+                        remedy="create it, or take it out of the source. If it was deleted, what nobody had read of it"
+                        " is lost; one that is made anew is another topic, for which fail_on_data_loss decides.",
                     )
             taken = sorted(topic for topic in counted & now.keys() if topic not in ids)
             if taken:
@@ -171,7 +171,7 @@ class Topics:
             if source.fail_on_data_loss:
                 raise self._lost(index, lost, now, {}, consequence)
             raise StageError(
-                f"topics of source {name!r} were deleted or made anew while they were read: {', '.join(lost)}.",
+                f"topics of source {name!r} were deleted, or made anew while they were read: {', '.join(lost)}.",
                 pipeline=self._pipeline,
                 remedy="nothing to do: the next attempt reads the new ones from their beginning (fail_on_data_loss is"
                 " not set).",

@@ -169,8 +169,8 @@ class Orders:
 class Recreating:
     """All rows to `orders`; deletes a topic and makes it anew, once, at a point of the attempt."""
 
-    def __init__(self, bootstrap: str, topic: str, point: str, once: str) -> None:
-        self.bootstrap, self.topic, self.marker = bootstrap, topic, Path(once)
+    def __init__(self, bootstrap: str, topic: str, point: str, once: str, count: int) -> None:
+        self.bootstrap, self.topic, self.marker, self.count = bootstrap, topic, Path(once), count
         if point == "compared":
             begin = topics.Topics.begin
 
@@ -193,7 +193,7 @@ class Recreating:
     def _recreate(self) -> None:
         if not self.marker.exists():
             self.marker.touch()
-            recreate(self.bootstrap, self.topic, [f"new {n}" for n in range(30)])
+            recreate(self.bootstrap, self.topic, [f"new {n}" for n in range(self.count)])
 
 
 def recreate(bootstrap: str, topic: str, values: list[str]) -> None:
@@ -279,3 +279,19 @@ class Dividing(StatefulProcessor):
 
     def close(self) -> None:
         pass
+
+
+class Typed:
+    """The numbers and a column `c` of any type, made by `transform`, or not before `split`."""
+
+    def __init__(self, expression: str, where: str) -> None:
+        self.expression, self.where = expression, where
+        if where == "transform":
+            self.split = None  # type: ignore[assignment]
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        frame = cast(DataFrame, sources["numbers"])
+        return frame.selectExpr("n", f"{self.expression} AS c") if self.where == "transform" else frame
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        return {"others": batch, "orders": batch.selectExpr("n", f"{self.expression} AS c")}

@@ -11,6 +11,8 @@ from confluent_kafka import Consumer, TopicPartition
 from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Checkpoint
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.sinks.kafka.topics import topic_ids
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.sources.progress import GroupOffsets
 from tests.conftest import TopicFactory
@@ -21,8 +23,9 @@ from tools.servers.processes import free_port
 pytestmark = pytest.mark.server
 
 
-def confirmed(topic: str, end: dict[str, int]) -> Checkpoint:
-    return staged(1, positions={"orders": {"start": None, "end": {topic: end}}, "files": {"start": 0, "end": 7}})
+def confirmed(topic: str, end: dict[str, int], ids: dict[str, str] | None = None) -> Checkpoint:
+    orders = {"start": None, "end": {topic: end}, **({"topic_ids": ids} if ids else {})}
+    return staged(1, positions={"orders": orders, "files": {"start": 0, "end": 7}})
 
 
 def group_offsets(bootstrap: str, source: KafkaSource, **extra: Any) -> GroupOffsets:
@@ -48,6 +51,22 @@ def test_the_group_stands_where_the_confirmed_checkpoint_ends(kafka: Kafka, topi
     progress(confirmed(topic, {"0": 12, "1": 5, "2": 3}))
     progress(confirmed(topic, {"0": 12, "1": 5, "2": 3}))
     assert committed(kafka, group, topic, 3) == [12, 5, 3]
+
+
+def test_a_topic_that_was_deleted_or_made_anew_since_gets_no_offsets(kafka: Kafka, topic_factory: TopicFactory) -> None:
+    topic = topic_factory(partitions=1)
+    group = f"monitor-{topic}"
+    progress = group_offsets(kafka.bootstrap, KafkaSource(topics=[topic], group_id=group))
+    clients = KafkaClients(KafkaSettings("kafka_default", {"bootstrap.servers": kafka.bootstrap}, {}))
+    ids = {name: found for name, found in topic_ids(clients, [topic]).items() if found}
+    progress(confirmed(topic, {"0": 10}, ids))
+    assert committed(kafka, group, topic, 1) == [10]
+    kafka.delete_topic(topic)
+    progress(confirmed(topic, {"0": 11}, ids))
+    kafka.create_topic(topic, 1)
+    progress(confirmed(topic, {"0": 12}, ids))
+    assert committed(kafka, group, topic, 1) != [12], "of another topic"
+    assert topic_ids(clients, [topic]) != ids
 
 
 def test_without_a_group_nothing_is_committed(topic_factory: TopicFactory) -> None:

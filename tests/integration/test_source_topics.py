@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from airflow_ft.core.errors import DataLossError, JobError, StageError
-from airflow_ft.core.model import CheckpointState
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
@@ -110,27 +109,23 @@ def test_a_topic_that_is_made_anew_while_it_is_read_is_not_published(
 ) -> None:
     strict = KafkaSource(topics=[topic])
     fill(kafka.bootstrap, topic, _numbers("old", 10))
-    calm = {"bootstrap": kafka.bootstrap, "topic": topic, "point": "", "once": str(tmp_path / "never")}
+    calm = {"bootstrap": kafka.bootstrap, "topic": topic, "point": "", "once": str(tmp_path / "never"), "count": 0}
     pipeline.complete(_request(pipeline, kafka, strict, "Recreating", job_arguments=calm))
     fill(kafka.bootstrap, topic, _numbers("late", 10))
-    for name, source, error in (
-        ("strict", strict, DataLossError),
-        ("lenient", replace(strict, fail_on_data_loss=False), StageError),
-    ):
-        arguments = {**calm, "point": point, "once": str(tmp_path / name)}
-        if name == "lenient":  # the strict one has made it anew: taken over before it happens once more
-            (tmp_path / name).touch()
-            pipeline.complete(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
-            fill(kafka.bootstrap, topic, ["more"])
-            (tmp_path / name).unlink()
-        published = len(pipeline.published())
-        with pytest.raises(error, match="made anew"):
-            pipeline.stage(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
-        assert len(pipeline.published()) == published
-        assert (tmp_path / name).exists()
-    pipeline.complete(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
-    assert _values(pipeline) == sorted([*_numbers("old", 10), *_numbers("new", 30), *_numbers("new", 30)])
-    assert all(c.state is not CheckpointState.STAGED or c.segment for c in pipeline.checkpoints())
+    arguments = {**calm, "point": point, "once": str(tmp_path / "strict"), "count": 30}
+    with pytest.raises(DataLossError, match="made anew"):
+        pipeline.stage(_request(pipeline, kafka, strict, "Recreating", job_arguments=arguments))
+    assert len(pipeline.published()) == 1 and (tmp_path / "strict").exists()
+
+    lenient = replace(strict, fail_on_data_loss=False)
+    pipeline.complete(_request(pipeline, kafka, lenient, "Recreating", job_arguments=arguments))
+    fill(kafka.bootstrap, topic, ["more"])
+    arguments |= {"once": str(tmp_path / "lenient"), "count": 60}
+    with pytest.raises(StageError, match="made anew while they were read"):
+        pipeline.stage(_request(pipeline, kafka, lenient, "Recreating", job_arguments=arguments))
+    assert len(pipeline.published()) == 2 and (tmp_path / "lenient").exists()
+    pipeline.complete(_request(pipeline, kafka, lenient, "Recreating", job_arguments=arguments))
+    assert _values(pipeline) == sorted([*_numbers("old", 10), *_numbers("new", 30), *_numbers("new", 60)])
 
 
 def test_positions_without_ids_take_the_present_one_once(pipeline: StageWorld, kafka: Kafka, topic: str) -> None:

@@ -1,7 +1,9 @@
 """Spark's checkpoint location: continued after a clean end, else copied and cut back to what was published."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,18 +135,26 @@ def _begun(root: Path, attempt: int, offset: int) -> SparkLocation:
     return location
 
 
+def _ids(offsets: Mapping[int, Any]) -> dict[int, dict[str, str]]:
+    return {index: {topic: f"id of {topic}" for topic in topics} for index, topics in offsets.items()}
+
+
 def test_starting_positions_are_frozen_once_and_given_to_the_next_attempt(tmp_path: Path) -> None:
     sources = {"orders": {"kind": "kafka", "starting_offsets": "latest"}}
     first = _begun(tmp_path, 1, 100)
-    freeze_origin(first, sources, [0])
-    freeze_origin(first, sources, [0])
+    freeze_origin(first, sources, [0], _ids)
+    freeze_origin(first, sources, [0], _ids)
     later = open_location(str(tmp_path), "p", 1, 2, None, False)
     restore_origin(later, sources)
     assert json.loads((local_path(later.uri) / "sources/0/0").read_text()) == {"orders": {"0": 100}}
     # A zombie that began elsewhere must not publish.
     zombie = _begun(tmp_path, 3, 170)
     with pytest.raises(StageError, match="other positions"):
-        freeze_origin(zombie, sources, [0])
+        freeze_origin(zombie, sources, [0], _ids)
+    # Nor one that began at the same offsets of a topic that was made anew.
+    late = _begun(tmp_path, 5, 100)
+    with pytest.raises(StageError, match="other positions"):
+        freeze_origin(late, sources, [0], lambda offsets: {0: {"orders": "newer"}})
     # Other sources begin anew.
     changed = open_location(str(tmp_path), "p", 1, 4, None, False)
     restore_origin(changed, {"refunds": {"kind": "kafka"}})

@@ -13,13 +13,11 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.sinks.kafka.held import holding
 from airflow_ft.sinks.kafka.kafka_python import client_settings
-from airflow_ft.sinks.kafka.permissions import Grant, Permissions, may_create, needed
-from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.kafka.permissions import Grant, may_create, needed
+from airflow_ft.sinks.kafka.spec import INSTALL_HELD, KafkaSink, has_second_client
 from airflow_ft.sinks.kafka.token import METADATA_LIMIT
 from airflow_ft.sinks.kafka.topics import TopicLimits, describe, missing_topic
-from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 from airflow_ft.sinks.kafka.validation import SegmentRows, check_rows, check_topic, client_limits
 
 _TRANSACTION_TIMEOUT_MS = 600_000  # what the producer asks for, unless the connection says otherwise
@@ -37,6 +35,9 @@ def examine(
     exam = Examination(f"connection {plan.name}")
     settings = exam.attempt("settings", lambda: KafkaSettings.from_connection(connection))
     if settings is None:
+        return exam.checks
+    if plan.strategy == "held" and not has_second_client():
+        exam.problem("held transactions", "strategy 'held' needs kafka-python, which is not installed", INSTALL_HELD)
         return exam.checks
     clients = KafkaClients(settings)
     sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
@@ -103,15 +104,20 @@ def _permissions(
     name = "permissions"
     try:
         client_settings(clients.settings)
+        why_not = "" if has_second_client() else "is not installed (airflow-ft[held])"
     except SinkAccessError:
+        why_not = "does not know this connection's kind of security"
+    if why_not:
         if strategy != "held":  # else it is told there
             exam.warn(
                 name,
-                "whether this user may write its transactional ids was not tried: the client for it (kafka-python) does"
-                " not know this connection's kind of security",
+                "whether this user may write its transactional ids was not tried: the client for it (kafka-python)"
+                f" {why_not}",
                 f"make sure of it: {'; '.join(grant.command for grant in grants if grant.is_prefix)}.",
             )
         return
+    from airflow_ft.sinks.kafka.authorization import Permissions
+
     with closing(Permissions(clients)) as permissions:
 
         def ask(resource: str) -> bool:
@@ -162,6 +168,9 @@ def _broker(exam: Examination, clients: KafkaClients) -> None:
 
 
 def _holding(exam: Examination, clients: KafkaClients, sinks: Mapping[str, KafkaSink]) -> None:
+    from airflow_ft.sinks.kafka.held import holding
+    from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
+
     with closing(TransactionCoordinator(clients)) as coordinator:
         settings = exam.attempt("held transactions", lambda: holding(clients, coordinator, sinks.values()))
     if settings is not None:

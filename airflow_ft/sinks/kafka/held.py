@@ -19,7 +19,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError, StoreBehindSinkError
+from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError, StoreBehindSinkError, TokenLostError
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
 from airflow_ft.core.ports import WalReader
 from airflow_ft.sinks.kafka.client import KafkaClients
@@ -27,12 +27,20 @@ from airflow_ft.sinks.kafka.participant import PRODUCER, KafkaParticipant
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM, KafkaSink
 from airflow_ft.sinks.kafka.token import Ends, Standing, Token, judge
-from airflow_ft.sinks.kafka.topics import create_token_topic, describe, longest_transaction
+from airflow_ft.sinks.kafka.topics import (
+    create_token_topic,
+    describe,
+    longest_transaction,
+    missing_topic,
+    other_topics,
+    topic_ids,
+)
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity, ProducerLostError, Transaction
-from airflow_ft.sinks.kafka.transaction_coordinator import Ending, TransactionCoordinator
+from airflow_ft.sinks.kafka.transaction_coordinator import Description, Ending, TransactionCoordinator
 
 log = logging.getLogger(__name__)
 
+_REDELIVER = "If the topics do not hold the rows of this checkpoint, `airflow ft in-doubt --redeliver` sends them."
 HELD = "held"  # the note that names the open transactions, by transactional id
 
 
@@ -72,14 +80,35 @@ class HeldParticipant(KafkaParticipant):
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
         """Ends what the counted vote holds; what is lost of it is sent from the write-ahead log.
 
-        Only what is decided is committed, so it does no harm that a slower twin asks for the same.
+        Only what is decided is committed, so it does no harm that a slower twin asks for the same. What was sent into
+        a topic that was deleted since is ended without a commit: its token would say that it is delivered.
+
+        Raises:
+            TokenLostError: a token is gone. Nothing that is held is committed: nothing would prove it.
         """
         held = vote.notes.get(HELD, {}) if vote is not None else {}
+        waiting = []
         for slot in self._tokens.slots(plan.pipeline):
             token = slot.last_committed(fence)  # I5: a newer head refuses this fence
-            if slot.group not in held or (token is not None and token.number >= plan.number):
-                continue
-            if self._coordinator.end(slot.group, _identity(held[slot.group]), commit=True) is Ending.DONE:
+            if slot.group in held and token is None:
+                raise self._token_lost(slot, plan, _identity(held[slot.group]))
+            if slot.group in held and token is not None and token.number < plan.number:
+                waiting.append(slot)
+        voted = {slot.group: held[slot.group].get("topics", {}) for slot in waiting}  # a version before had none
+        now = topic_ids(self._clients, {topic for topics in voted.values() for topic in topics})
+        for topic in sorted(topic for topic, found in now.items() if found is None):
+            raise missing_topic(topic, self._clients.conn_id)  # made anew it is another one: sent again then
+        for slot in waiting:
+            identity = _identity(held[slot.group])
+            if others := other_topics(voted[slot.group], now):
+                self._coordinator.end(slot.group, identity, commit=False)
+                log.warning(
+                    "checkpoint %d: transactional id %s: %s was made anew since: the rows are sent once more",
+                    plan.number,
+                    slot.group,
+                    ", ".join(others),
+                )
+            elif self._coordinator.end(slot.group, identity, commit=True) is Ending.DONE:
                 slot.await_number(plan.number, fence)  # from here on the token proves it
             else:
                 log.warning(
@@ -113,12 +142,22 @@ class HeldParticipant(KafkaParticipant):
         return proof
 
     def proof(self, plan: Plan) -> Proof | None:
-        """As everywhere; SinkUnavailableError at once while a transaction is held that may be this number's."""
+        """As everywhere; SinkUnavailableError at once while a transaction is held that may be this number's.
+
+        TokenLostError: one that holds rows has lost its token, which stood there before they were sent.
+        """
         for slot in self._tokens.slots(plan.pipeline):
             token = slot.last_committed()
             if token is not None and token.number >= plan.number:
                 continue
             found = self._coordinator.describe(slot.group)
+            if found is not None and found.is_open and token is None and _has_rows(found, self._topics):
+                raise TokenLostError(
+                    f"the token of group {slot.group!r} is gone while its transaction is open: the consumer group was"
+                    " deleted.",
+                    remedy=_REDELIVER,
+                    **self._tokens.expectation(slot, plan).where(),
+                )
             if found is not None and found.is_open:
                 raise SinkUnavailableError(
                     f"transactional id {slot.group!r} holds a transaction open (producer id"
@@ -153,6 +192,7 @@ class HeldParticipant(KafkaParticipant):
                 "producer_id": identity.producer_id,
                 "epoch": identity.epoch,
                 "records": _records(after.ends or {}),
+                "topics": dict(after.topics),
                 "timeout_ms": hold.get("transaction.timeout.ms"),
             }
 
@@ -173,6 +213,21 @@ class HeldParticipant(KafkaParticipant):
                 remedy="Nothing was committed; try again. Only a principal that may DESCRIBE the topics is shown them.",
                 participant=self._clients.conn_id,
             )
+
+    def _token_lost(self, slot: Slot, plan: Plan, identity: ProducerIdentity) -> TokenLostError:
+        """Ends the slot's transaction, so that readers do not wait for it, and says what has become of its rows."""
+        aborted = self._coordinator.end(slot.group, identity, commit=False) is Ending.DONE
+        rows = (
+            "The transaction was ended without a commit: none of its rows is visible."
+            if aborted
+            else "The transaction is gone as well: its rows may have become visible before."
+        )
+        return TokenLostError(
+            f"the token of group {slot.group!r} is gone, though it stood there when the transaction was opened: the"
+            f" consumer group was deleted. {rows}",
+            remedy=_REDELIVER,
+            **self._tokens.expectation(slot, plan).where(),
+        )
 
     def _let_go(self, held: Mapping[str, Any]) -> None:
         """Politeness to readers: nobody has voted upon these, so nobody will commit them."""
@@ -220,6 +275,10 @@ def holding(
 
 def _identity(note: Mapping[str, Any]) -> ProducerIdentity:
     return ProducerIdentity(int(note["producer_id"]), int(note["epoch"]))
+
+
+def _has_rows(found: Description, topics: Collection[str]) -> bool:
+    return any(topic in topics for topic, _ in found.partitions)
 
 
 def _records(ends: Ends) -> dict[str, dict[str, int]]:

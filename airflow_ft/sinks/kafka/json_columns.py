@@ -43,7 +43,7 @@ def unsupported(kind: pa.DataType) -> str | None:
     types = pa.types
     if types.is_struct(kind):
         return next((why for field in kind if (why := unsupported(field.type))), None)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if types.is_list(kind) or types.is_large_list(kind):
         return unsupported(kind.value_type)
     if types.is_map(kind):
         if not (_is_string(kind.key_type) or types.is_integer(kind.key_type)):
@@ -122,9 +122,6 @@ def _encode_nested(column: pa.Array) -> pa.Array:
     if types.is_struct(kind):
         names = [field.name for field in kind]
         return _masked(objects(names, column.flatten(), len(column)), column)
-    if types.is_fixed_size_list(kind):
-        column = pc.cast(column, pa.large_list(kind.value_type))
-        kind = column.type
     if types.is_map(kind):
         offsets, keys, items = column.offsets, column.keys, column.items
         # `keys` and `items` are whole children, whatever slice the column is: its offsets point into them.

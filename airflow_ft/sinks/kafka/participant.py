@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, TypeVar
 
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError, StateConflictError
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError, SinkUnavailableError, StateConflictError
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
@@ -31,7 +31,14 @@ from airflow_ft.sinks.kafka.token import (
     judge,
 )
 from airflow_ft.sinks.kafka.tokens import Tokens, now
-from airflow_ft.sinks.kafka.topics import TopicLimits, await_readable, create_token_topic, describe
+from airflow_ft.sinks.kafka.topics import (
+    TopicLimits,
+    await_readable,
+    create_token_topic,
+    describe,
+    require_same_topics,
+    topic_ids,
+)
 from airflow_ft.sinks.kafka.transaction import Transaction, merge_ends
 from airflow_ft.sinks.kafka.validation import check_rows, check_topic, client_limits
 
@@ -233,19 +240,35 @@ class KafkaParticipant:
     def _send(
         self, slot: Slot, plan: Plan, fence: Fence, before: Token, reading: Reading, transaction: Transaction
     ) -> Token:
-        """Begins the transaction and sends the slot's rows; returns the token that is to travel with them."""
+        """Begins the transaction and sends the slot's rows; returns the token that is to travel with them.
+
+        Equal ids of a topic before and after prove that the records went into that one, which the token then names.
+        """
+        ids = topic_ids(self._clients, self._topics)
         transaction.begin()
         tallies = self._content.send(plan, slot.index, reading, transaction)
         counts = {name: tally.total for name, tally in tallies.items()}
         delivery = Delivery(plan.number, plan.digest, counts)
-        return delivered(before, fence, delivery, self._tokens.count, merge_ends(tallies.values()), now())
+        ends = merge_ends(tallies.values())
+        into = {topic: found for topic in ends if (found := ids[topic])}
+        now_ids = topic_ids(self._clients, into)
+        if others := [topic for topic in into if now_ids[topic] != into[topic]]:
+            raise SinkUnavailableError(
+                f"topics were deleted, or made anew, while rows were sent to them: {', '.join(others)}.",
+                remedy="Nothing was committed; try again.",
+                participant=self._plan.name,
+            )
+        return delivered(before, fence, delivery, self._tokens.count, ends, now(), into)
 
     def _proof(self, plan: Plan, tokens: Sequence[Token]) -> Proof:
-        """What the tokens of all slots say together, once readers can see the records."""
+        """What the tokens of all slots say together, once readers can see the records.
+
+        TokenLostError: they are not in the topics, whatever the tokens say.
+        """
         counts: dict[str, int] = dict.fromkeys(self._sinks, 0)
         digests: set[str] = set()
         partitions: dict[str, Any] = {}
-        notes: list[str] = []
+        topics: dict[str, str] = {}
         for token in tokens:
             delivery = token.delivery(plan.number)
             assert delivery is not None  # the callers have seen to that
@@ -253,8 +276,10 @@ class KafkaParticipant:
             for name, count in delivery.counts.items():
                 counts[name] = counts.get(name, 0) + count
             if token.number == plan.number:  # a later delivery was made after this one could be read
-                notes += await_readable(self._clients, token.ends, self._topics)
+                require_same_topics(self._clients, token.topics)
+                await_readable(self._clients, token.ends, self._topics)
                 _add_ends(partitions, token.ends or {})
+                topics |= token.topics
         digest = plan.digest if digests == {plan.digest} else next(iter(digests - {plan.digest}))
         newest = max(tokens, key=lambda token: token.delivered_by)
         return Proof(
@@ -269,7 +294,7 @@ class KafkaParticipant:
                 "token": newest.number,
                 "slots": len(tokens),
                 "partitions": partitions,
-                **({"notes": notes} if notes else {}),
+                "topics": topics,
             },
         )
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailableError
+from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailableError, TokenLostError
 from airflow_ft.core.model import Fence
 from airflow_ft.sinks.kafka.client import KafkaClients, is_fenced, is_refusal
 from airflow_ft.sinks.kafka.token import Token, check_owner, parse
@@ -87,9 +87,17 @@ class Slot:
 
         Raises:
             SinkUnavailableError: not within the connection's time-out.
+            TokenLostError: not even the one before is there, which a transaction does not take away.
         """
         deadline, pause = time.monotonic() + self._clients.timeout, 0.002
         while (token := self.last_committed(fence)) is None or token.number < number:
+            if token is None:
+                raise TokenLostError(
+                    f"transactional id {self.group!r} is committed, and its token is gone: the consumer group was"
+                    " deleted at the same moment.",
+                    remedy="The rows are in the topics. Look at them before anything else.",
+                    participant=self._clients.conn_id,
+                )
             if time.monotonic() > deadline:
                 raise SinkUnavailableError(
                     f"transactional id {self.group!r} is committed, but its token does not say so yet.",

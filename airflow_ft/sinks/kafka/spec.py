@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import ConfigurationError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 STRATEGIES: Mapping[str, Promise] = {"transaction": Promise.REDO, "held": Promise.TWO_PHASE}
 BROKERS_DEFAULT_MAXIMUM = timedelta(minutes=15)  # transaction.max.timeout.ms where nobody has changed it
 FORMATS = ("json", "raw")
+INSTALL_HELD = 'pip install "airflow-ft[held]" on every machine that runs its tasks, or take strategy="transaction".'
 MAX_SLOTS = 16  # transactional ids are few and fixed: each must take part in every checkpoint
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -32,9 +34,9 @@ class KafkaSink:
         conn_id: Airflow connection of type `kafka`, whose extra holds librdkafka settings. All sinks of one
             connection are delivered in the same transaction, and share the largest `slots` among them.
         strategy: "transaction": rows and token in one Kafka transaction, after the decision. "held": the transaction is
-            filled and held open before the decision, so that committing is one small request; the brokers must know
-            EndTxn version 5 and have transaction.version 2 (Kafka 4.0). Readers under read_committed wait at an open
-            transaction, also for records of others that come after it.
+            filled and held open before the decision, so that committing is one small request. It needs the extra
+            `airflow-ft[held]`, and brokers that know EndTxn version 5 and have transaction.version 2 (Kafka 4.0).
+            Readers under read_committed wait at an open transaction, also for records of others that come after it.
         key: column with the record's key: string, binary, or integer (sent as decimal text). Null is no key.
         value: column with the record's value as string or binary, sent byte by byte; null is a tombstone record.
             Without it the value is a JSON object of all columns that have no other role (the key column is not
@@ -83,6 +85,8 @@ class KafkaSink:
             raise self._error(
                 f"there is no strategy {self.strategy!r}.", f"Available: {', '.join(sorted(STRATEGIES))}."
             )
+        if self.strategy == "held" and not has_second_client():
+            raise self._error("strategy 'held' needs kafka-python, which is not installed.", INSTALL_HELD)
         roles = self.roles
         if "" in roles.values():
             raise self._error("a column's name is empty.", "Name the column, or leave the setting out.")
@@ -182,6 +186,11 @@ class KafkaSink:
 
     def _error(self, what: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(f"KafkaSink(topic={self.topic!r}): {what}", remedy=remedy)
+
+
+def has_second_client() -> bool:
+    """Whether kafka-python is installed, which sends what librdkafka has no call for; without importing it."""
+    return find_spec("kafka") is not None
 
 
 def _is_template(text: str) -> bool:

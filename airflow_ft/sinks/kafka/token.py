@@ -63,8 +63,8 @@ class Token:
 
     `epoch` and `attempt` are the head: the newest that wrote here. `delivered_by` are those of the transaction that
     delivered `number`, or set it without a delivery. `history` are the last deliveries, the newest last; `ends` are the
-    acknowledged records of the newest by topic and partition (None: too many to be kept). `slots` is how many ids took
-    part in `number`.
+    acknowledged records of the newest by topic and partition (None: too many to be kept), `topics` the ids of these
+    topics (empty: not known). `slots` is how many ids took part in `number`.
     """
 
     number: int
@@ -77,6 +77,7 @@ class Token:
     delivered_by: tuple[int, int] = (0, 0)
     history: tuple[Delivery, ...] = ()
     ends: Ends | None = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -105,15 +106,18 @@ class Token:
         """JSON of at most `METADATA_LIMIT` characters.
 
         What does not fit is left out in this order: ends (then readers are awaited by the end of the whole
-        partition), older history. ValueError when the rest is still too long: too many sinks on one connection.
+        partition), older history, the topics' ids (then a topic that was made anew is not told from the old one).
+        ValueError when the rest is still too long: too many sinks on one connection.
         """
-        for ends, history in (
-            (self.ends, self.history),
-            (None, self.history),
-            (None, self.history[-2:]),
-            (None, self.history[-1:]),
+        for ends, history, topics in (
+            (self.ends, self.history, self.topics),
+            (None, self.history, self.topics),
+            (None, self.history[-2:], self.topics),
+            (None, self.history[-1:], self.topics),
+            (None, self.history[-1:], {}),
         ):
-            text = json.dumps(_plain(replace(self, ends=ends, history=history)), separators=(",", ":"))
+            token = replace(self, ends=ends, history=history, topics=topics)
+            text = json.dumps(_plain(token), separators=(",", ":"))
             if len(text) <= METADATA_LIMIT:
                 return text
         raise ValueError(f"the token would have {len(text)} characters, more than {METADATA_LIMIT}")
@@ -129,11 +133,28 @@ def seeded(fence: Fence, number: int, slots: int, now: datetime) -> Token:
     return Token(number, TokenKind.SEEDED, fence.installation, *fence.rank, slots, now, fence.rank)
 
 
-def delivered(before: Token, fence: Fence, delivery: Delivery, slots: int, ends: Ends, now: datetime) -> Token:
+def delivered(
+    before: Token,
+    fence: Fence,
+    delivery: Delivery,
+    slots: int,
+    ends: Ends,
+    now: datetime,
+    topics: Mapping[str, str] | None = None,
+) -> Token:
     """The token that travels with the rows of a delivery, after `before`."""
-    history = (*before.history, delivery)[-HISTORY:]
     return Token(
-        delivery.number, TokenKind.DELIVERED, fence.installation, *fence.rank, slots, now, fence.rank, history, ends
+        number=delivery.number,
+        kind=TokenKind.DELIVERED,
+        installation=fence.installation,
+        epoch=fence.epoch,
+        attempt=fence.attempt,
+        slots=slots,
+        written_at=now,
+        delivered_by=fence.rank,
+        history=(*before.history, delivery)[-HISTORY:],
+        ends=ends,
+        topics=topics or {},
     )
 
 
@@ -161,6 +182,7 @@ def parse(offset: int, metadata: str | None) -> Token:
                 topic: {int(p): PartitionEnd(int(records), int(last)) for p, (records, last) in partitions.items()}
                 for topic, partitions in ends.items()
             },
+            topics={str(topic): str(found) for topic, found in data.get("topics", {}).items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"not a token of airflow-ft: {error!r}") from error
@@ -182,6 +204,7 @@ def _plain(token: Token) -> Mapping[str, Any]:
             topic: {str(p): [end.records, end.last] for p, end in sorted(partitions.items())}
             for topic, partitions in token.ends.items()
         },
+        "topics": dict(token.topics),
     }
 
 

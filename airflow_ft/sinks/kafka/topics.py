@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, TokenLostError
 from airflow_ft.sinks.kafka.client import KafkaClients
 from airflow_ft.sinks.kafka.token import Ends
 
 _FOREVER = 2**63 - 1
+_NO_ID = str(Uuid(0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +49,9 @@ def describe(clients: KafkaClients, names: Iterable[str]) -> Mapping[str, TopicL
     Raises:
         SinkUnavailableError, SinkAccessError: the brokers do not answer, or refuse.
     """
-    wanted = sorted(set(names))
-    futures = clients.admin().describe_topics(
-        TopicCollection(wanted), include_authorized_operations=True, request_timeout=clients.timeout
-    )
     found: dict[str, TopicLimits | None] = {}
-    for name in wanted:
-        try:
-            topic = _result(clients, futures[name])
-        except KafkaException as failure:
-            if failure.args[0].code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-                raise clients.error(failure.args[0], f"describing topic {name!r}") from failure
+    for name, topic in _described(clients, names, operations=True):
+        if topic is None:
             found[name] = None
             continue
         operations = topic.authorized_operations
@@ -73,6 +66,40 @@ def describe(clients: KafkaClients, names: Iterable[str]) -> Mapping[str, TopicL
         )
     existing = [limits for limits in found.values() if limits is not None]
     return {**found, **_with_settings(clients, existing)}
+
+
+def topic_ids(clients: KafkaClients, names: Iterable[str]) -> Mapping[str, str | None]:
+    """What tells topics from others of the same name, before and after them (KIP-516); None for one that is not there.
+
+    "": the brokers give topics no ids. Equal ids before and after something was sent prove that it went into that one.
+
+    Raises:
+        SinkUnavailableError, SinkAccessError: the brokers do not answer, or refuse.
+    """
+    described = _described(clients, names, operations=False)
+    ids = {name: None if topic is None else str(topic.topic_id) for name, topic in described}
+    return {name: "" if found == _NO_ID else found for name, found in ids.items()}
+
+
+def other_topics(before: Mapping[str, str], now: Mapping[str, str | None]) -> list[str]:
+    """Those that were made anew since: by their ids, where both are known."""
+    return sorted(name for name, old in before.items() if old and (found := now.get(name)) and found != old)
+
+
+def _described(clients: KafkaClients, names: Iterable[str], *, operations: bool) -> Iterator[tuple[str, Any]]:
+    wanted = sorted(set(names))
+    if not wanted:
+        return
+    futures = clients.admin().describe_topics(
+        TopicCollection(wanted), include_authorized_operations=operations, request_timeout=clients.timeout
+    )
+    for name in wanted:
+        try:
+            yield name, _result(clients, futures[name])
+        except KafkaException as failure:
+            if failure.args[0].code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+                raise clients.error(failure.args[0], f"describing topic {name!r}") from failure
+            yield name, None
 
 
 def _with_settings(clients: KafkaClients, topics: Iterable[TopicLimits]) -> Mapping[str, TopicLimits]:
@@ -163,15 +190,37 @@ def create_token_topic(clients: KafkaClients) -> None:
         time.sleep(0.01)
 
 
-def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[str]) -> list[str]:
-    """Waits until read_committed readers can see the records that end at `ends`; returns notes.
+def require_same_topics(clients: KafkaClients, before: Mapping[str, str]) -> None:
+    """Whether what was delivered into topics of these ids can still be there.
+
+    Raises:
+        TokenLostError: one was made anew since: the records are gone with the old one, whatever the token says.
+        SinkAccessError: one is not there.
+    """
+    now = topic_ids(clients, before)
+    if others := other_topics(before, now):
+        raise _records_lost(
+            clients,
+            "; ".join(
+                f"the rows were delivered into topic {name!r} of id {before[name]}, which was deleted: the one of that"
+                f" name has id {now[name]}"
+                for name in others
+            )
+            + ".",
+        )
+    for name, found in now.items():
+        if found is None:
+            raise missing_topic(name, clients.conn_id)
+
+
+def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[str]) -> None:
+    """Waits until read_committed readers can see the records that end at `ends`.
 
     EndTxn answers before the transaction markers are written, so a read right after a commit can miss records. With
     `ends` None (too many to be kept in the token) the present ends of all partitions of `topics` are awaited.
-    A partition that is shorter than what was acknowledged was deleted or lost after the delivery: the token still
-    proves the delivery, waiting would not bring it back, and the note says so.
 
     Raises:
+        TokenLostError: a partition is shorter than what was acknowledged, so the records are not there.
         SinkUnavailableError: an open transaction of another producer before these records, or brokers that are slow.
     """
     deadline, pause = time.monotonic() + clients.timeout, 0.002
@@ -194,29 +243,41 @@ def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[st
         stable = _end_offsets(clients, _partitions(waiting), IsolationLevel.READ_COMMITTED)
         waiting = {place: end for place, end in waiting.items() if stable.get(place, -1) < end}
         if waiting and time.monotonic() > deadline:
-            return _shorter_than_acknowledged(clients, waiting)
+            raise _not_readable(clients, waiting)
         if waiting:
             time.sleep(pause)
             pause = min(2 * pause, 0.25)
-    return []
 
 
-def _shorter_than_acknowledged(clients: KafkaClients, waiting: Mapping[tuple[str, int], int]) -> list[str]:
+def _not_readable(clients: KafkaClients, waiting: Mapping[tuple[str, int], int]) -> AirflowFtError:
     # Only asked at the end of the wait: a new leader's high watermark may lag for a moment.
     lengths = _end_offsets(clients, _partitions(waiting), IsolationLevel.READ_UNCOMMITTED)
     stalled = [_name(place) for place, end in waiting.items() if lengths.get(place, end) >= end]
     if stalled:
-        raise SinkUnavailableError(
+        return SinkUnavailableError(
             f"delivered, but not yet visible to read_committed readers in {', '.join(stalled)}: an open"
             " transaction of another producer stands before the records.",
             remedy="Try again when that transaction has ended; nothing is sent twice.",
             participant=clients.conn_id,
         )
-    return [
-        f"{_name(place)} ends at {lengths[place]}, before the acknowledged end {end}: the topic was made anew, or its"
-        " cluster lost acknowledged records"
-        for place, end in waiting.items()
-    ]
+    return _records_lost(
+        clients,
+        "; ".join(
+            f"{_name(place)} ends at {lengths[place]}, before the end {end} that was acknowledged"
+            for place, end in waiting.items()
+        )
+        + ": the topic was made anew, or its cluster has lost records.",
+    )
+
+
+def _records_lost(clients: KafkaClients, what: str) -> TokenLostError:
+    return TokenLostError(
+        what,
+        remedy="Find out what the topic holds. To send the rows of this checkpoint once more, delete the token of each"
+        f" slot (kafka-consumer-groups.sh --delete-offsets --topic {clients.settings.token_topic} --group"
+        f" airflow_ft.<pipeline>.{clients.conn_id}.<slot>), then `airflow ft in-doubt --redeliver`.",
+        participant=clients.conn_id,
+    )
 
 
 def _partitions(places: Iterable[tuple[str, int]]) -> list[TopicPartition]:

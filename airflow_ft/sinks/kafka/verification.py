@@ -25,7 +25,7 @@ from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.records import RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.topics import TopicLimits, describe
+from airflow_ft.sinks.kafka.topics import TopicLimits, describe, other_topics, topic_ids
 from airflow_ft.sinks.kafka.validation import SegmentRows
 from airflow_ft.sinks.multiset import Multiset
 from airflow_ft.sinks.set_aside import DeliveredLog
@@ -65,17 +65,35 @@ def verify(
             sink = KafkaSink.from_settings(own.name, own.strategy, given)
             sent.setdefault(sink.topic, []).append((each, name, sink))
     topics = describe(clients, set(sent))
-    return [_verify(of_topic, plan.name, name, topics[name], clients, log) for name, of_topic in sent.items()]
+    ids = topic_ids(clients, topics)
+    return [
+        _verify(of_topic, plan.name, name, _Topic(topics[name], ids[name] or ""), clients, log)
+        for name, of_topic in sent.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """A topic as it is now; None: it does not exist. `id` is "" where the brokers give none."""
+
+    limits: TopicLimits | None
+    id: str
+
+    def is_other(self, proof: Proof | None, name: str) -> bool:
+        """Whether the delivery went into another topic of that name, which was deleted since."""
+        before = proof.detail.get("topics", {}).get(name, "") if proof is not None else ""
+        return bool(other_topics({name: before}, {name: self.id}))
 
 
 def _verify(
     sent: Sequence[_Sent],
     participant: str,
     name: str,
-    topic: TopicLimits | None,
+    known: _Topic,
     clients: KafkaClients,
     log: DeliveredLog,
 ) -> SinkReport:
+    topic = known.limits
     delivered = list({each.plan.number: each for each, _, _ in sent}.values())
     names = list(dict.fromkeys(sink for _, sink, _ in sent))
     report = SinkReport(
@@ -102,7 +120,7 @@ def _verify(
                     for records in _records(part, file):
                         rows.expect(len(parts), _digests(records, look))
                     parts.append((each.plan.number, part, file))
-        window, notes = _window(delivered, topic)
+        window, notes = _window(delivered, known, topic)
         removed = _read(clients, name, window, rows, look)
         if removed:
             notes.append(f"{removed:,} offsets are there no more (retention): their records count as missing")
@@ -169,26 +187,35 @@ def _short(value: bytes | None) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _window(delivered: Sequence[Delivered], topic: TopicLimits) -> tuple[Window, list[str]]:
-    """From behind the predecessor's last record (0: not known) to the last one of these numbers (None: not known)."""
+def _window(delivered: Sequence[Delivered], known: _Topic, topic: TopicLimits) -> tuple[Window, list[str]]:
+    """From behind the predecessor's last record (0: not known) to the last one of these numbers (None: not known).
+
+    Offsets of a topic that was deleted say nothing of the one that was made anew.
+    """
     compared = {each.plan.number for each in delivered}
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     unknown = False
+    gone = [each.plan.number for each in delivered if known.is_other(each.proof, topic.name)]
     for each in delivered:
-        ends = _ends(each.proof, topic.name)
-        unknown = unknown or (not ends and any(segment.total_rows for segment in each.plan.segments))
-        for partition, end in ends.items():
-            last[partition] = max(last.get(partition, 0), end + 1)
+        if each.plan.number not in gone:
+            ends = _ends(each.proof, topic.name)
+            unknown = unknown or (not ends and any(segment.total_rows for segment in each.plan.segments))
+            for partition, end in ends.items():
+                last[partition] = max(last.get(partition, 0), end + 1)
         if each.before is not None and each.before.number in compared:
             continue
-        before = _ends(each.before, topic.name)
+        before = {} if known.is_other(each.before, topic.name) else _ends(each.before, topic.name)
         for partition in range(topic.partitions):
             begin = before.get(partition, -1) + 1
             first[partition] = min(first.get(partition, begin), begin)
     partitions = range(topic.partitions)
     window = {p: (first.get(p, 0), None if unknown else last.get(p, 0)) for p in partitions}
-    return window, ["the proofs do not name all offsets: read to the topic's end"] if unknown else []
+    notes = ["the proofs do not name all offsets: read to the topic's end"] if unknown else []
+    if gone:
+        numbers = f"checkpoint {gone[0]}" if len(gone) == 1 else f"checkpoints {gone[0]} to {gone[-1]}"
+        notes.append(f"{numbers} went into a topic that was deleted since, and made anew: these rows count as missing")
+    return window, notes
 
 
 def _ends(proof: Proof | None, topic: str) -> Mapping[int, int]:

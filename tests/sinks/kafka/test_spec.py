@@ -6,10 +6,12 @@ from datetime import timedelta
 import pytest
 
 from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import Promise
-from airflow_ft.core.ports import SinkSpec
+from airflow_ft.core.model import ParticipantPlan, Promise
+from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.sinks.kafka.examination import examine
 
 
 def test_a_topic_is_enough() -> None:
@@ -97,3 +99,35 @@ def test_the_spec_imports_nothing_heavy() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture
+def without_second_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where `airflow-ft` was installed without its extra."""
+    monkeypatch.setattr("airflow_ft.sinks.kafka.spec.find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("without_second_client")
+def test_held_without_kafka_python_is_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(ConfigurationError, match=r"kafka-python, which is not installed.*airflow-ft\[held\]"):
+        KafkaSink(topic="alerts", strategy="held")
+    assert KafkaSink(topic="alerts").strategy == "transaction"
+
+
+@pytest.mark.usefixtures("without_second_client")
+def test_the_doctor_names_the_extra_before_it_connects() -> None:
+    plan = ParticipantPlan("kafka_default", "kafka", "held", Promise.TWO_PHASE, 0, {"alerts": {"topic": "alerts"}})
+    connection = ConnectionInfo("kafka_default", "kafka", extra={"bootstrap.servers": "127.0.0.1:1"})
+    (check,) = examine("orders", plan, connection, [])
+    assert (check.verdict, check.name) == (Verdict.PROBLEM, "held transactions")
+    assert "airflow-ft[held]" in check.remedy
+
+
+def test_the_strategy_transaction_needs_no_second_client() -> None:
+    """Everything that such a pipeline imports, where there is no kafka-python."""
+    modules = "participant setup examination verification permissions"
+    imports = "".join(f"import airflow_ft.sinks.kafka.{name}\n" for name in modules.split())
+    block = "import importlib.util, sys\nsys.modules['kafka'] = None\n"
+    hide = "import airflow_ft.sinks.kafka.spec as s\ns.find_spec = lambda name: None\nimport airflow_ft.preload\n"
+    done = subprocess.run([sys.executable, "-c", block + imports + hide], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,171 @@
+"""Offsets and topic ids of a location: recorded beside the batches, cut back with them, and taken out of a copy."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import DataLossError, StageError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.sources import KafkaSource
+from airflow_ft.spark.locations import SparkLocation, open_location, origin_file, restore_origin
+from airflow_ft.spark.standing import Standing, leave_out, mend_origin, record_ids, recorded_ids, standing
+from airflow_ft.spark.topics import Topics
+from airflow_ft.wal.filesystem import local_path
+
+SOURCES = {"orders": KafkaSource(topics=["a", "b"]).to_json()}
+FIRST = "\x00v1\n"  # what Spark writes before the JSON of a source's first offsets
+
+
+def _location(root: Path, batches: int) -> SparkLocation:
+    path = root / "p" / "spark" / "1-1"
+    for batch in range(batches):
+        for name, text in (
+            (f"offsets/{batch}", f'v1\n{{"batchWatermarkMs":0}}\n{{"b":{{"0":{batch}}},"a":{{"0":7}}}}\n-'),
+            (f"offsets/.{batch}.crc", "sum"),
+            (f"commits/{batch}", "v1\n{}"),
+        ):
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_text(text)
+    (path / "sources/0").mkdir(parents=True)
+    (path / "sources/0/0").write_text(FIRST + '{"a":{"0":1},"b":{"0":0}}')
+    return SparkLocation(str(root), "p", path.as_uri(), batches - 1, "")
+
+
+def test_ids_count_from_their_batch_on_and_are_cut_back_with_it(tmp_path: Path) -> None:
+    old = _location(tmp_path, 4)
+    record_ids(old, 0, {0: {"a": "A", "b": "B"}})
+    record_ids(old, 2, {0: {"a": "A", "b": "B2"}})
+    record_ids(old, 9, {0: {"a": "never published"}})
+    for batch, expected in ((0, "B"), (1, "B"), (2, "B2"), (3, "B2")):
+        copy = open_location(str(tmp_path), "p", 2, batch, SparkPosition(old.uri, batch), False)
+        assert recorded_ids(copy) == {0: {"a": "A", "b": expected}}
+    assert not (local_path(copy.uri) / "airflow_ft_topics/9").exists()
+    found = standing(str(tmp_path), "p", SparkPosition(old.uri, 1), SOURCES)
+    assert found == Standing({0: {"a": {"0": 7}, "b": {"0": 1}}}, {0: {"a": "A", "b": "B"}})
+
+
+def test_a_location_of_an_earlier_version_has_offsets_and_no_ids(tmp_path: Path) -> None:
+    old = _location(tmp_path, 1)
+    assert standing(str(tmp_path), "p", SparkPosition(old.uri, 0), SOURCES).ids == {}
+    assert standing(str(tmp_path), "p", None, SOURCES) == Standing()
+
+
+def test_a_topic_is_taken_out_of_the_copy_alone(tmp_path: Path) -> None:
+    old = _location(tmp_path, 2)
+    before = {path: path.read_bytes() for path in local_path(old.uri).rglob("*") if path.is_file()}
+    copy = open_location(str(tmp_path), "p", 2, 1, SparkPosition(old.uri, 1), False)
+    leave_out(copy, {0: {"b": "B"}})
+    assert copy.offsets(1) == [{"a": {"0": 7}}, None]
+    assert copy.offsets(0) == old.offsets(0)
+    place = local_path(copy.uri)
+    assert (place / "offsets/1").read_text().splitlines()[:2] == ["v1", '{"batchWatermarkMs":0}']
+    assert (place / "sources/0/0").read_text() == FIRST + '{"a":{"0":1}}'
+    assert {path.name for path in (place / "offsets").iterdir()} == {"0", ".0.crc", "1"}, "a checksum that lies is gone"
+    assert {path: path.read_bytes() for path in before} == before, "hard links of the copy were not written through"
+
+
+def _origin(root: Path, sources: Any, ids: bool = True) -> Path:
+    path = local_path(origin_file(str(root), "p", sources))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frozen: dict[str, Any] = {"0": FIRST + '{"a":{"0":5},"b":{"0":6}}'}
+    path.write_text(json.dumps({**frozen, **({"airflow_ft_topics": {"0": {"a": "A", "b": "B"}}} if ids else {})}))
+    return path
+
+
+def test_an_origin_keeps_the_other_topics_and_has_the_new_ids(tmp_path: Path) -> None:
+    _origin(tmp_path, SOURCES)
+    assert standing(str(tmp_path), "p", None, SOURCES).ids == {0: {"a": "A", "b": "B"}}
+    mend_origin(str(tmp_path), "p", SOURCES, {0: {"a": "A", "b": "B2"}}, {0: {"b": "B"}})
+    assert standing(str(tmp_path), "p", None, SOURCES) == Standing({0: {"a": {"0": 5}}}, {0: {"a": "A"}})
+    location = open_location(str(tmp_path), "p", 1, 1, None, False)
+    restore_origin(location, SOURCES)
+    assert (local_path(location.uri) / "sources/0/0").read_text() == FIRST + '{"a":{"0":5}}'
+    assert not (local_path(location.uri) / "sources/airflow_ft_topics").exists()
+
+
+def test_an_origin_of_an_earlier_version_gets_ids_and_keeps_its_moment(tmp_path: Path) -> None:
+    path = _origin(tmp_path, SOURCES, ids=False)
+    mend_origin(str(tmp_path), "p", SOURCES, {0: {"a": "A", "b": "B"}}, {})
+    found = json.loads(path.read_text())
+    assert found == {"0": FIRST + '{"a":{"0":5},"b":{"0":6}}', "airflow_ft_topics": {"0": {"a": "A", "b": "B"}}}
+
+
+def test_the_origin_stays_when_lost_data_are_allowed_or_not(tmp_path: Path) -> None:
+    """Else "latest" would become another moment with the flag that a person sets to go on."""
+    lenient = {"orders": {**SOURCES["orders"], "fail_on_data_loss": False}}
+    assert origin_file(str(tmp_path), "p", lenient) == origin_file(str(tmp_path), "p", SOURCES)
+    other = {"orders": {**SOURCES["orders"], "starting_offsets": "latest"}}
+    assert origin_file(str(tmp_path), "p", other) != origin_file(str(tmp_path), "p", SOURCES)
+
+
+class Brokers:
+    """Ids by topic, as the brokers would give them."""
+
+    def __init__(self, **ids: str) -> None:
+        self.now = ids
+
+    def topics(self, recorded: Any = ()) -> dict[str, str]:
+        return dict(self.now)
+
+    def ids(self, names: Any) -> dict[str, str]:
+        return {name: self.now[name] for name in names if name in self.now}
+
+    def close(self) -> None:
+        pass
+
+
+def _topics(brokers: Brokers, **more: Any) -> Topics:
+    return Topics("p", {0: ("orders", KafkaSource(**{"topics": ["a", "b"], **more}))}, {0: brokers})
+
+
+BOTH = Standing({0: {"a": {"0": 1}, "b": {"0": 2}}}, {0: {"a": "A", "b": "B"}})
+
+
+def test_brokers_without_ids_tell_nothing(tmp_path: Path) -> None:
+    brokers = Brokers(a="", b="")
+    topics = _topics(brokers)
+    assert topics.begin(BOTH) == {}
+    assert topics.reading(BOTH.offsets) == {0: {"a": "", "b": ""}}
+    brokers.now["a"] = "A"
+    topics.check()
+    assert topics.explain() is None
+
+
+def test_a_topic_that_appears_is_compared_from_its_first_batch_on() -> None:
+    brokers = Brokers(a="A", b="B")
+    topics = _topics(brokers, topics=(), pattern="a|b|c")
+    assert topics.begin(BOTH) == {}
+    brokers.now["c"] = "C"
+    assert topics.reading({0: {**BOTH.offsets[0], "c": {"0": 9}}}) == {0: {"a": "A", "b": "B", "c": "C"}}
+    topics.check()
+    brokers.now["c"] = "C2"
+    with pytest.raises(DataLossError, match="topic 'c' was deleted and made anew"):
+        topics.check()
+    assert isinstance(topics.explain(), DataLossError)
+    with pytest.raises(StageError, match="appeared and vanished: d"):
+        topics.reading({0: {"d": {"0": 1}}})
+
+
+def test_a_topic_that_is_made_while_the_first_query_starts_is_looked_up_again() -> None:
+    brokers = Brokers(a="A", b="B")
+    topics = _topics(brokers)
+    topics.begin(Standing())
+    assert topics.check_start(BOTH.offsets) == BOTH.ids
+    brokers.now["b"] = "B2"
+    with pytest.raises(StageError, match=r"'b'.*while its starting position was looked up"):
+        topics.check_start(BOTH.offsets)
+
+
+def test_the_id_of_a_topic_that_is_not_read_for_a_while_is_kept() -> None:
+    topics = _topics(Brokers(a="A"), topics=["a"])
+    assert topics.begin(BOTH) == {}, "Spark itself says that b is not read any more"
+    assert topics.ids_of(BOTH.offsets, BOTH.ids) == BOTH.ids
+
+
+def test_a_deleted_topic_of_a_pattern_is_a_loss_also_without_its_id() -> None:
+    lenient = {"topics": (), "pattern": "a|b", "fail_on_data_loss": False}
+    assert _topics(Brokers(a="A"), **lenient).begin(Standing(BOTH.offsets)) == {0: {"b": ""}}
+    with pytest.raises(DataLossError, match=r"topic 'b' was deleted \(its id was not recorded\), read up to"):
+        _topics(Brokers(a="A"), **{**lenient, "fail_on_data_loss": True}).begin(Standing(BOTH.offsets))
