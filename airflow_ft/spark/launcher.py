@@ -18,6 +18,7 @@ from airflow_ft.spark.private import private_folder
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import Loan, borrow
+from airflow_ft.spark.state_settings import refuse_changed
 from airflow_ft.spark.submit import MAIN, RESULT, driver_environment, environment, prepare, write_main
 from airflow_ft.spark.symptoms import Symptoms
 
@@ -41,6 +42,7 @@ def run_stage(
     epoch settles), WalCorruptError, and StageError when the driver was killed or failed for another reason. In
     every case what is published stays published, and the store knows it.
     """
+    refuse_changed(request.pipeline, request.base, request.conf)
     hide = _redactor(request.secrets())
     with private_folder() as folder, _jvm(request) as loan:
         driver = _start(folder, request, loan)

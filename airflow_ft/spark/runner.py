@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from airflow_ft.spark.failures import as_error
 from airflow_ft.spark.inputs import Sources, named_positions, source_order
 from airflow_ft.spark.job import Job
 from airflow_ft.spark.launcher import describe_error
+from airflow_ft.spark.listing import Listing, batch_listings, check_listings, static_listings
 from airflow_ft.spark.locations import (
     SparkLocation,
     check_sources,
@@ -37,9 +39,10 @@ from airflow_ft.spark.locations import (
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.publisher import Publisher
-from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.request import FIXED_CONF, StageRequest, StageResult
 from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import write_batch
+from airflow_ft.spark.state_settings import tell_changed
 from airflow_ft.spark.submit import REQUEST, RESULT
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import filesystem
@@ -102,9 +105,12 @@ class Attempt:
                 job = Job(self._request.job, self._request.job_arguments)
                 sources = Sources(spark, self._request.sources, self._request.connections)
                 frame = job.transform(spark, sources)
+                for name, value in FIXED_CONF.items():  # the job may have changed them
+                    if name.startswith("spark.sql."):
+                        spark.conf.set(name, value)
                 if frame.isStreaming:
-                    return self._run_stream(store, job, frame)
-                return self._run_static(store, job, frame)
+                    return self._run_stream(store, job, frame, sources)
+                return self._run_static(store, job, frame, sources)
             finally:
                 self._leave(spark)
 
@@ -140,7 +146,7 @@ class Attempt:
             self.tidy = self._kept is None
             log.warning("Spark did not stop cleanly: %s", error)
 
-    def _run_stream(self, store: Store, job: Job, frame: DataFrame) -> StageResult:
+    def _run_stream(self, store: Store, job: Job, frame: DataFrame, sources: Sources) -> StageResult:
         request = self._request
         names = source_order(frame)
         location = open_location(
@@ -155,6 +161,7 @@ class Attempt:
         if request.base is None:
             restore_origin(location, request.sources)
         check_sources(location, names)
+        tell_changed(request.base, frame.sparkSession.conf.get)
         kafka = [i for i, n in enumerate(names) if request.sources.get(n, {}).get("kind") == "kafka"]
         durable = _Durable(location, request, kafka)
         stopper = _Stopper(self)
@@ -176,7 +183,9 @@ class Attempt:
                 if len(publisher.published) >= room:
                     raise _QueueIsFull
                 durable.freeze()
-                self._on_batch(job, publisher, location, names, batch, batch_id)
+                query = next(each for each in frame.sparkSession.streams.active if each.name == request.pipeline)
+                read = [*batch_listings(frame.sparkSession, location, batch_id, query), *sources.listings]
+                self._on_batch(job, publisher, location, names, batch, batch_id, read)
             except BaseException as error:
                 self.failed(error)
                 raise
@@ -217,13 +226,15 @@ class Attempt:
         names: list[str],
         batch: DataFrame,
         batch_id: int,
+        read: Sequence[Listing],
     ) -> None:
         number = publisher.begin(batch_id)
         positions = named_positions(names, location.offsets(batch_id - 1), location.offsets(batch_id))
         written = write_batch(self._request, job, batch, batch_id, number, positions)
+        check_listings(read, self._request.pipeline)
         publisher.written(written.seal, positions)
 
-    def _run_static(self, store: Store, job: Job, frame: DataFrame) -> StageResult:
+    def _run_static(self, store: Store, job: Job, frame: DataFrame, sources: Sources) -> StageResult:
         """A plain batch job: one checkpoint a run, and none when this run has published it before."""
         request = self._request
         for checkpoint in store.run_checkpoints(request.pipeline, request.run):
@@ -240,7 +251,9 @@ class Attempt:
         )
         try:
             number = publisher.begin(0)
-            publisher.written(write_batch(request, job, frame, 0, number, {}).seal, {})
+            written = write_batch(request, job, frame, 0, number, {})
+            check_listings([*static_listings(frame), *sources.listings], request.pipeline)
+            publisher.written(written.seal, {})
             publisher.settle()
         finally:
             publisher.close("the attempt ended")

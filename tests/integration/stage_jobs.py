@@ -147,6 +147,64 @@ class Static:
         return spark.range(10).withColumn("r", F.rand())
 
 
+class Meddling:
+    """Somebody touches the source's files at moments that the arguments name: (number of the batch, old, new name).
+
+    A new name of None rewrites the file with a row more.
+    """
+
+    def __init__(self, moves: list[tuple[int, str, str | None]]) -> None:
+        self.moves = moves
+        self.seen = -1
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return cast(DataFrame, sources["numbers"])
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        self.seen += 1
+        for when, old, new in self.moves:
+            if when == self.seen and Path(old).exists():
+                if new is None:
+                    with Path(old).open("a") as file:
+                        file.write('{"k": "late", "n": -1}\n')
+                else:
+                    Path(old).rename(new)
+        return {"orders": batch}
+
+
+class MeddlingStatic(Meddling):
+    """The same in a job that does not stream."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return cast(DataFrame, sources.static("numbers"))
+
+
+class StaticSide(Meddling):
+    """A stream, each row of which meets the rows of a static source in `split`."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        self.side = sources.static("side")
+        return super().transform(spark, sources)
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        return {"orders": super().split(batch)["orders"].join(self.side, "k", "left")}
+
+
+class Union:
+    """Two sources of files as one stream; the file `lose` goes while a batch is computed."""
+
+    def __init__(self, lose: str = "") -> None:
+        self.lose = lose
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return cast(DataFrame, sources["numbers"].union(sources["side"]))
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if self.lose:
+            Path(self.lose).unlink(missing_ok=True)
+        return {"orders": batch}
+
+
 class Orders:
     """JSON records of Kafka; malformed ones fail the job, or go to `dead_letters`."""
 
