@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import pandas as pd
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -138,6 +138,52 @@ class CrashingSums(Crashing, Sums):
     """The same with a crash."""
 
     transform = Sums.transform
+
+
+class Counter(StatefulProcessor):
+    """How many rows of a key came so far, in either form of transformWithState."""
+
+    def __init__(self, pandas: bool) -> None:
+        self.pandas = pandas
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("count", "rows bigint")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        (before,) = self._state.get() or (0,)
+        found = before + sum(len(each) if self.pandas else 1 for each in rows)
+        self._state.update((found,))
+        if self.pandas:
+            yield pd.DataFrame({"k": [key[0]], "rows": [found]})
+        else:
+            yield Row(k=key[0], rows=found)
+
+    def close(self) -> None:
+        pass
+
+
+class Counts:
+    """A count of the rows of a key, by an operator that the arguments name."""
+
+    output_mode = "update"
+
+    def __init__(self, by: str) -> None:
+        self.by = by
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        frame = cast(DataFrame, sources["numbers"])
+        keyed, schema = frame.groupBy("k"), "k string, rows bigint"
+        if self.by == "rows":
+            return keyed.transformWithState(Counter(pandas=False), schema, "update", "none")
+        if self.by == "pandas":
+            return keyed.transformWithStateInPandas(Counter(pandas=True), schema, "update", "none")
+        if self.by == "count":
+            return keyed.agg(F.count(F.lit(1)).alias("rows"))
+        if self.by == "count and more":
+            return keyed.agg(F.count(F.lit(1)).alias("rows"), F.max("n").alias("most"))
+        if self.by == "count of distinct":
+            return frame.dropDuplicates(["k", "n"]).groupBy("k").agg(F.count(F.lit(1)).alias("rows"))
+        return frame.select("k", F.lit(1).cast("bigint").alias("rows"))
 
 
 class Static:
