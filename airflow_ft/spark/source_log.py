@@ -24,6 +24,7 @@ _NAME = re.compile(r"^\.?(\d+)(?:\.compact)?(?:\.crc)?$")
 _FIRST_ENTRY = re.compile(rb'^v\d+\s*\n\{"path":')
 _URI = re.compile(r"^(?:(?P<scheme>[A-Za-z][\w+.-]*):)?(?://(?P<authority>[^/]*))?(?P<path>/.*)$", re.DOTALL)
 NOTHING_READ = -1
+READ_BEFORE = 2**62  # an id that no log reaches (Spark refuses negative ones)
 
 
 def last_id(offset: Any) -> int | None:
@@ -94,7 +95,7 @@ def all_entries(files: FileSystem, location: str, index: str, last: int) -> list
 
 def as_read_before(read: list[dict[str, Any]]) -> bytes:
     """A first file of a log, with which Spark knows these files, and reads none of them in any batch."""
-    lines = [json.dumps({**entry, "batchId": NOTHING_READ}, separators=(",", ":")) for entry in read]
+    lines = [json.dumps({**entry, "batchId": READ_BEFORE}, separators=(",", ":")) for entry in read]
     return "\n".join(["v1", *lines]).encode()
 
 

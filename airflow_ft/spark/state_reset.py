@@ -4,7 +4,7 @@ Spark starts operators without state with batch 0 only, and reads from the begin
 each source where it stands, in the source's own words:
 
 - Kafka: `sources/<index>/0`, its file of starting positions;
-- files: a log of read files, all of them under the id 0, and as if read by a batch -1, so that batch 0 reads none.
+- files: a log of read files, all of them in its file 0, but under an id that is never read.
 
 The watermark is state, and goes too: rows that were too late for the old state are taken into the new one.
 

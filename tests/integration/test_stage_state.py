@@ -2,21 +2,17 @@
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_ft.core.errors import ConfigurationError, JobError, StateConflictError
-from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.locations import open_location
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.state_reset import reset_state
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
-from tests.store.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -45,11 +41,6 @@ def _base(pipeline: StageWorld) -> SparkPosition:
     base = pipeline.store.pipeline(PIPELINE).base
     assert base is not None
     return base
-
-
-def _reset(pipeline: StageWorld) -> SparkPosition | None:
-    with new_epoch(pipeline.store, PIPELINE, Worker("", 1), "a test", lease_seconds=0.0) as (epoch, _):
-        return reset_state(pipeline.store, PIPELINE, epoch, "a test")
 
 
 @pytest.mark.parametrize("by", ["rows", "pandas"])
@@ -88,10 +79,10 @@ def test_a_changed_operator_is_terminal_and_says_what_changed(pipeline: StageWor
     assert _counts(pipeline) == [{2}]
 
     with pytest.raises(StateConflictError, match=r"checkpoint 1: it is STAGED, and not delivered.*airflow ft rewind"):
-        _reset(pipeline)
+        pipeline.reset_state()
     epoch = pipeline.store.pipeline(PIPELINE).epoch
     pipeline.store.rewind(PIPELINE, epoch, 1, None, "not delivered")
-    assert _reset(pipeline) is None, "a pipeline that starts anew has no state"
+    assert pipeline.reset_state() is None, "a pipeline that starts anew has no state"
 
 
 @pytest.mark.parametrize("by", ["count of distinct", "rows"])
@@ -101,16 +92,16 @@ def test_dropped_state_begins_anew_where_the_last_run_ended(pipeline: StageWorld
     for n in range(2):
         _add(pipeline, n)
     pipeline.complete(_request(pipeline, before))
-    _deliver(pipeline)
+    pipeline.deliver()
     _add(pipeline, 2)
     if before == "no state":
         with pytest.raises(JobError, match=r"MISSING_STATE_DIRECTORY.*airflow ft reset-state orders"):
             pipeline.stage(_request(pipeline, by))
     old = _base(pipeline)
 
-    position = _reset(pipeline)
+    position = pipeline.reset_state()
     assert position == _base(pipeline) and position.batch == -1
-    assert _reset(pipeline) is None and _base(pipeline) == position, "repeated, it changes nothing"
+    assert pipeline.reset_state() is None and _base(pipeline) == position, "repeated, it changes nothing"
     shutil.rmtree(local_path(old.location))
     pipeline.complete(_request(pipeline, by, conf={PARTITIONS: "3"}))
     assert _counts(pipeline)[1:] == [{2}], "the rows of the third file, counted from zero"
@@ -125,18 +116,3 @@ def test_dropped_state_begins_anew_where_the_last_run_ended(pipeline: StageWorld
     pipeline.complete(_request(pipeline, by, conf={PARTITIONS: "3"}))
     assert _base(pipeline).location != position.location
     assert _counts(pipeline)[2:] == [{4}], "both files that came after"
-
-
-def _deliver(pipeline: StageWorld) -> None:
-    """What is published is delivered, as far as the decision log knows."""
-    scene = Scene(pipeline.store, PIPELINE, pipeline.store.pipeline(PIPELINE).epoch)
-    for checkpoint in pipeline.published():
-        assert checkpoint.segment is not None
-        plan = replace(scene.make_plan(checkpoint.number), segments=(checkpoint.segment,))
-        pipeline.store.plan(PIPELINE, scene.epoch, plan)
-        for name in scene.promises:
-            scene.vote(checkpoint.number, name)
-        scene.decide(checkpoint.number)
-        for name in scene.promises:
-            scene.prove(checkpoint.number, name)
-        assert pipeline.store.checkpoint(PIPELINE, checkpoint.number).is_confirmed

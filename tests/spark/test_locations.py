@@ -8,7 +8,7 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.locations import SparkLocation, check_sources, freeze_origin, open_location, restore_origin
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.filesystem import LocalFileSystem, local_path
 
 
 def _location(root: Path, batches: int, committed: int | None = None) -> Path:
@@ -244,3 +244,23 @@ def test_a_schema_that_is_missing_is_named(tmp_path: Path) -> None:
     (old / "state/0/_stateSchema/default/0_c4d7").unlink()
     with pytest.raises(WalCorruptError, match="0_c4d7, is missing"):
         _open(tmp_path, SparkPosition(old.as_uri(), 0), False)
+
+
+def test_a_copy_that_was_not_finished_is_used_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process dies while it writes the paths into its copy; the next attempt makes another copy."""
+    old = _location(tmp_path, 1)
+    _with_schemas(old, str(old))
+    base = SparkPosition(old.as_uri(), 0)
+
+    def killed(self: LocalFileSystem, uri: str, data: bytes) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _open(tmp_path, base, False)
+    assert (tmp_path / "p/spark/2-5/offsets/0").exists(), "it died in the middle"
+    with pytest.raises(StageError, match="another history"):
+        _open(tmp_path, base, False)
+    next_one = open_location(str(tmp_path), "p", 3, 6, base, False)
+    assert (local_path(next_one.uri) / "state/0/_metadata/v2/0").read_text() == _metadata(str(local_path(next_one.uri)))
