@@ -148,6 +148,14 @@ def _settling() -> tuple[ActionCommand, ...]:
         _command(
             "rewind", "settling", "Compute all rows that are not delivered yet again", _PIPELINE, _REASON, ARG_YES
         ),
+        _command(
+            "reset-state",
+            "settling",
+            "Drop a pipeline's operator state and keep its positions: counts begin anew, no row is read again",
+            _PIPELINE,
+            _REASON,
+            ARG_YES,
+        ),
         _command("resume", "settling", "Let a HALTED pipeline go on", _PIPELINE, ARG_YES),
         _command("adopt", "settling", "Take the sinks over from a decision log that is lost", _PIPELINE, ARG_YES),
     )

@@ -381,3 +381,24 @@ def test_verify_says_what_cannot_be_compared(world: World, ft: Any) -> None:
     with pytest.raises(SystemExit) as ended:
         ft("verify", PIPELINE)
     assert ended.value.code == 1, "sinks of tests cannot be compared"
+
+
+def test_reset_state_asks_first_and_refuses_what_it_could_not_keep(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it does is tried with Spark: `test_dropped_state_begins_anew_where_the_last_run_ended`."""
+    world.stage(1)
+    base = world.store.pipeline(PIPELINE).base
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with pytest.raises(SystemExit, match="Nothing was changed"):
+        ft("reset-state", PIPELINE)
+    with pytest.raises(SystemExit, match=r"STAGED, and not delivered.*airflow ft rewind"):
+        ft("reset-state", PIPELINE, "--yes")
+    with (
+        new_epoch(world.store, PIPELINE, Worker("t", 1), "a run at work"),
+        pytest.raises(SystemExit, match="at work on it"),
+    ):
+        ft("reset-state", PIPELINE, "--yes")
+    assert world.store.pipeline(PIPELINE).base == base
+    ft("rewind", PIPELINE, "--yes")
+    assert "no state to drop" in ft("reset-state", PIPELINE, "--yes")

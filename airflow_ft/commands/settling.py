@@ -23,6 +23,7 @@ from airflow_ft.core.adoption import adopt as adopt_pipeline
 from airflow_ft.core.adoption import heads
 from airflow_ft.core.coordinator import coordinating
 from airflow_ft.core.errors import StateConflictError
+from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
 from airflow_ft.core.planning import live_plans, quarantined
 from airflow_ft.core.recovery import in_doubt
@@ -98,6 +99,23 @@ def rewind(args: Namespace) -> None:
                 store.rewind(args.pipeline, coordinator.epoch, first, store.position_before(args.pipeline, first), why)
         left = store.pipeline(args.pipeline).base
         say(f"the next run starts from {left.location} batch {left.batch}" if left else "the next run starts anew")
+
+
+@command
+def reset_state(args: Namespace) -> None:
+    """`airflow ft reset-state PIPELINE`: the next run reads on where the last one ended, without operator state."""
+    from airflow_ft.spark.state_reset import reset_state as drop_state
+
+    with open_store(args) as store:
+        sure(args, f"Drop all counts, windows and other state of {args.pipeline}? Its positions are kept.")
+        why = signature(args, "reset-state")
+        with new_epoch(store, args.pipeline, worker(), why, lease()) as (epoch, keeper):
+            position = drop_state(store, args.pipeline, epoch, why)
+            keeper.check()
+        if position is None:
+            say(f"{args.pipeline} has no state to drop")
+        else:
+            say(f"the next run reads on from where the last one ended, without state, in {position.location}")
 
 
 @command

@@ -237,6 +237,13 @@ class Store(Protocol):
     ) -> None:
         """As in `abort`, asked for by a person, for numbers that are undelivered (reason USER)."""
 
+    def reset_state(self, pipeline: str, epoch: int, position: SparkPosition, message: str) -> None:
+        """The base, and Spark's position of the newest published number, become `position`, clean.
+
+        Condition: nothing is TRIGGERED, and nothing published is undelivered (StateConflictError), since a rewind to a
+        position before would bring the state back.
+        """
+
     def prune(self, pipeline: str, number: int) -> None:
         """Writes that the files of this delivered number are being deleted (PRUNING goes before the files)."""
 

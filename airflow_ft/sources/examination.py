@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from airflow_ft.core.doctor import Check, Examination
@@ -10,6 +12,9 @@ from airflow_ft.core.ports import ConnectionResolver
 from airflow_ft.sources import Source
 from airflow_ft.sources.files import FileSource
 from airflow_ft.sources.kafka import KafkaSource
+
+_LOOKED_AT = 100_000  # names in a folder
+_SHOWN = 3
 
 
 def examine_source(name: str, source: Source, connections: ConnectionResolver) -> list[Check]:
@@ -35,6 +40,42 @@ def _files(exam: Examination, source: FileSource) -> None:
         exam.problem("folder", f"{path} may not be read", "let the user of the workers read it.")
     else:
         exam.ok("folder", f"{path} is there")
+        _names(exam, islice((name for each in found for name in _names_in(each)), _LOOKED_AT))
+
+
+def _names(exam: Examination, names: Iterable[str]) -> None:
+    """What Spark makes of the names of files: some it takes for nobody's business, some it cannot read."""
+    ignored, unreadable = [], []
+    for name in names:
+        if ":" in name:
+            unreadable.append(name)
+        elif _is_ignored(name):
+            ignored.append(name)
+    if ignored:
+        text = f"Spark leaves out names that begin with '_' or '.', or end with '._COPYING_': {_some(ignored)}"
+        exam.warn("names", text, "rename them, if they are to be read; else nothing.")
+    if unreadable:
+        exam.problem("names", f"Spark cannot read names with ':', and fails: {_some(unreadable)}", "rename them.")
+
+
+def _names_in(path: Path) -> Iterator[str]:
+    if path.is_dir():
+        with os.scandir(path) as entries:
+            yield from (entry.name for entry in entries)
+    else:
+        yield path.name
+
+
+def _is_ignored(name: str) -> bool:
+    """As Hadoop and Spark filter a folder; markers and checksums that programs leave are meant to be ignored."""
+    if name == "_SUCCESS" or (name[0] == "." and name.endswith(".crc")):
+        return False
+    return name[0] == "." or (name[0] == "_" and "=" not in name) or name.endswith("._COPYING_")
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(sorted(names)[:_SHOWN]) + rest
 
 
 def _topics(exam: Examination, source: KafkaSource, connections: ConnectionResolver) -> None:

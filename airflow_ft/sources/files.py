@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow_ft.core.ports import ConnectionInfo
 
 _FORMATS = ("json", "csv", "parquet", "text", "orc")
+_LEAVE_OUT = ("ignoreMissingFiles", "ignoreCorruptFiles")
 _FIELDS = ("path", "format", "schema", "max_files_per_trigger", "options")
 
 
@@ -21,7 +22,9 @@ _FIELDS = ("path", "format", "schema", "max_files_per_trigger", "options")
 class FileSource:
     """Files of one format in a folder (`path` may have wildcards); `schema` is a DDL string ("id bigint, at date").
 
-    A file must appear in the folder complete (write it elsewhere and rename it), and stay as it is.
+    A file must appear in the folder complete (write it elsewhere and rename it), and stay as it is: one that goes or
+    changes before its checkpoint is published fails the stage, which is tried again. Options that leave files out
+    (`ignoreMissingFiles`, `ignoreCorruptFiles`) are refused.
     `max_files_per_trigger` bounds a checkpoint. `options` go to Spark's reader; a malformed record fails the job
     unless they say `{"mode": "PERMISSIVE"}` (then name a `columnNameOfCorruptRecord` and route those rows in
     `split`), since by default Spark would turn it into nulls. A file is remembered for ever, unless
@@ -52,6 +55,12 @@ class FileSource:
                 "cleanSource is refused: it removes files before their rows were delivered (I10)",
                 remedy="remove files yourself, when their checkpoint is confirmed and out of retention",
             )
+        for name in _LEAVE_OUT:
+            if options.get(name.lower(), "false").lower() != "false":
+                raise ConfigurationError(
+                    f"{name} is refused: files that are gone or damaged would be left out, and count as read (I10)",
+                    remedy="leave it out; a file that cannot be read fails the stage, which names it",
+                )
         if "maxfilespertrigger" in options:
             raise ConfigurationError("option maxFilesPerTrigger of FileSource", remedy="use max_files_per_trigger")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,20 @@ from airflow_ft.spark import python_errors
 _USER_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
 _USER_CLASSES = ("PythonException", "AnalysisException", "ParseException")
 _LOG = "mend the job; the whole traceback is in the task's log at level DEBUG."
+# The job has changed, and its new operators do not fit the state that it goes on with. Trying again does not help.
+_STATE_CHANGED = re.compile(
+    r"\[((?:"
+    r"STATE_STORE_(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"
+    r"|STATE_STORE_INVALID_(?:VALUE_SCHEMA_EVOLUTION|VARIABLE_TYPE_CHANGE|CONFIG_AFTER_RESTART)"
+    r"|STATE_STORE_(?:VALUE_SCHEMA_EVOLUTION|STATE_SCHEMA_FILES)_THRESHOLD_EXCEEDED"
+    r"|(?:STATE_STORE_|CANNOT_LOAD_STATE_STORE\.)(?:KEY|VALUE)_ROW_FORMAT_VALIDATION_FAILURE"
+    r"|(?:STREAMING_STATEFUL_OPERATOR_|STATEFUL_OPERATOR_)?(?:MISSING_STATE_DIRECTORY|NOT_MATCH_IN_STATE_METADATA)"
+    r"|CANNOT_LOAD_STATE_STORE\.(?:INVALID_CHANGE_LOG_READER_VERSION|INVALID_CHECKPOINT_LINEAGE)"
+    r"))\]\s*(.*?)(?:\s*If you want to force running|\s*SQLSTATE:|\n\s*at |$)",
+    re.DOTALL,
+)
+# A folder or file to be read. Spark counts it among the mistakes in queries, and a mount may be away for a moment.
+_NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\. SQLSTATE", re.DOTALL)
 
 
 class InUserCode(Exception):
@@ -29,6 +44,21 @@ def as_error(error: BaseException, pipeline: str, job: str) -> AirflowFtError:
         return error
     line = last_line(error)
     causes = list(_causes(error))
+    for _, _, message in causes:
+        if found := _STATE_CHANGED.search(message):
+            return JobError(
+                f"job {job} has changed, and does not fit the state that it goes on with: {found[1]}:"
+                f" {_short(' '.join(found[2].split()))}",
+                pipeline=pipeline,
+                remedy=f"take the change back; or drop the state and keep the positions (`airflow ft reset-state"
+                f" {pipeline}`); or give the changed pipeline a new name, under which it reads from the beginning.",
+            )
+        if found := _NOT_THERE.match(message):
+            return StageError(
+                f"{found[1]} is not there.",
+                pipeline=pipeline,
+                remedy="make the folder, or mend the path, if it is not just a mount that is away for a moment.",
+            )
     user = python_errors.of_driver(error) if in_user_code else None
     if user := user or python_errors.of_worker(message for _, _, message in causes):
         return JobError(f"job {job} raised {user.what}", pipeline=pipeline, remedy=user.remedy or _LOG)

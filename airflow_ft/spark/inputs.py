@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.errors import JobError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import Source, source_from_json
+from airflow_ft.spark.listing import Listing, static_listings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +34,7 @@ class Sources(Mapping[str, "DataFrame"]):
         self._specs: dict[str, Source] = {name: source_from_json(spec) for name, spec in specs.items()}
         self._connections = connections
         self._streams: dict[str, DataFrame] = {}
+        self.listings: list[Listing] = []  # of what was read by `static`
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._streams:
@@ -46,8 +48,10 @@ class Sources(Mapping[str, "DataFrame"]):
         return len(self._specs)
 
     def static(self, name: str) -> DataFrame:
-        """A static DataFrame of what the source has now."""
-        return self._read(name, streaming=False)
+        """A static DataFrame of what the source has now. Files have to stay as they are while it is used."""
+        frame = self._read(name, streaming=False)
+        self.listings += static_listings(frame)
+        return frame
 
     def _read(self, name: str, *, streaming: bool) -> DataFrame:
         if name not in self._specs:

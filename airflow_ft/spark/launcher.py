@@ -21,6 +21,7 @@ from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import Loan, borrow
+from airflow_ft.spark.state_settings import refuse_changed
 from airflow_ft.spark.story import Story
 from airflow_ft.spark.submit import MAIN, RESULT, driver_environment, environment, prepare, write_main
 from airflow_ft.spark.symptoms import Symptoms
@@ -51,6 +52,7 @@ def run_stage(
     epoch settles), WalCorruptError, and StageError when the driver was killed or failed for another reason. In
     every case what is published stays published, and the store knows it.
     """
+    refuse_changed(request.pipeline, request.base, request.conf)
     hide = _redactor(request.secrets())
     request = replace(request, ask_sinks=judge is not None)
     with (

@@ -11,6 +11,8 @@ Rules (DESIGN 3 and 9, 'publish after commit, own copy'):
 - Cutting back drops later offsets, commits **and state versions**. State left behind by a batch that was never
   published would be loaded in preference to what the replay computes: a snapshot of version n beats the replay's
   change log of version n.
+- It also drops what Spark's log of read files has beyond that batch, so that the folder is listed anew.
+- A location refers to itself alone, so that older ones can be swept (`airflow_ft.spark.schema_paths`).
 - Without a base, the positions at which the sources began are frozen once (`origin`), so that "latest" means the same
   moment in every attempt.
 """
@@ -27,12 +29,15 @@ from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
 from airflow_ft.core.model import SparkPosition, canonical_json
-from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.spark import schema_paths, source_log
+from airflow_ft.wal.filesystem import FileSystem, another_history, filesystem, refuse_another_history
 
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)?$")
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
+_BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
 TOPICS = "airflow_ft_topics"  # a folder in a location, a key in an origin: see `airflow_ft.spark.standing`
+START_FILE = "airflow_ft_start.json"  # the offsets before batch 0, where state was dropped (`state_reset`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,11 @@ class SparkLocation:
         filesystem(self.uri).sync_tree(self.uri, self.root, synced)
 
     def offsets(self, batch: int) -> list[Any]:
-        """The end offsets of a batch, source by source in Spark's order; [] for batch -1."""
+        """The end offsets of a batch, source by source in Spark's order; of batch -1: those before the first."""
         files = filesystem(self.uri)
         if batch < 0:
-            return []
+            start = files.uri(self.uri, START_FILE)
+            return json.loads(files.read(start)) if files.exists(start) else []
         lines = files.read(files.uri(self.uri, "offsets", str(batch))).decode().splitlines()
         # Line 1 is the format, line 2 metadata; then a line for each source, "-" when it has no data yet.
         return [None if line == "-" else parsed_offsets(line) for line in lines[2:]]
@@ -77,39 +83,54 @@ def open_location(
     is there already.
     """
     files = filesystem(root)
-    uri = files.uri(root, pipeline, "spark", f"{epoch}-{attempt}")
-    if (
-        base is not None
-        and clean
-        and _newest(base.location, "offsets") == _newest(base.location, "commits") == base.batch
-    ):
-        return SparkLocation(root, pipeline, base.location, base.batch, "in place")
-    refuse_another_history(files, uri, pipeline)
     if base is None:
-        return SparkLocation(root, pipeline, uri, -1, "from the beginning")
-    files.link_tree(base.location, uri, lambda name: _survives(name, base.batch))
-    if not (_newest(uri, "offsets") == _newest(uri, "commits") == base.batch):
+        return SparkLocation(root, pipeline, new_location(root, pipeline, epoch, attempt), -1, "from the beginning")
+    old = SparkLocation(root, pipeline, base.location, base.batch, "in place")
+    require_batch(old)
+    last = source_log.last_ids(files, old.uri, old.offsets(base.batch))
+    if clean and _ends_at(files, old.uri, base.batch, last) and schema_paths.are_own(files, old.uri):
+        return old
+    uri = new_location(root, pipeline, epoch, attempt)
+    try:
+        files.link_tree(base.location, uri, lambda name: _survives(name, base.batch, last))
+    except FileExistsError as error:
+        raise another_history(uri, pipeline) from error
+    schema_paths.copy(files, base.location, uri, base.batch)
+    if not _ends_at(files, uri, base.batch, last):
         files.remove_tree(uri)
-        raise WalCorruptError(
-            f"Spark's state of batch {base.batch}, the last one published, is not in {base.location}",
-            pipeline=pipeline,
-            remedy="restore the folder from a backup; or rewind the pipeline to an older checkpoint",
-        )
+        raise _lacks(old)
     return SparkLocation(root, pipeline, uri, base.batch, f"in a copy of {base.location}, cut back to its batch")
 
 
-def refuse_another_history(files: FileSystem, uri: str, pipeline: str) -> None:
-    """An attempt's folder is its own: one that is there was made under a decision log that this one knows nothing of.
+def require_batch(location: SparkLocation) -> None:
+    """WalCorruptError when Spark's offsets of the location's batch are not in it."""
+    files = filesystem(location.uri)
+    if not files.exists(location.uri):
+        raise WalCorruptError(f"{location.uri} is missing", remedy="restore it from a backup, or rewind the pipeline")
+    name = START_FILE if location.batch < 0 else f"offsets/{location.batch}"
+    if not files.exists(files.uri(location.uri, *name.split("/"))):
+        raise _lacks(location)
 
-    A log that was restored from a backup, or made anew, gives the same numbers out again. Spark would go on from what
-    it finds there, and leave rows out that this log never saw (I10).
-    """
-    if files.exists(uri):
-        raise StageError(
-            f"{uri} is there already, from another history of the decision log (restored from a backup, or made anew).",
-            remedy="nothing, if that is so: the next try works in a folder of its own.",
-            pipeline=pipeline,
-        )
+
+def new_location(root: str, pipeline: str, epoch: int, attempt: int) -> str:
+    """The URI of an attempt's folder, which is not there yet; else StageError."""
+    files = filesystem(root)
+    uri = files.uri(root, pipeline, "spark", f"{epoch}-{attempt}")
+    refuse_another_history(files, uri, pipeline)
+    return uri
+
+
+def location_root(uri: str) -> str:
+    """The root of the log in which an attempt's folder lies."""
+    return filesystem(uri).uri(uri).rsplit("/", 3)[0]
+
+
+def _lacks(location: SparkLocation) -> WalCorruptError:
+    return WalCorruptError(
+        f"Spark's state of batch {location.batch}, the last one published, is not in {location.uri}",
+        pipeline=location.pipeline,
+        remedy="restore the folder from a backup; or rewind the pipeline to an older checkpoint",
+    )
 
 
 def check_sources(location: SparkLocation, names: Sequence[str]) -> None:
@@ -119,9 +140,8 @@ def check_sources(location: SparkLocation, names: Sequence[str]) -> None:
     """
     files = filesystem(location.uri)
     where = files.uri(location.uri, SOURCES_FILE)
-    if location.batch < 0 or not files.exists(where):
-        if not files.exists(where):
-            files.write(where, canonical_json(list(names)).encode())
+    if not files.exists(where):
+        files.write(where, canonical_json(list(names)).encode())
         return
     before = json.loads(files.read(where))
     if before != list(names):
@@ -193,17 +213,30 @@ def _strict(source: Any) -> Any:
     return {**source, "fail_on_data_loss": True} if "fail_on_data_loss" in source else source
 
 
-def _survives(name: PurePosixPath, batch: int) -> bool:
-    """Whether a file of a location belongs to the batches up to `batch`."""
-    if name.name.endswith((".tmp", ".tmp.crc")):
+def _survives(name: PurePosixPath, batch: int, last: dict[str, int]) -> bool:
+    """Whether a file of a location belongs to the batches up to `batch`, and to the ids in `last` of what was read."""
+    if name.name.endswith((".tmp", ".tmp.crc")) or schema_paths.names_schemas(name):
         return False
-    if name.parts[0] in ("offsets", "commits", TOPICS):
+    if name.parts[0] == source_log.FOLDER:
+        return source_log.survives(name, last)
+    if name.parts[0] == TOPICS:
+        return _BATCH.match(name.name) is not None and int(name.name) <= batch
+    if name.parts[0] in ("offsets", "commits"):
         match = _LOG_FILE.match(name.name)
         return match is not None and int(match[1]) <= batch
     if name.parts[0] == "state":
+        if batch < 0:
+            return False
         match = _STATE_FILE.match(name.name)
         return match is None or int(match[1]) <= batch + 1  # batch n writes version n + 1
     return True
+
+
+def _ends_at(files: FileSystem, location: str, batch: int, last: dict[str, int]) -> bool:
+    """Whether all of Spark's logs in a location end with that batch."""
+    return _newest(location, "offsets") == _newest(location, "commits") == batch and all(
+        source_log.newest_id(files, location, index) == number for index, number in last.items()
+    )
 
 
 def _newest(location: str, log: str) -> int:

@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from airflow_ft.spark.fitting import ask
 from airflow_ft.spark.inputs import Sources, named_positions, source_order
 from airflow_ft.spark.job import Job
 from airflow_ft.spark.kafka_admin import topic_admins
+from airflow_ft.spark.listing import Listing, batch_listings, check_listings, static_listings
 from airflow_ft.spark.locations import (
     SparkLocation,
     check_sources,
@@ -42,10 +43,11 @@ from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.publisher import Publisher
 from airflow_ft.spark.reports import describe_error
-from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.request import FIXED_CONF, StageRequest, StageResult
 from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import write_batch
 from airflow_ft.spark.standing import Offsets, leave_out, mend_origin, record_ids, recorded_ids, standing
+from airflow_ft.spark.state_settings import tell_changed
 from airflow_ft.spark.submit import REQUEST, RESULT
 from airflow_ft.spark.topics import Topics
 from airflow_ft.spark.types import check_types
@@ -111,9 +113,12 @@ class Attempt:
                 sources = Sources(spark, self._request.sources, self._request.connections)
                 frame = job.transform(spark, sources)
                 await_answer = ask(self._report.parent, self._request, job, spark, frame)
+                for name, value in FIXED_CONF.items():  # the job may have changed them
+                    if name.startswith("spark.sql."):
+                        spark.conf.set(name, value)
                 if frame.isStreaming:
-                    return self._run_stream(store, job, frame, await_answer)
-                return self._run_static(store, job, frame, await_answer)
+                    return self._run_stream(store, job, frame, sources, await_answer)
+                return self._run_static(store, job, frame, sources, await_answer)
             finally:
                 self._leave(spark)
 
@@ -149,14 +154,16 @@ class Attempt:
             self.tidy = self._kept is None
             log.warning("Spark did not stop cleanly: %s", error)
 
-    def _run_stream(self, store: Store, job: Job, frame: DataFrame, await_answer: Callable[[], None]) -> StageResult:
+    def _run_stream(
+        self, store: Store, job: Job, frame: DataFrame, sources: Sources, await_answer: Callable[[], None]
+    ) -> StageResult:
         if not job.has_split:
             check_types(frame.schema, self._request.sinks[0])  # before anything is read
         names = source_order(frame)
         kafka = {i: (n, source) for i, n in enumerate(names) if isinstance(source := self._source(n), KafkaSource)}
         admins = topic_admins(frame.sparkSession, kafka, self._request.connections)
         with closing(Topics(self._request.pipeline, kafka, admins)) as topics:
-            return self._run_query(store, job, frame, names, topics, await_answer)
+            return self._run_query(store, job, frame, names, topics, sources, await_answer)
 
     def _source(self, name: str) -> Source | None:
         """None: the job has opened it by itself."""
@@ -197,10 +204,12 @@ class Attempt:
         frame: DataFrame,
         names: list[str],
         topics: Topics,
+        sources: Sources,
         await_answer: Callable[[], None],
     ) -> StageResult:
         request = self._request
         location = self._open_location(names, topics)
+        tell_changed(request.base, frame.sparkSession.conf.get)
         durable = _Durable(location, request, topics)
         stopper = _Stopper(self)
 
@@ -226,7 +235,9 @@ class Attempt:
                 if len(publisher.published) >= room:
                     raise _QueueIsFull
                 durable.freeze()
-                self._on_batch(job, publisher, location, names, topics, batch, batch_id)
+                query = next(each for each in frame.sparkSession.streams.active if each.name == request.pipeline)
+                read = [*batch_listings(frame.sparkSession, location, batch_id, query), *sources.listings]
+                self._on_batch(job, publisher, location, names, topics, batch, batch_id, read)
             except BaseException as error:
                 self.failed(error)
                 raise
@@ -272,6 +283,7 @@ class Attempt:
         topics: Topics,
         batch: DataFrame,
         batch_id: int,
+        read: Sequence[Listing],
     ) -> None:
         number = publisher.begin(batch_id)
         end = location.offsets(batch_id)
@@ -280,9 +292,12 @@ class Attempt:
             record_ids(location, batch_id, ids)
         positions = named_positions(names, location.offsets(batch_id - 1), end, ids)
         written = write_batch(self._request, job, batch, batch_id, number, positions)
+        check_listings(read, self._request.pipeline)
         publisher.written(written.seal, positions)
 
-    def _run_static(self, store: Store, job: Job, frame: DataFrame, await_answer: Callable[[], None]) -> StageResult:
+    def _run_static(
+        self, store: Store, job: Job, frame: DataFrame, sources: Sources, await_answer: Callable[[], None]
+    ) -> StageResult:
         """A plain batch job: one checkpoint a run, and none when this run has published it before."""
         request = self._request
         for checkpoint in store.run_checkpoints(request.pipeline, request.run):
@@ -300,7 +315,9 @@ class Attempt:
         try:
             await_answer()
             number = publisher.begin(0)
-            publisher.written(write_batch(request, job, frame, 0, number, {}).seal, {})
+            written = write_batch(request, job, frame, 0, number, {})
+            check_listings([*static_listings(frame), *sources.listings], request.pipeline)
+            publisher.written(written.seal, {})
             publisher.settle()
         finally:
             publisher.close("the attempt ended")

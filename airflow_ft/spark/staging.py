@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import StageError
 from airflow_ft.core.model import Segment
-from airflow_ft.spark.locations import refuse_another_history
 from airflow_ft.spark.request import FIXED_CONF, StageRequest
 from airflow_ft.spark.types import check_types
+from airflow_ft.wal.filesystem import refuse_another_history
 from airflow_ft.wal.writer import COMPRESSION, DICTIONARY_BYTES, ROW_GROUP_BYTES, ROWS_A_FILE, SegmentFolder
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ whose file has them too. A location that was written by an earlier version has n
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ft.core.model import SparkPosition, canonical_json
-from airflow_ft.spark.locations import TOPICS, SparkLocation, origin_file, parsed_offsets
+from airflow_ft.spark.locations import START_FILE, TOPICS, SparkLocation, origin_file, parsed_offsets
 from airflow_ft.wal.filesystem import filesystem
 
 Ids = Mapping[int, Mapping[str, str]]
@@ -53,7 +53,8 @@ def standing(root: str, pipeline: str, base: SparkPosition | None, sources: Mapp
 def recorded_ids(location: SparkLocation) -> Ids:
     """The ids that count for the location's batch; empty where none were recorded."""
     files = filesystem(location.uri)
-    batches = [int(name) for name in files.names(files.uri(location.uri, TOPICS)) if name.isdigit()]
+    names = files.names(files.uri(location.uri, TOPICS))
+    batches = [int(name) for name in names if name.isdigit() or name == "-1"]  # -1: state was dropped there
     newest = max((batch for batch in batches if batch <= location.batch), default=None)
     return {} if newest is None else _by_index(json.loads(files.read(files.uri(location.uri, TOPICS, str(newest)))))
 
@@ -71,17 +72,32 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
     beside one no longer fits, and goes first: Spark reads a file that has none.
     """
     files = filesystem(location.uri)
+    for index, gone in topics.items():
+        first = files.uri(location.uri, "sources", str(index), "0")
+        if files.exists(first):
+            head, offsets = _initial(files.read(first).decode())
+            _replace(location, ("sources", str(index)), "0", head + _without(offsets, gone))
+    if location.batch < 0:  # state was dropped: Spark begins at the first positions, and these are told beside them
+        start = files.uri(location.uri, START_FILE)
+        files.replace(start, canonical_json(_left(json.loads(files.read(start)), topics)).encode())
+        return
     where = files.uri(location.uri, "offsets", str(location.batch))
     lines = files.read(where).decode().split("\n")
     for index, gone in topics.items():
         found = parsed_offsets(lines[index + 2])
         if isinstance(found, dict):
             lines[index + 2] = _without(found, gone)
-        first = files.uri(location.uri, "sources", str(index), "0")
-        if files.exists(first):
-            head, offsets = _initial(files.read(first).decode())
-            _replace(location, ("sources", str(index)), "0", head + _without(offsets, gone))
     _replace(location, ("offsets",), str(location.batch), "\n".join(lines))
+
+
+def _left(offsets: Sequence[Any], topics: Ids) -> list[Any]:
+    """Offsets by source without those of the topics."""
+    return [
+        {topic: partitions for topic, partitions in found.items() if topic not in topics.get(index, {})}
+        if isinstance(found, dict)
+        else found
+        for index, found in enumerate(offsets)
+    ]
 
 
 def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Ids, void: Ids) -> None:

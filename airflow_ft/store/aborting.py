@@ -87,6 +87,34 @@ class AbortingOperations:
             write.require_epoch(epoch)
             _rewind(write, rewind_from, rewind_to, AbortReason.USER, message)
 
+    def reset_state(self, pipeline: str, epoch: int, position: SparkPosition, message: str) -> None:
+        """See `Store.reset_state`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            for checkpoint in write.open_checkpoints():
+                if checkpoint.is_undelivered or checkpoint.state is S.TRIGGERED:
+                    raise write.conflict(checkpoint.number, f"it is {checkpoint.state.value}, and not delivered.")
+            # Where a rewind of the next number goes to.
+            newest = write.tx.rows(
+                "SELECT number FROM checkpoint WHERE pipeline = ? AND is_base = 1 ORDER BY number DESC LIMIT 1",
+                pipeline,
+            )
+            number: int = newest[0]["number"] if newest else 0
+            write.tx.change(
+                "UPDATE checkpoint SET spark_location = ?, spark_batch = ? WHERE pipeline = ? AND number = ?",
+                position.location,
+                position.batch,
+                pipeline,
+                number,
+            )
+            write.set_pipeline(base_location=position.location, base_batch=position.batch, base_clean=1)
+            write.event(
+                EventKind.STATE_RESET,
+                f"the state after checkpoint {number} is dropped, its positions are kept in {position.location}, by"
+                f" epoch {epoch}: {message}",
+                detail={"number": number, "location": position.location},
+            )
+
 
 def _check_rewind(
     pipeline: str, number: int, after: AfterAbort, rewind_from: int | None, rewind_to: SparkPosition | None

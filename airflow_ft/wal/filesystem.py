@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
-from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
+from airflow_ft.core.errors import ConfigurationError, StageError, TransientError, WalCorruptError
 
 _COPY_TRIES = 10
 
@@ -72,6 +72,25 @@ def filesystem(uri: str) -> FileSystem:
     """The file system of a URI or absolute path; ConfigurationError when there is none for it."""
     local_path(uri)
     return LocalFileSystem()
+
+
+def refuse_another_history(files: FileSystem, uri: str, pipeline: str) -> None:
+    """StageError when an attempt's folder is there already: see `another_history`."""
+    if files.exists(uri):
+        raise another_history(uri, pipeline)
+
+
+def another_history(uri: str, pipeline: str) -> StageError:
+    """An attempt's folder is its own: one that is there was made under a decision log that this one knows nothing of.
+
+    A log that was restored from a backup, or made anew, gives the same numbers out again. Spark would go on from what
+    it finds there, and leave rows out that this log never saw (I10).
+    """
+    return StageError(
+        f"{uri} is there already, from another history of the decision log (restored from a backup, or made anew).",
+        remedy="nothing, if that is so: the next try works in a folder of its own.",
+        pipeline=pipeline,
+    )
 
 
 def local_path(uri: str) -> Path:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.errors import JobError, TransientError, WalCorruptError
 from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import WalFile
-from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.filesystem import FileSystem, another_history, filesystem, refuse_another_history
 from airflow_ft.wal.manifest import MANIFEST, Manifest, SinkContent, digest, encode_schema
 from airflow_ft.wal.reader import BYTES_A_BATCH, ROWS_A_BATCH
 
@@ -73,10 +73,12 @@ class SegmentFolder:
 
         JobError for text that is not UTF-8, which Parquet demands and no sink takes: found here, nothing is published
         yet, while a sink might find it when another one has committed already. TransientError when the files went
-        meanwhile: a newer attempt deletes those of older ones.
+        meanwhile: a newer attempt deletes those of older ones. StageError when it was sealed before.
         """
         try:
             return self._seal(number, returned, positions)
+        except FileExistsError as error:
+            raise another_history(self.location, self.pipeline) from error
         except (FileNotFoundError, WalCorruptError) as error:
             if all(self.files.exists(self.sink(name)) for name, rows in returned.items() if rows):
                 raise
@@ -184,11 +186,15 @@ class SegmentFolder:
 def write_segment(
     folder: SegmentFolder, number: int, tables: Mapping[str, pa.Table], positions: Mapping[str, Any] | None = None
 ) -> Segment:
-    """A segment straight from Arrow tables, one file a sink: for programs without Spark, and for tests."""
+    """A segment straight from Arrow tables, one file a sink: for programs without Spark, and for tests.
+
+    StageError when the folder is there already.
+    """
     import pyarrow.parquet as pq
 
     from airflow_ft.wal.filesystem import local_path
 
+    refuse_another_history(folder.files, folder.location, folder.pipeline)
     for name, table in tables.items():
         path = local_path(folder.sink(name))
         path.mkdir(parents=True, exist_ok=False)

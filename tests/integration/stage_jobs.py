@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import pandas as pd
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -142,11 +142,115 @@ class CrashingSums(Crashing, Sums):
     transform = Sums.transform
 
 
+class Counter(StatefulProcessor):
+    """How many rows of a key came so far, in either form of transformWithState."""
+
+    def __init__(self, pandas: bool) -> None:
+        self.pandas = pandas
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("count", "rows bigint")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        (before,) = self._state.get() or (0,)
+        found = before + sum(len(each) if self.pandas else 1 for each in rows)
+        self._state.update((found,))
+        if self.pandas:
+            yield pd.DataFrame({"k": [key[0]], "rows": [found]})
+        else:
+            yield Row(k=key[0], rows=found)
+
+    def close(self) -> None:
+        pass
+
+
+class Counts:
+    """A count of the rows of a key, by an operator that the arguments name."""
+
+    output_mode = "update"
+
+    def __init__(self, by: str) -> None:
+        self.by = by
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        frame = cast(DataFrame, sources["numbers"])
+        keyed, schema = frame.groupBy("k"), "k string, rows bigint"
+        if self.by == "rows":
+            return keyed.transformWithState(Counter(pandas=False), schema, "update", "none")
+        if self.by == "pandas":
+            return keyed.transformWithStateInPandas(Counter(pandas=True), schema, "update", "none")
+        if self.by == "count":
+            return keyed.agg(F.count(F.lit(1)).alias("rows"))
+        if self.by == "count and more":
+            return keyed.agg(F.count(F.lit(1)).alias("rows"), F.max("n").alias("most"))
+        if self.by == "count of distinct":
+            return frame.dropDuplicates(["k", "n"]).groupBy("k").agg(F.count(F.lit(1)).alias("rows"))
+        return frame.select("k", F.lit(1).cast("bigint").alias("rows"))
+
+
 class Static:
     """A plain batch job."""
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         return spark.range(10).withColumn("r", F.rand())
+
+
+class Meddling:
+    """Somebody touches the source's files at moments that the arguments name: (number of the batch, old, new name).
+
+    A new name of None rewrites the file with a row more.
+    """
+
+    def __init__(self, moves: list[tuple[int, str, str | None]]) -> None:
+        self.moves = moves
+        self.seen = -1
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return cast(DataFrame, sources["numbers"])
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        self.seen += 1
+        for when, old, new in self.moves:
+            if when == self.seen and Path(old).exists():
+                if new is None:
+                    with Path(old).open("a") as file:
+                        file.write('{"k": "late", "n": -1}\n')
+                else:
+                    Path(old).rename(new)
+        return {"orders": batch}
+
+
+class MeddlingStatic(Meddling):
+    """The same in a job that does not stream."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return cast(DataFrame, sources.static("numbers"))
+
+
+class StaticSide(Meddling):
+    """A stream, each row of which meets the rows of a static source in `split`."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        self.side = sources.static("side")
+        return super().transform(spark, sources)
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        return {"orders": super().split(batch)["orders"].join(self.side, "k", "left")}
+
+
+class Union:
+    """Two sources of files as one stream; the file `lose` goes while a batch is computed."""
+
+    def __init__(self, lose: str = "") -> None:
+        self.lose = lose
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return cast(DataFrame, sources["numbers"].union(sources["side"]))
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if self.lose:
+            Path(self.lose).unlink(missing_ok=True)
+        return {"orders": batch}
 
 
 class Orders:

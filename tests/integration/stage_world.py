@@ -9,14 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.core.lease import Worker, take_epoch
-from airflow_ft.core.model import Checkpoint, RunKey
+from airflow_ft.core.lease import Worker, new_epoch, take_epoch
+from airflow_ft.core.model import Checkpoint, RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo, Store
 from airflow_ft.sources import Source
 from airflow_ft.spark.launcher import Driver, run_stage
 from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.state_reset import reset_state
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
+from tests.store.scene import Scene
 
 PIPELINE = "orders"
 RUN = RunKey("orders", "scheduled__1")
@@ -71,6 +73,25 @@ class StageWorld:
         result = self.stage(request)
         self.store.end_stage(PIPELINE, request.epoch, request.run, result.position)
         return result
+
+    def deliver(self) -> None:
+        """What is published is delivered, as far as the decision log knows."""
+        scene = Scene(self.store, PIPELINE, self.store.pipeline(PIPELINE).epoch)
+        for checkpoint in self.published():
+            assert checkpoint.segment is not None
+            plan = replace(scene.make_plan(checkpoint.number), segments=(checkpoint.segment,))
+            self.store.plan(PIPELINE, scene.epoch, plan)
+            for name in scene.promises:
+                scene.vote(checkpoint.number, name)
+            scene.decide(checkpoint.number)
+            for name in scene.promises:
+                scene.prove(checkpoint.number, name)
+            assert self.store.checkpoint(PIPELINE, checkpoint.number).is_confirmed
+
+    def reset_state(self) -> SparkPosition | None:
+        """As `airflow ft reset-state` does."""
+        with new_epoch(self.store, PIPELINE, Worker("", 1), "a test", lease_seconds=0.0) as (epoch, _):
+            return reset_state(self.store, PIPELINE, epoch, "a test")
 
     def add_file(self, name: str, rows: list[dict[str, Any]]) -> None:
         """A file of JSON lines that appears at once."""

@@ -140,7 +140,7 @@ def go_on(world: RealWorld, run: str, rows: int = 21) -> HaltReason | None:
             return None
         except (HaltError, PipelineHaltedError):
             return world.store.pipeline(world.pipeline).halt_reason
-        except (TransientError, NotDeliveredError, FileExistsError) as error:
+        except (TransientError, NotDeliveredError) as error:
             print(f"tried again after {error!r}")
             last = error
     raise AssertionError(f"neither delivered nor halted: {last}")

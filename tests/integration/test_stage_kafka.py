@@ -77,6 +77,23 @@ def test_committed_records_are_staged_once_and_positions_recorded(
     assert [row["id"] for row in pipeline.all_rows()][-1] == 5
 
 
+def test_dropped_state_keeps_the_positions(pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory) -> None:
+    """Spark begins with batch 0 again, and reads on where it was told."""
+    topic = topic_factory(partitions=2)
+    source = KafkaSource(topics=[topic])
+    _send(kafka, topic, _orders(1, 2))
+    _send(kafka, topic, _orders(3), partition=1)
+    pipeline.complete(_request(pipeline, kafka, source))
+    pipeline.deliver()
+    assert pipeline.reset_state() is not None
+    _send(kafka, topic, _orders(4))
+    pipeline.complete(_request(pipeline, kafka, source))
+    assert sorted(row["id"] for row in pipeline.all_rows()) == [1, 2, 3, 4]
+    before, after = pipeline.published()
+    assert after.positions["orders"]["start"] == before.positions["orders"]["end"]
+    assert after.position is not None and after.position.batch == 0
+
+
 def test_a_malformed_record_fails_the_job_and_is_located(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:

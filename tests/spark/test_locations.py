@@ -10,7 +10,7 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.locations import SparkLocation, check_sources, freeze_origin, open_location, restore_origin
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.filesystem import LocalFileSystem, local_path
 
 
 def _location(root: Path, batches: int, committed: int | None = None) -> Path:
@@ -35,6 +35,18 @@ def _location(root: Path, batches: int, committed: int | None = None) -> Path:
 def _files(uri: str) -> set[str]:
     base = local_path(uri)
     return {str(path.relative_to(base)) for path in base.rglob("*") if path.is_file()}
+
+
+def _logged(path: Path, source: int, last: int, offsets: int) -> None:
+    """A log of read files up to the id `last`, and the offset `offsets` in each batch's line of the source."""
+    folder = path / "sources" / str(source)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(last + 1):
+        entry = {"path": f"file:///in/f%20{number}", "timestamp": 1000 + number, "batchId": number}
+        (folder / str(number)).write_text(f"v1\n{json.dumps(entry, separators=(',', ':'))}")
+        (folder / f".{number}.crc").write_text("crc")
+    for file in (path / "offsets").glob("[0-9]*"):
+        file.write_text("v1\n{}\n-\n" + json.dumps({"logOffset": offsets}))
 
 
 def _open(root: Path, base: SparkPosition | None, clean: bool) -> SparkLocation:
@@ -169,3 +181,96 @@ def test_a_folder_of_another_history_is_never_continued(tmp_path: Path) -> None:
         with pytest.raises(StageError, match="another history of the decision log"):
             _open(tmp_path, position, False)
     assert _files(old.as_uri()) == _files(base.as_uri()), "nothing in it was touched"
+
+
+def test_what_was_logged_as_read_for_an_unpublished_batch_is_listed_anew(tmp_path: Path) -> None:
+    """Else a file that went before it was read would stand in the way for ever, or be taken for read."""
+    old = _location(tmp_path, 3)
+    _logged(old, 1, last=12, offsets=10)
+    (old / "sources/1/9").rename(old / "sources/1/9.compact")
+    found = _files(_open(tmp_path, SparkPosition(old.as_uri(), 1), False).uri)
+    kept = {name for name in found if name.startswith("sources/1/") and "/." not in name}
+    assert kept == {f"sources/1/{n}" for n in (*range(9), "9.compact", 10)}
+    assert "sources/1/.10.crc" in found and "sources/1/.11.crc" not in found
+    assert {"sources/0/0", "sources/0/1"} <= found, "not a log of files: Kafka's starting positions, for example"
+
+
+def test_a_source_that_has_read_nothing_yet_has_logged_nothing(tmp_path: Path) -> None:
+    old = _location(tmp_path, 3)
+    _logged(old, 0, last=2, offsets=0)  # its line says "-"
+    found = _files(_open(tmp_path, SparkPosition(old.as_uri(), 1), False).uri)
+    assert not [name for name in found if name.startswith("sources/0/")]
+
+
+def test_a_folder_whose_log_of_read_files_goes_further_is_not_continued_in_place(tmp_path: Path) -> None:
+    old = _location(tmp_path, 3)
+    _logged(old, 1, last=11, offsets=10)
+    assert _open(tmp_path, SparkPosition(old.as_uri(), 2), True).uri != old.as_uri()
+
+
+def _with_schemas(path: Path, of: str) -> None:
+    """What transformWithState leaves in a location: absolute paths into the location `of`."""
+    schema = "state/0/_stateSchema/default/0_c4d7"
+    files = {schema: "schema", "state/0/_metadata/v2/.0.crc": "crc", "state/0/_metadata/v2/2": _metadata("/gone")}
+    for name, text in {**files, "state/0/_metadata/v2/0": _metadata(of)}.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+
+
+def _metadata(of: str) -> str:
+    store = {"storeName": "default", "stateSchemaFilePaths": [f"file:{of}/state/0/_stateSchema/default/0_c4d7"]}
+    return "v2\n" + json.dumps({"operatorInfo": {"operatorId": 0}, "stateStoreInfo": [store]}, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("of", ["itself", "an older one"])
+def test_a_copy_names_the_schemas_of_its_state_by_paths_into_itself(tmp_path: Path, of: str) -> None:
+    old = _location(tmp_path, 4)
+    _with_schemas(old, str(old) if of == "itself" else "/swept/p/spark/0-1")
+    before = (old / "state/0/_metadata/v2/0").read_text()
+    copy = local_path(_open(tmp_path, SparkPosition(old.as_uri(), 1), False).uri)
+    assert (copy / "state/0/_metadata/v2/0").read_text() == _metadata(str(copy))
+    assert not (copy / "state/0/_metadata/v2/.0.crc").exists(), "Hadoop would find that it does not fit"
+    assert not (copy / "state/0/_metadata/v2/2").exists(), "it is of an unpublished batch"
+    assert (old / "state/0/_metadata/v2/0").read_text() == before, "replaced, not edited through a link"
+    again = local_path(open_location(str(tmp_path), "p", 3, 6, SparkPosition(copy.as_uri(), 1), False).uri)
+    assert (again / "state/0/_metadata/v2/0").read_text() == _metadata(str(again))
+
+
+def test_a_location_that_names_schemas_of_another_one_is_not_continued_in_place(tmp_path: Path) -> None:
+    """Copies were made so once: they work for as long as the one that they were made from is there."""
+    old = _location(tmp_path, 1)
+    _with_schemas(old, "/swept/p/spark/0-1")
+    (old / "state/0/_metadata/v2/2").unlink()
+    copy = _open(tmp_path, SparkPosition(old.as_uri(), 0), True)
+    assert copy.uri != old.as_uri()
+    assert (local_path(copy.uri) / "state/0/_metadata/v2/0").read_text() == _metadata(str(local_path(copy.uri)))
+    own = open_location(str(tmp_path), "p", 3, 6, SparkPosition(copy.uri, 0), True)
+    assert own.uri == copy.uri
+
+
+def test_a_schema_that_is_missing_is_named(tmp_path: Path) -> None:
+    old = _location(tmp_path, 1)
+    _with_schemas(old, str(old))
+    (old / "state/0/_stateSchema/default/0_c4d7").unlink()
+    with pytest.raises(WalCorruptError, match="0_c4d7, is missing"):
+        _open(tmp_path, SparkPosition(old.as_uri(), 0), False)
+
+
+def test_a_copy_that_was_not_finished_is_used_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process dies while it writes the paths into its copy; the next attempt makes another copy."""
+    old = _location(tmp_path, 1)
+    _with_schemas(old, str(old))
+    base = SparkPosition(old.as_uri(), 0)
+
+    def killed(self: LocalFileSystem, uri: str, data: bytes) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _open(tmp_path, base, False)
+    assert (tmp_path / "p/spark/2-5/offsets/0").exists(), "it died in the middle"
+    with pytest.raises(StageError, match="another history"):
+        _open(tmp_path, base, False)
+    next_one = open_location(str(tmp_path), "p", 3, 6, base, False)
+    assert (local_path(next_one.uri) / "state/0/_metadata/v2/0").read_text() == _metadata(str(local_path(next_one.uri)))

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_ft.core.model import AfterAbort, HaltReason, Promise
 from airflow_ft.core.ports import Store
 from airflow_ft.store.database import Row
-from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease
+from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease, a_position
 
 Statement = tuple[str, tuple[object, ...]]
 
@@ -111,6 +111,7 @@ def every_operation(store: Store) -> None:
     scene.release(kept)
     scene.abort(kept)
     store.rewind(PIPELINE, 2, 1, None, "a test")
+    store.reset_state(PIPELINE, 2, a_position(0), "a test")
     store.prune(PIPELINE, 1)
     store.enter_turn(PIPELINE, RUN, store.now())
     store.enter_turn(PIPELINE, LATER_RUN, None, ended=[RUN])

@@ -199,6 +199,33 @@ class TestRewinds:
         assert scene.checkpoint(1).is_confirmed
         assert scene.store.pipeline(PIPELINE).base == SparkPosition("file:///old", 1)
 
+    def test_state_is_dropped_where_everything_is_delivered(self, scene: Scene) -> None:
+        """A rewind of what comes next must not bring it back."""
+        fresh = SparkPosition("file:///spark/2-0", -1)
+        scene.stage(2)
+        scene.complete(1)
+        with pytest.raises(StateConflictError, match="it is STAGED, and not delivered"):
+            scene.store.reset_state(PIPELINE, 1, fresh, "by hand")
+        assert scene.store.pipeline(PIPELINE).base == a_position(2)
+        scene.complete(2)
+        scene.store.reset_state(PIPELINE, 1, fresh, "by hand")
+        row = scene.store.pipeline(PIPELINE)
+        assert (row.base, row.base_is_clean) == (fresh, True)
+        assert scene.store.position_before(PIPELINE, 3) == fresh
+        assert fresh.location in scene.store.referenced_locations(PIPELINE)
+        assert scene.checkpoint(1).position == a_position(1), "what is older is left as it was"
+        assert scene.kinds()[-1] == "STATE_RESET" and "by hand" in scene.told()[-1]
+
+    def test_state_is_not_dropped_by_an_older_owner_or_while_a_batch_is_computed(self, scene: Scene) -> None:
+        scene.complete(scene.stage(1)[0])
+        scene.trigger()
+        with pytest.raises(StateConflictError, match="it is TRIGGERED"):
+            scene.store.reset_state(PIPELINE, 1, a_position(0), "by hand")
+        scene.take("other")
+        with pytest.raises(FencedError):
+            scene.store.reset_state(PIPELINE, 1, a_position(0), "by hand")
+        assert scene.store.pipeline(PIPELINE).base == a_position(1)
+
     def test_an_attempt_that_began_before_a_rewind_publishes_nothing_after_it(self, scene: Scene) -> None:
         """I1, I10: its state contains the rewound rows, and its base would leave them out."""
         scene.stage(2)

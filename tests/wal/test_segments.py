@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
+from airflow_ft.core.errors import ConfigurationError, StageError, TransientError, WalCorruptError
 from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import ColumnStatistics
 from airflow_ft.wal import open_wal, reader, writer
@@ -140,8 +140,15 @@ def test_a_sink_that_was_not_declared_then_is_named(segment: Segment) -> None:
 
 
 def test_a_segment_is_sealed_once(folder: SegmentFolder, segment: Segment) -> None:
-    with pytest.raises(FileExistsError):
+    with pytest.raises(StageError, match="another history of the decision log"):
         folder.seal(5, {}, {})
+
+
+def test_a_folder_that_a_lost_history_has_written_is_left_alone(folder: SegmentFolder, segment: Segment) -> None:
+    """A restored decision log gives epoch and attempt out again; the next try has a folder of its own."""
+    with pytest.raises(StageError, match="another history of the decision log"):
+        write_segment(folder, 5, {"orders": ORDERS})
+    assert list(open_wal().open(segment).files("orders")), "what was there is whole"
 
 
 @pytest.mark.parametrize("operation", ["open", "sync_file", "write", "sync_folders"])

@@ -1,0 +1,84 @@
+"""`transformWithState` names the files of its schemas by absolute paths, in `state/<operator>/_metadata/v2/<batch>`.
+
+    {"stateStoreInfo":[{"stateSchemaFilePaths":["file:/wal/p/spark/1-1/state/0/_stateSchema/default/0_c4d7..."]}], ...}
+
+A copy of a location would read those of the location that it was made from, and fail when that is swept; and each later
+batch hands the paths on. So a copy gets such files of its own, with the paths into itself. They are never linked: what
+is linked must not be edited, and a link's checksum file would not fit.
+
+A crash leaves a copy that lacks some of them in the folder of an attempt, which nobody continues (see `locations`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import PurePosixPath
+
+from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.wal.filesystem import FileSystem
+
+_PATHS = "stateSchemaFilePaths"
+_VERSIONS = ("_metadata", "v2")
+_SCHEMA = re.compile(r"^.*/(state/\d+/_stateSchema/.+)$", re.DOTALL)
+
+
+def names_schemas(name: PurePosixPath) -> bool:
+    """Whether a file of a location, by its relative name, holds such paths (or is the checksum of one that does)."""
+    return len(name.parts) == 5 and name.parts[0] == "state" and name.parts[2:4] == _VERSIONS
+
+
+def are_own(files: FileSystem, location: str) -> bool:
+    """Whether the newest file of each operator, from which the next is made, names schemas in this very location."""
+    for folder in _folders(files, location):
+        batches = [int(name) for name in files.names(folder) if name.isdigit()]
+        if batches:
+            text = files.read(files.uri(folder, str(max(batches)))).decode()
+            if _rewritten(files, text, location) != text:
+                return False
+    return True
+
+
+def copy(files: FileSystem, source: str, target: str, batch: int) -> None:
+    """Writes into a copy what the files of the source say up to `batch`, with paths into the copy.
+
+    WalCorruptError when a schema is not in the copy.
+    """
+    for folder in _folders(files, source):
+        operator = PurePosixPath(folder).parts[-3]
+        for name in files.names(folder):
+            if name.isdigit() and int(name) <= batch:
+                text = _rewritten(files, files.read(files.uri(folder, name)).decode(), target)
+                files.write(files.uri(target, "state", operator, *_VERSIONS, name), text.encode())
+
+
+def _folders(files: FileSystem, location: str) -> list[str]:
+    operators = files.names(files.uri(location, "state"))
+    return [files.uri(location, "state", operator, *_VERSIONS) for operator in operators if operator.isdigit()]
+
+
+def _rewritten(files: FileSystem, text: str, location: str) -> str:
+    """The same with all paths into `location`; the very text when they are. Line 1 is the format, line 2 JSON."""
+    version, _, data = text.partition("\n")
+    found = json.loads(data)
+    changed = False
+    for store in found.get("stateStoreInfo", ()):
+        if paths := store.get(_PATHS):
+            store[_PATHS] = [_own_path(files, path, location) for path in paths]
+            changed |= store[_PATHS] != paths
+    return f"{version}\n{json.dumps(found, separators=(',', ':'), ensure_ascii=False)}" if changed else text
+
+
+def _own_path(files: FileSystem, path: str, location: str) -> str:
+    match = _SCHEMA.match(path)
+    if match is None:
+        raise WalCorruptError(
+            f"a state operator in {location} names its schema by {path}, which is in no checkpoint location of Spark",
+            remedy="report it, with the version of Spark; `airflow ft reset-state` drops the state.",
+        )
+    uri = files.uri(location, *match[1].split("/"))
+    if not files.exists(uri):
+        raise WalCorruptError(
+            f"a schema of Spark's state, {uri}, is missing", remedy="restore it from a backup, or rewind the pipeline"
+        )
+    return re.sub("^file:/+", "file:/", files.hadoop_path(uri))  # as Hadoop prints a path

@@ -1,0 +1,115 @@
+"""Dropping the operator state of a pipeline, without its positions: a new location in which Spark begins with batch 0.
+
+Spark starts operators without state with batch 0 only, and reads from the beginning then. So the new location tells
+each source where it stands, in the source's own words:
+
+- Kafka: `sources/<index>/0`, its file of starting positions;
+- files: a log of read files, all of them in its file 0, but under an id that is never read.
+
+The watermark is state, and goes too: rows that were too late for the old state are taken into the new one.
+
+What if the process dies ...
+- while the location is made: it belongs to an epoch that nobody holds any more, and is swept; the base is the old one;
+- before or after the one write to the decision log: the old base, or the new one.
+Repeated, it does nothing: state that was dropped, and has not begun anew, cannot be dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.model import CheckpointState, SparkPosition, canonical_json
+from airflow_ft.core.ports import Store
+from airflow_ft.spark import source_log
+from airflow_ft.spark.locations import (
+    SOURCES_FILE,
+    START_FILE,
+    SparkLocation,
+    location_root,
+    new_location,
+    require_batch,
+)
+from airflow_ft.spark.standing import record_ids, recorded_ids
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+
+_BEFORE_THE_FIRST = -1
+
+
+def reset_state(store: Store, pipeline: str, epoch: int, why: str) -> SparkPosition | None:
+    """Drops the state of a pipeline whose base nobody else moves, under a new epoch; where it stands now.
+
+    None: there is no state to drop. StateConflictError while something published is not delivered: a rewind would
+    bring the old state back. ConfigurationError for a source whose position Spark cannot be told.
+    """
+    for checkpoint in store.open_checkpoints(pipeline):
+        if checkpoint.is_undelivered or checkpoint.state is CheckpointState.TRIGGERED:
+            raise StateConflictError(
+                f"it is {checkpoint.state}, and not delivered: a rewind would bring back the state that it was"
+                " computed from.",
+                remedy=f"deliver it (`airflow ft recover {pipeline}`, or a run), or give up what is not delivered"
+                f" (`airflow ft rewind {pipeline}`), and repeat this.",
+                pipeline=pipeline,
+                checkpoint=checkpoint.number,
+            )
+    base = store.pipeline(pipeline).base
+    if base is None or base.batch == _BEFORE_THE_FIRST:
+        return None
+    root = location_root(base.location)
+    old = SparkLocation(root, pipeline, base.location, base.batch, "its state is dropped")
+    require_batch(old)
+    # No attempt has the number 0, so the folder is this epoch's own.
+    new = SparkLocation(root, pipeline, new_location(root, pipeline, epoch, 0), _BEFORE_THE_FIRST, "without state")
+    _tell_sources(filesystem(root), old, new)
+    new.sync(set())
+    position = new.position(_BEFORE_THE_FIRST)
+    store.reset_state(pipeline, epoch, position, why)
+    return position
+
+
+def _tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> None:
+    offsets = old.offsets(old.batch)
+    known = files.uri(old.uri, SOURCES_FILE)
+    names = json.loads(files.read(known)) if files.exists(known) else []
+    starts = [_tell(files, old, new, index, offset, names) for index, offset in enumerate(offsets)]
+    files.write(files.uri(new.uri, START_FILE), canonical_json(starts).encode())
+    if ids := recorded_ids(old):
+        record_ids(new, _BEFORE_THE_FIRST, ids)
+    if names:
+        files.write(files.uri(new.uri, SOURCES_FILE), canonical_json(names).encode())
+
+
+def _tell(
+    files: FileSystem, old: SparkLocation, new: SparkLocation, index: int, offset: Any, names: Sequence[str]
+) -> Any:
+    """Writes where a source stands, and returns its offset before the first batch (None: it has read nothing)."""
+    first = files.uri(new.uri, source_log.FOLDER, str(index), "0")
+    last = source_log.last_id(offset)
+    if last is not None:
+        read = source_log.all_entries(files, old.uri, str(index), last)
+        files.write(first, source_log.as_read_before(read))
+        return {"logOffset": 0}
+    if offset is None:
+        return None
+    begun = files.uri(old.uri, source_log.FOLDER, str(index), "0")
+    if _is_kafka(offset) and files.exists(begun):
+        # A zero byte and the version, then the positions.
+        version, _, _ = files.read(begun).partition(b"\n")
+        files.write(first, version + b"\n" + json.dumps(offset, separators=(",", ":")).encode())
+        return offset
+    name = names[index] if index < len(names) else f"source-{index}"
+    raise ConfigurationError(
+        f"source {name!r} stands at {offset}, and cannot be told to begin there: only Kafka and files can.",
+        remedy="give the changed pipeline a new name.",
+        pipeline=old.pipeline,
+    )
+
+
+def _is_kafka(offset: Any) -> bool:
+    """{"topic": {"0": 17}}."""
+    return isinstance(offset, dict) and all(
+        isinstance(partitions, dict) and all(isinstance(value, int) for value in partitions.values())
+        for partitions in offset.values()
+    )

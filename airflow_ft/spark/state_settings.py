@@ -1,0 +1,68 @@
+"""Settings that Spark keeps with a query's state: it takes no others later, and says so in its own log at most.
+
+The second line of `offsets/<batch>` holds them (`spark.sql.shuffle.partitions`, the state store, formats), and Spark
+goes on with those, whatever the session says. Who has changed one believes that it is in force.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.wal.filesystem import filesystem
+
+# Not among them, but in the format of the commits: a change fails.
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+# What a user sets on purpose; the others have defaults that change with Spark's versions.
+_TOLD = ("spark.sql.shuffle.partitions", "spark.sql.streaming.stateStore.providerClass")
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+def refuse_changed(pipeline: str, base: SparkPosition | None, conf: Mapping[str, str]) -> None:
+    """ConfigurationError when settings that were given differ from those that the state at `base` was made with.
+
+    Needs no JVM. Without state nothing is refused: there they change nothing but speed.
+    """
+    kept = kept_settings(base)
+    changed = {name: value for name, value in conf.items() if name in kept and not _same(value, kept[name])}
+    if changed:
+        differences = "; ".join(f"{name} is {value}, the state has {kept[name]}" for name, value in changed.items())
+        raise ConfigurationError(
+            f"the pipeline goes on with state that was made with other settings, which Spark keeps: {differences}.",
+            pipeline=pipeline,
+            remedy=f"set them as they were; or drop the state (`airflow ft reset-state {pipeline}`); or give the"
+            " changed pipeline a new name.",
+        )
+
+
+def tell_changed(base: SparkPosition | None, session: Callable[[str], str | None]) -> None:
+    """Logs which settings of the session are not in force, wherever they come from; `session` tells one by name."""
+    kept = kept_settings(base)
+    for name in _TOLD:
+        value = session(name)
+        if name in kept and value is not None and not _same(value, kept[name]):
+            log.warning("%s stays %s, as the state was made; the session's %s is ignored", name, kept[name], value)
+
+
+def kept_settings(base: SparkPosition | None) -> dict[str, str]:
+    """The settings that the state at `base` was made with; {} where there is no state."""
+    if base is None or base.batch < 0:
+        return {}
+    files = filesystem(base.location)
+    offsets, commit = (files.uri(base.location, log, str(base.batch)) for log in ("offsets", "commits"))
+    stateful = any(name.isdigit() for name in files.names(files.uri(base.location, "state")))
+    if not stateful or not files.exists(offsets):
+        return {}
+    lines = files.read(offsets).decode().splitlines()
+    found: dict[str, str] = json.loads(lines[1]).get("conf", {}) if len(lines) > 1 else {}
+    if files.exists(commit) and (version := files.read(commit).decode().partition("\n")[0]).startswith("v"):
+        found[_FORMAT] = version[1:]
+    return found
+
+
+def _same(one: str, other: str) -> bool:
+    return one.strip().lower() == other.strip().lower()

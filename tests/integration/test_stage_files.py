@@ -1,0 +1,122 @@
+"""Files that go, come back or change between Spark's listing and the publication: no row is lost, none is mixed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core.errors import StageError
+from airflow_ft.sources import FileSource
+from airflow_ft.spark import source_log
+from airflow_ft.wal.filesystem import filesystem, local_path
+from tests.integration.stage_world import PIPELINE, StageWorld, world
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
+    for made in world(tmp_path):
+        for n in range(3):
+            made.add_file(f"f{n}", [{"k": f"f{n}", "n": n}])
+        yield made
+
+
+def _sources(pipeline: StageWorld, path: str = "") -> dict[str, FileSource]:
+    where = path or str(pipeline.input)
+    return {"numbers": FileSource(path=where, schema="k string, n bigint", max_files_per_trigger=1)}
+
+
+def _read(pipeline: StageWorld) -> list[int]:
+    return sorted(row["n"] for row in pipeline.all_rows())
+
+
+def _moves(pipeline: StageWorld, *moves: tuple[int, str, str | None]) -> dict[str, object]:
+    return {
+        "moves": [(when, str(pipeline.input / old), new and str(pipeline.input / new)) for when, old, new in moves],
+    }
+
+
+def test_a_file_that_was_away_when_its_batch_was_planned_is_read_by_the_next_try(pipeline: StageWorld) -> None:
+    """All files are listed at the beginning. The second is away while its batch is planned, and then there again."""
+    moves = _moves(pipeline, (0, "f1.json", "../away"), (1, "../away", "f1.json"))
+    job = pipeline.request("stage_jobs:Meddling", _sources(pipeline), job_arguments=moves)
+    with pytest.raises(StageError, match=r"f1\.json went before it was read.*lists the folder anew"):
+        pipeline.stage(job)
+    assert _read(pipeline) == [0]
+    (pipeline.folder / "away").rename(pipeline.input / "f1.json")
+    pipeline.complete(pipeline.request("stage_jobs:Plain", _sources(pipeline)))
+    assert _read(pipeline) == [0, 1, 2]
+
+
+def test_a_file_that_went_for_good_was_never_read_and_stands_in_nobodys_way(pipeline: StageWorld) -> None:
+    """Also when nothing has been published from its source yet: what was logged for a batch that never was is gone."""
+    other = pipeline.folder / "other"
+    other.mkdir()
+    sources = {**_sources(pipeline), "side": FileSource(path=str(other / "*"), schema="k string, n bigint")}
+    pipeline.complete(pipeline.request("stage_jobs:Union", sources))
+    (other / "gone.json").write_text('{"k": "x", "n": 7}\n')
+    (pipeline.input / "f3.json").write_text('{"k": "f3", "n": 3}\n')
+    (pipeline.input / "f4.json").write_text('{"k": "f4", "n": 4}\n')
+    request = pipeline.request("stage_jobs:Union", sources, job_arguments={"lose": str(other / "gone.json")})
+    with pytest.raises(StageError, match=r"went while it was read.*gone\.json"):
+        pipeline.stage(request)
+    (other / "new.json").write_text('{"k": "y", "n": 8}\n')
+    pipeline.complete(pipeline.request("stage_jobs:Union", sources))
+    assert _read(pipeline) == [0, 1, 2, 3, 4, 8]
+
+
+@pytest.mark.parametrize("when", [0, 1], ids=["before it was read", "while it was read"])
+def test_a_file_that_changes_is_read_again_as_a_whole(pipeline: StageWorld, when: int) -> None:
+    moves = _moves(pipeline, (when, "f1.json", None))
+    said = "before" if when == 0 else "while"
+    with pytest.raises(StageError, match=rf"f1\.json changed {said} it was read"):
+        pipeline.stage(pipeline.request("stage_jobs:Meddling", _sources(pipeline), job_arguments=moves))
+    assert _read(pipeline) == [0]
+    pipeline.complete(pipeline.request("stage_jobs:Plain", _sources(pipeline)))
+    assert _read(pipeline) == [-1, 0, 1, 2]
+
+
+@pytest.mark.parametrize("job", ["MeddlingStatic", "StaticSide"])
+def test_files_of_a_static_read_are_looked_at_too(pipeline: StageWorld, job: str) -> None:
+    side = pipeline.folder / "side"
+    side.mkdir()
+    (side / "a file;x.json").write_text('{"k": "f0", "m": 1}\n')
+    sources = {**_sources(pipeline), "side": FileSource(path=str(side), schema="k string, m bigint")}
+    target = "f2.json" if job == "MeddlingStatic" else "../side/a file;x.json"
+    moves = _moves(pipeline, (0, target, None))
+    with pytest.raises(StageError, match="changed while it was read"):
+        pipeline.stage(pipeline.request(f"stage_jobs:{job}", sources, job_arguments=moves))
+    assert not pipeline.published()
+    again = pipeline.request(f"stage_jobs:{job}", sources, job_arguments={"moves": []})
+    pipeline.complete(again)
+    assert len(pipeline.all_rows()) == (4 if job == "MeddlingStatic" else 3)
+
+
+def test_a_folder_that_is_away_is_tried_again(pipeline: StageWorld) -> None:
+    pipeline.input.rename(pipeline.folder / "away")
+    with pytest.raises(StageError, match=r"input.*is not there"):
+        pipeline.stage(pipeline.request("stage_jobs:Plain", _sources(pipeline)))
+    (pipeline.folder / "away").rename(pipeline.input)
+    pipeline.complete(pipeline.request("stage_jobs:Plain", _sources(pipeline)))
+    assert _read(pipeline) == [0, 1, 2]
+
+
+def test_compacted_logs_and_wildcards_over_many_batches(pipeline: StageWorld) -> None:
+    """Each tenth id of Spark's log holds all before it. An attempt that ends in the middle is cut back to an id."""
+    for n in range(3, 24):
+        pipeline.add_file(f"f{n}", [{"k": f"f{n}", "n": n}])
+    wild = _sources(pipeline, f"{pipeline.input}/f*.js[a-z]n")
+    moves = _moves(pipeline, (20, "f21.json", "../away"))
+    with pytest.raises(StageError, match=r"f21\.json went before it was read"):
+        pipeline.stage(pipeline.request("stage_jobs:Meddling", wild, job_arguments=moves))
+    assert _read(pipeline) == list(range(21))
+    request = pipeline.request("stage_jobs:Plain", wild)
+    pipeline.complete(request)
+    assert _read(pipeline) == [*range(21), 22, 23]
+    base = pipeline.store.pipeline(PIPELINE).base
+    assert base is not None
+    files = filesystem(base.location)
+    assert (local_path(base.location) / "sources/0/9.compact").exists()
+    read = source_log.entries(files, base.location, "0", source_log.NOTHING_READ, 22)
+    assert len(read) == 23 and source_log.newest_id(files, base.location, "0") == 22

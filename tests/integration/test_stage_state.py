@@ -1,0 +1,118 @@
+"""Operator state in copies of its location, under a changed job, and after it was dropped: counts are exact."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, JobError, StateConflictError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.sources import FileSource
+from airflow_ft.spark.locations import open_location
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.wal.filesystem import local_path
+from tests.integration.stage_world import PIPELINE, StageWorld, world
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path)
+
+
+def _request(pipeline: StageWorld, by: str, **more: object) -> StageRequest:
+    sources = {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint")}
+    return pipeline.request("stage_jobs:Counts", sources, job_arguments={"by": by}, **more)
+
+
+def _add(pipeline: StageWorld, n: int) -> None:
+    pipeline.add_file(f"f{n}", [{"k": k, "n": 10 * n + i} for i in range(2) for k in "ab"])
+
+
+def _counts(pipeline: StageWorld) -> list[set[int]]:
+    """The counts that each checkpoint has published."""
+    return [{row["rows"] for row in pipeline.rows(checkpoint).to_pylist()} for checkpoint in pipeline.published()]
+
+
+def _base(pipeline: StageWorld) -> SparkPosition:
+    base = pipeline.store.pipeline(PIPELINE).base
+    assert base is not None
+    return base
+
+
+@pytest.mark.parametrize("by", ["rows", "pandas"])
+def test_a_copy_of_a_copy_goes_on_when_the_locations_before_it_are_gone(pipeline: StageWorld, by: str) -> None:
+    """The first copy is one of those that were made with the paths of its original left in it."""
+    _add(pipeline, 0)
+    pipeline.complete(_request(pipeline, by))
+    first = local_path(_base(pipeline).location)
+    copy = first.with_name("1-99")
+    shutil.copytree(first, copy)
+    shutil.rmtree(first)
+    for n in (1, 2):
+        _add(pipeline, n)
+        before = SparkPosition(copy.as_uri(), 0) if n == 1 else _base(pipeline)
+        pipeline.complete(_request(pipeline, by, base=before, base_is_clean=n == 1))
+        assert _base(pipeline).location != before.location
+        shutil.rmtree(local_path(before.location))
+    assert _counts(pipeline) == [{2}, {4}, {6}]
+    own = open_location(str(pipeline.root), PIPELINE, 99, 99, _base(pipeline), True)
+    assert own.uri == _base(pipeline).location, "the last copy needs nothing of those before"
+
+
+def test_a_changed_operator_is_terminal_and_says_what_changed(pipeline: StageWorld) -> None:
+    """Settings are compared before a JVM starts. While something is not delivered, the state cannot be dropped."""
+    _add(pipeline, 0)
+    pipeline.complete(_request(pipeline, "count"))
+    _add(pipeline, 1)
+    with pytest.raises(ConfigurationError, match=rf"{PARTITIONS} is 3, the state has 2.*airflow ft reset-state orders"):
+        pipeline.stage(_request(pipeline, "count", conf={PARTITIONS: "3"}))
+    for by, what in (
+        ("count and more", r"STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE.*count.*max"),
+        ("count of distinct", r"NOT_MATCH_IN_STATE_METADATA.*stateStoreSave.*dedupe"),
+    ):
+        with pytest.raises(JobError, match=rf"does not fit the state.*{what}.*airflow ft reset-state orders"):
+            pipeline.stage(_request(pipeline, by))
+    assert _counts(pipeline) == [{2}]
+
+    with pytest.raises(StateConflictError, match=r"checkpoint 1: it is STAGED, and not delivered.*airflow ft rewind"):
+        pipeline.reset_state()
+    epoch = pipeline.store.pipeline(PIPELINE).epoch
+    pipeline.store.rewind(PIPELINE, epoch, 1, None, "not delivered")
+    assert pipeline.reset_state() is None, "a pipeline that starts anew has no state"
+
+
+@pytest.mark.parametrize("by", ["count of distinct", "rows"])
+def test_dropped_state_begins_anew_where_the_last_run_ended(pipeline: StageWorld, by: str) -> None:
+    """From an aggregation, or from a job without state, to other operators: no row is read twice, or left out."""
+    before = "count" if by == "count of distinct" else "no state"
+    for n in range(2):
+        _add(pipeline, n)
+    pipeline.complete(_request(pipeline, before))
+    pipeline.deliver()
+    _add(pipeline, 2)
+    if before == "no state":
+        with pytest.raises(JobError, match=r"MISSING_STATE_DIRECTORY.*airflow ft reset-state orders"):
+            pipeline.stage(_request(pipeline, by))
+    old = _base(pipeline)
+
+    position = pipeline.reset_state()
+    assert position == _base(pipeline) and position.batch == -1
+    assert pipeline.reset_state() is None and _base(pipeline) == position, "repeated, it changes nothing"
+    shutil.rmtree(local_path(old.location))
+    pipeline.complete(_request(pipeline, by, conf={PARTITIONS: "3"}))
+    assert _counts(pipeline)[1:] == [{2}], "the rows of the third file, counted from zero"
+    assert "start" in pipeline.published()[-1].positions["numbers"]
+
+    # What comes after it is refused by a sink: computed again, from no state. In a copy, since that is not clean.
+    number = pipeline.published()[-1].number
+    epoch, store = pipeline.store.pipeline(PIPELINE).epoch, pipeline.store
+    store.rewind(PIPELINE, epoch, number, store.position_before(PIPELINE, number), "refused rows")
+    assert _base(pipeline) == position
+    _add(pipeline, 3)
+    pipeline.complete(_request(pipeline, by, conf={PARTITIONS: "3"}))
+    assert _base(pipeline).location != position.location
+    assert _counts(pipeline)[2:] == [{4}], "both files that came after"

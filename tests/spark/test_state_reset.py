@@ -1,0 +1,151 @@
+"""Dropping operator state: what the new location tells Spark, and a process that dies at any step of making it."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.core.ports import Store
+from airflow_ft.spark.locations import check_sources, open_location
+from airflow_ft.spark.state_reset import reset_state
+from airflow_ft.store import open_store
+from airflow_ft.wal.filesystem import LocalFileSystem, local_path
+from airflow_ft.wal.retention import sweep
+from tests.store.scene import PIPELINE, RUN, Scene
+
+KAFKA = {"orders": {"0": 17, "1": 4}}
+NAMES = ["orders", "files", "later"]
+
+
+class Died(BaseException):
+    """The process was killed."""
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    store = open_store(f"sqlite:///{tmp_path}/ft.db")
+    scene = Scene(store)
+    scene.complete(scene.stage(1)[0])
+    store.end_stage(PIPELINE, scene.epoch, RUN, SparkPosition(_location(tmp_path).as_uri(), 1))
+    yield scene
+    store.close()
+
+
+def _location(root: Path) -> Path:
+    """After batch 1: Kafka, a log of files up to id 1 (2 was never published), and a source that has read nothing."""
+    path = root / PIPELINE / "spark" / "1-1"
+    lines = [json.dumps(KAFKA), json.dumps({"logOffset": 1}), "-"]
+    texts = {"offsets/1": "\n".join(["v1", "{}", *lines]), "commits/1": "v1\n{}", "metadata": "{}"}
+    texts |= {"sources/0/0": '\0v1\n{"orders":{"0":3}}', "state/0/0/2.zip": "state", "state/0/_metadata/v2/0": "v2\n{}"}
+    texts |= {f"sources/1/{n}": f'v1\n{{"path":"file:///in/{n}","timestamp":{n},"batchId":{n}}}' for n in range(3)}
+    for name, text in {**texts, "airflow_ft_sources.json": json.dumps(NAMES)}.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+    return path
+
+
+def _reset(scene: Scene) -> SparkPosition | None:
+    return reset_state(scene.store, PIPELINE, scene.take("a person"), "a test")
+
+
+def _files(uri: str) -> dict[str, str]:
+    base = local_path(uri)
+    return {str(path.relative_to(base)): path.read_text() for path in base.rglob("*") if path.is_file()}
+
+
+def test_the_new_location_tells_each_source_where_it_stands(scene: Scene) -> None:
+    position = _reset(scene)
+    assert position is not None and position.batch == -1
+    found = _files(position.location)
+    assert found.pop("sources/0/0") == '\0v1\n{"orders":{"0":17,"1":4}}'
+    assert found.pop("sources/1/0").splitlines() == [
+        "v1",
+        '{"path":"file:///in/0","timestamp":0,"batchId":4611686018427387904}',
+        '{"path":"file:///in/1","timestamp":1,"batchId":4611686018427387904}',
+    ]
+    assert json.loads(found.pop("airflow_ft_start.json")) == [KAFKA, {"logOffset": 0}, None]
+    assert json.loads(found.pop("airflow_ft_sources.json")) == NAMES
+    assert not found, "no state, no offsets"
+
+
+def test_attempts_begin_there_in_place_and_in_copies(scene: Scene, tmp_path: Path) -> None:
+    """What an attempt leaves that published nothing is dropped, also its state and what it logged as read."""
+    position = _reset(scene)
+    assert position is not None
+    begun = open_location(str(tmp_path), PIPELINE, 3, 1, position, True)
+    assert begun.uri == position.location and begun.offsets(-1) == [KAFKA, {"logOffset": 0}, None]
+    with pytest.raises(ConfigurationError, match="order"):
+        check_sources(begun, ["files", "orders", "later"])
+    before = _files(begun.uri)
+    logged = 'v1\n{"path":"file:///in/2","timestamp":2,"batchId":1}'
+    for name in ("offsets/0", "state/0/0/1.zip", "state/0/0/SSTs/a.sst", "sources/1/1", "sources/2/0"):
+        (local_path(begun.uri) / name).parent.mkdir(parents=True, exist_ok=True)
+        (local_path(begun.uri) / name).write_text(logged)
+    copy = open_location(str(tmp_path), PIPELINE, 4, 2, position, False)
+    assert _files(copy.uri) == before
+    (local_path(copy.uri) / "airflow_ft_start.json").unlink()
+    with pytest.raises(WalCorruptError, match="batch -1"):
+        open_location(str(tmp_path), PIPELINE, 5, 3, SparkPosition(copy.uri, -1), False)
+
+
+def test_a_source_that_cannot_be_told_where_to_begin_is_named(scene: Scene, tmp_path: Path) -> None:
+    offsets = tmp_path / PIPELINE / "spark/1-1/offsets/1"
+    offsets.write_text(offsets.read_text().replace(json.dumps(KAFKA), "42"))
+    base = scene.store.pipeline(PIPELINE).base
+    with pytest.raises(ConfigurationError, match="source 'orders' stands at 42"):
+        _reset(scene)
+    assert scene.store.pipeline(PIPELINE).base == base
+
+
+def _dying(where: type, name: str, at: int, before: bool, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The process dies in the call number `at` of a method, before or after it; returns the calls so far."""
+    whole: Callable[..., Any] = getattr(where, name)
+    calls: list[int] = []
+
+    def call(*arguments: Any, **more: Any) -> Any:
+        calls.append(len(calls))
+        if before and len(calls) == at:
+            raise Died
+        found = whole(*arguments, **more)
+        if not before and len(calls) == at:
+            raise Died
+        return found
+
+    monkeypatch.setattr(where, name, call)
+    return calls
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("name", "at"), [("write", 1), ("write", 2), ("write", 3), ("write", 4), ("sync_tree", 1), ("reset_state", 1)]
+)
+def test_who_dies_leaves_the_old_base_or_the_new_one(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, at: int, before: bool
+) -> None:
+    old = scene.store.pipeline(PIPELINE).base
+    assert old is not None
+    kept = _files(old.location)
+    with monkeypatch.context() as patch:
+        where = type(scene.store) if name == "reset_state" else LocalFileSystem
+        calls = _dying(where, name, at, before, patch)
+        with pytest.raises(Died):
+            _reset(scene)
+        assert len(calls) == at
+    done = name == "reset_state" and not before
+    assert (scene.store.pipeline(PIPELINE).base == old) == (not done)
+    assert _files(old.location) == kept, "nobody touches the old one"
+    again = _reset(scene)
+    assert (again is None) == done
+    base = scene.store.pipeline(PIPELINE).base
+    assert base is not None and base.batch == -1
+    _swept(scene.store, tmp_path)
+    assert {path.name for path in (tmp_path / PIPELINE / "spark").iterdir()} == {local_path(base.location).name}
+
+
+def _swept(store: Store, root: Path) -> None:
+    """As a run does after it: nobody needs what a dead one has left, nor the old location."""
+    sweep(str(root), PIPELINE, store.referenced_locations(PIPELINE), store.pipeline(PIPELINE).epoch + 1)

@@ -1,0 +1,53 @@
+"""Settings that Spark keeps with the state are compared before a JVM is started."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.state_settings import kept_settings, refuse_changed, tell_changed
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> SparkPosition:
+    kept = json.dumps({"batchWatermarkMs": 0, "conf": {PARTITIONS: "4", PROVIDER: "org.RocksDB"}})
+    for name, text in {"offsets/3": f'v1\n{kept}\n{{"logOffset":3}}', "commits/3": "v1\n{}", "state/0/x": ""}.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    return SparkPosition(tmp_path.as_uri(), 3)
+
+
+@pytest.mark.parametrize(("name", "value"), [(PARTITIONS, "8"), (PROVIDER, "org.Hdfs"), (FORMAT, "2")])
+def test_a_changed_setting_is_refused_by_name_with_what_the_state_has(
+    base: SparkPosition, name: str, value: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{name} is {value}, the state has .*airflow ft reset-state orders"):
+        refuse_changed("orders", base, {"spark.driver.memory": "1g", name: value})
+
+
+def test_the_same_settings_and_others_pass(base: SparkPosition, caplog: pytest.LogCaptureFixture) -> None:
+    refuse_changed("orders", base, {PARTITIONS: " 4", PROVIDER: "org.RocksDB", FORMAT: "1", "spark.x": "y"})
+    tell_changed(base, {PARTITIONS: "4"}.get)
+    assert not caplog.records
+
+
+def test_without_state_nothing_is_kept(base: SparkPosition, tmp_path: Path) -> None:
+    assert kept_settings(None) == kept_settings(SparkPosition(base.location, -1)) == {}
+    (tmp_path / "state/0/x").unlink()
+    (tmp_path / "state/0").rmdir()
+    refuse_changed("orders", base, {PARTITIONS: "8"})
+
+
+def test_what_the_job_itself_has_set_is_told(base: SparkPosition, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        tell_changed(base, {PARTITIONS: "8"}.get)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{PARTITIONS} stays 4, as the state was made; the session's 8 is ignored"
+    ]
