@@ -47,7 +47,7 @@ def of_driver(error: BaseException) -> UserError | None:
 
 
 def place(trace: TracebackType | None) -> str:
-    """ " (file, line 7, in share)": where the user's code was; "" when it was nowhere."""
+    """Where the user's code was, such as " (file, line 7, in share)"; "" when it was nowhere."""
     frames = [(frame.filename, str(frame.lineno), frame.name) for frame in traceback.extract_tb(trace)]
     return _place(frames)
 

@@ -1,17 +1,20 @@
 """Offsets and topic ids of a location: recorded beside the batches, cut back with them, and taken out of a copy."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_ft.core.errors import DataLossError, StageError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.core.model import Lease, RunKey, SparkPosition
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.locations import SparkLocation, open_location, origin_file, restore_origin
 from airflow_ft.spark.standing import Standing, leave_out, mend_origin, record_ids, recorded_ids, standing
+from airflow_ft.spark.state_reset import reset_state
 from airflow_ft.spark.topics import Topics
+from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import local_path
 
 SOURCES = {"orders": KafkaSource(topics=["a", "b"]).to_json()}
@@ -169,3 +172,25 @@ def test_a_deleted_topic_of_a_pattern_is_a_loss_also_without_its_id() -> None:
     assert _topics(Brokers(a="A"), **lenient).begin(Standing(BOTH.offsets)) == {0: {"b": ""}}
     with pytest.raises(DataLossError, match=r"topic 'b' was deleted \(its id was not recorded\), read up to"):
         _topics(Brokers(a="A"), **{**lenient, "fail_on_data_loss": True}).begin(Standing(BOTH.offsets))
+
+
+def test_ids_go_with_the_position_when_state_is_dropped(tmp_path: Path) -> None:
+    old = _location(tmp_path, 3)
+    record_ids(old, 1, {0: {"a": "A", "b": "B"}})
+    store = open_store(f"sqlite:///{tmp_path}/ft.db")
+    with closing(store):
+        store.register("p")
+        epoch = store.take_epoch("p", 0, {}, Lease("a person", 0, "reset", 1, 0), "test")
+        run = RunKey("dag", "run")
+        store.begin_stage("p", epoch, run)
+        store.end_stage("p", epoch, run, SparkPosition(old.uri, 2))
+        base = reset_state(store, "p", epoch, "test")
+    assert base is not None and base.batch == -1
+    found = standing(str(tmp_path), "p", base, SOURCES)
+    assert found == Standing({0: {"a": {"0": 7}, "b": {"0": 2}}}, {0: {"a": "A", "b": "B"}})
+    copy = open_location(str(tmp_path), "p", 3, 1, base, False)
+    leave_out(copy, {0: {"b": "B"}})
+    after = standing(str(tmp_path), "p", copy.position(-1), SOURCES)
+    assert after == Standing({0: {"a": {"0": 7}}}, {0: {"a": "A", "b": "B"}})
+    assert (local_path(copy.uri) / "sources/0/0").read_text().endswith('{"a":{"0":7}}')
+    assert standing(str(tmp_path), "p", base, SOURCES) == found  # what was copied is as it was
