@@ -42,7 +42,7 @@ def by_hand(pipeline: str = "orders", prefix: str = "") -> list[CheckpointOperat
     common = {"pipeline": pipeline}
     tasks: list[CheckpointOperator] = [
         RecoverOperator(task_id=f"{prefix}recover", **common),
-        StageOperator(task_id=f"{prefix}stage", job="jobs.orders", sources=SOURCES, sinks=["orders"], **common),
+        StageOperator(task_id=f"{prefix}stage", job="jobs.orders", sources=SOURCES, sinks=SINKS, **common),
         PrepareOperator(task_id=f"{prefix}prepare", participant="shop", sinks=SINKS, **common),
         CommitOperator(task_id=f"{prefix}commit", participant="shop", **common),
         ConfirmOperator(task_id=f"{prefix}confirmed", sources=SOURCES, **common),
@@ -134,7 +134,7 @@ def test_single_operators_of_one_pipeline_are_no_second_one(dag: DAG) -> None:
         by_hand()
         by_hand("other", "other_")
         with TaskGroup("a"), pytest.raises(ConfigurationError, match=r"stage and a\.again of the DAG d"):
-            StageOperator(task_id="again", pipeline="orders", job="j", sources=SOURCES, sinks=["orders"])
+            StageOperator(task_id="again", pipeline="orders", job="j", sources=SOURCES, sinks=SINKS)
 
 
 def test_a_group_beside_single_operators_of_its_pipeline_is_refused(dag: DAG) -> None:
