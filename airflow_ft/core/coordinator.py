@@ -454,13 +454,17 @@ class Coordinator:
             error.located(pipeline=self._pipeline, checkpoint=plan.number, participant=participant)
             if isinstance(error, HaltError):
                 self._halt(error)
-            if isinstance(error, FencedError) and error.head_epoch > self.epoch:
+            if isinstance(error, FencedError) and error.head_epoch >= self.epoch:
                 self._halt_if_store_is_behind(error)
             raise
 
     def _halt_if_store_is_behind(self, error: FencedError) -> None:
-        """Head newer than mine, and the store's epoch is not newer too: the store is the older one (DESIGN 6)."""
-        if self._store.pipeline(self._pipeline).epoch >= error.head_epoch:
+        """The head has a rank that this store has not given out yet: the store is the older one (DESIGN 6).
+
+        A store draws an attempt before a sink hears of it, so it is read after the head and cannot be too early.
+        """
+        row = self._store.pipeline(self._pipeline)
+        if (row.epoch, row.last_attempt) >= (error.head_epoch, error.head_attempt):
             return
         where: Mapping[str, str | int] = {
             "pipeline": error.pipeline,
@@ -468,8 +472,8 @@ class Coordinator:
             "participant": error.participant,
         }
         behind = StoreBehindSinkError(
-            f"the sink knows epoch {error.head_epoch}, the decision log only epoch {self.epoch}: the log was restored"
-            " from a backup.",
+            f"the sink knows epoch {error.head_epoch}, attempt {error.head_attempt}; the decision log has given out"
+            f" epoch {row.epoch}, attempt {row.last_attempt} at most: it was restored from a backup.",
             remedy="bring back the newer decision log, or compare the sinks and then `airflow ft resume`.",
         )
         behind.located(**where)
