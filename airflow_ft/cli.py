@@ -45,6 +45,17 @@ _DAG = _arg("--dag", default=None, metavar="FILE", help="DAG file, for sources, 
 _NUMBERS = _arg("numbers", metavar="NUMBER", type=int, nargs="*", help="of these checkpoints (default: all in the log)")
 _PRINT = _arg("--print", action="store_true", help="only print the statements and commands, for who may run them")
 _END = _arg("--end", action="store_true", help="end those that wait")
+_PREPARED = _arg(
+    "--prepared",
+    choices=("commit", "rollback"),
+    default=None,
+    help="how to end rows that the lost log has left prepared (xa, held): make them visible, or drop them",
+)
+_ACCEPT_PARTIAL = _arg(
+    "--accept-partial",
+    action="store_true",
+    help="go past checkpoints of the lost log of which a part is visible and the rest cannot be delivered any more",
+)
 _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
 
 
@@ -139,5 +150,13 @@ def _settling() -> tuple[ActionCommand, ...]:
             "rewind", "settling", "Compute all rows that are not delivered yet again", _PIPELINE, _REASON, ARG_YES
         ),
         _command("resume", "settling", "Let a HALTED pipeline go on", _PIPELINE, ARG_YES),
-        _command("adopt", "settling", "Take the sinks over from a decision log that is lost", _PIPELINE, ARG_YES),
+        _command(
+            "adopt",
+            "settling",
+            "List what a lost decision log has left in the sinks, and take them over",
+            _PIPELINE,
+            _PREPARED,
+            _ACCEPT_PARTIAL,
+            ARG_YES,
+        ),
     )
