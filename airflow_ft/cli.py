@@ -52,6 +52,17 @@ _ALLOW_REPEATED = _arg(
 _FULL = _arg("--full", action="store_true", help="count other rows in every table, which reads it as a whole")
 _PRINT = _arg("--print", action="store_true", help="only print the statements and commands, for who may run them")
 _END = _arg("--end", action="store_true", help="end those that wait")
+_PREPARED = _arg(
+    "--prepared",
+    choices=("commit", "rollback"),
+    default=None,
+    help="how to end rows that the lost log has left prepared (xa, held): make them visible, or drop them",
+)
+_ACCEPT_PARTIAL = _arg(
+    "--accept-partial",
+    action="store_true",
+    help="go past checkpoints of the lost log of which a part is visible and the rest cannot be delivered any more",
+)
 _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
 
 
@@ -157,5 +168,13 @@ def _settling() -> tuple[ActionCommand, ...]:
             ARG_YES,
         ),
         _command("resume", "settling", "Let a HALTED pipeline go on", _PIPELINE, ARG_YES),
-        _command("adopt", "settling", "Take the sinks over from a decision log that is lost", _PIPELINE, ARG_YES),
+        _command(
+            "adopt",
+            "settling",
+            "List what a lost decision log has left in the sinks, and take them over",
+            _PIPELINE,
+            _PREPARED,
+            _ACCEPT_PARTIAL,
+            ARG_YES,
+        ),
     )

@@ -16,10 +16,18 @@ from airflow_ft.core.adoption import participants_of
 from airflow_ft.core.doctor import Check, Examination, examine_state
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.planning import may_be_heuristic
 
 if TYPE_CHECKING:
     from airflow_ft.core.model import Segment
-    from airflow_ft.core.ports import ConnectionResolver, ParticipantFactory, SegmentReader, Store, WalReader
+    from airflow_ft.core.ports import (
+        ConnectionResolver,
+        Participant,
+        ParticipantFactory,
+        SegmentReader,
+        Store,
+        WalReader,
+    )
     from airflow_ft.sources import Source
 
 
@@ -169,6 +177,8 @@ def _memory(
     if sink is None:
         return exam.checks
     head = exam.attempt("memory", lambda: (sink.head(pipeline),))
+    if store is not None:
+        _by_hand(exam, pipeline, plan.name, sink, store)
     sink.close()
     if head is None or store is None:
         return exam.checks
@@ -200,6 +210,25 @@ def _memory(
     else:
         exam.ok("memory", f"it stands at checkpoint {found.number}, epoch {found.epoch}")
     return exam.checks
+
+
+def _by_hand(exam: Examination, pipeline: str, name: str, sink: Participant, store: Store) -> None:
+    """Whether prepared rows were committed before anybody had decided."""
+    try:
+        opened = store.open_checkpoints(pipeline)
+    except KeyError:
+        return
+    for checkpoint in opened:
+        plan = checkpoint.plan
+        if plan is None or all(p.name != name or not may_be_heuristic(checkpoint, p) for p in plan.participants):
+            continue
+        found = exam.attempt("prepared rows", lambda plan=plan: sink.heuristic(plan))  # type: ignore[misc]
+        if found and may_be_heuristic(store.checkpoint(pipeline, checkpoint.number), plan.participant(name)):
+            exam.problem(
+                "prepared rows",
+                f"checkpoint {checkpoint.number}: {found}",
+                f"`airflow ft in-doubt --pipeline {pipeline}` says how to settle it.",
+            )
 
 
 def _failed(subject: str, error: AirflowFtError) -> Check:

@@ -17,6 +17,7 @@ from airflow_ft.core import steps
 from airflow_ft.core.errors import ForeignOwnerError
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason
+from airflow_ft.core.remnants import Remnant, RemnantKind
 from tests.core.systems import Systems
 from tests.core.world import PIPELINE, World
 
@@ -222,6 +223,29 @@ def test_adopt_shows_what_the_sinks_hold_and_takes_them_over(world: World, ft: A
     assert "db: delivered up to checkpoint 7" in text and "is ACTIVE" in text
     world.steps(world.context(3))
     assert world.systems["db"].rows == world.systems["log"].rows == [5, 6, 7, number]
+
+
+def test_adopt_lists_what_was_left_and_wants_to_be_told_what_becomes_of_it(world: World, ft: Any) -> None:
+    for system in world.systems.values():
+        system.rank, system.last, system.rows, system.foreign = (9, 30), 7, [5, 6, 7], True
+    prepared, visible = RemnantKind.PREPARED, RemnantKind.COMMITTED
+    world.systems["db"].left = [
+        Remnant(8, "0001", visible, "another", "branch 0001 of 2 is committed: 5 rows into rows are visible", 2),
+        Remnant(8, "0002", prepared, "another", "branch 0002 is prepared", 0, "XA COMMIT 'x'", "XA ROLLBACK 'x'"),
+    ]
+    (number,) = world.stage(1)
+    with pytest.raises(ForeignOwnerError):
+        world.steps(world.context())
+    with pytest.raises(SystemExit, match=r"checkpoint 8 of the lost log.*--prepared commit"):
+        ft("adopt", PIPELINE, "--yes")
+    with pytest.raises(SystemExit, match="--accept-partial"):
+        ft("adopt", PIPELINE, "--yes", "--prepared", "rollback")
+    assert world.systems["db"].foreign and len(world.systems["db"].left) == 2
+    text = ft("adopt", PIPELINE, "--yes", "--prepared", "commit")
+    assert "checkpoint 8: branch 0001 of 2 is committed: 5 rows into rows are visible" in text
+    assert "by hand: XA COMMIT 'x'; or: XA ROLLBACK 'x';" in text
+    world.steps(world.context(3))
+    assert world.store.checkpoint(PIPELINE, number).delivered_by == 9
 
 
 def test_unknown_names_are_told_with_the_known_ones(world: World, ft: Any) -> None:

@@ -20,7 +20,7 @@ from airflow_ft.commands.common import (
     worker,
 )
 from airflow_ft.core.adoption import adopt as adopt_pipeline
-from airflow_ft.core.adoption import heads
+from airflow_ft.core.adoption import look
 from airflow_ft.core.coordinator import coordinating
 from airflow_ft.core.errors import StateConflictError
 from airflow_ft.core.lease import new_epoch
@@ -28,6 +28,7 @@ from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, Pipe
 from airflow_ft.core.planning import live_plans, quarantined
 from airflow_ft.core.recovery import in_doubt
 from airflow_ft.core.recovery import recover as recover_pipeline
+from airflow_ft.core.remnants import PreparedEnding
 
 
 @command
@@ -137,12 +138,18 @@ def adopt(args: Namespace) -> None:
     """`airflow ft adopt PIPELINE`."""
     with open_store(args) as store:
         factory = participants()
-        for name, head in heads(store, args.pipeline, factory).items():
+        for name, estate in look(store, args.pipeline, factory).items():
+            head = estate.head
             say(
                 f"{name}: delivered up to checkpoint {head.number}, owner {head.installation}, epoch {head.epoch}"
                 if head
                 else f"{name}: remembers nothing"
             )
+            for remnant in estate.remnants:
+                number = f"checkpoint {remnant.number}: " if remnant.number else ""
+                say(f"  {number}{remnant.text}, left by installation {remnant.installation}")
+                if remnant.commit:
+                    say(f"    by hand: {remnant.commit}; or: {remnant.roll_back};")
         say(f"this decision log is installation {store.installation} ({store.url})")
         say(
             "It does not know what was read before it was made: the sources began where starting_offsets (or the files"
@@ -150,7 +157,10 @@ def adopt(args: Namespace) -> None:
             " read docs/operations.md, 'When the decision log is lost'."
         )
         sure(args, "Is the other decision log gone for good, and shall this one go on after what the sinks hold?")
-        adoption = adopt_pipeline(store, args.pipeline, factory, getpass.getuser())
+        ending = PreparedEnding(args.prepared) if args.prepared else None
+        adoption = adopt_pipeline(
+            store, args.pipeline, factory, getpass.getuser(), ending=ending, accept_partial=args.accept_partial
+        )
         say(f"{args.pipeline} is {store.pipeline(args.pipeline).status}, with epoch {adoption.epoch}")
         if adoption.uneven:
             say(

@@ -7,13 +7,15 @@ repeated: dying between any two steps leaves the pipeline HALTED, and the next c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import Fence, ParticipantPlan, SinkHead
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.model import Fence, ParticipantPlan, PipelineStatus, SinkHead
 from airflow_ft.core.ports import ParticipantFactory, Store
+from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind, partly_there
+from airflow_ft.core.transitions import MAY_BE_VISIBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +43,119 @@ def participants_of(store: Store, pipeline: str) -> Mapping[str, ParticipantPlan
     )
 
 
-def heads(store: Store, pipeline: str, participants: ParticipantFactory) -> Mapping[str, SinkHead | None]:
-    """What each sink remembers of the pipeline."""
+@dataclass(frozen=True, slots=True)
+class Estate:
+    """What a sink holds of the pipeline: its head (None: it remembers nothing), and what former owners left undone."""
+
+    head: SinkHead | None
+    remnants: Sequence[Remnant]
+
+    @property
+    def number(self) -> int:
+        """The highest number that this log must not give out again: delivered, in parts, or given up in the sink."""
+        return max([self.head.number if self.head else 0, *(remnant.number for remnant in self.remnants)])
+
+
+def look(store: Store, pipeline: str, participants: ParticipantFactory) -> Mapping[str, Estate]:
+    """What each sink remembers of the pipeline, and what would have to be ended. Only reads."""
     found = {}
     for name, plan in participants_of(store, pipeline).items():
         with closing(participants(plan)) as sink:
-            found[name] = sink.head(pipeline)
+            # The head goes first: a number that is delivered between the two readings makes `seed` refuse.
+            found[name] = Estate(sink.head(pipeline), tuple(sink.remnants(pipeline, store.installation)))
     return found
 
 
-def adopt(store: Store, pipeline: str, participants: ParticipantFactory, who: str) -> Adoption:
-    """Takes every sink of the pipeline over and resumes it; what is staged is delivered under new numbers."""
+def adopt(
+    store: Store,
+    pipeline: str,
+    participants: ParticipantFactory,
+    who: str,
+    *,
+    ending: PreparedEnding | None = None,
+    accept_partial: bool = False,
+) -> Adoption:
+    """Takes every sink of the pipeline over and resumes it; what is staged is delivered under new numbers.
+
+    `ending` says what becomes of what the former owner has left prepared, `accept_partial` that numbers may stay of
+    which a part is visible and the rest cannot be delivered from here. Neither has a default where it is needed.
+
+    A number of this log that is PREPARED or COMMITTING keeps its place: the former owner's marks give way to it.
+
+    Raises:
+        ConfigurationError: a choice is lacking; nothing was changed.
+        StateConflictError: the pipeline is not HALTED, or the former owner is still at work.
+    """
     plans = participants_of(store, pipeline)
-    found = heads(store, pipeline, participants)
-    delivered = {name: head.number if head else 0 for name, head in found.items()}
-    newest = max((head.epoch for head in found.values() if head), default=0)
-    epoch = store.adopt(pipeline, newest, delivered, who)
+    found = look(store, pipeline, participants)
+    if store.pipeline(pipeline).status is not PipelineStatus.HALTED:
+        raise StateConflictError("it is not HALTED, so nothing has to be adopted.", pipeline=pipeline)
+    _require_choices(pipeline, found, ending, accept_partial)
+    heads = {name: estate.head for name, estate in found.items()}
+    in_place = _keeps_its_numbers(store, pipeline, heads)
+    if in_place:
+        epoch = store.pipeline(pipeline).epoch
+        text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.remnants)
+        who = f"{who}, who has let a former owner's marks give way ({text or 'none were left'})"
+    else:
+        newest = max((head.epoch for head in heads.values() if head), default=0)
+        epoch = store.adopt(pipeline, newest, {name: estate.number for name, estate in found.items()}, who)
     fence = Fence(pipeline, store.installation, epoch, 0)
     for name, plan in plans.items():
+        if heads[name] is None:  # a sink that remembers nothing begins like a new one
+            continue
         with closing(participants(plan)) as sink:
-            if found[name] is not None:  # a sink that remembers nothing begins like a new one
-                sink.seed(fence, delivered[name], foreign=True)
+            sink.end_remnants(fence, ending, make_way=in_place)
+            if not in_place:
+                sink.seed(fence, found[name].number, foreign=True)
     store.resume(pipeline, who)
-    return Adoption(found, epoch)
+    return Adoption(heads, epoch)
+
+
+def _require_choices(
+    pipeline: str, found: Mapping[str, Estate], ending: PreparedEnding | None, accept_partial: bool
+) -> None:
+    for name, estate in found.items():
+        prepared = sorted({r.number for r in estate.remnants if r.kind is RemnantKind.PREPARED})
+        if prepared and ending is None:
+            raise ConfigurationError(
+                f"the former owner has left prepared rows there{_of(prepared)}, which keep their locks.",
+                remedy="--prepared commit makes them visible (right when another sink shows that checkpoint, or a part"
+                " of it is visible here: then it was decided); --prepared rollback drops them (right when nothing of it"
+                " is visible anywhere).",
+                pipeline=pipeline,
+                participant=name,
+            )
+        partial = partly_there(estate.remnants, ending)
+        if partial and not accept_partial:
+            raise ConfigurationError(
+                f"a part of it is visible there{_of(partial)}, and the rest cannot be delivered from here.",
+                remedy="bring the lost log back to have it completed; or delete those rows by hand, or add the lacking"
+                " ones from the old write-ahead log (copy it before a run sweeps it), and say --accept-partial: then it"
+                " is gone past as it is.",
+                pipeline=pipeline,
+                participant=name,
+            )
+
+
+def _of(numbers: Sequence[int]) -> str:
+    known = [str(number) for number in numbers if number]
+    return f" (checkpoint {', '.join(known)} of the lost log)" if known else ""
+
+
+def _keeps_its_numbers(store: Store, pipeline: str, heads: Mapping[str, SinkHead | None]) -> bool:
+    """Whether a number of this log may be visible already, so that it must be delivered under that number (I3).
+
+    Then every sink has to be this log's: it was adopted before, and met what the former owner had left.
+    """
+    kept = [c for c in store.open_checkpoints(pipeline) if c.state in MAY_BE_VISIBLE]
+    strangers = [name for name, head in heads.items() if head is not None and head.installation != store.installation]
+    if kept and strangers:
+        raise StateConflictError(
+            f"it is {kept[0].state} in this decision log, and {', '.join(strangers)} was taken over by another one"
+            " since: two logs have delivered, and neither knows what the other did.",
+            remedy="find out which log is right; with the other one's tasks stopped, compare the sinks first.",
+            pipeline=pipeline,
+            checkpoint=kept[0].number,
+        )
+    return bool(kept)

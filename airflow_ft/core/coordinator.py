@@ -18,6 +18,7 @@ from airflow_ft.core.errors import (
     DeclinedError,
     FencedError,
     HaltError,
+    HeuristicCommitError,
     SinkAccessError,
     SinkUnavailableError,
     StateConflictError,
@@ -48,6 +49,7 @@ from airflow_ft.core.planning import (
     group,
     is_proven,
     live_plans,
+    may_be_heuristic,
     quarantined,
     read_tombstone,
     stranded,
@@ -387,7 +389,13 @@ class Coordinator:
     # --- abort ---------------------------------------------------------------------------------------------------
 
     def abort(self, number: int, reason: AbortReason, message: str, after: AfterAbort) -> Checkpoint:
-        """Aborts a number and, newest first, every later planned one (they counted on it as their predecessor)."""
+        """Aborts a number and, newest first, every later planned one (they counted on it as their predecessor).
+
+        HeuristicCommitError, and nothing is aborted, when somebody has committed prepared rows of one of them by hand.
+        """
+        later_ones = [c for c in live_plans(self._store.open_checkpoints(self._pipeline)) if c.number > number]
+        for concerned in [self._store.checkpoint(self._pipeline, number), *later_ones]:
+            self._refuse_heuristic(concerned, message)
         for later in reversed(live_plans(self._store.open_checkpoints(self._pipeline))):
             if later.number > number:
                 why = f"checkpoint {number} was aborted."
@@ -418,6 +426,33 @@ class Coordinator:
         except (SinkUnavailableError, SinkAccessError) as error:  # decided all the same: rolled back by what comes next
             log.warning("checkpoint %d is ABORTED, but not all is rolled back yet: %s", checkpoint.number, error)
             return aborted
+
+    def _refuse_heuristic(self, checkpoint: Checkpoint, why: str) -> None:
+        """I3: what a sink shows already is not aborted. One that is away is asked by the rollback, after the abort."""
+        for participant in checkpoint.plan.participants if checkpoint.plan else ():
+            plan = checkpoint.plan
+            if plan is None or checkpoint.state is S.ABORTED or not may_be_heuristic(checkpoint, participant):
+                continue
+            try:
+                with self._open(plan, participant.name) as sink:
+                    found = sink.heuristic(plan)
+            except (SinkUnavailableError, SinkAccessError) as error:
+                log.warning("checkpoint %d: not looked for commits by hand: %s", checkpoint.number, error)
+                continue
+            # Read after the sink: commits follow the decision, so what is undecided now was committed by hand.
+            now = self._store.checkpoint(self._pipeline, checkpoint.number)
+            if found and now.state in (S.STAGED, S.PREPARED):
+                self._halt(
+                    HeuristicCommitError(
+                        f"it was to be aborted ({why}), but {found}",
+                        remedy=f"`airflow ft in-doubt --pipeline {self._pipeline} --commit {checkpoint.number}`"
+                        " delivers the rest, so that all sinks have it; or take out what is visible, as above, then"
+                        f" `airflow ft resume {self._pipeline}`.",
+                        pipeline=self._pipeline,
+                        checkpoint=checkpoint.number,
+                        participant=participant.name,
+                    )
+                )
 
     def _roll_back(self, checkpoint: Checkpoint) -> Checkpoint:
         """Ends what TWO_PHASE participants hold of an ABORTED number: the decision went before it."""
@@ -477,13 +512,17 @@ class Coordinator:
             error.located(pipeline=self._pipeline, checkpoint=plan.number, participant=participant)
             if isinstance(error, HaltError):
                 self._halt(error)
-            if isinstance(error, FencedError) and error.head_epoch > self.epoch:
+            if isinstance(error, FencedError) and error.head_epoch >= self.epoch:
                 self._halt_if_store_is_behind(error)
             raise
 
     def _halt_if_store_is_behind(self, error: FencedError) -> None:
-        """Head newer than mine, and the store's epoch is not newer too: the store is the older one (DESIGN 6)."""
-        if self._store.pipeline(self._pipeline).epoch >= error.head_epoch:
+        """The head has a rank that this store has not given out yet: the store is the older one (DESIGN 6).
+
+        A store draws an attempt before a sink hears of it, so it is read after the head and cannot be too early.
+        """
+        row = self._store.pipeline(self._pipeline)
+        if (row.epoch, row.last_attempt) >= (error.head_epoch, error.head_attempt):
             return
         where: Mapping[str, str | int] = {
             "pipeline": error.pipeline,
@@ -491,8 +530,8 @@ class Coordinator:
             "participant": error.participant,
         }
         behind = StoreBehindSinkError(
-            f"the sink knows epoch {error.head_epoch}, the decision log only epoch {self.epoch}: the log was restored"
-            " from a backup.",
+            f"the sink knows epoch {error.head_epoch}, attempt {error.head_attempt}; the decision log has given out"
+            f" epoch {row.epoch}, attempt {row.last_attempt} at most: it was restored from a backup.",
             remedy="bring back the newer decision log, or compare the sinks and then `airflow ft resume`.",
         )
         behind.located(**where)

@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from airflow_ft.core.errors import AirflowFtError, HaltError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Checkpoint, CheckpointState, Outcome, Pipeline, PipelineStatus, Plan, SinkHead
+from airflow_ft.core.planning import may_be_heuristic
 from airflow_ft.core.ports import Participant, ParticipantFactory, Store
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.core.transitions import MAY_BE_VISIBLE
@@ -29,6 +30,7 @@ class Finding(StrEnum):
     REFUSED = "refused"  # its tombstone stands there
     ABSENT = "absent"  # nothing is there now, and everything before it is
     WAITING = "waiting"  # something before it is not there yet
+    HEURISTIC = "heuristic"  # somebody has committed prepared rows by hand, though nobody has decided
     CONTRADICTION = "contradiction"  # the sink and the decision log tell different histories
     UNKNOWN = "unknown"  # it cannot be read
 
@@ -83,6 +85,10 @@ def doubts(store: Store, pipelines: Sequence[str], participants: ParticipantFact
     with ThreadPoolExecutor(THREADS, thread_name_prefix="airflow-ft-doubt") as pool:
         asked = pool.map(lambda item: _ask(item[0][1], item[1], participants), questions.items())
         answers = dict(zip(questions, asked, strict=True))
+    for (name, _), found_there in answers.items():
+        for number, evidence in found_there.items():
+            if evidence.finding is Finding.HEURISTIC and store.checkpoint(name, number).decided_at is not None:
+                found_there[number] = Evidence(Finding.ABSENT, "it was decided just now, and is being delivered")
     now = store.now()
     return [
         each if isinstance(each, Doubt) else _doubt(each[0], each[1], answers[each[0].pipeline, each[1]], now)
@@ -109,6 +115,10 @@ def _doubt(checkpoint: Checkpoint, name: str, answers: dict[int, Evidence], now:
 def _advice(checkpoint: Checkpoint, evidence: Evidence) -> str:
     if evidence.finding is Finding.CONTRADICTION:
         return "find out which of the two is right before anything else"
+    if evidence.finding is Finding.HEURISTIC and checkpoint.state is CheckpointState.ABORTED:
+        return "it can only be given up: delete what is visible as it says, then `airflow ft resume`"
+    if evidence.finding is Finding.HEURISTIC:
+        return "--commit delivers the rest; to give it up, delete what is visible as it says, then --abort"
     match checkpoint.state:
         case CheckpointState.QUARANTINED if checkpoint.decided_at is not None:
             return (
@@ -147,15 +157,21 @@ def _ask(name: str, checkpoints: Sequence[Checkpoint], participants: Participant
         elif silent is not None:
             answers[checkpoint.number] = silent
         else:
-            answers[checkpoint.number] = evidence = read_evidence(plan, name, participants)
+            undecided = may_be_heuristic(checkpoint, plan.participant(name))
+            answers[checkpoint.number] = evidence = read_evidence(plan, name, participants, undecided=undecided)
             silent = evidence if evidence.finding is Finding.UNKNOWN else None
     return answers
 
 
-def read_evidence(plan: Plan, name: str, participants: ParticipantFactory) -> Evidence:
-    """What a participant's marker, token and head say of a planned number; never raises for the sink's sake."""
+def read_evidence(plan: Plan, name: str, participants: ParticipantFactory, *, undecided: bool = False) -> Evidence:
+    """What a participant's marker, token and head say of a planned number; never raises for the sink's sake.
+
+    `undecided`: nobody has decided it, so that what is committed there was committed by hand.
+    """
     try:
         with closing(participants(plan.participant(name))) as sink:
+            if undecided and (text := sink.heuristic(plan)):
+                return Evidence(Finding.HEURISTIC, text)
             return _read(plan, name, sink)
     except HaltError as error:
         return Evidence(Finding.CONTRADICTION, f"{error.reason}: {error.what}")

@@ -95,12 +95,14 @@ class JobError(TerminalError):
 class FencedError(TransientError):
     """A newer owner has taken over (I5). Ends the process: it reads the state once more and never takes an epoch.
 
-    `head_epoch` is the epoch found in a sink's head or token, when a sink refused (0: the store did). The coordinator
-    compares it with the store's: a sink that knows a newer epoch than the store means STORE_BEHIND_SINK.
+    `head_epoch` and `head_attempt` are what was found in a sink's head or token, when a sink refused (0: the store
+    did). The coordinator compares them with the store's: a sink that knows what the store has not given out yet means
+    STORE_BEHIND_SINK.
     """
 
-    def __init__(self, what: str, *, head_epoch: int = 0, **where: Any) -> None:
+    def __init__(self, what: str, *, head_epoch: int = 0, head_attempt: int = 0, **where: Any) -> None:
         self.head_epoch = head_epoch
+        self.head_attempt = head_attempt
         super().__init__(what, **where)
 
 
@@ -206,6 +208,15 @@ class ForeignOwnerError(HaltError):
     """The sink's head belongs to another installation (a deleted or second store)."""
 
     reason = HaltReason.FOREIGN_OWNER
+
+
+class HeuristicCommitError(HaltError):
+    """Somebody has committed prepared rows by hand before the decision, and they can no longer be rolled back.
+
+    The X/Open XA specification calls it a heuristic outcome: XA_HEURCOM, or XA_HEURMIX when it is a part.
+    """
+
+    reason = HaltReason.HEURISTIC_COMMIT
 
 
 # --- staging -----------------------------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ class HaltReason(StrEnum):
     STORE_BEHIND_SINK = "STORE_BEHIND_SINK"
     TOKEN_LOST = "TOKEN_LOST"
     FOREIGN_OWNER = "FOREIGN_OWNER"
+    HEURISTIC_COMMIT = "HEURISTIC_COMMIT"
 
 
 class PipelineStatus(StrEnum):
@@ -318,7 +319,8 @@ class Pipeline:
     `base` is Spark's position of the newest published (or, after a rewind, delivered) checkpoint; `base_is_clean`
     says that the process that wrote it ended properly, so that its location may be continued in place.
     `turn` is the run that is at work from its `recover` to its `confirmed` (politeness, not safety).
-    `last_published` is the highest number ever published, the predecessor of the next publication (0: none).
+    `last_published` is the highest number ever published, the predecessor of the next publication (0: none);
+    `last_attempt` the highest attempt that was given out.
     """
 
     name: str
@@ -331,6 +333,7 @@ class Pipeline:
     base_is_clean: bool
     turn: RunKey | None
     last_published: int = 0
+    last_attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,17 @@ def wants_vote(checkpoint: Checkpoint, participant: str) -> bool:
     return checkpoint.state is CheckpointState.STAGED or (checkpoint.state is CheckpointState.PREPARED and taken_back)
 
 
+def may_be_heuristic(checkpoint: Checkpoint, participant: ParticipantPlan) -> bool:
+    """Whether the participant may hold prepared rows that nobody has decided upon: found committed, it was by hand.
+
+    Whoever asks the sink has to read the checkpoint again afterwards: it may be decided meanwhile.
+    """
+    undecided = checkpoint.decided_at is None and checkpoint.state is not CheckpointState.SUBSUMED
+    settled = checkpoint.state is CheckpointState.ABORTED and not checkpoint.rollback_pending
+    asked = participant.promise is Promise.TWO_PHASE and participant.name in checkpoint.votes
+    return asked and undecided and not settled
+
+
 def is_proven(checkpoint: Checkpoint, participant: str) -> bool:
     """The participant has no part in the checkpoint's plan, or is proven to have delivered it."""
     plan, vote = checkpoint.plan, checkpoint.votes.get(participant)

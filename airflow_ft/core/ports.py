@@ -27,6 +27,7 @@ from airflow_ft.core.model import (
     SparkPosition,
     Vote,
 )
+from airflow_ft.core.remnants import PreparedEnding, Remnant
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -349,7 +350,26 @@ class Participant(Protocol):
 
         For a Kafka token that has vanished while every number is settled; with `foreign`, for a person who takes the
         pipeline over from another installation (`airflow ft adopt`): then whatever stands there gives way, and no
-        number at or below `number` can be delivered any more.
+        number at or below `number` can be delivered any more. StateConflictError: the former owner has gone past it.
+        """
+
+    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+        """What installations other than this one have left at numbers that they did not finish. Only reads."""
+
+    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+        """For a person who adopts: shuts the former owner out, then ends what it has left prepared. Repeatable.
+
+        The sink goes on naming that owner until `seed`. What this installation itself has prepared is rolled back:
+        the store has given all that was planned up. StateConflictError: something is prepared, and `ending` is None.
+
+        With `make_way`, in a sink that is this installation's, the former owner's marks go instead, so that what this
+        decision log has planned under the same numbers can be delivered.
+        """
+
+    def heuristic(self, plan: Plan) -> str:
+        """What somebody has committed of this *undecided* number by hand, and how it is settled; "": nothing.
+
+        Only a TWO_PHASE participant can have such an outcome. The caller makes sure that nobody has decided.
         """
 
     def close(self) -> None: ...

@@ -51,8 +51,18 @@ class Resolver:
     lease_seconds: float = LEASE_SECONDS
 
     def commit(self, number: int) -> Checkpoint:
-        """Delivers it: COMPLETED, or ABORTED when a tombstone stands in the sink that decides."""
-        self._require(number, MAY_BE_VISIBLE, "there is nothing to commit")
+        """Delivers it: COMPLETED, or ABORTED when a tombstone stands in the sink that decides.
+
+        A pipeline that is HALTED since a part of it was committed by hand (HEURISTIC_COMMIT) goes on again; then a
+        planned one that is still STAGED is delivered too.
+        """
+        if self._halted() is HaltReason.HEURISTIC_COMMIT:
+            found = self._require(number, MAY_BE_VISIBLE | {S.STAGED}, "its rows belong to a later checkpoint now")
+            if found.plan is None:
+                raise self._refusal(found, "nothing of it was prepared.", "`airflow ft in-doubt` names the one.")
+            self.store.resume(self.pipeline, self.who)
+        else:
+            self._require(number, MAY_BE_VISIBLE, "there is nothing to commit")
         with self._coordinating() as coordinator:
             self._first_in_line(number)
             with self._taken_back(coordinator.epoch, number):

@@ -81,6 +81,7 @@ def to_pipeline(row: Row) -> Pipeline:
         base_is_clean=bool(row["base_clean"]),
         turn=_run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
         last_published=row["published"],
+        last_attempt=row["next_attempt"] - 1,
     )
 
 

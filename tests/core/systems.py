@@ -6,7 +6,7 @@ The real sinks are tested against real servers in tests/integration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from airflow_ft.core.errors import (
     TokenLostError,
 )
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
+from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.core.set_aside import SetAside
 from airflow_ft.core.set_aside import detail as set_aside_detail
 
@@ -40,6 +41,7 @@ class System:
     foreign: bool = False
     away: bool = False
     owner: str = "other"
+    left: list[Remnant] = field(default_factory=list)
 
     def raise_head(self, fence: Fence) -> None:
         if self.away:
@@ -131,6 +133,15 @@ class ModelParticipant:
             self.system.raise_head(fence)
         self.system.rank, self.system.last, self.system.token_is_gone = fence.rank, number, False
         self.system.foreign = False
+
+    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+        return tuple(self.system.left)
+
+    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+        self.system.left.clear()
+
+    def heuristic(self, plan: Plan) -> str:
+        return ""
 
     def close(self) -> None:
         self.closed.append(self.name)

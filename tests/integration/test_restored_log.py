@@ -23,7 +23,13 @@ from typing import Any, Protocol
 import pytest
 
 from airflow_ft.core import steps
-from airflow_ft.core.errors import HaltError, NotDeliveredError, PipelineHaltedError, TransientError
+from airflow_ft.core.errors import (
+    HaltError,
+    NotDeliveredError,
+    PipelineHaltedError,
+    StoreBehindSinkError,
+    TransientError,
+)
 from airflow_ft.core.model import HaltReason, PipelineStatus, RunKey
 from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store
@@ -241,6 +247,34 @@ def test_a_log_from_an_older_backup_in_postgres(
 ) -> None:
     reason = lose_history(postgres_log, early, late, tmp_path, mariadb_database, kafka, topic)
     assert reason in (None, HaltReason.STORE_BEHIND_SINK)
+
+
+@pytest.mark.parametrize("sink", ["shop", "cluster"])
+def test_a_log_that_gives_the_sinks_epoch_out_again_is_noticed_at_the_first_try(
+    sink: str, sqlite_log: SqliteLog, tmp_path: Path, mariadb_database: Database, kafka: Kafka, topic: str
+) -> None:
+    """Equal epochs, and the sink knows a later attempt: no newer owner is at work that one could wait for."""
+    world = make_world(None, tmp_path / "wal", mariadb_database, kafka, topic)  # type: ignore[arg-type]
+    world.store = open_store(sqlite_log.url)
+    with closing(world.store):
+        for moment in range(1, 5):
+            lead(world, moment)
+    sqlite_log.back_up("early")
+    world.store = open_store(sqlite_log.url)
+    with closing(world.store):
+        for moment in range(5, 8):
+            lead(world, moment)
+        lost = world.store.pipeline(world.pipeline)
+    sqlite_log.restore("early")
+    world.store, world.root, world.run = open_store(sqlite_log.url), tmp_path / "other", RunKey("dag", "after")
+    with closing(world.store):
+        assert steps.recover_step(world.context()).settled == ()
+        world.stage(1, 21)
+        assert world.store.pipeline(world.pipeline).epoch == lost.epoch, "the number is given out a second time"
+        with pytest.raises(StoreBehindSinkError, match="restored from a backup"):
+            steps.prepare_step(world.context(), world.delivery, world.config, sink)
+        assert world.store.pipeline(world.pipeline).halt_reason is HaltReason.STORE_BEHIND_SINK
+        judge(world, even=False)
 
 
 def test_the_store_is_closed_between(sqlite_log: SqliteLog) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from airflow_ft.core import coordinator, model, planning
-from airflow_ft.core.errors import SinkUnavailableError, StoreUnavailableError, TokenLostError
+from airflow_ft.core.errors import FencedError, SinkUnavailableError, StoreUnavailableError, TokenLostError
 from airflow_ft.core.model import AfterAbort, CheckpointState, Fence, Outcome, Proof
 from airflow_ft.sinks.kafka import token as tokens
 from airflow_ft.sinks.kafka.participant import KafkaParticipant
@@ -125,8 +125,18 @@ def markers_pruned_without_raising_the_floor(change: Change) -> None:
 
 @defect(RESTORED, "I2 I3 I9 I10", seed=2)
 def digest_not_compared(change: Change) -> None:
-    """Hole 11: a restored log gives a number out again, and the rows that stand there are taken for the new ones."""
+    """Hole 11: a restored log gives a number out again, and the rows that stand there are taken for the new ones.
+
+    Off is also what stops most such schedules earlier: the comparison of attempts within an epoch.
+    """
+    behind = coordinator.Coordinator._halt_if_store_is_behind
+
+    def of_epochs_alone(self: coordinator.Coordinator, error: FencedError) -> None:
+        if error.head_epoch > self.epoch:
+            behind(self, error)
+
     everywhere(change, model.plan_digest, lambda segments: "0" * 64)
+    change(coordinator.Coordinator, "_halt_if_store_is_behind", of_epochs_alone)
 
 
 @defect(BOTH, "I1 I2 I3 I9", seed=15)

@@ -210,6 +210,7 @@ class ModelStore(ModelReading):
 
     def _draw(self) -> int:
         self._next_attempt += 1
+        self._set(last_attempt=self._next_attempt - 1)
         return self._next_attempt - 1
 
     def trigger(self, pipeline: str, epoch: int, run: RunKey | None) -> int:

@@ -6,13 +6,14 @@ older ones; decided, commit the branch that the decision counted, and deliver an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from airflow_ft.core.errors import FencedError, SinkUnavailableError, StateConflictError, StoreBehindSinkError
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
+from airflow_ft.core.remnants import PreparedEnding, Remnant
 from tests.simulation.kernel import Kernel
 from tests.simulation.source import Item, Wal
 
@@ -162,6 +163,15 @@ class TwoPhaseParticipant:
 
     def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
         raise NotImplementedError("the model is never adopted")
+
+    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+        return ()
+
+    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+        pass
+
+    def heuristic(self, plan: Plan) -> str:
+        return ""
 
     def close(self) -> None:
         pass

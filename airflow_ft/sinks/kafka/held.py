@@ -13,7 +13,7 @@ two transactional ids, and order (I4) only one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
@@ -22,6 +22,7 @@ from confluent_kafka import KafkaError
 from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError, StoreBehindSinkError, TokenLostError
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
 from airflow_ft.core.ports import WalReader
+from airflow_ft.core.remnants import Remnant, RemnantKind
 from airflow_ft.sinks.kafka.client import KafkaClients
 from airflow_ft.sinks.kafka.participant import PRODUCER, KafkaParticipant
 from airflow_ft.sinks.kafka.slot import Slot
@@ -166,6 +167,33 @@ class HeldParticipant(KafkaParticipant):
                     participant=self._plan.name,
                 )
         return super().proof(plan)
+
+    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+        """Transactions that another installation holds open. Nobody but it can commit them: that needs its votes."""
+        found = []
+        for slot in self._tokens.slots(pipeline):
+            token = slot.last_committed()
+            if token is None or token.installation == installation:
+                continue
+            open_one = self._coordinator.describe(slot.group)
+            if open_one is not None and open_one.is_open:
+                text = (
+                    f"transactional id {slot.group!r} holds a transaction open: its records can only be dropped, since"
+                    " what names it for a commit was in the lost decision log"
+                )
+                found.append(Remnant(0, slot.group, RemnantKind.PREPARED, token.installation, text))
+        return found
+
+    def heuristic(self, plan: Plan) -> str:
+        """The token says that the number is delivered: somebody has ended the transaction that was held."""
+        tokens = [(slot.group, slot.last_committed()) for slot in self._tokens.slots(plan.pipeline)]
+        done = [group for group, token in tokens if token is not None and token.delivery(plan.number) is not None]
+        if not done:
+            return ""
+        return (
+            f"transactions of {', '.join(done)} ({len(done)} of {len(tokens)}) were committed by hand, with the token"
+            f" of checkpoint {plan.number}; records cannot be taken out of a topic, so it can only be delivered"
+        )
 
     def close(self) -> None:
         """Closes connections; transactions that are held stay open."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, SinkUnavailableError, StateConflictError
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, WalReader
+from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.content import PlanContent, Reading
 from airflow_ft.sinks.kafka.slot import Slot
@@ -194,6 +195,17 @@ class KafkaParticipant:
     def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
         """Sets the token of every slot to `number` under `fence`; see `Tokens.seed`."""
         self._tokens.seed(fence, number, foreign=foreign)
+
+    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+        """A transaction that is open under one of its transactional ids: `seed` aborts it."""
+        return ()
+
+    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+        """Nothing to do before `seed`, which initialises every producer and so ends what is open."""
+
+    def heuristic(self, plan: Plan) -> str:
+        """Nothing is sent before the decision."""
+        return ""
 
     def close(self) -> None:
         """Closes all clients."""

@@ -265,6 +265,7 @@ def check_owner(token: Token, fence: Fence, participant: str, group: str, number
             f" this process is epoch {fence.epoch}, attempt {fence.attempt}.",
             remedy="Nothing to do: the newer owner finishes the checkpoint.",
             head_epoch=token.epoch,
+            head_attempt=token.attempt,
             **where,
         )
 

@@ -89,12 +89,13 @@ class BranchedParticipant(ServerParticipant):
             raise SinkUnavailableError("the marker of this very transaction is not to be found.")
         return counts
 
-    def _detail(self, session: Session, fence: Fence, way: Way) -> dict[str, Any]:
+    def _detail(self, session: Session, fence: Fence, way: Way, part: Slice) -> dict[str, Any]:
         return {
             "connection": session.id,
             "path": self._path(session, way),
             "attempt": fence.attempt,
             "branches": self._width,
+            "of": part.of,
         }
 
     # --- what is missing ----------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ class BranchedParticipant(ServerParticipant):
                 hold_lock(session, ledger, fence, self._nonce, part.label)
                 session.begin()
                 guarded_head(session, ledger, fence, self._nonce, shared=True)
-                detail = self._detail(session, fence, way)
+                detail = self._detail(session, fence, way, part)
                 if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail, part.label):
                     return  # settled: what stands there is read by `_conclude`
                 self._fill(session, ledger, plan, part, targets, detail, way)

@@ -115,6 +115,7 @@ def still_named(head: Head | None, fence: Fence, nonce: str) -> Head:
         raise FencedError(
             f"a session of {head.rank} took over from this one.",
             head_epoch=head.epoch,
+            head_attempt=head.attempt,
             remedy="nothing to do: the newer attempt finishes the checkpoint.",
         )
     return head
@@ -137,6 +138,7 @@ def check_owner(head: Head | None, fence: Fence) -> None:
             f"the sink's head is at epoch {head.epoch}, attempt {head.attempt}; this is epoch {fence.epoch},"
             f" attempt {fence.attempt}.",
             head_epoch=head.epoch,
+            head_attempt=head.attempt,
             remedy="nothing to do: the newer owner finishes the checkpoint.",
         )
 

@@ -164,6 +164,14 @@ class Ledger:
             (number, *self._key),
         )
 
+    def shut_out(self, session: Session, fence: Fence, owner: str) -> None:
+        """The head's rank is the fence's while `owner` stays named there: nobody of that installation can write."""
+        session.run(
+            f"UPDATE {self.head_table} SET `epoch` = %s, `attempt` = %s, `session` = '', `at` = UTC_TIMESTAMP(6)"
+            " WHERE `pipeline` = %s AND `participant` = %s AND `installation` = %s",
+            (*fence.rank, *self._key, owner),
+        )
+
     def adopt_head(self, session: Session, fence: Fence, number: int) -> None:
         """The head is this installation's: `number` was delivered last, and nothing up to it can be any more."""
         session.run(
@@ -212,6 +220,31 @@ class Ledger:
             (*self._key, number, WHOLE),
         )
         return {row[0]: _marker(row[1:]) for row in rows}
+
+    def markers_of_others(self, session: Session, above: int, installation: str) -> list[tuple[int, str, Marker]]:
+        """Number, branch and marker of what other installations have written above a number, ascending."""
+        rows = session.rows(
+            "SELECT `number`, `branch`, `installation`, `kind`, `epoch`, `attempt`, `digest`, `counts`, `detail`"
+            f" FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` > %s"
+            " AND `installation` <> %s",
+            (*self._key, above, installation),
+        )
+        return sorted(((int(row[0]), row[1], _marker(row[2:])) for row in rows), key=lambda found: found[:2])
+
+    def drop_markers_of_others(self, session: Session, above: int, installation: str) -> int:
+        """Deletes what `markers_of_others` lists; returns how many."""
+        return session.run(
+            f"DELETE FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` > %s"
+            " AND `installation` <> %s",
+            (*self._key, above, installation),
+        ).affected
+
+    def installations(self, session: Session) -> set[str]:
+        """The owners of the markers that are there."""
+        rows = session.rows(
+            f"SELECT DISTINCT `installation` FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s", self._key
+        )
+        return {row[0] for row in rows}
 
     def newest_marker(self, session: Session) -> int:
         """The highest number with a marker; 0 when there is none."""

@@ -22,7 +22,11 @@ class ParallelParticipant(BranchedParticipant):
 
     def _prepare(self, plan: Plan, fence: Fence, tries: int) -> Mapping[str, Any]:
         notes = super()._prepare(plan, fence, tries)
-        return notes if "settled" in notes else {**notes, "branches": {s.label: s.rows for s in self._slices(plan)}}
+        if "settled" in notes:
+            return notes
+        with closing(self._open()) as session:  # a former owner's, or another history's, would stop what is decided
+            self._standing_branches(session, self._ledger(plan.pipeline), plan, fence)
+        return {**notes, "branches": {s.label: s.rows for s in self._slices(plan)}}
 
     def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, way: Way) -> Proof:
         ledger = self._ledger(plan.pipeline)

@@ -21,13 +21,16 @@ from airflow_ft.core.errors import (
     AirflowFtError,
     DeclinedError,
     FencedError,
+    ForeignOwnerError,
     HaltError,
     SinkAccessError,
     SinkUnavailableError,
+    StateConflictError,
     StoreBehindSinkError,
 )
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, DeadLetters, SegmentReader, WalReader
+from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.sinks.mysql.catalog import read_table
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
@@ -44,10 +47,17 @@ from airflow_ft.sinks.mysql.inspection import check_privileges, check_server, en
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger
 from airflow_ft.sinks.mysql.load import AnotherWay, Loader, Way, path
 from airflow_ft.sinks.mysql.naming import TableName
+from airflow_ft.sinks.mysql.remnants import (
+    end_prepared,
+    find_remnants,
+    refuse_branches_of_others,
+    roll_back_own,
+    shut_out,
+)
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.settlement import check_marker, settled
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.upkeep import adopt_head, prune_markers, read_head
+from airflow_ft.sinks.mysql.upkeep import adopt_head, make_way, prune_markers, read_head
 from airflow_ft.sinks.mysql.validation import Target, check_rows, check_segment
 from airflow_ft.sinks.refused import Refused
 
@@ -143,6 +153,18 @@ class ServerParticipant(ABC):
         if not foreign:
             raise StoreBehindSinkError("the sink has lost its head.", remedy="bring the ledger's tables back.")
         self._persist("adopting the head", None, lambda _: self._adopt(fence, number))
+
+    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+        """Branches of former owners, prepared or visible, and their tombstones past the last delivered number."""
+        return self._persist("looking for remnants", None, lambda _: self._remnants(pipeline, installation))
+
+    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+        """Raises the head above a former owner, and ends its branches; see `remnants.end_prepared`."""
+        self._persist("ending remnants", None, lambda _: self._end_remnants(fence, ending, make_way))
+
+    def heuristic(self, plan: Plan) -> str:
+        """Only what is prepared before the decision can be committed before it."""
+        return ""
 
     def close(self) -> None:  # noqa: B027
         """Nothing is held between calls: each opens its own connection and closes it."""
@@ -309,6 +331,26 @@ class ServerParticipant(ABC):
             adopt_head(session, self._ledger(fence.pipeline), fence, number)
             self._end(session)
 
+    def _remnants(self, pipeline: str, installation: str) -> list[Remnant]:
+        with closing(self._open()) as session:
+            return find_remnants(session, self._ledger(pipeline), installation)
+
+    def _end_remnants(self, fence: Fence, ending: PreparedEnding | None, clear: bool) -> None:
+        ledger = self._ledger(fence.pipeline)
+        with closing(self._open()) as session:
+            try:
+                shut_out(session, ledger, fence)
+            except pymysql.err.MySQLError as error:
+                if code_of(error) != NO_SUCH_TABLE:
+                    raise
+                return  # it remembers nothing
+            end_prepared(session, ledger, fence, ending, self._limits.head_wait)
+            if not clear:
+                roll_back_own(session, ledger, fence, self._limits.head_wait)
+                return
+            make_way(session, ledger, fence)
+            self._end(session)
+
     # --- what the steps share -----------------------------------------------------------------------------------
 
     def _take_place(
@@ -357,14 +399,28 @@ class ServerParticipant(ABC):
                 cause: BaseException = error
             except pymysql.err.MySQLError as error:
                 text, cause = failure(error, doing), error
+                if meaning(error) is Meaning.BUSY and plan is not None:
+                    self._refuse_branches_of_others(plan)
                 last = last or meaning(error) not in (Meaning.LOST, Meaning.BUSY)
-            except (DeclinedError, FencedError, HaltError, SinkAccessError, SinkUnavailableError) as error:
+            except (
+                DeclinedError, FencedError, HaltError, SinkAccessError, SinkUnavailableError, StateConflictError,
+            ) as error:  # fmt: skip
                 raise error.located(**self._where(plan)) from error.__cause__
             if last:
                 raise text.located(**self._where(plan)) from cause
             log.warning("%s: %s; trying again (%d of %d)", self._plan.name, text.what, tries, self._limits.tries)
             time.sleep(min(0.1 * 4 ** (tries - 1), 5.0))
         raise AssertionError("unreachable")
+
+    def _refuse_branches_of_others(self, plan: Plan) -> None:
+        """When a lock was not had: ForeignOwnerError, if it may be a former owner's prepared branch that holds it."""
+        try:
+            with closing(self._open()) as session:
+                refuse_branches_of_others(session, self._ledger(plan.pipeline), plan.installation)
+        except ForeignOwnerError as error:
+            raise error.located(**self._where(plan)) from None
+        except pymysql.err.MySQLError as error:
+            log.warning("%s: who holds the lock could not be asked: %s", self._plan.name, describe(error))
 
     def _where(self, plan: Plan | None) -> dict[str, str | int]:
         where: dict[str, str | int] = {"participant": self._plan.name}

@@ -43,10 +43,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one branch delivers: pieces in the order of the write-ahead log."""
+    """What one branch delivers: pieces in the order of the write-ahead log. `of` is how many branches there are."""
 
     label: str
     pieces: tuple[Piece, ...]
+    of: int
 
     @property
     def rows(self) -> dict[str, int]:
@@ -86,7 +87,7 @@ def divide(opened: Sequence[SegmentReader], sinks: Iterable[str], branches: int)
             if start < stop:
                 pieces.append(Piece(segment, sink, file, start, stop))
             before += file.rows
-        slices.append(Slice(label(branch + 1), tuple(pieces)))
+        slices.append(Slice(label(branch + 1), tuple(pieces), count))
     return slices
 
 

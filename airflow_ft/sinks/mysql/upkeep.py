@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pymysql
 
+from airflow_ft.core.errors import StateConflictError
 from airflow_ft.core.model import Fence, SinkHead
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of
 from airflow_ft.sinks.mysql.fencing import check_owner
@@ -28,10 +29,30 @@ def read_head(session: Session, ledger: Ledger) -> SinkHead | None:
 
 
 def adopt_head(session: Session, ledger: Ledger, fence: Fence, number: int) -> None:
-    """Makes the head this installation's; waits for what the old owner has open: its COMMIT comes before, or never."""
+    """Makes the head this installation's; waits for what the old owner has open: its COMMIT comes before, or never.
+
+    Raises:
+        StateConflictError: the old owner has marked a number above `number` since that was read.
+    """
     session.begin()
-    ledger.head(session, lock=True)
+    head = ledger.head(session, lock=True)
+    stands = head.last_delivered if head and head.installation != fence.installation else 0
+    newest = max([stands, *(found[0] for found in ledger.markers_of_others(session, number, fence.installation))])
+    if newest > number:
+        raise StateConflictError(
+            f"its former owner has gone on to number {newest}, past {number}: a task of it is still at work.",
+            remedy="stop all tasks of the lost decision log, then adopt again.",
+        )
     ledger.adopt_head(session, fence, number)
+
+
+def make_way(session: Session, ledger: Ledger, fence: Fence) -> None:
+    """Drops what former owners have marked past the last delivered number: rows stay, and the places are free again."""
+    session.begin()
+    head = ledger.head(session, lock=True)
+    check_owner(head, replace(fence, epoch=head.epoch, attempt=head.attempt) if head else fence)
+    assert head is not None  # check_owner raises
+    ledger.drop_markers_of_others(session, head.last_delivered, fence.installation)
 
 
 def prune_markers(session: Session, ledger: Ledger, fence: Fence, floor: int, limit: int) -> bool:

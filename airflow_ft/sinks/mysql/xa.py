@@ -21,10 +21,18 @@ from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError, TerminalError
+from airflow_ft.core.errors import AirflowFtError, HeuristicCommitError, SinkUnavailableError, TerminalError
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.sinks.mysql.branches import BranchedParticipant, side_by_side
-from airflow_ft.sinks.mysql.failures import DUPLICATE_KEY, LOCK_WAIT_TIMEOUT, Meaning, code_of, describe, meaning
+from airflow_ft.sinks.mysql.failures import (
+    DUPLICATE_KEY,
+    LOCK_WAIT_TIMEOUT,
+    NO_SUCH_TABLE,
+    Meaning,
+    code_of,
+    describe,
+    meaning,
+)
 from airflow_ft.sinks.mysql.fencing import (
     DETACHING,
     check_owner,
@@ -34,12 +42,14 @@ from airflow_ft.sinks.mysql.fencing import (
     older_sessions,
     still_named,
 )
+from airflow_ft.sinks.mysql.heuristic import committed_early, describe_early
 from airflow_ft.sinks.mysql.inspection import ensure_ledger
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
+from airflow_ft.sinks.mysql.remnants import refuse_branches_of_others
 from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.settlement import settled
+from airflow_ft.sinks.mysql.settlement import check_marker, settled
 from airflow_ft.sinks.mysql.slices import Slice
 from airflow_ft.sinks.mysql.validation import Target
 from airflow_ft.sinks.mysql.xa_preflight import check_xa
@@ -83,10 +93,12 @@ class XaParticipant(BranchedParticipant):
         if "settled" in notes:
             return notes
         slices = self._slices(plan)
+        there = self._there_already(plan, fence)
+        lacking = [part for part in slices if part.label not in there]
 
         def hold(way: Way) -> None:
             try:
-                self._hold(plan, fence, slices, way)
+                self._hold(plan, fence, lacking, way)
             except AnotherWay:
                 self._renounce(plan, fence)  # some branches may be prepared
                 raise
@@ -96,7 +108,22 @@ class XaParticipant(BranchedParticipant):
         except (AirflowFtError, pymysql.err.MySQLError):
             self._renounce(plan, fence)  # prepared rows lock out others; the next attempt would find them anyway
             raise
+        if there:
+            notes = {**notes, "heuristic": there}
         return {**notes, "epoch": fence.epoch, "branches": {part.label: part.rows for part in slices}}
+
+    def _there_already(self, plan: Plan, fence: Fence) -> list[str]:
+        """Branches that somebody's XA COMMIT has made visible: delivering the rest is all that makes it whole (I3)."""
+        with closing(self._open()) as session:
+            standing = self._ledger(plan.pipeline).branch_markers(session, plan.number)
+        for marker in standing.values():
+            check_marker(marker, plan, fence.installation)
+        there = sorted(branch for branch, marker in standing.items() if marker.outcome is Outcome.COMMITTED)
+        if there:
+            log.warning("%s: branches %s of checkpoint %d are committed already, though it was not decided: a heuristic"
+                        " outcome (XA COMMIT by hand); the others are prepared, so that it can be delivered",
+                        self._plan.name, ", ".join(there), plan.number)  # fmt: skip
+        return there
 
     def _hold(self, plan: Plan, fence: Fence, slices: list[Slice], way: Way) -> None:
         """Prepares all branches side by side under the nonce that the head names; returns when all are durable."""
@@ -126,7 +153,7 @@ class XaParticipant(BranchedParticipant):
             with closing(self._open()) as session:  # closing an unprepared branch rolls it back
                 hold_lock(session, ledger, fence, xid.nonce, xid.branch)
                 session.run(f"XA START {xid.sql}")
-                detail = self._detail(session, fence, way)
+                detail = self._detail(session, fence, way, part)
                 self._claim(session, ledger, plan, fence, xid, detail)
                 still_named(ledger.head(session), fence, xid.nonce)  # I5: after the place is taken, never before
                 self._fill(session, ledger, plan, part, targets, detail, way)
@@ -157,6 +184,7 @@ class XaParticipant(BranchedParticipant):
                     ) from error
             with closing(self._open()) as other:
                 self._clear_the_way(other, ledger, plan, fence)
+                refuse_branches_of_others(other, ledger, fence.installation)
 
     # --- phase 2 ------------------------------------------------------------------------------------------------
 
@@ -185,6 +213,8 @@ class XaParticipant(BranchedParticipant):
                 standing = self._standing_branches(session, ledger, plan, fence)
             detail: dict[str, Any] = {"attempt": fence.attempt, "tries": tries}
             detail["prepared"] = [_epoch(vote), vote.prepared]
+            if "heuristic" in vote.notes:
+                detail["heuristic"] = vote.notes["heuristic"]
             if expected and not set(expected) - set(standing):
                 return self._conclude_in(session, plan, fence, expected, detail)
         # Neither prepared nor committed: rolled back by somebody's hand, or forgotten by the server. It is decided, so
@@ -228,11 +258,37 @@ class XaParticipant(BranchedParticipant):
                     if ledger.head(session) is None:
                         self._announce(session, ledger, fence, create=True)
                 self._clear_the_way(session, ledger, plan, fence)
+                if told := self._told_early(session, ledger, plan):
+                    raise HeuristicCommitError(
+                        f"it is ABORTED, and cannot be rolled back: {told}",
+                        remedy="its rows are delivered by a later checkpoint, or computed again, so those that are"
+                        f" visible have to go: run that DELETE with theirs, then `airflow ft resume {plan.pipeline}`.",
+                    )
             try:
                 return super()._abort(plan, fence, detail)
             except pymysql.err.MySQLError as error:
                 if code_of(error) != LOCK_WAIT_TIMEOUT or time.monotonic() > deadline:
                     raise  # else: a branch was prepared after the list was read; it is listed now
+
+    # --- what was committed by hand -----------------------------------------------------------------------------
+
+    def heuristic(self, plan: Plan) -> str:
+        """Branches of it that are visible, though nobody has decided."""
+
+        def look(_: int) -> str:
+            with closing(self._open()) as session:
+                try:
+                    return self._told_early(session, self._ledger(plan.pipeline), plan)
+                except pymysql.err.MySQLError as error:
+                    if code_of(error) == NO_SUCH_TABLE:  # never prepared
+                        return ""
+                    raise
+
+        return self._persist("looking for what was committed by hand", plan, look)
+
+    def _told_early(self, session: Session, ledger: Ledger, plan: Plan) -> str:
+        found = committed_early(session, ledger, plan)
+        return describe_early(ledger, plan, found, [sink.table for sink in self._sinks.values()]) if found else ""
 
     def _renounce(self, plan: Plan, fence: Fence) -> None:
         """Rolls back what this attempt itself has prepared and will not vote for, if that can be done now."""

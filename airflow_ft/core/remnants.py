@@ -1,0 +1,57 @@
+"""What a lost installation has left in a sink at numbers that it did not finish: told to the person who adopts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class RemnantKind(StrEnum):
+    """What stands there."""
+
+    COMMITTED = "committed"  # a branch whose rows are visible, of a number that was not delivered as a whole
+    ABORTED = "aborted"  # a tombstone: nothing is visible
+    PREPARED = "prepared"  # durable and invisible; it keeps its locks until somebody ends it
+
+
+class PreparedEnding(StrEnum):
+    """How a person ends what was left prepared."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+@dataclass(frozen=True, slots=True)
+class Remnant:
+    """One branch (or, with `branch` "", a whole number) of a former owner.
+
+    `number` is 0 when it cannot be known. `of` is how many branches the number has (0: not known). `text` is for
+    people; `commit` and `roll_back` are statements that end what is prepared ("": the sink has none).
+    """
+
+    number: int
+    branch: str
+    kind: RemnantKind
+    installation: str
+    text: str
+    of: int = 0
+    commit: str = ""
+    roll_back: str = ""
+
+
+def partly_there(remnants: Iterable[Remnant], ending: PreparedEnding | None) -> list[int]:
+    """Numbers of which some rows are visible and others would be lacking for good, if `ending` came of the rest."""
+    found = list(remnants)
+    numbers = sorted({r.number for r in found if r.kind is RemnantKind.COMMITTED})
+    partial = []
+    for number in numbers:
+        mine = [r for r in found if r.number == number and r.branch]
+        will_be_there = {
+            r.branch
+            for r in mine
+            if r.kind is RemnantKind.COMMITTED or (r.kind is RemnantKind.PREPARED and ending is PreparedEnding.COMMIT)
+        }
+        if len(will_be_there) != max(r.of for r in mine):
+            partial.append(number)
+    return partial

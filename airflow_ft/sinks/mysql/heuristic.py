@@ -1,0 +1,49 @@
+"""Heuristic outcomes of `xa`: somebody has typed XA COMMIT for a prepared branch before anybody had decided.
+
+The name is the XA specification's (XA_HEURCOM; XA_HEURMIX when it is a part). A branch cannot be taken back then: its
+rows are visible. While the checkpoint goes on to be committed this does no harm, and its marker counts as any other;
+where it would be aborted, the pipeline halts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from airflow_ft.core.model import Outcome, Plan
+from airflow_ft.sinks.mysql.ledger import Ledger, Marker
+from airflow_ft.sinks.mysql.session import Session
+
+
+def committed_early(session: Session, ledger: Ledger, plan: Plan) -> dict[str, Marker]:
+    """The visible branches of this installation's number that has no marker of the whole: neither kept nor given up."""
+    found = {
+        branch: marker
+        for branch, marker in ledger.branch_markers(session, plan.number).items()
+        if marker.outcome is Outcome.COMMITTED and marker.installation == plan.installation
+    }
+    return found if found and ledger.marker(session, plan.number) is None else {}
+
+
+def describe_early(ledger: Ledger, plan: Plan, found: Mapping[str, Marker], tables: Collection[str]) -> str:
+    """For people: what is visible, and the statements that show and that settle it."""
+    of = max(int(marker.detail.get("of", 0)) for marker in found.values())
+    rows = sum(sum(marker.counts.values()) for marker in found.values())
+    name = "XA_HEURCOM" if len(found) == of else "XA_HEURMIX"
+    branches = ", ".join(sorted(found))
+    where = (
+        f"FROM {ledger.table} WHERE `pipeline` = {_literal(ledger.pipeline)}"
+        f" AND `participant` = {_literal(ledger.participant)} AND `number` = {plan.number}"
+    )
+    placed = f"AND `branch` IN ({', '.join(_literal(branch) for branch in sorted(found))})"
+    return (
+        f"branches {branches}{f' of {of}' if of else ''} were committed by hand (XA COMMIT) before it was decided"
+        f" ({name}): {rows:,} rows are visible in {', '.join(sorted(tables))}."
+        f" Shown by: SELECT `branch`, `kind`, `counts`, `at` {where};"
+        " Given up by XA ROLLBACK of the branches of it that are still prepared, which keep their locks (XA RECOVER),"
+        " then by deleting those rows (`airflow ft verify` tells them) and, in the same transaction,"
+        f" DELETE {where} {placed};"
+    )
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -1,0 +1,170 @@
+"""What installations that owned a pipeline before have left on a server: listed, and ended as a person says.
+
+Former owners are those that the pipeline's head or its ledger rows name, and prepared branches are found by the hash of
+just those installations: nobody else's is touched (I8). The head goes on naming the former owner until all is ended, so
+that dying in between loses nothing: whoever adopts again finds the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pymysql
+
+from airflow_ft.core.errors import ForeignOwnerError, StateConflictError
+from airflow_ft.core.model import Fence, Outcome
+from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
+from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, Meaning, code_of, describe, meaning
+from airflow_ft.sinks.mysql.fencing import kill, older_sessions
+from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger
+from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.slices import labels
+from airflow_ft.sinks.mysql.spec import MAX_BRANCHES
+from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_RMERR, Listed, Xid, end_branch, owner_of, recover
+
+log = logging.getLogger(__name__)
+
+
+def find_remnants(session: Session, ledger: Ledger, installation: str) -> list[Remnant]:
+    """Branch markers and tombstones past the last delivered number, and prepared branches, all of former owners."""
+    listed = _listed(session)  # before the markers: a branch that is committed in between shows there (I6)
+    try:
+        head = ledger.head(session)
+        owners = former_owners(session, ledger, installation, head)
+    except pymysql.err.MySQLError as error:
+        if code_of(error) == NO_SUCH_TABLE:
+            return []
+        raise
+    last = head.last_delivered if head else 0
+    found = []
+    for number, branch, marker in ledger.markers_of_others(session, last, installation):
+        if marker.outcome is Outcome.COMMITTED:
+            counts = ", ".join(f"{rows:,} rows into {sink}" for sink, rows in sorted(marker.counts.items()))
+            of = int(marker.detail.get("of", 0))
+            text = f"branch {branch}{f' of {of}' if of else ''} is committed: {counts or 'no rows'} are visible"
+            found.append(Remnant(number, branch, RemnantKind.COMMITTED, marker.installation, text, of))
+        elif branch == WHOLE:
+            text = f"a tombstone: {marker.detail.get('message', 'no reason given')}"
+            found.append(Remnant(number, branch, RemnantKind.ABORTED, marker.installation, text))
+    for owner, xid in prepared_by(listed, ledger, owners):
+        if _is_undecided(ledger, session, xid, last):
+            text = f"branch {xid.branch} is prepared (epoch {xid.epoch}, attempt {xid.attempt}), and keeps its locks"
+            statements = f"XA COMMIT {xid.sql}", f"XA ROLLBACK {xid.sql}"
+            found.append(Remnant(xid.number, xid.branch, RemnantKind.PREPARED, owner, text, 0, *statements))
+    return found
+
+
+def former_owners(session: Session, ledger: Ledger, installation: str, head: Head | None) -> list[str]:
+    """Other installations that the sink knows to have owned the pipeline."""
+    found = {*ledger.installations(session), *([head.installation] if head else [])} - {installation}
+    return sorted(found)
+
+
+def prepared_by(listed: Listed, ledger: Ledger, owners: Sequence[str]) -> list[tuple[str, Xid]]:
+    """The prepared branches of these owners, ascending by number and rank."""
+    hashed = {owner_of(ledger, owner): owner for owner in owners}
+    return [(hashed[xid.owner], xid) for xid in sorted(listed.xids) if xid.owner in hashed]
+
+
+def refuse_branches_of_others(session: Session, ledger: Ledger, installation: str) -> None:
+    """ForeignOwnerError when a lock was not had and a former owner's prepared branches may hold it.
+
+    Nothing here ever ends them by itself, so waiting would not help. Asks for the owners only when there are branches.
+    """
+    mine = owner_of(ledger, installation)
+    listed = _listed(session)
+    if all(xid.owner == mine for xid in listed.xids):
+        return
+    found = prepared_by(listed, ledger, former_owners(session, ledger, installation, ledger.head(session)))
+    if found:
+        # Without their nonces: on MySQL whoever knows an xid may end it, and this goes into logs.
+        shown = ", ".join(f"{xid.branch} of its checkpoint {xid.number}" for _, xid in found[:4])
+        raise ForeignOwnerError(
+            f"a lock was not had, and {len(found)} prepared branches of installation {found[0][0]}, which owned this"
+            f" pipeline before, keep theirs: {shown}{' ...' if len(found) > 4 else ''}.",
+            remedy="`airflow ft adopt` lists them and ends them as you say: --prepared commit or --prepared rollback.",
+        )
+
+
+def shut_out(session: Session, ledger: Ledger, fence: Fence) -> None:
+    """Raises the head above the former owner, who stays named in it, and ends the sessions that the head had named."""
+    head = ledger.head(session)
+    if head is None or head.installation == fence.installation:
+        return
+    for _ in range(2):  # also what began before the head was raised, and after the first look
+        for connection in older_sessions(session, ledger, fence, head, (), labels(MAX_BRANCHES)):
+            kill(session, connection, head.rank)
+        ledger.shut_out(session, fence, head.installation)
+
+
+def end_prepared(
+    session: Session, ledger: Ledger, fence: Fence, ending: PreparedEnding | None, patience: float
+) -> None:
+    """Ends all that former owners have prepared: undecided numbers as `ending` says, others as their markers say.
+
+    Of an undecided number one attempt alone is committed: the one whose branches are visible, else the newest.
+    """
+    head = ledger.head(session)
+    last = head.last_delivered if head else 0
+    found = prepared_by(_listed(session), ledger, former_owners(session, ledger, fence.installation, head))
+    undecided = [xid for _, xid in found if _is_undecided(ledger, session, xid, last)]
+    if undecided and ending is None:
+        raise StateConflictError(
+            f"{len(undecided)} branches of a former owner are prepared there, and nobody said how to end them.",
+            remedy="look again with `airflow ft adopt`, and choose.",
+        )
+    for owner, xid in found:
+        if xid in undecided:
+            kept = ending is PreparedEnding.COMMIT and xid.rank == _counted(session, ledger, xid, undecided)
+            verb = "COMMIT" if kept else "ROLLBACK"
+        else:
+            verb = _as_marked(session, ledger, xid)
+        log.warning("%s: XA %s of branch %s of checkpoint %d, which installation %s has left prepared",
+                    ledger.participant, verb, xid.branch, xid.number, owner)  # fmt: skip
+        end_branch(session, ledger, owner, xid, verb, patience)
+
+
+def roll_back_own(session: Session, ledger: Ledger, fence: Fence, patience: float) -> None:
+    """Rolls back what older attempts of this installation have prepared, of numbers that the store has given up."""
+    for _, xid in prepared_by(_listed(session), ledger, [fence.installation]):
+        if xid.rank < fence.rank:
+            end_branch(session, ledger, fence.installation, xid, "ROLLBACK", patience)
+
+
+def _listed(session: Session) -> Listed:
+    """XA RECOVER; nothing where this user may not ask, since another strategy does not need that."""
+    try:
+        return recover(session)
+    except pymysql.err.MySQLError as error:
+        if code_of(error) != XAER_RMERR and meaning(error) is not Meaning.ACCESS:
+            raise
+        log.warning("prepared branches could not be listed: %s", describe(error))
+        return Listed(frozenset(), {})
+
+
+def _is_undecided(ledger: Ledger, session: Session, xid: Xid, last: int) -> bool:
+    """Whether nothing in the sink says what was to become of it."""
+    return xid.number > last and xid.number != PROBE_NUMBER and ledger.marker(session, xid.number) is None
+
+
+def _counted(session: Session, ledger: Ledger, xid: Xid, undecided: Sequence[Xid]) -> tuple[int, int]:
+    """The attempt of this number whose branches belong together."""
+    visible = [
+        (marker.epoch, marker.attempt)
+        for marker in ledger.branch_markers(session, xid.number).values()
+        if marker.outcome is Outcome.COMMITTED
+    ]
+    return max(visible or [other.rank for other in undecided if (other.owner, other.number) == (xid.owner, xid.number)])
+
+
+def _as_marked(session: Session, ledger: Ledger, xid: Xid) -> str:
+    """A branch of a number that is settled came back: its marker's own outcome is done again (as `XaParticipant` does).
+
+    Without a marker it was settled and pruned: its rows are there, or were never to be.
+    """
+    marker = ledger.marker(session, xid.number) if xid.number != PROBE_NUMBER else None
+    counted = marker is not None and marker.outcome is Outcome.COMMITTED
+    if marker is None or not counted or list(xid.rank) != marker.detail.get("prepared"):
+        return "ROLLBACK"
+    return "COMMIT" if ledger.marker(session, xid.number, xid.branch) is None else "ROLLBACK"

@@ -1,0 +1,319 @@
+"""The decision log is deleted while something is half done, and a new one takes the sinks over (`airflow ft adopt`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.adoption import adopt, look
+from airflow_ft.core.errors import (
+    ConfigurationError,
+    ForeignOwnerError,
+    HaltError,
+    SinkUnavailableError,
+    StateConflictError,
+)
+from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
+from airflow_ft.core.remnants import PreparedEnding, RemnantKind
+from airflow_ft.core.resolution import Resolver
+from airflow_ft.sinks.mysql import branches, remnants, slices
+from airflow_ft.sinks.mysql.server import ServerParticipant
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.store import open_store
+from tests.integration.real_world import RealWorld, expected
+from tests.integration.test_mysql_xa import prepared
+from tools.servers import Database
+
+S = CheckpointState
+COMMIT, ROLLBACK = PreparedEnding.COMMIT, PreparedEnding.ROLLBACK
+
+
+@pytest.fixture(autouse=True)
+def small_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that few rows are divided too."""
+    monkeypatch.setattr(slices, "MIN_ROWS", 2)
+
+
+@dataclass
+class LosingWorld(RealWorld):
+    """Its log can be lost: the next one begins in another file, and stages in another folder."""
+
+    strategy: str = "local"
+    logs: list[Any] = field(default_factory=list)
+
+    @property
+    def sinks(self) -> dict[str, Any]:
+        branches = {"branches": 3} if self.strategy in ("xa", "parallel") else {}
+        return {"rows": MySqlSink(table="orders", conn_id="shop", strategy=self.strategy, **branches)}
+
+    def lose_the_log(self) -> None:
+        self.store.close()
+        folder = self.root.parent / f"log-{len(self.logs)}"
+        self.store = open_store(f"sqlite:///{folder}.db")
+        self.logs.append(self.store)
+        self.root = Path(f"{folder}-wal")
+        self.run = RunKey("dag", f"run-of-log-{len(self.logs)}")
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        return self.server.sql(statement, self.database.name)
+
+    def halted_by_the_sink(self) -> None:
+        """The new log's first run meets what the old one has left."""
+        self.stage(1)
+        with pytest.raises(ForeignOwnerError, match="airflow ft adopt"):
+            self.prepare()
+
+    def adopt(self, ending: PreparedEnding | None = None, *, accept_partial: bool = False) -> Any:
+        return adopt(self.store, self.pipeline, self.participants, "ada", ending=ending, accept_partial=accept_partial)
+
+
+@pytest.fixture
+def world(tmp_path: Path, any_mysql_database: Database) -> Iterator[LosingWorld]:
+    any_mysql_database.sql("CREATE TABLE orders (id BIGINT, name VARCHAR(100)) ENGINE=InnoDB")
+    world = LosingWorld(open_store(f"sqlite:///{tmp_path}/ft.db"), tmp_path / "wal", any_mysql_database)
+    yield world
+    world.server.end_prepared()
+    world.store.close()
+
+
+class Died(Exception):
+    """The process ends here."""
+
+
+def deliver_one_branch_of(world: LosingWorld, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit of a `parallel` checkpoint dies when the first of its branches is visible."""
+
+    def one_only(work: Any) -> Any:
+        work[0]()
+        raise Died
+
+    world.stage(1)
+    world.prepare()
+    with monkeypatch.context() as patched:
+        patched.setattr(branches, "side_by_side", one_only)
+        with pytest.raises(Died):
+            world.commit("shop")
+    assert world.store.checkpoint(world.pipeline, number).state is S.COMMITTING
+
+
+def test_a_checkpoint_that_is_there_in_parts_is_told_and_gone_past(
+    world: LosingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.strategy = "parallel"
+    world.stage(1)
+    world.deliver()
+    deliver_one_branch_of(world, 2, monkeypatch)
+    there = world.ids()
+    assert len(there) == 26
+    world.lose_the_log()
+    world.halted_by_the_sink()
+
+    estate = look(world.store, world.pipeline, world.participants)["shop"]
+    assert estate.number == 2 and estate.head is not None and estate.head.number == 1
+    [remnant] = estate.remnants
+    assert (remnant.number, remnant.branch, remnant.kind) == (2, "0001", RemnantKind.COMMITTED)
+    assert "6 rows into rows" in remnant.text
+
+    with pytest.raises(ConfigurationError, match="--accept-partial"):
+        world.adopt()
+    assert world.store.pipeline(world.pipeline).status is PipelineStatus.HALTED
+    assert world.sql("SELECT last_delivered FROM airflow_ft_head") == [(1,)], "nothing was changed"
+
+    world.adopt(accept_partial=True)
+    world.deliver()
+    newest = world.store.latest_confirmed(world.pipeline)
+    assert newest is not None and newest.number == 3, "its number is not given out again"
+    assert sorted(world.ids()) == sorted(there + expected([1])), "rows of the new log's segment, beside what was there"
+
+
+def test_one_adoption_is_enough_where_a_tombstone_was_left(world: LosingWorld) -> None:
+    world.stage(1)
+    world.deliver()
+    world.stage(1)
+    world.prepare()
+    resolver(world).abort(2, AfterAbort.CARRIED)
+    assert world.sql("SELECT kind FROM airflow_ft_ledger ORDER BY number") == [("committed",), ("aborted",)]
+    world.lose_the_log()
+    world.halted_by_the_sink()
+    world.adopt()
+    world.deliver()
+    assert world.ids() == sorted([*expected([1]), *expected([1])])
+
+
+def prepare_and_lose(world: LosingWorld) -> list[str]:
+    world.strategy = "xa"
+    world.stage(1)
+    world.deliver()
+    world.stage(1)
+    world.prepare()
+    world.lose_the_log()
+    world.halted_by_the_sink()
+    left = prepared(world)  # type: ignore[arg-type]
+    assert len(left) == 3
+    return left
+
+
+@pytest.mark.parametrize("ending", [COMMIT, ROLLBACK])
+def test_prepared_branches_of_a_lost_log_are_listed_and_ended_as_a_person_says(
+    world: LosingWorld, ending: PreparedEnding
+) -> None:
+    left = prepare_and_lose(world)
+    found = look(world.store, world.pipeline, world.participants)["shop"].remnants
+    assert [(r.number, r.branch, r.kind) for r in found] == [(2, f"000{i}", RemnantKind.PREPARED) for i in (1, 2, 3)]
+    assert sorted(r.commit for r in found) == [f"XA COMMIT {name}" for name in left]
+    assert sorted(r.roll_back for r in found) == [f"XA ROLLBACK {name}" for name in left]
+
+    with pytest.raises(ConfigurationError, match=r"--prepared commit.*--prepared rollback"):
+        world.adopt()
+    assert prepared(world) == left  # type: ignore[arg-type]
+
+    world.adopt(ending)
+    assert prepared(world) == []  # type: ignore[arg-type]
+    old = expected([1, 2]) if ending is COMMIT else expected([1])
+    assert world.ids() == old
+    world.deliver()
+    assert world.ids() == sorted([*old, *expected([1])])
+
+
+@pytest.mark.parametrize("dies_at", range(1, 9))
+def test_an_adoption_that_dies_at_any_call_is_repeated(
+    world: LosingWorld, monkeypatch: pytest.MonkeyPatch, dies_at: int
+) -> None:
+    """Before and after each call that changes the log or a sink."""
+    prepare_and_lose(world)
+    calls = [0]
+
+    def mortal(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == dies_at:
+                raise Died
+            result = original(*args, **kwargs)
+            calls[0] += 1
+            if calls[0] == dies_at:
+                raise Died
+            return result
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for owner, name in (
+            (type(world.store), "adopt"),
+            (ServerParticipant, "end_remnants"),
+            (ServerParticipant, "seed"),
+            (type(world.store), "resume"),
+        ):
+            patched.setattr(owner, name, mortal(getattr(owner, name)))
+        with pytest.raises(Died):
+            world.adopt(ROLLBACK)
+    if world.store.pipeline(world.pipeline).status is PipelineStatus.HALTED:
+        world.adopt(ROLLBACK)
+    world.deliver()
+    assert world.ids() == sorted([*expected([1]), *expected([1])])
+    assert prepared(world) == []  # type: ignore[arg-type]
+
+
+def test_an_adoption_that_dies_between_two_branches_is_repeated(
+    world: LosingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_and_lose(world)
+    original, ended = remnants.end_branch, []
+
+    def once(*args: Any, **kwargs: Any) -> Any:
+        if ended:
+            raise Died
+        ended.append(args)
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remnants, "end_branch", once)
+        with pytest.raises(Died):
+            world.adopt(COMMIT)
+    assert len(prepared(world)) == 2  # type: ignore[arg-type]
+    # One is committed by now, and the person who comes again has to say that parts of it are there.
+    world.adopt(COMMIT)
+    world.deliver()
+    assert world.ids() == sorted([*expected([1, 2]), *expected([1])])
+
+
+def as_adopted_before(world: LosingWorld) -> None:
+    """What `adopt` did when it looked at heads alone: it went on with the very number that was left half done."""
+    epoch = world.store.adopt(world.pipeline, 9, {"shop": 1}, "an older version")
+    world.sql(f"UPDATE airflow_ft_head SET installation = '{world.store.installation}', epoch = {epoch}, attempt = 0")
+    world.store.resume(world.pipeline, "an older version")
+
+
+@pytest.mark.parametrize("strategy", ["xa", "parallel"])
+def test_branches_that_are_in_the_way_are_named_at_once_and_ended_by_adopting_again(
+    world: LosingWorld, strategy: str
+) -> None:
+    """Not a lock time-out, try after try; also when the new DAG has another strategy."""
+    prepare_and_lose(world)
+    as_adopted_before(world)
+    world.strategy = strategy
+    with pytest.raises(ForeignOwnerError, match=r"3 prepared branches of installation .* 0001 of its checkpoint 2"):
+        world.deliver()
+    assert world.store.pipeline(world.pipeline).halt_reason is HaltReason.FOREIGN_OWNER
+    halted = world.store.pipeline(world.pipeline).halt_message
+    assert not any(name.split("'")[3].rsplit(".", 1)[1] in halted for name in prepared(world))  # type: ignore[arg-type]
+    world.adopt(ROLLBACK)
+    world.deliver()
+    assert world.ids() == sorted([*expected([1]), *expected([1])])
+
+
+def test_a_decided_checkpoint_that_met_a_foreign_branch_is_delivered_after_adopting_again(
+    world: LosingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was FOREIGN_OWNER for ever: `adopt` refused, since the checkpoint was COMMITTING."""
+    world.strategy = "parallel"
+    world.stage(1)
+    world.deliver()
+    deliver_one_branch_of(world, 2, monkeypatch)
+    there = world.ids()
+    world.lose_the_log()
+    world.halted_by_the_sink()
+    as_adopted_before(world)
+    with monkeypatch.context() as patched:
+        patched.setattr(branches.BranchedParticipant, "_standing_branches", lambda *_: {})  # as its prepare did
+        with pytest.raises((ForeignOwnerError, SinkUnavailableError)):
+            world.deliver()
+    stuck = world.store.latest_confirmed(world.pipeline), world.store.checkpoint(world.pipeline, 2).state
+    assert stuck == (None, S.COMMITTING)
+    with pytest.raises(HaltError):
+        world.deliver()
+
+    with pytest.raises(ConfigurationError, match="--accept-partial"):
+        world.adopt()
+    world.adopt(accept_partial=True)
+    world.deliver()
+    assert world.store.checkpoint(world.pipeline, 2).state is S.COMPLETED
+    assert sorted(world.ids()) == sorted(there + expected([1]))
+
+
+def test_what_two_logs_have_delivered_is_not_adopted_over(world: LosingWorld) -> None:
+    """The first log is found again, with a checkpoint under way, after a second one took the sinks over."""
+    world.stage(1)
+    world.deliver()
+    world.stage(1)
+    world.prepare()
+    url, root, run = world.store.url, world.root, world.run
+    world.lose_the_log()
+    world.halted_by_the_sink()
+    world.adopt()
+    world.deliver()
+    world.store.close()
+    world.store, world.root, world.run = open_store(url), root, run
+    with pytest.raises(ForeignOwnerError):
+        world.commit("shop")
+    with pytest.raises(StateConflictError, match="PREPARED in this decision log, and shop was taken over"):
+        world.adopt()
+
+
+def resolver(world: RealWorld) -> Resolver:
+    from airflow_ft.core.lease import Worker
+
+    return Resolver(world.store, world.pipeline, world.participants, "a test by ada", Worker(), 0.1)

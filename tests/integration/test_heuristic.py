@@ -1,0 +1,244 @@
+"""Somebody types XA COMMIT for prepared branches that nobody has decided upon: a heuristic outcome, on real servers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core import steps
+from airflow_ft.core.coordinator import coordinating
+from airflow_ft.core.doctor import Verdict
+from airflow_ft.core.doubt import Finding, doubts
+from airflow_ft.core.errors import HeuristicCommitError, PipelineHaltedError, StateConflictError
+from airflow_ft.core.lease import Worker
+from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.core.resolution import Resolver
+from airflow_ft.doctor import Patient, examine
+from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.kafka.transaction import ProducerIdentity
+from airflow_ft.sinks.kafka.transaction_coordinator import Ending, TransactionCoordinator
+from airflow_ft.sinks.mysql import slices
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.store import open_store
+from tests.integration.airflow_world import wait_for
+from tests.integration.kafka_world import read_ids
+from tests.integration.real_world import RealWorld, expected
+from tests.integration.test_mysql_xa import prepared
+from tools.servers import Database, Kafka
+
+S = CheckpointState
+
+
+@pytest.fixture(autouse=True)
+def small_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that few rows are divided too."""
+    monkeypatch.setattr(slices, "MIN_ROWS", 2)
+
+
+@dataclass
+class XaWorld(RealWorld):
+    """Sink `rows` by `xa`, in three branches; with `second` another one beside it, under a connection of its own."""
+
+    second: bool = False
+
+    @property
+    def sinks(self) -> dict[str, Any]:
+        sinks = {"rows": MySqlSink(table="orders", conn_id="shop", strategy="xa", branches=3)}
+        if self.second:
+            sinks["copies"] = MySqlSink(table="copies", conn_id="store", strategy="xa", branches=1)
+        return sinks
+
+    def connections(self, conn_id: str) -> ConnectionInfo:
+        if conn_id == "store":
+            return replace(super().connections("shop"), conn_id="store")
+        return super().connections(conn_id)
+
+    def commit_by_hand(self, which: int) -> None:
+        """As many of the branches as `which` says, by a client that knows nothing of the pipeline."""
+        names = prepared(self)  # type: ignore[arg-type]
+        assert len(names) == 3
+        for name in names[:which]:
+            self.server.sql(f"XA COMMIT {name}")
+
+    def resolver(self) -> Resolver:
+        return Resolver(self.store, self.pipeline, self.participants, "a test by ada", Worker(), 0.1)
+
+    @property
+    def halted(self) -> HaltReason | None:
+        row = self.store.pipeline(self.pipeline)
+        return row.halt_reason if row.status is PipelineStatus.HALTED else None
+
+    def finding(self, number: int) -> tuple[Finding, str]:
+        [found] = [d for d in doubts(self.store, [self.pipeline], self.participants) if d.number == number]
+        return found.evidence.finding, found.evidence.text + found.advice
+
+    def delete_by_hand(self, told: str, ids: list[int]) -> None:
+        """The rows, and with them the markers by the very statement that the message tells."""
+        statement = re.search(r"DELETE FROM .*?;", told)
+        assert statement is not None, told
+        with closing(self.server.connect(self.database.name)) as connection, connection.cursor() as cursor:
+            connection.begin()
+            cursor.execute(f"DELETE FROM orders WHERE id IN ({', '.join(map(str, ids))})")
+            cursor.execute(statement[0].rstrip(";"))
+            connection.commit()
+
+
+@pytest.fixture
+def world(tmp_path: Path, any_mysql_database: Database) -> Iterator[XaWorld]:
+    any_mysql_database.sql("CREATE TABLE orders (id BIGINT, name VARCHAR(100)) ENGINE=InnoDB")
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        world = XaWorld(store, tmp_path / "wal", any_mysql_database)
+        world.stage(1)
+        world.prepare()
+        assert world.store.checkpoint(world.pipeline, 1).state is S.PREPARED
+        yield world
+        world.server.end_prepared()
+
+
+@pytest.mark.parametrize(("which", "name"), [(1, "XA_HEURMIX"), (3, "XA_HEURCOM")])
+def test_a_commit_by_hand_is_not_aborted_over_and_can_be_delivered(world: XaWorld, which: int, name: str) -> None:
+    world.commit_by_hand(which)
+    assert len(world.ids()) == (20 if which == 3 else 6)
+    finding, text = world.finding(1)
+    assert finding is Finding.HEURISTIC and name in text and "--commit" in text
+
+    with pytest.raises(HeuristicCommitError, match=name):
+        world.resolver().abort(1, AfterAbort.CARRIED)
+    assert world.halted is HaltReason.HEURISTIC_COMMIT
+    assert world.store.checkpoint(world.pipeline, 1).state is S.PREPARED, "not ABORTED with rows visible"
+    with pytest.raises(PipelineHaltedError, match="--commit 1"):
+        world.deliver()
+
+    assert world.resolver().commit(1).state is S.COMPLETED
+    assert world.ids() == expected([1]) and prepared(world) == []  # type: ignore[arg-type]
+    world.stage(1)
+    world.deliver()
+    assert world.ids() == expected([1, 2])
+
+
+def test_a_commit_by_hand_is_given_up_by_deleting_what_is_visible(world: XaWorld) -> None:
+    world.commit_by_hand(1)
+    with pytest.raises(HeuristicCommitError):
+        world.resolver().abort(1, AfterAbort.CARRIED)
+    for name in prepared(world):  # type: ignore[arg-type]
+        world.server.sql(f"XA ROLLBACK {name}")
+    world.delete_by_hand(world.store.pipeline(world.pipeline).halt_message, world.ids())
+    world.store.resume(world.pipeline, "ada")
+    assert world.resolver().abort(1, AfterAbort.CARRIED).state is S.ABORTED
+    assert world.ids() == [] and prepared(world) == []  # type: ignore[arg-type]
+    world.deliver()
+    assert world.ids() == expected([1]), "its rows were carried"
+
+
+def test_a_commit_by_hand_beside_an_abort_halts_when_it_is_rolled_back(world: XaWorld) -> None:
+    """The sink was away when it was aborted, or the hand was faster than the rollback: ABORTED, with rows visible."""
+    world.overrides = {"shop": {"port": 1}}
+    assert world.resolver().abort(1, AfterAbort.CARRIED).rollback_pending
+    world.overrides = {}
+    world.commit_by_hand(1)
+    assert world.finding(1)[0] is Finding.HEURISTIC
+    with pytest.raises(HeuristicCommitError, match=r"(?s)cannot be rolled back.*airflow ft resume"):
+        world.deliver()
+    assert world.halted is HaltReason.HEURISTIC_COMMIT
+    told = world.store.pipeline(world.pipeline).halt_message
+    with pytest.raises(StateConflictError, match="later checkpoint"):
+        world.resolver().commit(1)
+    world.store.resume(world.pipeline, "ada")
+    with pytest.raises(HeuristicCommitError):
+        world.deliver()  # resuming alone mends nothing
+    world.delete_by_hand(told, world.ids())
+    world.store.resume(world.pipeline, "ada")
+    world.deliver()
+    assert world.ids() == expected([1])
+
+
+def test_a_prepare_again_keeps_what_was_committed_by_hand_and_delivers_the_rest(world: XaWorld) -> None:
+    """A vote that was taken back: the others are prepared anew, and nothing is doubled."""
+    world.commit_by_hand(1)
+    given = world.store, world.pipeline, world.participants, Worker(), "a test", 0.1
+    with coordinating(*given) as (coordinator, _):
+        again = coordinator.prepare(1, "shop", again=True)
+        assert again.votes["shop"].notes["heuristic"] == ["0001"]
+        assert len(prepared(world)) == 2  # type: ignore[arg-type]
+        done = coordinator.deliver(1)
+    proof = done.votes["shop"].proof
+    assert done.state is S.COMPLETED and proof is not None and proof.detail["heuristic"] == ["0001"]
+    assert world.ids() == expected([1])
+
+
+def test_a_staged_one_is_delivered_when_a_person_says_so(world: XaWorld) -> None:
+    """A vote is lacking; the pipeline halts when that sink declines, and the checkpoint would be rewound."""
+    world.deliver()
+    world.second = True
+    world.server.sql("CREATE TABLE copies (id TINYINT, name VARCHAR(100)) ENGINE=InnoDB", world.database.name)
+    world.stage(1)
+    steps.prepare_step(world.context(), world.delivery, world.config, "shop")
+    assert world.store.checkpoint(world.pipeline, 2).state is S.STAGED
+    world.commit_by_hand(1)
+    with pytest.raises(HeuristicCommitError, match=r"(?i)tinyint|range"):
+        steps.prepare_step(world.context(), world.delivery, world.config, "store")
+    assert world.store.checkpoint(world.pipeline, 2).state is S.STAGED
+    world.server.sql("ALTER TABLE copies MODIFY id BIGINT", world.database.name)
+    assert world.resolver().commit(2).state is S.COMPLETED
+    assert world.ids() == expected([1, 2])
+    assert sorted(r[0] for r in world.server.sql("SELECT id FROM copies", world.database.name)) == expected([2])
+
+
+def test_doctor_names_it(world: XaWorld) -> None:
+    world.commit_by_hand(2)
+    patient = Patient(world.pipeline, str(world.root), {p.name: p for p in world.delivery.participants})
+    checks = examine(patient, lambda: open_store(world.store.url), world.connections, world.participants)
+    [found] = [check for check in checks if check.name == "prepared rows"]
+    assert found.verdict is Verdict.PROBLEM and "XA_HEURMIX" in found.text
+
+
+@dataclass
+class HeldWorld(XaWorld):
+    """Beside the branches a Kafka transaction that is held open."""
+
+    @property
+    def sinks(self) -> dict[str, Any]:
+        return {**super().sinks, "events": KafkaSink(topic=self.topic, conn_id="cluster", key="name", strategy="held")}
+
+    def finding_of(self, participant: str) -> Finding | None:
+        listed = doubts(self.store, [self.pipeline], self.participants)
+        return next((doubt.evidence.finding for doubt in listed if doubt.participant == participant), None)
+
+
+@pytest.fixture
+def held(tmp_path: Path, mariadb_database: Database, kafka: Kafka, topic: str) -> Iterator[HeldWorld]:
+    mariadb_database.sql("CREATE TABLE orders (id BIGINT, name VARCHAR(100)) ENGINE=InnoDB")
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        world = HeldWorld(store, tmp_path / "wal", mariadb_database, kafka, topic)
+        world.stage(1)
+        world.prepare()
+        yield world
+        world.server.end_prepared()
+
+
+def test_a_held_transaction_that_somebody_else_commits_is_the_same(held: HeldWorld) -> None:
+    [(group, note)] = held.store.checkpoint(held.pipeline, 1).votes["cluster"].notes["held"].items()
+    clients = KafkaClients(KafkaSettings.from_connection(held.connections("cluster")))
+    with closing(clients), closing(TransactionCoordinator(clients)) as coordinator:
+        identity = ProducerIdentity(note["producer_id"], note["epoch"])
+        assert coordinator.end(group, identity, commit=True) is Ending.DONE
+    assert held.kafka is not None
+    bootstrap, topic = held.kafka.bootstrap, held.topic
+    wait_for(lambda: read_ids(bootstrap, topic) == expected([1]), 60, "the records are readable")
+    wait_for(lambda: held.finding_of("cluster") is Finding.HEURISTIC, 60, "the token is readable")
+
+    with pytest.raises(HeuristicCommitError, match="can only be delivered"):
+        held.resolver().abort(1, AfterAbort.CARRIED)
+    assert held.halted is HaltReason.HEURISTIC_COMMIT and held.ids() == []
+    assert held.finding_of("shop") is Finding.ABSENT
+    assert held.resolver().commit(1).state is S.COMPLETED
+    assert held.ids() == expected([1])
+    assert read_ids(bootstrap, topic) == expected([1])
