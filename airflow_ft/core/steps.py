@@ -40,16 +40,12 @@ def _never_over(_: RunKey) -> bool:
     return False
 
 
-def _anybody(_: str) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """One run of one pipeline, and what its steps need.
 
     `run_is_over` tells whether another run can no longer continue (Airflow: failed, succeeded or deleted), and
-    `is_own_stage` whether the task that staged this run is the stage that this step belongs to.
+    `is_own_stage` whether the task that staged this run is the stage that this step belongs to (None: it must be).
     """
 
     store: Store
@@ -60,7 +56,7 @@ class Context:
     interval_end: datetime | None = None
     lease_seconds: float = LEASE_SECONDS
     run_is_over: Callable[[RunKey], bool] = _never_over
-    is_own_stage: Callable[[str], bool] = _anybody
+    is_own_stage: Callable[[str], bool] | None = None
 
     def unsettled(self, own: Sequence[Checkpoint] | None = None) -> Sequence[Checkpoint]:
         """This run's numbers for which something is left to do; `own` are all of them, when they were just read.
@@ -107,6 +103,8 @@ def require_own_stage(context: Context) -> None:
 
     The second would find the run staged, compute nothing, and confirm what the first one has delivered.
     """
+    if context.is_own_stage is None:
+        return
     row = context.store.run(context.pipeline, context.run)
     if row is not None and row.stage_task and not context.is_own_stage(row.stage_task):
         raise ConfigurationError(

@@ -99,6 +99,7 @@ def test_recover_waits_in_the_triggerer_while_another_run_is_at_work(tmp_path: P
     trigger = caught.value.trigger
     assert isinstance(trigger, TurnTrigger)
     assert (trigger.pipeline, trigger.dag_id, trigger.run_id, trigger.poll_interval) == (PIPELINE, "dag", "run-1", 1.5)
+    assert trigger.map_index == run.run.map_index
 
 
 def _fields(run: Context) -> dict[str, Any]:

@@ -129,6 +129,18 @@ def test_a_turn_is_free_when_nobody_has_it_or_its_run_is_over(tmp_path: Path, ru
     assert turn_trigger(tmp_path).is_free()
 
 
+def test_the_turn_of_one_map_index_is_not_that_of_another(tmp_path: Path, runs: set[RunKey]) -> None:
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    holder = RunKey("dag", "holder", 1)
+    world.store.enter_turn(PIPELINE, holder, None)
+    runs.add(holder)
+    assert [
+        TurnTrigger(pipeline=PIPELINE, dag_id="dag", run_id="holder", store=url(tmp_path), **given).is_free()
+        for given in ({"map_index": 1}, {"map_index": 0}, {})
+    ] == [True, False, False]
+
+
 def test_a_turn_is_not_free_while_a_lease_is_alive(
     tmp_path: Path, runs: set[RunKey], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,7 @@ with DAG("mapped", schedule=None, catchup=False):
             default_args=QUICK,
         )
         # Neither stands behind the group: each waits for what its own map index stages.
-        CheckpointSensor(task_id="gate", pipeline="half", suffix=x, poke_interval=2, mode="reschedule")
+        CheckpointSensor(task_id="gate", pipeline="half", suffix=x, poke_interval=2, deferrable=True, **QUICK)
 
         @task
         def told(confirmed: dict[str, Any]) -> Any:
@@ -123,17 +123,17 @@ with DAG("same_name", schedule=None, catchup=False):
     same.expand(x=[1, 2])
 
 with DAG("on_half", schedule=[Asset("airflow-ft://half-2")], catchup=False):
-    CheckpointSensor(task_id="gate", pipeline="half-2", poke_interval=1, timeout=600)
+    CheckpointSensor(task_id="gate", pipeline="half-2", poke_interval=2, deferrable=True, **QUICK)
 
 with DAG("by_hand", schedule=None, catchup=False):
     for mode, deferrable in (("poke", False), ("reschedule", False), ("poke", True)):
         name = "deferred" if deferrable else mode
         CheckpointSensor(
-            task_id=name, pipeline="half-1", poke_interval=1, timeout=300, mode=mode, deferrable=deferrable, retries=0
+            task_id=name, pipeline="half-1", poke_interval=5, timeout=600, mode=mode, deferrable=deferrable, **QUICK
         )
 
 with DAG("daily", schedule=timedelta(days=1), start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False):
-    CheckpointSensor(task_id="gate", pipeline="half-1", poke_interval=1, timeout=300, deferrable=True, retries=0)
+    CheckpointSensor(task_id="gate", pipeline="half-1", poke_interval=2, timeout=600, deferrable=True, **QUICK)
 
 for name, job, conn_id in (
     ("broken_job", "job_of_tests:Broken", "shop"),
