@@ -18,7 +18,7 @@ from airflow_ft.spark.request import StageRequest
 from airflow_ft.wal.filesystem import local_path
 from tests.conftest import TopicFactory
 from tests.integration.stage_jobs import fill, recreate
-from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection, world
+from tests.integration.stage_world import JARS, StageWorld, with_connection, world
 from tools.servers import Kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -214,4 +214,4 @@ def test_a_frozen_origin_counts_the_records_of_its_topic_alone(pipeline: StageWo
         pipeline.stage(_request(pipeline, kafka, strict))
     lenient = replace(strict, fail_on_data_loss=False)
     assert pipeline.complete(_request(pipeline, kafka, lenient)).rows == {"orders": 8}
-    assert pipeline.store.pipeline(PIPELINE).last_published == 1
+    assert len(pipeline.published()) == 1
