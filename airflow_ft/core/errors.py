@@ -199,7 +199,7 @@ class StoreBehindSinkError(HaltError):
 
 
 class TokenLostError(HaltError):
-    """A Kafka token is gone or lower than the plan's predecessor."""
+    """A Kafka token is gone or lower than the plan's predecessor, or what it proves is gone with its topic."""
 
     reason = HaltReason.TOKEN_LOST
 

@@ -49,7 +49,8 @@ class KafkaSource:
     run: later runs go on from the checkpoint. It is "earliest", "latest", `{topic: {partition: offset}}` (-2:
     earliest, -1: latest) or a datetime with a zone (the first record at or after it; a partition without one starts
     at its end). `max_offsets_per_trigger` bounds a checkpoint, in offsets over all partitions. With
-    `fail_on_data_loss` a run fails when records are gone before they were read. The committed offsets of `group_id`
+    `fail_on_data_loss` a run fails when records are gone before they were read, and when a topic was deleted and made
+    anew (DataLossError); without it such a topic is read from its beginning. The committed offsets of `group_id`
     follow what is confirmed, so that tools which watch the lag of a consumer group see this pipeline's; nothing is
     read by it, and no consumer may use it. `options` go to Spark's reader as they are. Raises ConfigurationError for
     combinations that cannot work.

@@ -6,6 +6,7 @@ Another client would need the connection's security in other words (Java's own s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import StageError
@@ -65,7 +66,8 @@ class TopicAdmin:
         """Ends its connections: a JVM that is kept would go on with them."""
         if self._client is not None:
             client, self._client = self._client, None
-            client.close(self._jvm.java.time.Duration.ZERO)
+            with suppress(Exception):  # the JVM may be gone, which must not hide why
+                client.close(self._jvm.java.time.Duration.ZERO)
 
     def _asked(self, ask: Any) -> Any:
         """The answer; None for a topic that is not there."""

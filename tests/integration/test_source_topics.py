@@ -18,7 +18,7 @@ from airflow_ft.spark.request import StageRequest
 from airflow_ft.wal.filesystem import local_path
 from tests.conftest import TopicFactory
 from tests.integration.stage_jobs import fill, recreate
-from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection, world
+from tests.integration.stage_world import JARS, StageWorld, with_connection, world
 from tools.servers import Kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -104,28 +104,26 @@ def test_the_base_that_others_may_go_back_to_is_left_as_it_was(pipeline: StageWo
 
 
 @pytest.mark.parametrize("point", ["compared", "read"])
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
 def test_a_topic_that_is_made_anew_while_it_is_read_is_not_published(
-    pipeline: StageWorld, kafka: Kafka, topic: str, tmp_path: Path, point: str
+    pipeline: StageWorld, kafka: Kafka, topic: str, tmp_path: Path, point: str, strict: bool
 ) -> None:
-    strict = KafkaSource(topics=[topic])
+    source = KafkaSource(topics=[topic], fail_on_data_loss=strict)
+    arguments = {"bootstrap": kafka.bootstrap, "topic": topic, "count": 30, "once": str(tmp_path / "once"), "point": ""}
     fill(kafka.bootstrap, topic, _numbers("old", 10))
-    calm = {"bootstrap": kafka.bootstrap, "topic": topic, "point": "", "once": str(tmp_path / "never"), "count": 0}
-    pipeline.complete(_request(pipeline, kafka, strict, "Recreating", job_arguments=calm))
-    fill(kafka.bootstrap, topic, _numbers("late", 10))
-    arguments = {**calm, "point": point, "once": str(tmp_path / "strict"), "count": 30}
-    with pytest.raises(DataLossError, match="made anew"):
-        pipeline.stage(_request(pipeline, kafka, strict, "Recreating", job_arguments=arguments))
-    assert len(pipeline.published()) == 1 and (tmp_path / "strict").exists()
-
-    lenient = replace(strict, fail_on_data_loss=False)
-    pipeline.complete(_request(pipeline, kafka, lenient, "Recreating", job_arguments=arguments))
+    pipeline.complete(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
     fill(kafka.bootstrap, topic, ["more"])
-    arguments |= {"once": str(tmp_path / "lenient"), "count": 60}
-    with pytest.raises(StageError, match="made anew while they were read"):
-        pipeline.stage(_request(pipeline, kafka, lenient, "Recreating", job_arguments=arguments))
-    assert len(pipeline.published()) == 2 and (tmp_path / "lenient").exists()
-    pipeline.complete(_request(pipeline, kafka, lenient, "Recreating", job_arguments=arguments))
-    assert _values(pipeline) == sorted([*_numbers("old", 10), *_numbers("new", 30), *_numbers("new", 60)])
+    arguments["point"] = point
+    error, words = (
+        (DataLossError, "deleted and made anew") if strict else (StageError, "made anew while they were read")
+    )
+    with pytest.raises(error, match=words):
+        pipeline.stage(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
+    assert len(pipeline.published()) == 1
+    assert (tmp_path / "once").exists()
+    if not strict:
+        pipeline.complete(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
+        assert _values(pipeline) == sorted([*_numbers("old", 10), *_numbers("new", 30)])
 
 
 def test_positions_without_ids_take_the_present_one_once(pipeline: StageWorld, kafka: Kafka, topic: str) -> None:
@@ -214,4 +212,4 @@ def test_a_frozen_origin_counts_the_records_of_its_topic_alone(pipeline: StageWo
         pipeline.stage(_request(pipeline, kafka, strict))
     lenient = replace(strict, fail_on_data_loss=False)
     assert pipeline.complete(_request(pipeline, kafka, lenient)).rows == {"orders": 8}
-    assert pipeline.store.pipeline(PIPELINE).last_published == 1
+    assert len(pipeline.published()) == 1

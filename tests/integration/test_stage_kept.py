@@ -18,13 +18,17 @@ import pytest
 
 from airflow_ft.core.errors import JobError, StageError
 from airflow_ft.core.model import CheckpointState
-from airflow_ft.sources import FileSource
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark import private
 from airflow_ft.spark.launcher import Driver
 from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.session import kept
+from tests.conftest import TopicFactory
 from tests.integration.airflow_world import wait_for
-from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.integration.stage_jobs import fill, recreate
+from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection, world
+from tools.servers import Kafka
 from tools.servers.processes import has_ended
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -272,3 +276,27 @@ def test_no_secret_is_left_in_arguments_environment_or_files(
     assert {path.name for path in files} >= {"session.json", "jvm", "lock"}
     assert all(secret not in text for text in [*seen, *(f.read_bytes().decode(errors="replace") for f in files)])
     assert one.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_topic_that_was_made_anew_between_two_runs_is_read_anew_by_the_same_jvm(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    """Nothing that the JVM remembers of the old topic counts: no consumer, no metadata, no client."""
+    topic = topic_factory(partitions=1)
+    source = KafkaSource(topics=[topic], fail_on_data_loss=False)
+    connection = ConnectionInfo("kafka_default", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
+
+    def run() -> StageResult:
+        more = {"jars": (str(JARS),), "keep_session": KEEP}
+        return pipeline.complete(
+            with_connection(pipeline.request("stage_jobs:Plain", {"numbers": source}, **more), connection)
+        )
+
+    fill(kafka.bootstrap, topic, [f"old {n}" for n in range(20)])
+    assert run().rows == {"orders": 20}
+    (one,) = kept()
+    recreate(kafka.bootstrap, topic, [f"new {n}" for n in range(20)])
+    assert run().rows == {"orders": 20}
+    assert [other.folder for other in kept()] == [one.folder]
+    values = [bytes(row["value"]).decode() for row in pipeline.all_rows()]
+    assert values == [f"{age} {n}" for age in ("old", "new") for n in range(20)]

@@ -262,14 +262,14 @@ class KafkaParticipant:
         counts = {name: tally.total for name, tally in tallies.items()}
         delivery = Delivery(plan.number, plan.digest, counts)
         ends = merge_ends(tallies.values())
-        into = {topic: found for topic in ends if (found := ids[topic])}
-        now_ids = topic_ids(self._clients, into)
-        if others := [topic for topic in into if now_ids[topic] != into[topic]]:
+        after = topic_ids(self._clients, ends)
+        if others := [topic for topic in ends if ids[topic] is None or after[topic] != ids[topic]]:
             raise SinkUnavailableError(
                 f"topics were deleted, or made anew, while rows were sent to them: {', '.join(others)}.",
                 remedy="Nothing was committed; try again.",
                 participant=self._plan.name,
             )
+        into = {topic: found for topic in ends if (found := ids[topic])}
         return delivered(before, fence, delivery, self._tokens.count, ends, now(), into)
 
     def _proof(self, plan: Plan, tokens: Sequence[Token]) -> Proof:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 STRATEGIES: Mapping[str, Promise] = {"transaction": Promise.REDO, "held": Promise.TWO_PHASE}
 BROKERS_DEFAULT_MAXIMUM = timedelta(minutes=15)  # transaction.max.timeout.ms where nobody has changed it
 FORMATS = ("json", "raw")
-INSTALL_HELD = 'pip install "airflow-ft[held]" on every machine that runs its tasks, or take strategy="transaction".'
+INSTALL_HELD = (
+    'pip install "airflow-ft[held]" wherever its DAG is parsed and its tasks run; or take strategy="transaction".'
+)
 MAX_SLOTS = 16  # transactional ids are few and fixed: each must take part in every checkpoint
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -153,3 +154,21 @@ def test_what_is_not_ours_is_not_a_token(text: str | None) -> None:
 @pytest.mark.parametrize(("age", "renew"), [(0, False), (59, False), (61, True), (-5, True)])
 def test_old_tokens_are_renewed_and_those_of_a_clock_that_jumped(age: int, renew: bool) -> None:
     assert token().needs_renewal(NOW + timedelta(minutes=age)) is renew
+
+
+def test_the_ids_of_the_topics_travel_with_it_and_are_unknown_in_an_older_one() -> None:
+    ends = {"alerts": {0: PartitionEnd(3, 7)}}
+    ids = {"alerts": "JwcWRb1xRkGVThHSY_KpcA"}
+    written = delivered(token(), FENCE, Delivery(1, "d", {"a": 3}), 1, ends, NOW, ids)
+    assert parse(1, written.metadata()).topics == ids
+    assert parse(1, written.taken_over(FENCE, NOW).metadata()).topics == ids
+    older = json.loads(written.metadata())
+    del older["topics"]
+    assert parse(1, json.dumps(older)) == replace(parse(1, written.metadata()), topics={})
+
+
+def test_what_proves_goes_last_when_there_is_no_room() -> None:
+    counts = {f"sink-{i}-{'x' * 40}": 10**9 for i in range(30)}
+    ids = {f"topic-{i}-{'y' * 100}": "JwcWRb1xRkGVThHSY_KpcA" for i in range(30)}
+    text = delivered(token(), FENCE, Delivery(1, "d" * 64, counts), 1, {}, NOW, ids).metadata()
+    assert (parse(1, text).topics, parse(1, text).history[-1].counts) == ({}, counts)
