@@ -42,7 +42,7 @@ from airflow_ft.spark.publisher import Publisher
 from airflow_ft.spark.request import FIXED_CONF, StageRequest, StageResult
 from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import write_batch
-from airflow_ft.spark.state_settings import tell_changed
+from airflow_ft.spark.state_settings import remember_given, tell_changed
 from airflow_ft.spark.submit import REQUEST, RESULT
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import filesystem
@@ -161,6 +161,7 @@ class Attempt:
         if request.base is None:
             restore_origin(location, request.sources)
         check_sources(location, names)
+        remember_given(location.uri, request.conf)
         tell_changed(request.base, frame.sparkSession.conf.get)
         kafka = [i for i, n in enumerate(names) if request.sources.get(n, {}).get("kind") == "kafka"]
         durable = _Durable(location, request, kafka)
