@@ -212,7 +212,7 @@ def test_a_killed_task_takes_driver_and_jvm_with_it(pipeline: StageWorld, tmp_pa
 def test_other_settings_have_a_jvm_of_their_own_and_end_the_old_one(pipeline: StageWorld) -> None:
     _run(pipeline)
     pid = _jvm()
-    _run(pipeline, conf={"spark.sql.autoBroadcastJoinThreshold": "1000"})
+    _run(pipeline, conf={"spark.sql.shuffle.partitions": "3"})
     wait_for(lambda: has_ended(pid), 30, "the old one has gone")
     assert _jvm() != pid
 
