@@ -10,7 +10,7 @@ only its Hadoop file systems know what a URI is.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import StageError
@@ -34,9 +34,10 @@ class Listing:
 
     def __init__(self, spark: SparkSession, relation: Any) -> None:
         self._spark, self._relation = spark, relation
-        text = str(relation.location().allFiles().mkString("\n"))  # one call, however many files
-        self._paths = [path for path, _, _ in _STATUS.findall(text)]
-        self.files = _statuses(text)
+        files = relation.location().allFiles()
+        found = _statuses(files.mkString("\n"), files.size(), files.apply)
+        self._paths = [path for path, _, _ in found]
+        self.files = _by_place(found)
 
     def check(self, pipeline: str) -> None:
         """StageError when a file is no longer what was listed."""
@@ -55,8 +56,9 @@ class Listing:
             names = jvm.java.util.regex.Pattern.compile("\0").split("\0".join(self._paths))
             paths = jvm.org.apache.hadoop.util.StringUtils.stringToPath(names)
             conf = state.newHadoopConfWithOptions(self._relation.options())
-            statuses = self._relation.location().rootPaths().head().getFileSystem(conf).listStatus(paths)
-            found = _statuses(str(jvm.scala.runtime.ScalaRunTime.stringOf(statuses)))
+            files = self._relation.location().rootPaths().head().getFileSystem(conf).listStatus(paths)
+            text = jvm.scala.runtime.ScalaRunTime.stringOf(files)
+            found = _by_place(_statuses(text, len(files), files.__getitem__))
         except Py4JJavaError as error:
             raise StageError(
                 f"a file went while it was read, or cannot be looked at: {error.java_exception.getMessage()}.",
@@ -122,8 +124,20 @@ def _kind(of: Any) -> str:
     return str(of.getClass().getSimpleName())
 
 
-def _statuses(text: str) -> dict[str, tuple[int, int]]:
-    return {source_log.place(path): (int(length), int(modified)) for path, length, modified in _STATUS.findall(text)}
+def _statuses(text: str, count: int, each: Callable[[int], Any]) -> list[tuple[str, str, str]]:
+    """(path, bytes, time of modification) of `count` files, out of what Hadoop prints of them all: one call, not many.
+
+    Where a file system prints something else, each of them is asked.
+    """
+    found: list[tuple[str, str, str]] = _STATUS.findall(text)
+    if len(found) == count:
+        return found
+    files = (each(index) for index in range(count))
+    return [(file.getPath().toString(), str(file.getLen()), str(file.getModificationTime())) for file in files]
+
+
+def _by_place(statuses: list[tuple[str, str, str]]) -> dict[str, tuple[int, int]]:
+    return {source_log.place(path): (int(length), int(modified)) for path, length, modified in statuses}
 
 
 def _error(pipeline: str, paths: Collection[str], how: str) -> StageError:

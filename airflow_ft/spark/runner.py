@@ -47,7 +47,7 @@ from airflow_ft.spark.request import FIXED_CONF, StageRequest, StageResult
 from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import write_batch
 from airflow_ft.spark.standing import Offsets, leave_out, mend_origin, record_ids, recorded_ids, standing
-from airflow_ft.spark.state_settings import tell_changed
+from airflow_ft.spark.state_settings import remember_given, tell_changed
 from airflow_ft.spark.submit import REQUEST, RESULT
 from airflow_ft.spark.topics import Topics
 from airflow_ft.spark.types import check_types
@@ -209,6 +209,7 @@ class Attempt:
     ) -> StageResult:
         request = self._request
         location = self._open_location(names, topics)
+        remember_given(location.uri, request.conf)
         tell_changed(request.base, frame.sparkSession.conf.get)
         durable = _Durable(location, request, topics)
         stopper = _Stopper(self)

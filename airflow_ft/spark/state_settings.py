@@ -11,24 +11,41 @@ import logging
 from collections.abc import Callable, Mapping
 
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.core.model import SparkPosition, canonical_json
 from airflow_ft.wal.filesystem import filesystem
 
 # Not among them, but in the format of the commits: a change fails.
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_GIVEN = "airflow_ft_settings.json"
+_PINNED = ("spark.sql.shuffle.partitions", "spark.sql.streaming.")
 # What a user sets on purpose; the others have defaults that change with Spark's versions.
 _TOLD = ("spark.sql.shuffle.partitions", "spark.sql.streaming.stateStore.providerClass")
 
 log = logging.getLogger("airflow_ft.spark")
 
 
+def remember_given(location: str, conf: Mapping[str, str]) -> None:
+    """Keeps in a new location which of such settings were given: the job itself may set others when it runs."""
+    files = filesystem(location)
+    where = files.uri(location, _GIVEN)
+    if not files.exists(where):
+        given = {name: value for name, value in conf.items() if name.startswith(_PINNED)}
+        files.write(where, canonical_json(given).encode())
+
+
 def refuse_changed(pipeline: str, base: SparkPosition | None, conf: Mapping[str, str]) -> None:
-    """ConfigurationError when settings that were given differ from those that the state at `base` was made with.
+    """ConfigurationError when settings are given that were not when the state at `base` was made, and it has others.
 
     Needs no JVM. Without state nothing is refused: there they change nothing but speed.
     """
-    kept = kept_settings(base)
-    changed = {name: value for name, value in conf.items() if name in kept and not _same(value, kept[name])}
+    kept, given = kept_settings(base), _given(base)
+    if given is None:
+        return
+    changed = {
+        name: value
+        for name, value in conf.items()
+        if name in kept and not _same(value, kept[name]) and not _same(value, given.get(name, ""))
+    }
     if changed:
         differences = "; ".join(f"{name} is {value}, the state has {kept[name]}" for name, value in changed.items())
         raise ConfigurationError(
@@ -62,6 +79,15 @@ def kept_settings(base: SparkPosition | None) -> dict[str, str]:
     if files.exists(commit) and (version := files.read(commit).decode().partition("\n")[0]).startswith("v"):
         found[_FORMAT] = version[1:]
     return found
+
+
+def _given(base: SparkPosition | None) -> dict[str, str] | None:
+    """What `remember_given` has kept; None where it has not: in locations that are older than it."""
+    if base is None:
+        return None
+    files = filesystem(base.location)
+    where = files.uri(base.location, _GIVEN)
+    return json.loads(files.read(where)) if files.exists(where) else None
 
 
 def _same(one: str, other: str) -> bool:

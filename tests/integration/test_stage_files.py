@@ -105,7 +105,8 @@ def test_a_folder_that_is_away_is_tried_again(pipeline: StageWorld) -> None:
 def test_compacted_logs_and_wildcards_over_many_batches(pipeline: StageWorld) -> None:
     """Each tenth id of Spark's log holds all before it. An attempt that ends in the middle is cut back to an id."""
     for n in range(3, 24):
-        pipeline.add_file(f"f{n}", [{"k": f"f{n}", "n": n}])
+        name = "f5 é%20#;x=1" if n == 5 else f"f{n}"  # Spark's log and its plan spell it in two ways
+        pipeline.add_file(name, [{"k": f"f{n}", "n": n}])
     wild = _sources(pipeline, f"{pipeline.input}/f*.js[a-z]n")
     moves = _moves(pipeline, (20, "f21.json", "../away"))
     with pytest.raises(StageError, match=r"f21\.json went before it was read"):

@@ -51,6 +51,8 @@ def test_a_kafka_source_that_cannot_work_is_refused(arguments: dict[str, Any], m
         ({"path": "/x", "schema": "n int", "max_files_per_trigger": 0}, "at least 1"),
         ({"path": "/x", "schema": "n int", "options": {"CleanSource": "delete"}}, "cleanSource is refused"),
         ({"path": "/x", "schema": "n int", "options": {"maxFilesPerTrigger": "1"}}, "max_files_per_trigger"),
+        ({"path": "/x", "schema": "n int", "options": {"ignoreMissingFiles": "true"}}, "ignoreMissingFiles is refused"),
+        ({"path": "/x", "schema": "n int", "options": {"ignorecorruptfiles": "True"}}, "ignoreCorruptFiles is refused"),
     ],
 )
 def test_a_file_source_that_cannot_work_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.state_settings import kept_settings, refuse_changed, tell_changed
+from airflow_ft.spark.state_settings import kept_settings, refuse_changed, remember_given, tell_changed
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -21,6 +21,7 @@ def base(tmp_path: Path) -> SparkPosition:
     for name, text in {"offsets/3": f'v1\n{kept}\n{{"logOffset":3}}', "commits/3": "v1\n{}", "state/0/x": ""}.items():
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(text)
+    remember_given(tmp_path.as_uri(), {PARTITIONS: "4", "spark.password": "secret"})
     return SparkPosition(tmp_path.as_uri(), 3)
 
 
@@ -51,3 +52,16 @@ def test_what_the_job_itself_has_set_is_told(base: SparkPosition, caplog: pytest
     assert [record.getMessage() for record in caplog.records] == [
         f"{PARTITIONS} stays 4, as the state was made; the session's 8 is ignored"
     ]
+
+
+def test_a_setting_that_the_job_itself_overrides_is_not_taken_for_a_change(base: SparkPosition, tmp_path: Path) -> None:
+    """What was given is remembered once, and nothing else of the settings, which may hold secrets."""
+    kept = tmp_path / "airflow_ft_settings.json"
+    assert json.loads(kept.read_text()) == {PARTITIONS: "4"}
+    kept.write_text(json.dumps({PARTITIONS: "7"}))
+    remember_given(base.location, {PARTITIONS: "8"})
+    refuse_changed("orders", base, {PARTITIONS: "7"})
+    with pytest.raises(ConfigurationError, match="is 8, the state has 4"):
+        refuse_changed("orders", base, {PARTITIONS: "8"})
+    kept.unlink()  # a location that was made before: the driver tells
+    refuse_changed("orders", base, {PARTITIONS: "8"})
