@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, TypeVar
 
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError, StateConflictError
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError, DeclinedError, StateConflictError
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
@@ -97,11 +97,17 @@ class KafkaParticipant:
         notes = self._check_rows(plan, topics)
         return {**notes, PRODUCER: self._limits(), _BALLOT: {"epoch": fence.epoch, "births": births}}
 
-    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
         """Sends the rows and the token in one transaction a slot, unless the token says that this has happened.
 
-        Returns when read_committed readers can see the records. Repeated for ever without a second effect.
+        Returns when read_committed readers can see the records. Repeated for ever without a second effect. Nothing can
+        be set aside (DeclinedError): a topic refuses by its settings, which can be put back.
         """
+        if set_aside:
+            raise DeclinedError(
+                "of a Kafka topic's records none can be set aside.",
+                remedy="put the topic's settings back to what they were when the rows were prepared.",
+            )
         notes = vote.notes if vote is not None else {}
         note = notes.get(_BALLOT, {})
 
