@@ -64,7 +64,7 @@ class Token:
     `epoch` and `attempt` are the head: the newest that wrote here. `delivered_by` are those of the transaction that
     delivered `number`, or set it without a delivery. `history` are the last deliveries, the newest last; `ends` are the
     acknowledged records of the newest by topic and partition (None: too many to be kept). `slots` is how many ids took
-    part in `number`.
+    part in `number`. `aside` names the note in the dead letters that tells which rows of `number` were set aside.
     """
 
     number: int
@@ -77,6 +77,7 @@ class Token:
     delivered_by: tuple[int, int] = (0, 0)
     history: tuple[Delivery, ...] = ()
     ends: Ends | None = field(default_factory=dict)
+    aside: str = ""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -129,11 +130,22 @@ def seeded(fence: Fence, number: int, slots: int, now: datetime) -> Token:
     return Token(number, TokenKind.SEEDED, fence.installation, *fence.rank, slots, now, fence.rank)
 
 
-def delivered(before: Token, fence: Fence, delivery: Delivery, slots: int, ends: Ends, now: datetime) -> Token:
+def delivered(
+    before: Token, fence: Fence, delivery: Delivery, slots: int, ends: Ends, now: datetime, aside: str = ""
+) -> Token:
     """The token that travels with the rows of a delivery, after `before`."""
     history = (*before.history, delivery)[-HISTORY:]
     return Token(
-        delivery.number, TokenKind.DELIVERED, fence.installation, *fence.rank, slots, now, fence.rank, history, ends
+        delivery.number,
+        TokenKind.DELIVERED,
+        fence.installation,
+        *fence.rank,
+        slots,
+        now,
+        fence.rank,
+        history,
+        ends,
+        aside,
     )
 
 
@@ -161,6 +173,7 @@ def parse(offset: int, metadata: str | None) -> Token:
                 topic: {int(p): PartitionEnd(int(records), int(last)) for p, (records, last) in partitions.items()}
                 for topic, partitions in ends.items()
             },
+            aside=str(data.get("aside", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"not a token of airflow-ft: {error!r}") from error
@@ -182,6 +195,7 @@ def _plain(token: Token) -> Mapping[str, Any]:
             topic: {str(p): [end.records, end.last] for p, end in sorted(partitions.items())}
             for topic, partitions in token.ends.items()
         },
+        **({"aside": token.aside} if token.aside else {}),
     }
 
 
