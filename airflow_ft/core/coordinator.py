@@ -229,15 +229,10 @@ class Coordinator:
         self._require_delivered(earlier, checkpoint, participant)
         attempt = self._store.begin_attempt(self._pipeline, self.epoch, number, participant)
         with self._open(plan, participant) as sink:
-            vote = checkpoint.votes[participant]
+            # Only what is decided: before that a refusal aborts, and the rows are computed again.
+            around: dict[str, Any] = {"set_aside": True} if set_aside and checkpoint.state is S.COMMITTING else {}
             try:
-                try:
-                    sink.commit(plan, self._fence(attempt), vote)
-                except DeclinedError as error:
-                    if checkpoint.state is S.PREPARED or not set_aside:
-                        raise
-                    log.warning("checkpoint %d: %s refuses rows, which are set aside: %s", number, participant, error)
-                    sink.commit(plan, self._fence(attempt), vote, set_aside=True)
+                sink.commit(plan, self._fence(attempt), checkpoint.votes[participant], **around)
             except DeclinedError as error:
                 if checkpoint.state is S.PREPARED:
                     self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)

@@ -498,6 +498,12 @@ class DeadLetters(Protocol):
     def write(self, sink: str, label: str, rows: pa.Table) -> str:
         """Writes rows into a file and returns its URI when it survives a power cut. The same again: the same file."""
 
+    def write_note(self, label: str, note: Mapping[str, Any]) -> str:
+        """The same for plain JSON; returns a name, for a sink whose own memory has no room for all of it."""
+
+    def read_note(self, name: str) -> Mapping[str, Any]:
+        """What was written under that name; WalCorruptError when it is not there, or not that."""
+
 
 class WalReader(Protocol):
     """Opens published segments."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from airflow_ft.core.model import Plan, Segment
 from airflow_ft.core.ports import ColumnStatistics, DeadLetters, SegmentReader, WalFile, WalReader
-from airflow_ft.core.set_aside import of_proof
+from airflow_ft.core.set_aside import SetAside, of_proof
 from airflow_ft.core.verify import Delivered
 
 Places = Mapping[tuple[str, str], Sequence[tuple[int, int]]]  # by sink and file: first row, the one after the last
@@ -25,9 +25,14 @@ class DeliveredLog:
     @classmethod
     def of(cls, wal: WalReader, delivered: Iterable[Delivered]) -> DeliveredLog:
         """The log of these deliveries; a segment is delivered once."""
+        return cls.without(wal, [of_proof(each.proof) for each in delivered])
+
+    @classmethod
+    def without(cls, wal: WalReader, set_aside: Iterable[Mapping[str, SetAside]]) -> DeliveredLog:
+        """The log without these rows, by sink."""
         found: dict[int, dict[tuple[str, str], list[tuple[int, int]]]] = {}
-        for each in delivered:
-            for sink, aside in of_proof(each.proof).items():
+        for each in set_aside:
+            for sink, aside in each.items():
                 for number, file, start, stop in aside.places:
                     found.setdefault(number, {}).setdefault((sink, file), []).append((start, stop))
         return cls(wal, found)

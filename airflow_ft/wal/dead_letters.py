@@ -10,12 +10,14 @@ commit is nobody's: the proof of the checkpoint names those that count.
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import Plan
+from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+from airflow_ft.core.model import Plan, canonical_json
 from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
@@ -50,10 +52,30 @@ class ParquetDeadLetters:
 
         buffer = pa.BufferOutputStream()
         pq.write_table(rows, buffer, coerce_timestamps="us", store_schema=False, compression="lz4")
-        data = buffer.getvalue().to_pybytes()
+        return self._write(self.folder(sink), label, ".parquet", buffer.getvalue().to_pybytes())
+
+    def write_note(self, label: str, note: Mapping[str, Any]) -> str:
+        """See `DeadLetters.write_note`."""
+        return self._write(self._notes, label, ".json", canonical_json(dict(note)).encode()).rpartition("/")[2]
+
+    def read_note(self, name: str) -> Mapping[str, Any]:
+        """See `DeadLetters.read_note`."""
         files = filesystem(self.pipeline)
-        uri = files.uri(self.folder(sink), f"{label}-{hashlib.sha256(data).hexdigest()[:16]}.parquet")
+        uri = files.uri(self._notes, name)
+        data = files.read(uri)
+        if hashlib.sha256(data).hexdigest()[:16] not in name:
+            raise WalCorruptError(f"{uri} does not match the digest in its name", remedy="restore it from a backup")
+        found: Mapping[str, Any] = json.loads(data)
+        return found
+
+    @property
+    def _notes(self) -> str:
+        return filesystem(self.pipeline).uri(self.pipeline, FOLDER, str(self.number))
+
+    def _write(self, folder: str, label: str, suffix: str, data: bytes) -> str:
+        files = filesystem(self.pipeline)
+        uri = files.uri(folder, f"{label}-{hashlib.sha256(data).hexdigest()[:16]}{suffix}")
         with suppress(FileExistsError):  # all of it: a file appears whole, under a name that tells its content
             files.write(uri, data)
-        files.sync_folders(self.folder(sink), self.pipeline)  # also when it was there: its writer may have died
+        files.sync_folders(folder, self.pipeline)  # also when it was there: its writer may have died
         return uri

@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError, StateConflictError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    DeclinedError,
+    SinkUnavailableError,
+    StateConflictError,
+    TransientError,
+)
 from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import Checkpoint, CheckpointState
+from airflow_ft.core.model import Checkpoint, CheckpointState, ParticipantPlan
 from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.ports import SinkSpec
+from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec
 from airflow_ft.core.recovery import recover
 from airflow_ft.core.resolution import Resolver
 from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.core.steps import commit_step, confirm_step, prepare_step
+from airflow_ft.core.verify import Delivered
 from airflow_ft.sinks import refused as refused_rows
+from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.sinks.kafka.participant import open_participant as open_kafka
+from airflow_ft.sinks.kafka.slot import Slot
+from airflow_ft.sinks.kafka.token import Token
+from airflow_ft.sinks.kafka.transaction import Transaction
+from airflow_ft.sinks.kafka.verification import verify as verify_kafka
 from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.wal import open_wal
 from airflow_ft.wal.retention import WalArchive, sweep
+from tests.conftest import TopicFactory
 from tests.core.world import Crash, Fault, Through, crash
 from tests.density import stride
+from tests.integration import test_mysql_mixes
+from tests.integration.test_kafka_prepare import set_config
 from tests.integration.test_mysql_mixes import ROWS, Mix, Statements
-from tools.servers import Database
+from tools.servers import Database, Kafka
 
 pytestmark = pytest.mark.server
 
@@ -330,3 +350,114 @@ def test_letters_of_an_attempt_that_did_not_commit_are_nobodys(
     recover(world.store, world.pipeline, world.open, Worker(), lease_seconds=0.03)
     assert world.ids("a") == [ROWS + row for row in range(ROWS)]
     assert world.dead() == [] and of_checkpoint(world.checkpoint()) == {}
+
+
+class KafkaMix(Mix):
+    """Sink `a` is a topic."""
+
+    def open(self, plan: ParticipantPlan) -> Participant:
+        return open_kafka(plan, self.connection, open_wal())
+
+    @property
+    def connection(self) -> ConnectionInfo:
+        extra = {"bootstrap.servers": self.kafka[0], "airflow_ft_timeout": 10}
+        return ConnectionInfo(self.delivery.names[0], "kafka", extra=extra)
+
+
+class TestKafka:
+    """A topic refuses by its settings, which may have become stricter since `prepare`."""
+
+    LARGE = (3, 4)
+
+    @pytest.fixture
+    def make(
+        self, kafka: Kafka, topic_factory: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Callable[..., KafkaMix]:
+        def rows(first: int, count: int) -> pa.Table:
+            # Random, since what can be compressed would fit.
+            large = random.Random(1).randbytes(40_000).hex()
+            names = [large if i % ROWS in self.LARGE else "small" for i in range(first, first + count)]
+            return pa.table({"id": pa.array(range(first, first + count), pa.int64()), "name": names})
+
+        monkeypatch.setattr(test_mysql_mixes, "orders", rows)
+
+        def make(strategy: str) -> KafkaMix:
+            index = uuid.uuid4().int % 10**9  # the cluster remembers other tests' pipelines
+            topic = topic_factory(2, {"max.message.bytes": "100000"})
+            folder = tmp_path / str(index)
+            folder.mkdir()
+            world = KafkaMix({}, (kafka.bootstrap, topic), {"a": ("kafka", strategy)}, index, folder)
+            world.stage(1)
+            prepare_step(world.context(), world.delivery, CheckpointConfig(max_delivery_rows=0), f"kafka-{strategy}")
+            votes = world.store.checkpoint(world.pipeline, 1).votes
+            prepared = {name: vote.prepared for name, vote in votes.items()}
+            epoch = world.store.pipeline(world.pipeline).epoch
+            world.store.decide(world.pipeline, epoch, 1, prepared)
+            set_config(kafka, topic, "max.message.bytes", "20000")
+            return world
+
+        return make
+
+    def resolver(self, world: KafkaMix) -> Resolver:
+        return Resolver(world.store, world.pipeline, world.open, "a test by ada", Worker("", 1), 0.03)
+
+    def check(self, world: KafkaMix) -> None:
+        found = world.store.checkpoint(world.pipeline, 1)
+        aside = of_checkpoint(found)["a"]
+        assert found.state is S.COMPLETED
+        assert world.ids("a") == [ROWS + row for row in range(ROWS) if row not in self.LARGE]
+        assert read(aside.files) == [ROWS + row for row in self.LARGE]
+        assert "the topic takes 20000" in aside.reasons[0] and aside.rows == len(self.LARGE)
+        [vote] = found.votes.values()
+        plan = found.plan
+        assert plan is not None
+        delivered = [Delivered(plan, vote.proof, None)]
+        [report] = verify_kafka(delivered, plan.participants[0], world.connection, open_wal())
+        assert report.is_exact and (report.expected, report.set_aside) == (ROWS - 2, 2)
+
+    def test_records_that_the_topic_no_longer_takes_are_set_aside(self, make: Callable[..., KafkaMix]) -> None:
+        world = make("transaction")
+        with pytest.raises(TransientError):  # too large a batch is refused, or never acknowledged
+            self.resolver(world).commit(1)
+        assert world.ids("a") == []
+        self.resolver(world).dead_letter(1)
+        self.check(world)
+        world.staged.clear()
+        with pytest.raises(DeclinedError, match="the topic takes 20000"):  # prepare judges the next one
+            world.stage(1, try_number=4)
+            world.steps(world.context(5))
+
+    def test_what_was_held_and_is_lost_is_delivered_without_them(self, make: Callable[..., KafkaMix]) -> None:
+        world = make("held")
+        clients = KafkaClients(KafkaSettings.from_connection(world.connection))
+        with closing(Slot(clients, world.pipeline, 0)) as slot:
+            Transaction(clients, slot, {}).discard()  # another producer of the id ends what was held open
+        self.resolver(world).dead_letter(1)
+        self.check(world)
+
+    @pytest.mark.chaos
+    @pytest.mark.parametrize("when", ["before", "after"])
+    def test_a_death_at_the_commit_sets_the_same_rows_aside_once(
+        self, make: Callable[..., KafkaMix], when: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world = make("transaction")
+        commit = Transaction.commit
+
+        def dying(transaction: Transaction, token: Token) -> None:
+            if not token.aside:  # the plain try, or one that takes the id over
+                return commit(transaction, token)
+            if when == "after":
+                commit(transaction, token)
+            raise Crash
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Transaction, "commit", dying)
+            with pytest.raises(Crash):
+                self.resolver(world).dead_letter(1)
+        assert world.store.checkpoint(world.pipeline, 1).state is S.COMMITTING
+        with suppress(AirflowFtError):
+            recover(world.store, world.pipeline, world.open, Worker(), lease_seconds=0.03)
+        assert (world.store.checkpoint(world.pipeline, 1).state is S.COMPLETED) is (when == "after")
+        if when == "before":
+            self.resolver(world).dead_letter(1)
+        self.check(world)

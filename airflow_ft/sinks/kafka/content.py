@@ -70,7 +70,7 @@ class PlanContent:
                 if position[rows.name] % rows.sink.slots == slot:
                     yield rows, file
                 position[rows.name] += 1
-            if found != segment.rows.get(rows.name, 0):
+            if found != rows.reader.segment.rows.get(rows.name, 0):
                 _missing(plan, segment, rows.name)
 
     def read(self, plan: Plan, slot: int) -> Reading:

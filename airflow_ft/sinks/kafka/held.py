@@ -78,7 +78,7 @@ class HeldParticipant(KafkaParticipant):
             raise
         return {**notes, HELD: held}
 
-    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
         """Ends what the counted vote holds; what is lost of it is sent from the write-ahead log.
 
         Only what is decided is committed, so it does no harm that a slower twin asks for the same. What was sent into
@@ -118,7 +118,7 @@ class HeldParticipant(KafkaParticipant):
                     plan.number,
                     slot.group,
                 )
-        return super().commit(plan, fence, vote)
+        return super().commit(plan, fence, vote, set_aside=set_aside)
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         """Ends what older attempts of this number hold, by taking every slot over. Called once ABORTED is decided.

@@ -16,6 +16,8 @@ from airflow_ft.core.errors import AirflowFtError, ConfigurationError, SinkUnava
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.core.remnants import PreparedEnding, Remnant
+from airflow_ft.core.set_aside import SetAside, read_detail, together
+from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.content import PlanContent, Reading
 from airflow_ft.sinks.kafka.slot import Slot
@@ -41,7 +43,9 @@ from airflow_ft.sinks.kafka.topics import (
     topic_ids,
 )
 from airflow_ft.sinks.kafka.transaction import Transaction, merge_ends
-from airflow_ft.sinks.kafka.validation import check_rows, check_topic, client_limits
+from airflow_ft.sinks.kafka.validation import check_rows, check_topic, client_limits, refused_rows
+from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.set_aside import DeliveredLog
 
 T = TypeVar("T")
 PRODUCER = "producer"  # the note that says what the topics demanded of a producer: it may have changed since
@@ -75,6 +79,7 @@ class KafkaParticipant:
         self._sinks = {
             name: KafkaSink.from_settings(plan.name, plan.strategy, settings) for name, settings in plan.sinks.items()
         }
+        self._wal = wal
         self._content = PlanContent(plan.name, self._sinks, wal)
         self._known_limits: Mapping[str, Any] | None = None
         self._tokens = Tokens(plan, clients, max((sink.slots for sink in self._sinks.values()), default=1))
@@ -105,10 +110,11 @@ class KafkaParticipant:
         notes = self._check_rows(plan, topics)
         return {**notes, PRODUCER: self._limits(), _BALLOT: {"epoch": fence.epoch, "births": births}}
 
-    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
         """Sends the rows and the token in one transaction a slot, unless the token says that this has happened.
 
-        Returns when read_committed readers can see the records. Repeated for ever without a second effect.
+        Returns when read_committed readers can see the records. Repeated for ever without a second effect. With
+        `set_aside`, without the rows that `prepare` would refuse by the topics' present settings.
         """
         notes = vote.notes if vote is not None else {}
         note = notes.get(_BALLOT, {})
@@ -118,7 +124,8 @@ class KafkaParticipant:
             ballot = Ballot((found[0], found[1], found[2]), note["epoch"]) if found else None
             if isinstance(demanded := notes.get(PRODUCER), Mapping):
                 slot.connect(demanded)
-            return self._deliver(slot, plan, fence, ballot)
+            aside = self._set_aside(slot, plan) if set_aside else {}
+            return self._deliver(slot, plan, fence, ballot, aside)
 
         return self._proof(plan, self._in_each_slot(plan, deliver))
 
@@ -223,7 +230,19 @@ class KafkaParticipant:
             futures = [pool.submit(work, slot) for slot in slots]
         return [future.result() for future in futures]
 
-    def _deliver(self, slot: Slot, plan: Plan, fence: Fence, ballot: Ballot | None) -> Token:
+    def _set_aside(self, slot: Slot, plan: Plan) -> dict[str, SetAside]:
+        """Writes those rows of a slot into dead letters that `prepare` would refuse by the topics as they are now."""
+        topics = self._require_topics(describe(self._clients, self._topics), {})
+        self._known_limits = limits = client_limits(self._clients, topics)
+        refused = Refused(self._wal.dead_letters(plan), f"slot{slot.index}")
+        for rows, file in self._content.loads(plan, slot.index):
+            for index, row, reason in refused_rows(rows, file, topics[rows.sink.topic], limits["message.max.bytes"]):
+                refused.add(rows.name, rows.reader.segment, file, index, row, reason)
+        return refused.write()
+
+    def _deliver(
+        self, slot: Slot, plan: Plan, fence: Fence, ballot: Ballot | None, aside: Mapping[str, SetAside]
+    ) -> Token:
         """One slot's transaction: init -> token -> rows -> token -> commit. Returns the token that proves it.
 
         `ballot` says which token the vote was cast upon: only behind that one may rows be sent.
@@ -235,6 +254,10 @@ class KafkaParticipant:
             judge(token, expected, fence, may_wait=False)
             return token
         limits = self._limits()
+        content, note = self._content, ""
+        if aside:  # durable before the transaction, whose token names it
+            content = PlanContent(self._plan.name, self._sinks, DeliveredLog.without(self._wal, [aside]))
+            note = self._wal.dead_letters(plan).write_note(f"slot{slot.index}", set_aside_detail(aside))
 
         def work(transaction: Transaction) -> Token:
             token = slot.read_token(fence)
@@ -242,15 +265,23 @@ class KafkaParticipant:
             assert token is not None  # judge raises TokenLostError
             if standing is Standing.DONE:
                 return token  # a transaction that was in doubt, or another process under this plan, has committed
-            after = self._send(slot, plan, fence, token, reading, transaction)
+            after = self._send(slot, plan, fence, token, reading, transaction, content, note)
             transaction.commit(after)
             return after
 
-        with closing(self._content.read(plan, slot.index)) as reading:
+        with closing(content.read(plan, slot.index)) as reading:
             return slot.with_producer(fence, work, limits)
 
     def _send(
-        self, slot: Slot, plan: Plan, fence: Fence, before: Token, reading: Reading, transaction: Transaction
+        self,
+        slot: Slot,
+        plan: Plan,
+        fence: Fence,
+        before: Token,
+        reading: Reading,
+        transaction: Transaction,
+        content: PlanContent | None = None,
+        note: str = "",
     ) -> Token:
         """Begins the transaction and sends the slot's rows; returns the token that is to travel with them.
 
@@ -258,7 +289,7 @@ class KafkaParticipant:
         """
         ids = topic_ids(self._clients, self._topics)
         transaction.begin()
-        tallies = self._content.send(plan, slot.index, reading, transaction)
+        tallies = (content or self._content).send(plan, slot.index, reading, transaction)
         counts = {name: tally.total for name, tally in tallies.items()}
         delivery = Delivery(plan.number, plan.digest, counts)
         ends = merge_ends(tallies.values())
@@ -270,7 +301,7 @@ class KafkaParticipant:
                 participant=self._plan.name,
             )
         into = {topic: found for topic in ends if (found := ids[topic])}
-        return delivered(before, fence, delivery, self._tokens.count, ends, now(), into)
+        return delivered(before, fence, delivery, self._tokens.count, ends, now(), into, note)
 
     def _proof(self, plan: Plan, tokens: Sequence[Token]) -> Proof:
         """What the tokens of all slots say together, once readers can see the records.
@@ -281,6 +312,7 @@ class KafkaParticipant:
         digests: set[str] = set()
         partitions: dict[str, Any] = {}
         topics: dict[str, str] = {}
+        set_aside: list[Mapping[str, SetAside]] = []
         for token in tokens:
             delivery = token.delivery(plan.number)
             assert delivery is not None  # the callers have seen to that
@@ -292,6 +324,8 @@ class KafkaParticipant:
                 await_readable(self._clients, token.ends, self._topics)
                 _add_ends(partitions, token.ends or {})
                 topics |= token.topics
+                if token.aside:
+                    set_aside.append(read_detail(self._wal.dead_letters(plan).read_note(token.aside)))
         digest = plan.digest if digests == {plan.digest} else next(iter(digests - {plan.digest}))
         newest = max(tokens, key=lambda token: token.delivered_by)
         return Proof(
@@ -307,6 +341,7 @@ class KafkaParticipant:
                 "slots": len(tokens),
                 "partitions": partitions,
                 "topics": topics,
+                **set_aside_detail(together(set_aside)),
             },
         )
 

@@ -64,7 +64,8 @@ class Token:
     `epoch` and `attempt` are the head: the newest that wrote here. `delivered_by` are those of the transaction that
     delivered `number`, or set it without a delivery. `history` are the last deliveries, the newest last; `ends` are the
     acknowledged records of the newest by topic and partition (None: too many to be kept), `topics` the ids of these
-    topics (empty: not known). `slots` is how many ids took part in `number`.
+    topics (empty: not known). `slots` is how many ids took part in `number`. `aside` names the note in the dead letters
+    that tells which rows of `number` were set aside.
     """
 
     number: int
@@ -78,6 +79,7 @@ class Token:
     history: tuple[Delivery, ...] = ()
     ends: Ends | None = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
+    aside: str = ""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -141,6 +143,7 @@ def delivered(
     ends: Ends,
     now: datetime,
     topics: Mapping[str, str] | None = None,
+    aside: str = "",
 ) -> Token:
     """The token that travels with the rows of a delivery, after `before`."""
     return Token(
@@ -155,6 +158,7 @@ def delivered(
         history=(*before.history, delivery)[-HISTORY:],
         ends=ends,
         topics=topics or {},
+        aside=aside,
     )
 
 
@@ -183,6 +187,7 @@ def parse(offset: int, metadata: str | None) -> Token:
                 for topic, partitions in ends.items()
             },
             topics={str(topic): str(found) for topic, found in data.get("topics", {}).items()},
+            aside=str(data.get("aside", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"not a token of airflow-ft: {error!r}") from error
@@ -205,6 +210,7 @@ def _plain(token: Token) -> Mapping[str, Any]:
             for topic, partitions in token.ends.items()
         },
         "topics": dict(token.topics),
+        **({"aside": token.aside} if token.aside else {}),
     }
 
 

@@ -7,7 +7,7 @@ pass; rows are read only where these cannot tell, or to name an offender.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError, UnfitTargetError
-from airflow_ft.core.ports import ColumnStatistics, SegmentReader
+from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
 from airflow_ft.sinks.kafka.client import KafkaClients
-from airflow_ft.sinks.kafka.records import RECORD_OVERHEAD, RecordEncoder
+from airflow_ft.sinks.kafka.records import RECORD_OVERHEAD, RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.topics import TopicLimits, missing_topic
 
@@ -196,6 +196,38 @@ def _bound(sink: KafkaSink, schema: pa.Schema, statistics: Mapping[str, ColumnSt
             size = 4 * (size // 3 + 1)
         bound += size + len(field.name.encode()) * _ESCAPED + 6
     return bound
+
+
+def refused_rows(
+    rows: SegmentRows, file: WalFile, limits: TopicLimits, message_max_bytes: int
+) -> Iterator[tuple[int, pa.RecordBatch, str]]:
+    """The rows of a file that `check_rows` would refuse: index in the file (from 0), the row, the reason."""
+    encoder = RecordEncoder(rows.sink, rows.reader.schema(rows.name))
+    largest = min(limits.max_message_bytes, message_max_bytes)
+    first = 0
+    for batch in rows.reader.batches(rows.name, file):
+        within = 0
+        for records in encoder.encode(batch):
+            for index, size in enumerate(records.sizes()):
+                if reason := _why_refused(records, index, size, limits, largest):
+                    yield first + within + index, batch.slice(within + index, 1), reason
+            within += len(records.values)
+        first += batch.num_rows
+
+
+def _why_refused(records: Records, index: int, size: int, limits: TopicLimits, largest: int) -> str:
+    """Why the topic would not take a record; "" when it would."""
+    if size > largest:
+        return f"its record would have up to {size} bytes; the topic takes {largest}."
+    if limits.compacted and (records.keys is None or records.keys[index] is None):
+        return f"topic {limits.name!r} is compacted and takes no record without a key."
+    if records.partitions is not None and records.partitions[index] >= limits.partitions:
+        return f"partition {records.partitions[index]} is asked for; the topic has {limits.partitions} partitions."
+    at = records.timestamps[index] if records.timestamps is not None and not limits.log_append_time else 0
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    if at and not now - limits.before_max_ms <= at <= now + limits.after_max_ms:
+        return f"its timestamp {at} lies outside of what topic {limits.name!r} accepts."
+    return ""
 
 
 def _read(rows: SegmentRows, encoder: RecordEncoder, largest: int) -> None:
