@@ -78,7 +78,7 @@ endif
 .PHONY: demo-stop
 demo-stop: ## end what `make demo KEEP=1` has kept running
 	@$(bin)/python -m tools.demo --stop
-	@[ ! -d .local/unlocked/newest/demo ] || $(bin)/python -m tools.demo --stop --folder .local/unlocked/newest/demo
+	@if [ -d .local/unlocked/newest/demo ]; then $(bin)/python -m tools.demo --stop --folder .local/unlocked/newest/demo; fi
 
 .PHONY: chaos
 chaos: install ## faults on purpose over every strategy, and count rows; KILLS=500, SEED=number, REPORT=file, ARGS="--only deliveries"

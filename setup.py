@@ -1,7 +1,7 @@
 """Tells setuptools which packages there are; everything else stands in setup.cfg.
 
-setup.cfg can either search for packages or list them, not both, and `dags/` and `plugins/` have to be added to those
-that a search finds.
+setup.cfg can either search for packages or list them, not both, and `dags/`, `docs/` and `plugins/` have to be added to
+those that a search finds.
 """
 
 from setuptools import find_packages, setup
@@ -15,6 +15,7 @@ def mapped(package: str, folder: str) -> list[str]:
 setup(
     packages=[
         *find_packages(include=["airflow_ft", "airflow_ft.*"]),
+        "airflow_ft.docs",
         *mapped("airflow_ft.example_dags", "dags"),
         *mapped("airflow_ft.plugins", "plugins"),
     ]

@@ -1,9 +1,14 @@
-"""The page's API: read-only, for users who may see plugins, and only pipelines of DAGs that they may see."""
+"""The page's API: read-only, for users who may see plugins, and only pipelines of DAGs that they may see.
+
+It also serves the documentation of the version that is installed, which the list of providers links to.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from contextlib import closing
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +16,8 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from fastapi import Depends, FastAPI, HTTPException, Query
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, HTMLResponse
+from markdown_it import MarkdownIt
 
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import Checkpoint, PipelineStatus
@@ -19,6 +25,8 @@ from airflow_ft.core.ports import Store
 from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store
+
+DOCS = Path(__file__).parents[1] / "docs"  # in a checkout and where it is installed
 
 
 def create_app() -> FastAPI:
@@ -35,6 +43,13 @@ def create_app() -> FastAPI:
     def page() -> FileResponse:
         return FileResponse(Path(__file__).with_name("page.js"), media_type="text/javascript")
 
+    @app.get("/docs/{page}")
+    def documentation(page: str) -> HTMLResponse:
+        file = next((file for file in DOCS.glob("*.md") if file.name == page), None)
+        if file is None:
+            raise HTTPException(404, f"there is no page {page!r}")
+        return HTMLResponse(_rendered(file.read_text()))
+
     @app.get("/pipelines")
     def pipelines(user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = 15) -> dict[str, Any]:
         visible = get_auth_manager().get_authorized_dag_ids(user=user)
@@ -47,6 +62,19 @@ def create_app() -> FastAPI:
         return {"now": now, "pipelines": [each for each in found if _is_visible(each, visible)]}
 
     return app
+
+
+def _rendered(text: str) -> str:
+    """A page of the documentation; what it links to outside of docs/ is not installed."""
+    here = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", text)
+    title = text.partition("\n")[0].lstrip("# ")
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(here)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+        "<style>body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}pre{overflow:auto}"
+        "table{border-collapse:collapse}td,th{border:1px solid #bbb;padding:.3rem .6rem;text-align:left;"
+        f"vertical-align:top}}</style><body>{body}</body></html>"
+    )
 
 
 def _is_visible(pipeline: dict[str, Any], dag_ids: Collection[str]) -> bool:

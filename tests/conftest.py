@@ -52,8 +52,20 @@ def pytest_configure(config: pytest.Config) -> None:
     home.mkdir(parents=True, exist_ok=True)
     os.environ["AIRFLOW_HOME"] = str(home)
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+    os.environ["DEFAULT_ARTIFACT_REPOSITORY"] = _maven_repository().as_uri()
     config.pluginmanager.register(FailuresAtOnce(config))
     config.pluginmanager.register(Tiers(config))
+
+
+def _maven_repository() -> Path:
+    """Where tests find Spark's Kafka connector: no test asks Maven Central."""
+    from airflow_ft.spark.connector import choose
+
+    folder = _run / "maven2"
+    for jar in choose("4.2.0").jars:
+        (folder / jar.path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / jar.path).symlink_to(local_folder() / "jars" / "spark" / jar.file)
+    return folder
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -42,7 +42,8 @@ def test_everything_that_it_names_exists() -> None:
         for entry in INFO[part]:
             for module in entry["python-modules"]:
                 import_module(module)
-    for path in (*INFO["extra-links"], *INFO["cli"], *(entry["handler"] for entry in INFO["asset-uris"])):
+    hooks = [entry["hook-class-name"] for entry in INFO["connection-types"]]
+    for path in (*INFO["extra-links"], *INFO["cli"], *hooks, *(entry["handler"] for entry in INFO["asset-uris"])):
         assert callable(found(path))
 
 

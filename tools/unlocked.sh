@@ -27,6 +27,9 @@ follow_pip_settings "$python"
 mkdir -p "$folder"
 exec 9>"$folder/lock"
 flock 9
+if [ -d "$folder/demo" ]; then # one that was kept running uses what is replaced now
+  (cd "$root" && .local/venv/bin/python -m tools.demo --stop --folder "$folder/demo" 9>&-)
+fi
 rm -rf "$folder"/{source,venv,dist,run}
 mkdir -p "$folder"/{source,run}
 # Built from a copy, so that no build/ of earlier days gets into the wheel.

@@ -57,6 +57,11 @@ def test_a_kill_that_hit_nothing_is_shown_and_not_counted() -> None:
     assert "not counted, it hit nothing unfinished" in str(report)
 
 
+def test_where_nothing_is_killed_nothing_has_to_be_hit() -> None:
+    assert replace(REPORT, kills=(), kills_expected=0).exact
+    assert not replace(REPORT, kills=(), kills_expected=0, rows_read=999).exact
+
+
 def test_the_json_says_the_same() -> None:
     found = json.loads(REPORT.to_json())
     assert found["exact"] is True

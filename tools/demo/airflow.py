@@ -21,7 +21,7 @@ import httpx
 from tools.servers.processes import free_port
 
 LOGIN = "admin"
-START_SECONDS = 180.0
+START_SECONDS = 600.0
 ANSWER_SECONDS = 120.0
 END_STATES = frozenset({"success", "failed"})
 
@@ -173,7 +173,7 @@ class Airflow:
     # --- REST ---
 
     def wait_until_ready(self, dag_id: str) -> None:
-        """Returns when the API answers, the scheduler works and the DAG was parsed; AirflowError after 180 s."""
+        """Returns when the API answers, the scheduler works and the DAG was parsed; AirflowError after 600 s."""
         deadline = time.monotonic() + START_SECONDS
         while not self._knows(dag_id):
             if self._process is None or self._process.poll() is not None:

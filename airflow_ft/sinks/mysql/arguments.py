@@ -72,7 +72,7 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
             raise ValueError(f"ssl_mode {mode!r} is not one of MySQL's")
         for key in ("ssl_ca", "ssl_cert", "ssl_key"):  # PyMySQL would not name the file
             if key in given:
-                Path(given[key]).open("rb").close()
+                Path(str(given[key])).open("rb").close()
     except (ValueError, OSError) as error:  # OSError: a certificate that cannot be read
         raise SinkAccessError(
             f"the TLS settings of the connection cannot be used: {error}.",

@@ -17,14 +17,21 @@ def test_connection_extras_reach_the_driver() -> None:
     plain = given(charset="latin1")
     assert plain["charset"] == "utf8mb4" and plain["port"] == 3306 and "ssl" not in plain
     assert given(unix_socket="/run/s")["unix_socket"] == "/run/s"
-    assert given(ssl_ca="/ca.pem", ssl_verify_identity="true")["ssl_verify_identity"] is True
+    assert given(ssl_ca=__file__, ssl_verify_identity="true")["ssl_verify_identity"] is True
     assert given(ssl_mode="DISABLED")["ssl_disabled"] is True
     assert given(ssl_mode="REQUIRED")["ssl"] is not None
     assert given(ssl='{"cipher": "ECDHE-RSA-AES256-GCM-SHA384"}')["ssl"] is not None
 
 
 @pytest.mark.parametrize(
-    "extra", [{"ssl": "no json"}, {"ssl": {"ca": "/not/there"}}, {"ssl_mode": "SOMETIMES"}, {"ssl": 3}]
+    "extra",
+    [
+        {"ssl": "no json"},
+        {"ssl": {"ca": "/not/there"}},
+        {"ssl_ca": "/not/there"},
+        {"ssl_mode": "SOMETIMES"},
+        {"ssl": 3},
+    ],
 )
 def test_tls_settings_that_cannot_work_are_named_without_secrets(extra: dict[str, object]) -> None:
     with pytest.raises(SinkAccessError, match="TLS") as refused:

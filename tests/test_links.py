@@ -1,0 +1,92 @@
+"""Links and pages of the UI, asked of Airflow's own API server below a path (`[api] base_url`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urljoin
+
+import pytest
+
+from airflow_ft.links import PipelineLink
+
+pytestmark = pytest.mark.airflow
+
+ROOT = Path(__file__).parents[1]
+
+_ASK = """
+import json, sys
+from airflow.api_fastapi.app import create_app
+from starlette.testclient import TestClient
+
+client = TestClient(create_app(), base_url="http://airflow.example")
+answers = {path: client.get(path) for path in json.loads(sys.argv[1])}
+print(json.dumps({path: [answer.status_code, answer.text] for path, answer in answers.items()}))
+"""
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What an anonymous browser is answered: path -> status and text. Airflow is served below /shop."""
+    settings = {
+        "AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow")),
+        "AIRFLOW__API__BASE_URL": "http://airflow.example/shop",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+
+    def run(*paths: str) -> dict[str, tuple[int, str]]:
+        command = [sys.executable, "-W", "ignore", "-c", _ASK, json.dumps(paths)]
+        done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return {path: (code, text) for path, (code, text) in json.loads(done.stdout.splitlines()[-1]).items()}
+
+    return run
+
+
+def documentation() -> str:
+    """The link that Airflow's list of providers shows."""
+    urls = dict(entry.split(", ", 1) for entry in metadata.metadata("airflow-ft").get_all("Project-URL") or [])
+    return urls["Documentation"]
+
+
+def test_links_and_pages_are_found_below_the_base_path(ask: Any) -> None:
+    from airflow_ft.plugins import CheckpointsPlugin
+
+    bundle = str(CheckpointsPlugin.react_apps[0]["bundle_url"])
+    found = ask("/shop/", f"/shop/{bundle}", f"/shop/{documentation()}", "/shop/airflow-ft/nothing")
+    match = re.search(r'<base href="([^"]*)"', found["/shop/"][1])
+    assert match is not None
+    operator: Any = SimpleNamespace(pipeline="orders & co")
+    key: Any = None
+    link = PipelineLink().get_link(operator, ti_key=key)
+    assert urljoin(f"http://airflow.example{match[1]}", link) == (
+        "http://airflow.example/shop/plugin/airflow-ft?pipeline=orders%20%26%20co"
+    )
+    assert PipelineLink().get_link(SimpleNamespace(), ti_key=key) == ""  # type: ignore[arg-type]
+    for path in (bundle, documentation()):  # they exist, for those who may see them
+        assert found[f"/shop/{urljoin(match[1], path).removeprefix('/shop/')}"][0] == 401, path
+    assert found["/shop/airflow-ft/nothing"][0] == 404
+
+
+def test_every_page_of_the_documentation_is_served() -> None:
+    from airflow_ft.plugins import api
+    from fastapi.testclient import TestClient
+
+    app = api.create_app()
+    for dependency in app.router.dependencies:
+        app.dependency_overrides[dependency.dependency] = lambda: None
+    client = TestClient(app)
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        answer = client.get(f"/docs/{page.name}")
+        assert answer.status_code == 200 and "<h1>" in answer.text, page.name
+        for link in re.findall(r'href="([^":#]+)(?:#[^"]*)?"', answer.text):
+            assert client.get(f"/docs/{link}").status_code == 200, (page.name, link)
+    for outside in ("nothing.md", "..%2Fsetup.cfg", "%2e%2e/setup.cfg"):
+        assert client.get(f"/docs/{outside}").status_code == 404
