@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ft import settings
 from airflow_ft.core import steps
+from airflow_ft.core.arguments import check_text
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import AirflowFtError, TerminalError
 from airflow_ft.core.lease import Worker
@@ -41,6 +42,7 @@ class CheckpointOperator(BaseOperator):
 
     def __init__(self, *, pipeline: str, store: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_text("store", store, optional=True)
         self.pipeline = pipeline
         self.store = check_store(store)
         if not is_template(pipeline):
