@@ -17,6 +17,7 @@ from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.operators.arguments import check_places, check_sinks, check_sources, check_spark, check_switches
 from airflow_ft.operators.base import CheckpointOperator
+from airflow_ft.operators.failing import fail
 from airflow_ft.templates import rebuild, spec_fields
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class DoctorOperator(CheckpointOperator):
         try:
             return self._examine()
         except AirflowFtError as error:
-            self.fail(error)
+            fail(self.log, error)
 
     def _examine(self) -> list[dict[str, str]]:
         from airflow_ft.doctor import Patient, examine

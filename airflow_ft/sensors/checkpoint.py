@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import ConfigurationError, TerminalError, TransientError
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.model import RunKey
 from airflow_ft.hooks.store import check_store, open_configured_store
 from airflow_ft.links import PipelineLink
+from airflow_ft.operators.failing import fail
 from airflow_ft.runs import plain_utc
 from airflow_ft.templates import is_template
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
@@ -106,10 +106,8 @@ class CheckpointSensor(BaseSensorOperator):
         try:
             with closing(open_configured_store(check_store(self.store))) as store:
                 opened = self.gate(context).is_open(store, self.pipeline)
-        except TerminalError as error:
-            raise AirflowFailException(str(error)) from error
-        except TransientError as error:
-            raise AirflowException(str(error)) from error
+        except AirflowFtError as error:
+            fail(self.log, error)
         return PokeReturnValue(is_done=opened is not None, xcom_value=opened)
 
     def execute(self, context: Context) -> Any:
