@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """What to examine. Without `participants` the decision log says which there are; `sources` only a DAG knows."""
+    """What to examine. Without `participants` the decision log says which there are; `sources` only a DAG knows.
+
+    `left_out` are parts of the DAG that cannot be examined, and why.
+    """
 
     pipeline: str
     wal_root: str
@@ -42,6 +45,7 @@ class Patient:
     spark_master: str = ""
     jars: Sequence[str] = ()
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def examine(
@@ -57,6 +61,10 @@ def examine(
     log = Examination("decision log")
     store = log.attempt("reachable", open_store)
     checks = list(log.checks)
+    dag = Examination("DAG")
+    for part, why in patient.left_out.items():
+        dag.warn(part, f"not examined, since only a run can render it: {why}", "give its params defaults, or run it.")
+    checks += dag.checks
     participants: Mapping[str, ParticipantPlan] = patient.participants
     needed: list[Segment] = []
     newest: list[SegmentReader] = []

@@ -363,6 +363,43 @@ def test_doctor_reads_a_dag_that_never_ran(
         ft("doctor", "other", "--dag", str(dag))
 
 
+def test_doctor_renders_what_it_can_and_says_what_it_left_out(
+    world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dag = tmp_path / "a_dag.py"
+    (tmp_path / "there").mkdir()
+    dag.write_text(
+        "from airflow.sdk import DAG, Param\n"
+        "from airflow_ft import CheckpointedPipeline, FileSource, MySqlSink\n"
+        f"with DAG('d', schedule=None, params={{'folder': Param('{tmp_path}/there', type='string'), 'table': 't'}}):\n"
+        "    CheckpointedPipeline(pipeline='new', job='jobs.x', job_args={'day': '{{ ds }}'},\n"
+        "        sources={'files': FileSource(path='{{ params.folder }}', schema='id bigint'),\n"
+        "                 'daily': FileSource(path='/data/{{ ds }}', schema='id bigint')},\n"
+        "        sinks={'rows': MySqlSink(table='{{ params.table }}', conn_id='no_such_connection'),\n"
+        "               'days': MySqlSink(table='t_{{ ds_nodash }}', conn_id='no_such_connection')})\n"
+    )
+    with pytest.raises(SystemExit):
+        ft("doctor", "new", "--dag", str(dag))
+    text = capsys.readouterr().out
+    for words in (
+        f"{tmp_path}/there is there",
+        "connection no_such_connection",
+        "source 'daily': not examined, since only a run can render it: /data/{{ ds }}",
+        "sink 'days': not examined, since only a run can render it: t_{{ ds_nodash }}",
+        "job_args: not examined",
+    ):
+        assert words in text, text
+    with pytest.raises(SystemExit, match="only a run can render sink 'days'"):
+        ft("setup", "new", "--dag", str(dag), "--print")
+
+
+def test_doctor_examines_our_own_example(world: World, ft: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):  # there is neither folder nor connection
+        ft("doctor", "files-to-mysql", "--dag", str(Path(__file__).parents[1] / "dags" / "files_to_mysql.py"))
+    text = capsys.readouterr().out
+    assert "/data/orders" in text and "connection mysql_default" in text and "not examined" not in text
+
+
 def test_setup_prints_what_a_dag_that_never_ran_needs(ft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dag = tmp_path / "a_dag.py"
     dag.write_text(

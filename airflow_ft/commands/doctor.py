@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
 from airflow_ft.commands.common import command, participants, print_table, say
+from airflow_ft.commands.rendering import rendered
 from airflow_ft.core.doctor import Verdict, worst
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.planning import plan_delivery
@@ -61,13 +62,17 @@ def _configured(pipeline: str) -> Patient:
 
 
 def from_dag(pipeline: str, file: str) -> Patient:
-    """What the tasks of the pipeline in a DAG file say; what contains Jinja is rendered by a run only."""
-    stage, prepare = _tasks(pipeline, file)
+    """What the tasks of the pipeline in a DAG file say, with the defaults of its params; see `rendered`."""
+    left_out: dict[str, str] = {}
+    declared = _tasks(pipeline, file)
+    stage, prepare = rendered(declared[0], left_out), rendered(declared[1], left_out)
     participants: dict[str, ParticipantPlan] = {}
     sources: dict[str, Source] = {}
     patient = _configured(pipeline)
-    if prepare is not None:
-        delivery = plan_delivery(rebuild(prepare._sink_classes, prepare.sinks), prepare.commit_point)
+    if prepare is not None and prepare.sinks:
+        sinks = rebuild(prepare._sink_classes, prepare.sinks)
+        carrier = prepare.commit_point if prepare.commit_point in {sink.conn_id for sink in sinks.values()} else None
+        delivery = plan_delivery(sinks, carrier)
         participants = {participant.name: participant for participant in delivery.participants}
     if stage is not None:
         sources = dict(rebuild(stage._source_classes, stage.sources))
@@ -86,6 +91,7 @@ def from_dag(pipeline: str, file: str) -> Patient:
         spark_master=patient.spark_master,
         jars=patient.jars,
         spark_conf=patient.spark_conf,
+        left_out=left_out,
     )
 
 

@@ -39,7 +39,12 @@ def _participants(args: Namespace) -> Mapping[str, ParticipantPlan]:
     if args.dag is None:
         with open_store(args) as store:
             return participants_of(store, args.pipeline)
-    found = from_dag(args.pipeline, args.dag).participants
+    patient = from_dag(args.pipeline, args.dag)
+    if left_out := [f"{part} ({why})" for part, why in patient.left_out.items() if part.startswith("sink ")]:
+        raise ConfigurationError(
+            f"only a run can render {'; '.join(left_out)}.", remedy="give the DAG's params defaults."
+        )
+    found = patient.participants
     if not found:
         raise ConfigurationError(
             "that DAG has no PrepareOperator of it, so its sinks are not known.",

@@ -58,11 +58,11 @@ class CheckpointConfig:
             raise ConfigurationError(
                 f"CheckpointConfig.timeout is {self.timeout!r}.", remedy="give a timedelta of at least one second."
             )
-        if not isinstance(self.num_retained, int) or self.num_retained < 1:
+        if type(self.num_retained) is not int or self.num_retained < 1:
             raise ConfigurationError(
                 f"CheckpointConfig.num_retained is {self.num_retained!r}.", remedy="give a whole number from 1."
             )
-        if not isinstance(self.max_delivery_rows, int) or self.max_delivery_rows < 0:
+        if type(self.max_delivery_rows) is not int or self.max_delivery_rows < 0:
             raise ConfigurationError(
                 f"CheckpointConfig.max_delivery_rows is {self.max_delivery_rows!r}.",
                 remedy="give a whole number of rows from 0 (0: every checkpoint is delivered by itself).",
@@ -96,7 +96,12 @@ class CheckpointConfig:
         known = dict(data)
         for name in ("timeout", "quarantine_after"):
             if known.get(name) is not None:
-                known[name] = timedelta(seconds=known[name])
+                try:
+                    known[name] = timedelta(seconds=float(known[name]))
+                except (TypeError, ValueError, OverflowError):
+                    raise ConfigurationError(
+                        f"checkpointing: {name} is {known[name]!r}.", remedy="give a number of seconds."
+                    ) from None
         unknown = sorted(set(known) - {"timeout", "num_retained", "max_delivery_rows", "quarantine_after"})
         if unknown:
             raise ConfigurationError(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ft import settings
 from airflow_ft.core import steps
+from airflow_ft.core.arguments import check_text
 from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import AirflowFtError, TerminalError
+from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import RunKey
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.links import PipelineLink
+from airflow_ft.operators.failing import fail
 from airflow_ft.operators.place import check_place, declared_name, own_stage
 from airflow_ft.runs import plain_utc, refuse_test_run, run_is_over
 
@@ -44,6 +45,7 @@ class CheckpointOperator(BaseOperator):
 
     def __init__(self, *, pipeline: str, suffix: Any = None, store: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_text("store", store, optional=True)
         self.pipeline, self.suffix = declared_name(pipeline, suffix)
         self.store = check_store(store)
         check_place(self)
@@ -56,19 +58,7 @@ class CheckpointOperator(BaseOperator):
             with self.run_context(context) as run:
                 return self.step(run, context)
         except AirflowFtError as error:
-            self.fail(error)
-
-    def fail(self, error: AirflowFtError) -> NoReturn:
-        """Raises it as Airflow understands it, having told it in the log: what happened, and the remedy below it.
-
-        What it was made of (tracebacks of drivers and of Spark) is logged at level DEBUG.
-        """
-        self.log.error("%s: %s", type(error).__name__, error.headline)
-        if error.remedy:
-            self.log.error("Remedy: %s", error.remedy)
-        self.log.debug("how it came about:", exc_info=error)
-        kind = AirflowFailException if isinstance(error, TerminalError) else AirflowException
-        raise kind(str(error)) from None
+            fail(self.log, error)
 
     def check_rendered(self) -> None:
         """ConfigurationError when what was rendered cannot be; from then on `pipeline` is the whole name."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_ft.core import steps
+from airflow_ft.core.arguments import check_text
 from airflow_ft.operators.base import CheckpointOperator
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class CommitOperator(CheckpointOperator):
 
     def __init__(self, *, participant: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_text("participant", participant)
         self.participant = participant
 
     def step(self, run: steps.Context, context: Context) -> Any:

@@ -11,6 +11,7 @@ from airflow_ft.assets import declared_asset
 from airflow_ft.core import steps
 from airflow_ft.core.config import UNSET, CheckpointConfig
 from airflow_ft.hooks.connections import task_connections
+from airflow_ft.operators.arguments import check_checkpointing, check_places, check_sources, check_switches
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.recover import emit
 from airflow_ft.templates import is_template, rebuild, spec_fields
@@ -51,6 +52,10 @@ class ConfirmOperator(CheckpointOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_sources({} if sources is None else sources, required=False)
+        check_checkpointing(checkpointing)
+        check_places(wal_root=wal_root)
+        check_switches(emit_asset=emit_asset)
         self.sources = {name: spec_fields(source) for name, source in (sources or {}).items()}
         self._source_classes: dict[str, type[Source]] = {name: type(s) for name, s in (sources or {}).items()}
         self.checkpointing = checkpoint_settings(checkpointing)

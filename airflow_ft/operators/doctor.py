@@ -15,7 +15,9 @@ from airflow_ft.core.ports import SinkSpec
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import open_configured_store, participant_factory
+from airflow_ft.operators.arguments import check_places, check_sinks, check_sources, check_spark, check_switches
 from airflow_ft.operators.base import CheckpointOperator
+from airflow_ft.operators.failing import fail
 from airflow_ft.templates import rebuild, spec_fields
 
 if TYPE_CHECKING:
@@ -59,6 +61,11 @@ class DoctorOperator(CheckpointOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_sinks({} if sinks is None else sinks)
+        check_sources({} if sources is None else sources, required=False)
+        check_places(wal_root=wal_root, spark_master=spark_master)
+        check_spark(None, jars, (), None)
+        check_switches(fail_on_warning=fail_on_warning)
         self.sinks = {name: spec_fields(sink) for name, sink in (sinks or {}).items()}
         self._sink_classes: dict[str, type[SinkSpec]] = {name: type(sink) for name, sink in (sinks or {}).items()}
         self.sources = {name: spec_fields(source) for name, source in (sources or {}).items()}
@@ -73,7 +80,7 @@ class DoctorOperator(CheckpointOperator):
         try:
             return self._examine()
         except AirflowFtError as error:
-            self.fail(error)
+            fail(self.log, error)
 
     def _examine(self) -> list[dict[str, str]]:
         from airflow_ft.doctor import Patient, examine

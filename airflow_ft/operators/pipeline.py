@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import TaskGroup, TriggerRule
 
 from airflow_ft.assets import declared_asset
-from airflow_ft.core.config import CheckpointConfig, check_name
+from airflow_ft.core.arguments import check_texts, check_type
+from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.planning import plan_delivery
+from airflow_ft.operators.arguments import check_places, check_sinks, check_sources, check_switches
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.place import declared_name
@@ -111,9 +113,13 @@ class CheckpointedPipeline(TaskGroup):
         **kwargs: Any,
     ) -> None:
         pipeline, suffix = declared_name(pipeline, suffix)
-        for kind, names in (("source", sources), ("sink", sinks)):
-            for name in names:
-                check_name(kind, name)
+        check_sources(sources)
+        check_sinks(sinks)
+        check_type("checkpointing", checkpointing, CheckpointConfig, "give CheckpointConfig(...).", optional=True)
+        check_texts("optional_sinks", optional_sinks)
+        check_places(commit_point=commit_point, group_id=group_id)
+        check_switches(overlap=overlap, emit_asset=emit_asset)
+        check_type("default_args", default_args, Mapping, 'give {"retries": 5}, for example.', optional=True)
         if unknown := sorted(set(optional_sinks) - set(sinks)):
             raise ConfigurationError(f"optional_sinks names no sink: {', '.join(unknown)}.", pipeline=pipeline)
         for name, sink in sinks.items():

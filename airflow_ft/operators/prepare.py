@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core import steps
+from airflow_ft.core.arguments import check_text
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import HoldingSinkSpec, SinkSpec
+from airflow_ft.operators.arguments import check_checkpointing, check_places, check_sinks
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.confirm import checkpoint_settings
 from airflow_ft.templates import rebuild, spec_fields
@@ -49,6 +51,10 @@ class PrepareOperator(CheckpointOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_text("participant", participant)
+        check_sinks(sinks)
+        check_places(commit_point=commit_point)
+        check_checkpointing(checkpointing)
         if checkpointing is None or isinstance(checkpointing, CheckpointConfig):  # else it may still contain Jinja
             check_holding(sinks, checkpointing or CheckpointConfig())
         self.participant = participant

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft import settings
 from airflow_ft.assets import SCHEME, declared_asset, pipeline_asset
 from airflow_ft.core import steps
+from airflow_ft.core.arguments import check_type
 from airflow_ft.core.errors import LeaseHeldError, TurnHeldError
+from airflow_ft.operators.arguments import check_switches
 from airflow_ft.operators.base import CheckpointOperator
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ class RecoverOperator(CheckpointOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_type("poll_interval", poll_interval, (int, float), "give a number of seconds.")
+        check_type("turn_timeout", turn_timeout, timedelta, "give timedelta(hours=1), for example.", optional=True)
+        check_switches(emit_asset=emit_asset)
         self.poll_interval = poll_interval
         self.turn_timeout = turn_timeout
         if emit_asset:

@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
 from airflow_ft.core import steps
+from airflow_ft.core.arguments import check_job, check_texts, is_resolved_later
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.planning import plan_delivery
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import store_url
+from airflow_ft.operators.arguments import (
+    check_checkpointing,
+    check_places,
+    check_sinks,
+    check_sources,
+    check_spark,
+    check_switches,
+)
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.confirm import checkpoint_settings
 from airflow_ft.operators.prepare import check_holding
-from airflow_ft.templates import rebuild, spec_fields
+from airflow_ft.templates import is_template, rebuild, spec_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,6 +117,15 @@ class StageOperator(CheckpointOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if not is_template(job) and not is_resolved_later(job):
+            check_job(job)
+        check_sources(sources)
+        check_sinks(sinks)
+        check_checkpointing(checkpointing)
+        check_places(wal_root=wal_root, spark_master=spark_master, commit_point=commit_point)
+        check_spark(spark_conf, jars, packages, job_args)
+        check_texts("optional_sinks", optional_sinks)
+        check_switches(overlap=overlap)
         self.job = job
         self.sources = {name: spec_fields(source) for name, source in sources.items()}
         self._source_classes: dict[str, type[Source]] = {name: type(source) for name, source in sources.items()}

@@ -8,13 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ft import metrics, settings
-from airflow_ft.core.errors import TerminalError, TransientError
+from airflow_ft.core.errors import AirflowFtError, TerminalError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.sweep import ORPHAN_AGE, Swept, health, recover_all
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
+from airflow_ft.operators.failing import fail
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -61,10 +62,8 @@ class RecoverAllOperator(BaseOperator):
         """Recovers, sends gauges, and fails when somebody has to act."""
         try:
             return self._sweep(context)
-        except TerminalError as error:
-            raise AirflowFailException(str(error)) from error
-        except TransientError as error:
-            raise AirflowException(str(error)) from error
+        except AirflowFtError as error:
+            fail(self.log, error)
 
     def _sweep(self, context: Context) -> dict[str, Any]:
         ti = context.get("ti")

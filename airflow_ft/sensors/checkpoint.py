@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import ConfigurationError, TerminalError, TransientError
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.model import RunKey
 from airflow_ft.hooks.store import check_store, open_configured_store
 from airflow_ft.links import PipelineLink
+from airflow_ft.operators.failing import fail
 from airflow_ft.operators.place import declared_name
 from airflow_ft.runs import plain_utc
 from airflow_ft.sensors.implied import implied_gate
@@ -133,10 +133,8 @@ class CheckpointSensor(BaseSensorOperator):
                     self._gate = self.gate(context, store)
                     self.log.info("waiting for %s", self._gate)
                 opened = self._gate.is_open(store, self.pipeline)
-        except TerminalError as error:
-            raise AirflowFailException(str(error)) from error
-        except TransientError as error:
-            raise AirflowException(str(error)) from error
+        except AirflowFtError as error:
+            fail(self.log, error)
         return PokeReturnValue(is_done=opened is not None, xcom_value=opened)
 
     def execute(self, context: Context) -> Any:

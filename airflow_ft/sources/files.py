@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.core.arguments import check_options, check_text, check_type
 from airflow_ft.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ class FileSource:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        of = "FileSource"
+        check_type("path", self.path, str, "give the folder as text: str(path).", of=of)
+        check_text("format", self.format, of=of)
+        ddl = 'give the columns as in SQL, such as schema="id bigint, at date".'
+        check_type("schema", self.schema, str, ddl, optional=True, of=of)
+        number = "give a whole number of files, at least 1."
+        check_type("max_files_per_trigger", self.max_files_per_trigger, int, number, optional=True, of=of)
+        check_options("options", self.options, of=of)
         if not self.path:
             raise ConfigurationError("FileSource needs the path of a folder")
         if self.format not in _FORMATS:
@@ -50,7 +59,7 @@ class FileSource:
         if self.max_files_per_trigger is not None and self.max_files_per_trigger < 1:
             raise ConfigurationError("max_files_per_trigger of FileSource is a number of files, at least 1")
         options = {name.lower(): value for name, value in self.options.items()}
-        if options.get("cleansource", "off").lower() != "off":
+        if str(options.get("cleansource", "off")).lower() != "off":
             raise ConfigurationError(
                 "cleanSource is refused: it removes files before their rows were delivered (I10)",
                 remedy="remove files yourself, when their checkpoint is confirmed and out of retention",

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.core.arguments import check_options, check_text, check_texts, check_type
 from airflow_ft.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class KafkaSource:
     def __post_init__(self) -> None:
         if isinstance(self.topics, str):
             raise ConfigurationError("topics of KafkaSource is a list of names", remedy=f'write ["{self.topics}"]')
+        self._check_types()
         if bool(self.topics) == bool(self.pattern):
             raise ConfigurationError("KafkaSource needs either topics or pattern")
         if any(not topic or "," in topic for topic in self.topics):
@@ -91,6 +93,28 @@ class KafkaSource:
                     f"option {name!r} of KafkaSource is set by the package",
                     remedy="use the field of KafkaSource, or the Airflow connection, instead",
                 )
+
+    def _check_types(self) -> None:
+        of = "KafkaSource"
+        check_texts("topics", self.topics, of=of)
+        for name in ("pattern", "group_id"):
+            check_text(name, getattr(self, name), optional=True, of=of)
+        for name in ("conn_id", "isolation_level"):
+            check_text(name, getattr(self, name), of=of)
+        check_type("fail_on_data_loss", self.fail_on_data_loss, bool, "give True or False.", of=of)
+        number = "give a whole number of offsets, at least 1."
+        check_type("max_offsets_per_trigger", self.max_offsets_per_trigger, int, number, optional=True, of=of)
+        start = 'give "earliest", "latest", {topic: {partition: offset}} or a datetime with a zone.'
+        check_type("starting_offsets", self.starting_offsets, (str, Mapping, datetime), start, of=of)
+        if isinstance(self.starting_offsets, Mapping):
+            for topic, offsets in self.starting_offsets.items():
+                check_type(f"starting_offsets[{topic!r}]", offsets, Mapping, "give {partition: offset}.", of=of)
+                for partition, offset in offsets.items():
+                    check_type(
+                        f"a partition of {topic!r} in starting_offsets", partition, int, "give its number.", of=of
+                    )
+                    check_type(f"starting_offsets[{topic!r}][{partition}]", offset, int, "give an offset.", of=of)
+        check_options("options", self.options, of=of)
 
     def _check_start(self) -> None:
         start = self.starting_offsets

@@ -37,8 +37,8 @@ def of_driver(error: BaseException) -> UserError | None:
     """A mistake that is explained better than by its own words; None for any other."""
     if _STREAM_ACTION.search(str(error)):
         return UserError(
-            "transform asks for rows of a stream (collect, count, show, toPandas ...), which has none before it"
-            f" runs{place(error.__traceback__)}",
+            "AnalysisException: transform asks for rows of a stream (collect, count, show ...), which has none"
+            f" before it runs{place(error.__traceback__)}",
             "do that in split(batch), or read sources.static(name), which is what the source holds now.",
         )
     if isinstance(error, ModuleNotFoundError):
@@ -80,7 +80,7 @@ def _read(text: str) -> UserError | None:
 
 def _searched(name: str) -> str:
     own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
-    folders = [entry for entry in sys.path if entry and not entry.startswith(own) and "pyspark" not in entry]
+    folders = [entry for entry in sys.path if entry and not entry.startswith(own) and "/spark-" not in entry]
     return (
         f"install {name.partition('.')[0]!r} where Airflow's workers run, or put it beside the DAG; searched were the"
         f" packages of {sys.executable} and {', '.join(folders) or 'no other folder'}."

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from airflow_ft.core.arguments import check_job
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import source_from_json
-
-_JOB = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?$")
 
 # What the protocol rests on; a user's `conf` must not say otherwise.
 FIXED_CONF = {
@@ -97,12 +96,7 @@ class StageRequest:
     ask_sinks: bool = False
 
     def __post_init__(self) -> None:
-        if not _JOB.match(self.job):
-            raise ConfigurationError(
-                f"{self.job!r} does not name a job.",
-                pipeline=self.pipeline,
-                remedy='give "package.module" or "package.module:Name".',
-            )
+        check_job(self.job)
         if not self.sinks or set(self.sinks) & set(self.optional_sinks):
             raise ConfigurationError(
                 "a pipeline needs at least one sink, and each is either optional or not.", pipeline=self.pipeline

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 import uuid
@@ -121,6 +122,7 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
             "no_connection",
         ):
             database.sql(f"CREATE TABLE {table} (id BIGINT, amount DECIMAL(20,2))")
+        database.sql("CREATE TABLE too_narrow (id BIGINT)")
         mysql = {
             "conn_type": "mysql",
             "host": mariadb.host,
@@ -240,8 +242,19 @@ def test_specifications_are_rendered_for_each_run(shop: Shop) -> None:
     assert Counter(shop.database.sql("SELECT id, amount FROM templated")).total() == 4
     fields = airflow.rendered("templated", run_id, "templated.prepare.shop")
     assert fields["sinks"]["orders"]["table"] == "templated"
-    beside = airflow.rendered("templated", run_id, "templated.stage")["overlap"]  # this one delivers beside its stage
-    assert beside["orders"]["table"] == "templated"
+    asked = airflow.rendered("templated", run_id, "templated.stage")["sinks"]  # before anything is computed
+    assert asked["orders"]["table"] == "templated"
+    assert "the job's columns fit connection shop" in airflow.log_text("templated", run_id, "templated.stage")
+
+
+def test_a_table_that_does_not_fit_is_told_before_anything_is_computed(shop: Shop) -> None:
+    airflow = shop.airflow
+    run_id, states = airflow.run("templated", {"table": "too_narrow"})
+    assert states["templated.stage"] == "failed", states
+    text = airflow.log_text("templated", run_id, "templated.stage")
+    assert "too_narrow has no column 'amount'" in text and "Nothing was computed yet" in text
+    assert re.search(r'"event": ?"Remedy: ', text), "on a line of its own"
+    assert all(checkpoint.is_settled for checkpoint in airflow.checkpoints("templated"))
 
 
 def of_map_indexes(airflow: AirflowWorld, dag_id: str, run_id: str) -> dict[tuple[str, int], str]:
@@ -379,7 +392,12 @@ def test_failures_say_what_happened_and_show_no_secret(shop: Shop) -> None:
         return airflow.log_text(name, runs[name], f"{name.replace('_', '-')}.{task}")
 
     for name, task, tries, words in (
-        ("broken_job", "stage", 1, ["JobError", "this job is broken on purpose", "job_of_tests.py"]),
+        (
+            "broken_job",
+            "stage",
+            1,
+            ["JobError: ", "ValueError: this job is broken on purpose (", "job_of_tests.py, line"],
+        ),
         ("failing_rows", "stage", 1, ["no such order"]),
         ("wrong_password", "prepare.shop_wrong_password", 2, ["shop_wrong_password", "Access denied"]),
         ("server_down", "prepare.shop_down", 2, ["shop_down"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_ft.core import steps
-from airflow_ft.core.errors import JobError, SinkUnavailableError
+from airflow_ft.core.errors import AirflowFtError, JobError, SinkUnavailableError
 from airflow_ft.core.model import RunKey
 from airflow_ft.core.steps import Context
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
+from airflow_ft.operators.failing import fail
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.triggers.turn import TurnTrigger
 from tests.core.systems import NoArchive
@@ -69,7 +71,7 @@ class Raising(CheckpointOperator):
     ],
 )
 def test_only_what_trying_again_can_mend_is_tried_again(
-    error: Exception, expected: type[Exception], tmp_path: Path
+    error: AirflowFtError, expected: type[Exception], tmp_path: Path
 ) -> None:
     operator = Raising(task_id="t", pipeline="orders")
     operator.error = error
@@ -77,6 +79,17 @@ def test_only_what_trying_again_can_mend_is_tried_again(
         do(operator, World(tmp_path).context())
     assert type(caught.value) is expected
     assert str(caught.value) == str(error)
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__, "one traceback, ours"
+
+
+def test_the_remedy_stands_on_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    error = JobError("the job raised.", remedy="mend it.", pipeline="orders")
+    with pytest.raises(AirflowFailException):
+        fail(logging.getLogger("task"), error)
+    told = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert told == ["JobError: pipeline 'orders': the job raised.", "Remedy: mend it."]
+    assert [record.exc_info is not None for record in caplog.records] == [False, False, True], "the rest is for DEBUG"
 
 
 def test_the_worker_is_named_without_its_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

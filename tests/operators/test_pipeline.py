@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset, TriggerRule
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_ft import CheckpointConfig, CheckpointedPipeline, FileSource, KafkaSink, MySqlSink
+from airflow_ft import CheckpointConfig, CheckpointedPipeline, FileSource, KafkaSink, KafkaSource, MySqlSink
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.operators.stage import StageOperator
 
 pytestmark = pytest.mark.airflow
 
@@ -156,3 +158,122 @@ def test_a_sink_with_a_time_out_is_serialised_too() -> None:
 def test_what_cannot_work_is_refused_when_the_dag_is_parsed(dag: DAG, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words.replace("'", "['\"]?")):
         pipeline(dag, **changes)
+
+
+def a_job(spark: Any, sources: Any) -> None:
+    """Given instead of its name."""
+
+
+class AJob:
+    """The same."""
+
+
+FILES = FileSource(path="/data", schema="id bigint")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"job": a_job}, "job is the function a_job.*name its module"),
+        ({"job": AJob}, 'job is the class AJob.*name it: ".*test_pipeline:AJob"'),
+        ({"job": "jobs/orders.py"}, "'jobs/orders.py' does not name a job.*package.module"),
+        ({"job": None}, "job is None"),
+        ({"sources": {}}, "sources is empty.*KafkaSource"),
+        ({"sources": [FILES]}, "sources is a list.*give a dictionary by name"),
+        ({"sources": FILES}, "sources is a FileSource"),
+        ({"sources": {"files": "/data"}}, r"sources\['files'\] is '/data', which is no source"),
+        ({"sources": {"files": SINKS["orders"]}}, r"sources\['files'\] is a MySqlSink.* which is no source"),
+        ({"sinks": [SINKS["orders"]]}, "sinks is a list.*give a dictionary by name"),
+        ({"sinks": {"orders": MySqlSink}}, r"sinks\['orders'\] is the class MySqlSink, which is no sink"),
+        ({"sinks": {"orders": FILES}}, r"sinks\['orders'\] is a FileSource.* which is no sink"),
+        ({"sinks": {5: SINKS["orders"]}}, "5 cannot name a sink"),
+        ({"checkpointing": {"timeout": 5}}, "checkpointing is a dict.*CheckpointConfig"),
+        ({"checkpointing": timedelta(minutes=1)}, "checkpointing is a timedelta"),
+        ({"optional_sinks": "orders"}, r'optional_sinks is \'orders\'.*\["orders"\]'),
+        ({"optional_sinks": None}, "optional_sinks is None"),
+        ({"commit_point": ["shop"]}, "commit_point is a list"),
+        ({"store": 5}, "store is 5"),
+        ({"wal_root": Path("/wal")}, "wal_root is a PosixPath"),
+        ({"spark_master": 4}, "spark_master is 4"),
+        ({"spark_conf": ["a=b"]}, "spark_conf is a list"),
+        ({"spark_conf": {"spark.ui.enabled": False}}, r"spark_conf\['spark.ui.enabled'\] is a bool"),
+        ({"jars": 5}, "jars is 5"),
+        ({"jars": [Path("/x.jar")]}, r"jars\[0\] is a PosixPath"),
+        ({"packages": "org:x:1"}, "packages is 'org:x:1'.*give a list"),
+        ({"job_args": ["x"]}, "job_args is a list"),
+        ({"job_args": {1: "x"}}, "a name in job_args is 1"),
+        ({"keep_session": 60}, "keep_session is 60"),
+        ({"overlap": "yes"}, "overlap is 'yes'.*True or False"),
+        ({"emit_asset": 1}, "emit_asset is 1"),
+        ({"group_id": 7}, "group_id is 7"),
+        ({"default_args": [1]}, "default_args is a list"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_named_when_the_dag_is_parsed(
+    dag: DAG, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"(?s){words}") as caught:
+        pipeline(dag, **changes)
+    assert caught.value.remedy and len(str(caught.value)) < 500 and " at 0x" not in str(caught.value)
+
+
+K, F, M, C, CC = KafkaSource, FileSource, MySqlSink, KafkaSink, CheckpointConfig
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "words"),
+    [
+        (K, {"topics": 5}, "KafkaSource: topics is 5"),
+        (K, {"topics": [5]}, r"topics\[0\] is 5"),
+        (K, {"pattern": ["a"]}, "pattern is a list"),
+        (K, {"topics": ["a"], "conn_id": 5}, "conn_id is 5"),
+        (K, {"topics": ["a"], "starting_offsets": ["a"]}, "starting_offsets is a list"),
+        (K, {"topics": ["a"], "starting_offsets": {"a": 5}}, r"starting_offsets\['a'\] is 5"),
+        (K, {"topics": ["a"], "starting_offsets": {"a": {"0": 5}}}, "is '0'.*give its number"),
+        (K, {"topics": ["a"], "isolation_level": None}, "isolation_level is None"),
+        (K, {"topics": ["a"], "max_offsets_per_trigger": "100"}, "max_offsets_per_trigger is '100'"),
+        (K, {"topics": ["a"], "max_offsets_per_trigger": True}, "max_offsets_per_trigger is True"),
+        (K, {"topics": ["a"], "fail_on_data_loss": "false"}, "fail_on_data_loss is 'false'"),
+        (K, {"topics": ["a"], "group_id": 5}, "group_id is 5"),
+        (K, {"topics": ["a"], "options": ["x"]}, "options is a list"),
+        (K, {"topics": ["a"], "options": {"x": ["secret"]}}, r"options\['x'\] is a list"),
+        (F, {"path": Path("/data"), "schema": "id int"}, r"path is a PosixPath.*str\(path\)"),
+        (F, {"path": "/data", "format": None}, "format is None"),
+        (F, {"path": "/data", "schema": ["id"]}, "schema is a list.*as in SQL"),
+        (F, {"path": "/data", "schema": "id int", "max_files_per_trigger": "1"}, "max_files_per_trigger is '1'"),
+        (F, {"path": "/data", "schema": "id int", "options": 5}, "options is 5"),
+        (M, {"table": 5}, "5 does not name a table"),
+        (M, {"table": "t", "conn_id": 5}, "5 is not a connection id"),
+        (M, {"table": "t", "strategy": ["xa"]}, "strategy is a list"),
+        (M, {"table": "t", "columns": ["id"]}, "columns is"),
+        (M, {"table": "t", "version_column": 5}, "version_column is 5"),
+        (C, {"topic": 5}, "KafkaSink: topic is 5"),
+        (C, {"topic": "t", "strategy": ["held"]}, "strategy is a list"),
+        (C, {"topic": "t", "key": ["k"]}, "key is a list"),
+        (C, {"topic": "t", "slots": "2"}, "slots='2'"),
+        (C, {"topic": "t", "two_phase_commit": "yes"}, "two_phase_commit is 'yes'"),
+        (CC, {"timeout": 60}, "CheckpointConfig.timeout is 60"),
+        (CC, {"num_retained": True}, "num_retained is True"),
+        (CC, {"max_delivery_rows": "5"}, "max_delivery_rows is '5'"),
+        (CC, {"quarantine_after": 5}, "quarantine_after is 5"),
+        (CC.from_json, {"data": {"timeout": "soon"}}, "timeout is 'soon'.*seconds"),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_named_where_it_is_written(kind: Any, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"(?s){words}") as caught:
+        kind(**fields)
+    assert caught.value.remedy and "secret" not in str(caught.value)
+
+
+def test_what_only_a_run_knows_may_stand_for_text(dag: DAG) -> None:
+    """Another task's output, which Airflow puts in its place when the task runs."""
+    from airflow.sdk import task
+
+    with dag:
+
+        @task
+        def where() -> str:
+            return "/wal"
+
+        job = "{{ params.job }}"
+        StageOperator(task_id="stage", pipeline="p", job=job, sources={"files": FILES}, sinks=SINKS, wal_root=where())

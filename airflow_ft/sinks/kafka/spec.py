@@ -9,6 +9,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.core.arguments import check_text, check_type
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 
@@ -76,6 +77,11 @@ class KafkaSink:
     two_phase_commit: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("topic", "conn_id", "strategy"):
+            check_text(name, getattr(self, name), of="KafkaSink")
+        for name in (*_ROLES, "format"):
+            check_text(name, getattr(self, name), optional=True, of="KafkaSink")
+        check_type("two_phase_commit", self.two_phase_commit, bool, "give True or False.", of="KafkaSink")
         if not _is_template(self.topic) and (not _TOPIC.fullmatch(self.topic) or self.topic in (".", "..")):
             raise ConfigurationError(
                 f"{self.topic!r} is no name of a Kafka topic.",

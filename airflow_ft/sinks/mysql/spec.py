@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from airflow_ft.core.arguments import check_text
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.sinks.mysql.naming import TableName, check_identifier
@@ -68,6 +69,7 @@ class MySqlSink:
     def __post_init__(self) -> None:
         if not isinstance(self.conn_id, str) or not self.conn_id or self.conn_id != self.conn_id.strip():
             raise ConfigurationError(f"{self.conn_id!r} is not a connection id.", remedy="give conn_id= a name.")
+        check_text("strategy", self.strategy, of="MySqlSink")
         if self.strategy not in PROMISES:
             raise ConfigurationError(
                 f"MySqlSink has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(PROMISES))}."
@@ -87,6 +89,7 @@ class MySqlSink:
 
     def _check_keys(self) -> None:
         given = {"key_columns": self.key_columns, "version_column": self.version_column}
+        check_text("version_column", self.version_column, optional=True, of="MySqlSink")
         if self.strategy != "upsert":
             if wrong := [name for name, value in {**given, "change_column": self.change_column}.items() if value]:
                 raise ConfigurationError(

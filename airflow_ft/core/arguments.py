@@ -1,0 +1,93 @@
+"""Arguments of the wrong type, refused where they are written: which one, what it is, and what it should be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from inspect import isclass, isroutine
+
+from airflow_ft.core.errors import ConfigurationError
+
+_JOB = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
+_LONGEST = 60
+
+
+def shown(value: object) -> str:
+    """A value in a message: short, and of containers the kind alone, since they may hold secrets."""
+    if isclass(value):
+        return f"the class {value.__name__}"
+    if isroutine(value):
+        return f"the function {value.__name__}"
+    if isinstance(value, Mapping | set | frozenset | list | tuple):
+        return f"a {type(value).__name__}"
+    text = repr(value)
+    if isinstance(value, str | int | float | bool) or value is None:
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return f"a {type(value).__name__}" + (f" ({text})" if len(text) <= _LONGEST else "")
+
+
+def check_type(
+    argument: str,
+    value: object,
+    kinds: type | tuple[type, ...],
+    remedy: str,
+    *,
+    optional: bool = False,
+    of: str = "",
+) -> None:
+    """ConfigurationError unless `value` is of one of the kinds, or None where it is optional. True is no number."""
+    if value is None and optional:
+        return
+    wanted = kinds if isinstance(kinds, tuple) else (kinds,)
+    if isinstance(value, wanted) and (not isinstance(value, bool) or bool in wanted):
+        return
+    raise ConfigurationError(f"{f'{of}: ' if of else ''}{argument} is {shown(value)}.", remedy=remedy)
+
+
+def check_text(argument: str, value: object, *, optional: bool = False, of: str = "") -> None:
+    """A piece of text; or what Airflow makes one of when the task runs (a task's output)."""
+    if not is_resolved_later(value):
+        check_type(argument, value, str, "give text.", optional=optional, of=of)
+
+
+def is_resolved_later(value: object) -> bool:
+    """Whether it stands for a value that there is only in a run, as Airflow's XComArg does."""
+    return hasattr(value, "iter_references") and hasattr(value, "resolve")
+
+
+def check_texts(argument: str, value: object, *, of: str = "") -> None:
+    """A list of texts; a single text, of which each character would be taken for one, is none."""
+    if isinstance(value, str):
+        raise ConfigurationError(
+            f"{f'{of}: ' if of else ''}{argument} is {shown(value)}.", remedy=f'give a list: ["{value[:_LONGEST]}"].'
+        )
+    check_type(argument, value, Sequence, "give a list of texts.", of=of)
+    assert isinstance(value, Sequence)
+    for index, each in enumerate(value):
+        check_text(f"{argument}[{index}]", each, of=of)
+
+
+def check_options(argument: str, value: object, *, of: str = "") -> None:
+    """A dictionary of text, numbers and truth values by name."""
+    check_type(argument, value, Mapping, 'give a dictionary, such as {"name": "value"}.', of=of)
+    assert isinstance(value, Mapping)
+    for name, each in value.items():
+        check_text(f"a name in {argument}", name, of=of)
+        # Its value may be a secret: only the type is told.
+        if not isinstance(each, str | int | float | bool):
+            raise ConfigurationError(
+                f"{f'{of}: ' if of else ''}{argument}[{name!r}] is a {type(each).__name__}.", remedy="give text."
+            )
+
+
+def check_job(job: object) -> None:
+    """ConfigurationError unless it is text that names a module, or an object in one."""
+    remedy = 'give "package.module" or "package.module:Name" as text: it is imported by Spark\'s driver.'
+    if isclass(job):
+        remedy = f'name it: "{job.__module__}:{job.__qualname__}". It is imported by Spark\'s driver.'
+    elif isroutine(job):
+        remedy = f'name its module: "{job.__module__}", with a function transform. It is imported by Spark\'s driver.'
+    check_type("job", job, str, remedy)
+    assert isinstance(job, str)
+    if not _JOB.fullmatch(job):
+        raise ConfigurationError(f"{shown(job)} does not name a job.", remedy=remedy)
