@@ -50,7 +50,7 @@ _ALLOW_REPEATED = _arg(
     help="rows that equal delivered ones may be there more often: others write such rows too",
 )
 _FULL = _arg("--full", action="store_true", help="count other rows in every table, which reads it as a whole")
-_PRINT = _arg("--print", action="store_true", help="only print the statements and commands, for who may run them")
+_PRINT = _arg("--print", action="store_true", help="only print the statements and commands, for whoever may run them")
 _END = _arg("--end", action="store_true", help="end those that wait")
 _PREPARED = _arg(
     "--prepared",

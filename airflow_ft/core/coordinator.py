@@ -1,4 +1,4 @@
-"""One checkpoint, step by step: plan, prepare, decide, commit, abort (DESIGN, sections 3 to 6).
+"""One checkpoint, step by step: plan, prepare, decide, commit, abort.
 
 Tasks, recovery and the command line all go through `Coordinator`. It works from the store and the stored plan alone:
 no DAG, no job code. Each method reads the state first, does what is still missing and may be repeated for ever.
@@ -68,7 +68,7 @@ VOTES_LAST = timedelta(hours=1)
 
 
 class Coordinator:
-    """Acts on one pipeline with one epoch. FencedError from any method ends the process (DESIGN 4).
+    """Acts on one pipeline with one epoch. FencedError from any method ends the process.
 
     A participant whose step went well stays open for the next one, and until `close`.
     """
@@ -89,7 +89,7 @@ class Coordinator:
     # --- plan ----------------------------------------------------------------------------------------------------
 
     def carry_stranded(self, run: RunKey | None = None) -> int | None:
-        """Publishes a number of carried segments alone when nothing newer can carry them; returns it (DESIGN 10)."""
+        """Publishes a number of carried segments alone when nothing newer can carry them; returns it."""
         if not stranded(self._store.open_checkpoints(self._pipeline)):
             return None
         predecessor = self._store.pipeline(self._pipeline).last_published
@@ -181,7 +181,7 @@ class Coordinator:
         return checkpoint
 
     def _vote_of(self, sink: Participant, plan: Plan, name: str, fence: Fence) -> Mapping[str, Any]:
-        """The participant's notes. A token that vanished while all is settled is seeded anew (DESIGN 10).
+        """The participant's notes. A token that vanished while all is settled is seeded anew.
 
         Group offsets vanish some days after their last commit: a monthly DAG meets this each time.
         """
@@ -401,7 +401,7 @@ class Coordinator:
         plan = checkpoint.plan
         tombstoned = False
         if checkpoint.state is S.PREPARED and plan is not None and plan.commit_point is not None:
-            # The tombstone goes first (hole 3): a COMMIT that is still under way must not find the place free.
+            # The tombstone goes first (R3): a COMMIT that is still under way must not find the place free.
             attempt = self._store.begin_attempt(self._pipeline, self.epoch, checkpoint.number, plan.commit_point)
             with self._open(plan, plan.commit_point) as sink:
                 proof = sink.abort(plan, self._fence(attempt), tombstone_detail(reason, message, after))
@@ -512,7 +512,7 @@ class Coordinator:
             raise
 
     def _halt_if_store_is_behind(self, error: FencedError) -> None:
-        """The head has a rank that this store has not given out yet: the store is the older one (DESIGN 6).
+        """The head has a rank that this store has not given out yet: the store is the older one.
 
         A store draws an attempt before a sink hears of it, so it is read after the head and cannot be too early.
         """

@@ -1,4 +1,4 @@
-"""Taking an epoch, and keeping a lease while working (DESIGN 10, Lease).
+"""Taking an epoch, and keeping a lease while working.
 
 A lease permits to take an epoch and proves nothing: safety rests on epochs and attempts alone (I5). A challenger
 watches the holders' counters over its own monotonic clock, so that no clock of another machine matters.

@@ -1,4 +1,4 @@
-"""The values of the protocol (DESIGN, section 2): checkpoints, plans, votes, proofs. All frozen, all plain data."""
+"""The values of the protocol: checkpoints, plans, votes, proofs. All frozen, all plain data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _EXPLANATIONS = {
 
 
 class AfterAbort(StrEnum):
-    """What becomes of the rows of an aborted, published checkpoint (DESIGN 3: aborting loses no row)."""
+    """What becomes of the rows of an aborted, published checkpoint."""
 
     CARRIED = "carried"  # delivered by the next number, before that one's own rows
     REWOUND = "rewound"  # computed again: the next attempt starts from the last delivered checkpoint
@@ -79,7 +79,7 @@ class PipelineStatus(StrEnum):
 
 
 class Promise(StrEnum):
-    """What a participant can promise (DESIGN, section 5)."""
+    """What a participant can promise."""
 
     TWO_PHASE = "TWO_PHASE"
     ATOMIC = "ATOMIC"
@@ -161,7 +161,7 @@ class Segment:
 
 
 def plan_digest(segments: tuple[Segment, ...]) -> str:
-    """SHA-256 (hex) over the ordered (number, manifest digest): what marker and token hold (DESIGN 10, Digest)."""
+    """SHA-256 (hex) over the ordered (number, manifest digest): what marker and token hold."""
     text = canonical_json([[segment.number, segment.digest] for segment in segments])
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -208,7 +208,7 @@ class ParticipantPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one checkpoint is delivered; fixed once stored (DESIGN 5).
+    """How one checkpoint is delivered; fixed once stored.
 
     `segments` are in delivery order: carried ones, subsumed ones, its own. `participants` are in commit order.
     `commit_point` is the participant whose own transaction decides, or None when the store decides.

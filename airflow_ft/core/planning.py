@@ -1,6 +1,6 @@
 """Planning: who carries the commit point, in which order participants commit, which numbers are delivered together.
 
-Pure functions over values (DESIGN, sections 3 and 5); the coordinator stores what they return.
+Pure functions over values; the coordinator stores what they return.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ class Participant(Protocol):
         """What the marker or token says now, in a fresh snapshot; None: nothing is there (which proves nothing)."""
 
     def forget(self, fence: Fence, floor: int) -> None:
-        """Prunes markers at or below `floor`, raising the head's floor in the same transaction (hole 13).
+        """Prunes markers at or below `floor`, raising the head's floor in the same transaction (R13).
 
         FencedError when the head's epoch is newer than the fence's; attempts are not compared.
         """

@@ -1,4 +1,4 @@
-"""What earlier runs left behind: redo what was decided, settle what is in doubt (DESIGN 3, step 1). Idempotent."""
+"""What earlier runs left behind: redo what was decided, settle what is in doubt. Idempotent."""
 
 from __future__ import annotations
 

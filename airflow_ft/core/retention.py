@@ -1,7 +1,7 @@
 """What follows COMPLETED: the sources' group offsets, pruning of markers and files, sweeping of what nobody needs.
 
 The `finalised` flag is set when the offsets are committed. All of it runs in bounded batches, by whoever confirmed; a
-failure here is logged and done again by the next run, since nothing depends on it. Order (DESIGN 6, Pruning): the store
+failure here is logged and done again by the next run, since nothing depends on it. Order: the store
 says PRUNING, then files go. Decisions are never pruned.
 """
 

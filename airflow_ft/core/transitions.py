@@ -1,4 +1,4 @@
-"""The state machine of a checkpoint, as one table (DESIGN, section 4). The stores refuse every other step."""
+"""The state machine of a checkpoint, as one table. The stores refuse every other step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TRANSITIONS: frozenset[tuple[S, S]] = frozenset(
         (S.TRIGGERED, S.STAGED),  # published: one conditional write, after Spark's own commit of the batch
         (S.TRIGGERED, S.ABORTED),  # never published; computed again
         (S.STAGED, S.PREPARED),  # the last vote
-        (S.STAGED, S.SUBSUMED),  # delivered together with a later number; only from STAGED (hole 9)
+        (S.STAGED, S.SUBSUMED),  # delivered together with a later number; only from STAGED (R9)
         (S.STAGED, S.ABORTED),
         (S.PREPARED, S.COMMITTING),  # the decision, or the record of the carrier's own transaction
         (S.PREPARED, S.ABORTED),  # after the tombstone of the carrier; else it is the decision itself

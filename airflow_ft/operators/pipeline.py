@@ -1,4 +1,4 @@
-"""`CheckpointedPipeline`: a whole pipeline as a task group, from recover to confirmed (DESIGN, section 8)."""
+"""`CheckpointedPipeline`: a whole pipeline as a task group, from recover to confirmed."""
 
 from __future__ import annotations
 

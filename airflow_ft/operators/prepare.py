@@ -1,4 +1,4 @@
-"""`prepare`: plans what is staged, and asks one participant for its vote (DESIGN 3, step 3)."""
+"""`prepare`: plans what is staged, and asks one participant for its vote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`recover`: settles what earlier runs left, and takes the pipeline's turn for this run (DESIGN 3, step 1)."""
+"""`recover`: settles what earlier runs left, and takes the pipeline's turn for this run."""
 
 from __future__ import annotations
 

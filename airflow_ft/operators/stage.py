@@ -1,4 +1,4 @@
-"""`stage`: runs the job in Spark and publishes its checkpoints into the write-ahead log (DESIGN 3, step 2)."""
+"""`stage`: runs the job in Spark and publishes its checkpoints into the write-ahead log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tells the systems that are read how far a confirmed checkpoint goes: consumer groups, for those who watch their lag.
 
-Nothing rests on it: the pipeline's positions are in its checkpoints. It follows COMPLETED under the `finalised` flag
-(DESIGN 3), so after a crash, or while Kafka is away, the next run does it again; of several numbers the last counts.
+Nothing rests on it: the pipeline's positions are in its checkpoints. It follows COMPLETED under the `finalised` flag,
+so after a crash, or while Kafka is away, the next run does it again (R19); of several numbers the last counts.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     <root>/<pipeline>/spark/<epoch>-<attempt>
 
-Rules (DESIGN 3 and 9, 'publish after commit, own copy'):
+Rules:
 
 - After a clean end the next attempt continues in the same folder: its only writer is known to have ended.
 - After an unclean end the next attempt works in a copy of its own, cut back to the last *published* batch. The process

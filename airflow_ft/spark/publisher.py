@@ -1,4 +1,4 @@
-"""Publication: after Spark's own commit of a batch, by one conditional write, from one thread (DESIGN 3).
+"""Publication: after Spark's own commit of a batch, by one conditional write, from one thread.
 
 The thread also seals the segment, while Spark commits and plans the next batch, and watches the clock: a batch that is
 not published in time is aborted. Whatever it meets ends the attempt, and the query with it.

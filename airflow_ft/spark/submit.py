@@ -16,7 +16,7 @@ from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, StageRequest, lis
 
 REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
 
-# Airflow's own settings, connections and variables are not for a user's job (DESIGN 10, Secrets); the others would
+# Airflow's own settings, connections and variables are not for a user's job; the others would
 # make the driver think that it was started from inside another one.
 _WITHHELD_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "__AIRFLOW_")
 _WITHHELD = {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "PYTHONSTARTUP", "PYTHONHOME"}

@@ -6,7 +6,7 @@ are its two classes. Importing this package imports no database driver.
 While a pipeline is HALTED, `take_epoch`, `begin_stage`, `trigger`, `publish`, `plan`, `begin_attempt`, `vote` and
 `decide` raise PipelineHaltedError: nothing is staged, no sink is touched anew, nothing is decided. An epoch is refused
 too, because a store that was restored from a backup must not count its epochs up past those in the sinks' heads by
-mere retries (hole 11); `resume` is a person's act. What only records what has happened goes on: `record_proof`,
+mere retries (R11); `resume` is a person's act. What only records what has happened goes on: `record_proof`,
 `abort`, `end_stage`, `finalise`, `prune`, `rewind`, leases, turns and all reads.
 """
 

@@ -46,7 +46,7 @@ class AbortingOperations:
                 return checkpoint
             carrier = checkpoint.plan.commit_point if checkpoint.plan else None
             if checkpoint.state is S.PREPARED and carrier is not None and not tombstoned:
-                # Hole 3: it was STAGED when this was asked for. Since then it was voted upon, and perhaps committed.
+                # R3: it was STAGED when this was asked for. Since then it was voted upon, and perhaps committed.
                 raise write.conflict(number, f"it is PREPARED, and {carrier} may have committed it: no tombstone yet.")
             _move_to_aborted(write, checkpoint, reason, message, after)
             if rewind_from is not None:

@@ -63,7 +63,7 @@ class DeliveryOperations:
         """See `Store.begin_attempt`; also PipelineHaltedError.
 
         Before the decision it takes back the vote of a TWO_PHASE participant: the new attempt may roll back what the
-        older one prepared, so a decision that counts the older vote must not arrive any more (hole 7).
+        older one prepared, so a decision that counts the older vote must not arrive any more (R7).
         """
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
@@ -164,7 +164,7 @@ class DeliveryOperations:
             require_nothing_quarantined(write, number)
             votes = _prepared(checkpoint)
             if set(votes) != {p.name for p in plan.participants} or dict(prepared) != votes:
-                # Hole 7: a decision may only land on the very attempts that it counts.
+                # R7: a decision may only land on the very attempts that it counts.
                 raise write.conflict(
                     number,
                     f"the decision counts the votes {_attempts_text(prepared)}, the stored ones are"
@@ -313,7 +313,7 @@ def _require_deliverable(write: PipelineWrite, number: int, segment: Segment) ->
     if rows and rows[0]["number"] != number and rows[0]["state"] != S.ABORTED.value:
         raise write.conflict(number, f"segment {segment.number} is in the plan of checkpoint {rows[0]['number']}.")
     if part.state not in (S.STAGED, S.SUBSUMED, S.ABORTED):
-        # Hole 9: only what no sink can have seen travels with another number.
+        # R9: only what no sink can have seen travels with another number.
         raise write.conflict(number, f"segment {segment.number} is {part.state.value}: it is settled by itself.")
     return part
 

@@ -1,4 +1,4 @@
-"""The invariants (DESIGN, section 7) as a stranger can check them: pure functions over what was read outside.
+"""The invariants as a stranger can check them: pure functions over what was read outside.
 
 Each returns sentences, none when the invariant holds. That rows are neither lost nor doubled, that both sinks hold the
 same computation of a row (I1) and each late flight is in both (I3) is the judge's part (`tools.demo.judge`).

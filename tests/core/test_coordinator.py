@@ -331,7 +331,7 @@ def test_a_vote_that_a_lost_attempt_took_back_is_given_again(tmp_path: Path, ste
 
 
 def test_a_prepare_that_comes_after_the_decision_touches_nothing(tmp_path: Path) -> None:
-    """It read STAGED, slept, and began its attempt when the branches of the older one were decided (hole 7)."""
+    """It read STAGED, slept, and began its attempt when the branches of the older one were decided (R7)."""
     systems = {"db": System(Promise.TWO_PHASE), "log": System(Promise.REDO)}
     world = World(tmp_path, systems=systems)
     (number,) = world.stage(1)

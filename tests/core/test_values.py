@@ -41,7 +41,7 @@ def test_final_states_are_final() -> None:
     final = {CheckpointState.COMPLETED, CheckpointState.ABORTED, CheckpointState.SUBSUMED}
     assert not {old for old, _ in TRANSITIONS} & final
     assert not is_allowed(CheckpointState.QUARANTINED, CheckpointState.ABORTED)  # never lost in silence
-    assert not is_allowed(CheckpointState.PREPARED, CheckpointState.SUBSUMED)  # hole 9: rows twice
+    assert not is_allowed(CheckpointState.PREPARED, CheckpointState.SUBSUMED)  # R9: rows twice
     assert not is_allowed(CheckpointState.COMMITTING, CheckpointState.ABORTED)  # I3
 
 

@@ -202,7 +202,7 @@ def test_a_transaction_that_somebody_ended_is_delivered_from_the_log(make: Make,
 
 
 def test_ending_a_transaction_shuts_out_the_producer_that_filled_it(make: Make, kafka: Kafka, topic: str) -> None:
-    """Version 5 of EndTxn raises the epoch; with an older one these late records would be taken (hole of zombies)."""
+    """Version 5 of EndTxn raises the epoch; with an older one these late records would be taken."""
     world = make()
     clients = KafkaClients(KafkaSettings.from_connection(world.connection))
     slot, coordinator = Slot(clients, world.pipeline, 0), TransactionCoordinator(clients)

@@ -195,7 +195,7 @@ def test_an_older_attempt_touches_nothing_of_a_newer_one(world: MySqlWorld) -> N
 def test_a_late_sweep_leaves_a_newer_attempts_branches_alone(
     world: MySqlWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hole 8: the older one had looked at the head, and lists the branches when the newer one has prepared its own."""
+    """R8: the older one had looked at the head, and lists the branches when the newer one has prepared its own."""
     plan = world.plan(orders=orders(1, 10))
     notes: dict[str, Any] = {}
 

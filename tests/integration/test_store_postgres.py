@@ -258,7 +258,7 @@ class TestFaults:
     def test_a_lost_answer_to_commit_is_unanswered_and_a_new_epoch_settles_it(
         self, postgres: Postgres, schema: str, how: str, arrives: bool
     ) -> None:
-        """DESIGN 4: a write without an answer may still arrive; only a later write ends the doubt."""
+        """A write without an answer may still arrive; only a later write ends the doubt."""
         direct = PostgresStore(dsn_of(postgres, schema))
         with Proxy(postgres.port) as proxy, direct:
             dsn = dsn_of(postgres, schema, port=proxy.port)

@@ -60,7 +60,7 @@ def branches_committed_before_the_decision(change: Change) -> None:
 
 @defect(ONE_BY_ONE, "I3", pairs=True)
 def newer_branches_rolled_back_by_an_older_attempt(change: Change) -> None:
-    """Hole 8, in the strategy itself: a late sweep ends its successor's prepared branches."""
+    """R8, in the strategy itself: a late sweep ends its successor's prepared branches."""
 
     def sweep(self: XaParticipant, session: Any, ledger: Ledger, plan: Any, fence: Fence) -> None:
         for xid in recover(session).of(owner_of(ledger, fence.installation)):

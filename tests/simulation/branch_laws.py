@@ -57,7 +57,7 @@ class BranchLaws:
         self._shown.get((name, commit.branch.number), {}).pop(commit.branch.label, None)  # none: a preflight
 
     def look_at_decided(self, name: str, server: MySqlServer, checkpoint: Checkpoint) -> None:
-        """Hole 7: what the decision counts is there."""
+        """R7: what the decision counts is there."""
         vote = checkpoint.votes[name]
         if server.branches.were_lost or "branches" not in vote.notes or (name, checkpoint.number) in self._shown:
             return

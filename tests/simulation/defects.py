@@ -66,14 +66,14 @@ def rows_without_a_marker_when_its_place_is_taken(change: Change) -> None:
 
 @defect(CARRIED, "I2 I3 I7")
 def kind_of_the_marker_ignored(change: Change) -> None:
-    """Hole 1: 'duplicate key' is taken for committed, though a tombstone stands there."""
+    """R1: 'duplicate key' is taken for committed, though a tombstone stands there."""
     told = Marker.proof
     change(Marker, "proof", lambda *args: replace(told(*args), outcome=Outcome.COMMITTED, counts={"rows": 1}))
 
 
 @defect(CARRIED, "I3")
 def tombstone_omitted(change: Change) -> None:
-    """Hole 3: ABORTED is written while a COMMIT may still be under way."""
+    """R3: ABORTED is written while a COMMIT may still be under way."""
 
     def nothing(self: ServerParticipant, plan: Any, fence: Fence, detail: Any) -> Proof:
         return Proof(self._plan.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
@@ -90,7 +90,7 @@ def refusal_in_prepare_aborts_what_another_try_has_prepared(change: Change) -> N
 
 @defect(BOTH, "I5")
 def check_before_fence(change: Change) -> None:
-    """The head is read, and not locked: it may be raised before the rows are committed (hole 6)."""
+    """The head is read, and not locked: it may be raised before the rows are committed (R6)."""
     head = Ledger.head
     change(Ledger, "head", lambda self, session, **_: head(self, session))
 
@@ -119,13 +119,13 @@ def only_the_epoch_compared_and_not_the_attempt(change: Change) -> None:
 
 @defect(BOTH, "I6")
 def markers_pruned_without_raising_the_floor(change: Change) -> None:
-    """Hole 13: a number whose marker is gone could be committed again."""
+    """R13: a number whose marker is gone could be committed again."""
     change(Ledger, "raise_floor", lambda *_: None)
 
 
 @defect(RESTORED, "I2 I3 I9 I10", seed=2)
 def digest_not_compared(change: Change) -> None:
-    """Hole 11: a restored log gives a number out again, and the rows that stand there are taken for the new ones.
+    """R11: a restored log gives a number out again, and the rows that stand there are taken for the new ones.
 
     Off is also what stops most such schedules earlier: the comparison of attempts within an epoch.
     """
@@ -205,7 +205,7 @@ def lost_reply_taken_as_failure(change: Change) -> None:
 
 @defect(FORGETTING, "I2 I3 I4", seed=10)
 def vanished_token_taken_for_never(change: Change) -> None:
-    """Hole 12: group offsets expire, and then look as if nothing had been delivered."""
+    """R12: group offsets expire, and then look as if nothing had been delivered."""
     judge, read = tokens.judge, Slot.read_token
 
     def lenient(token: Any, expected: Any, fence: Fence, *, may_wait: bool) -> Any:
@@ -224,7 +224,7 @@ def vanished_token_taken_for_never(change: Change) -> None:
 
 @defect(replace(RESTORED, sinks=KAFKA.sinks), "I2 I3 I9", seed=55)
 def token_at_or_above_taken_for_delivered(change: Change) -> None:
-    """Hole 12: '>=' in place of 'this number, with this digest'."""
+    """R12: '>=' in place of 'this number, with this digest'."""
     judge = tokens.judge
 
     def above(token: Any, expected: Any, fence: Fence, *, may_wait: bool) -> Any:
@@ -275,7 +275,7 @@ def followers_commit_before_the_decision(change: Change) -> None:
 
 @defect(replace(TWO_PHASE, runs=(1,), parallel=True), "I3", pairs=True)
 def decision_that_counts_no_attempts(change: Change) -> None:
-    """Hole 7: a decision lands on branches that a newer attempt has rolled back."""
+    """R7: a decision lands on branches that a newer attempt has rolled back."""
     decide = ModelStore.decide
 
     def whatever(self: ModelStore, pipeline: str, epoch: int, number: int, prepared: Any) -> Any:
@@ -303,7 +303,7 @@ def epoch_not_compared_by_the_decision_log(change: Change) -> None:
 
 @defect(NAMED["several numbers delivered as one"], "I2 I3 I4 I7")
 def prepared_number_subsumed(change: Change) -> None:
-    """Hole 9: only what no sink can have seen may travel with another number."""
+    """R9: only what no sink can have seen may travel with another number."""
     live = planning.live_plans
 
     def committing(checkpoints: Any) -> Any:
@@ -329,7 +329,7 @@ def later_prepared_numbers_not_aborted_with_an_earlier_one(change: Change) -> No
 
 @defect(CARRIED, "I4 I7 I9 I10")
 def carried_segments_forgotten(change: Change) -> None:
-    """Hole 2: Spark's positions have passed the rows of an aborted number."""
+    """R2: Spark's positions have passed the rows of an aborted number."""
     free = planning.free_segments
     lost = {S.ABORTED, S.SUBSUMED}
     everywhere(change, free, lambda checkpoints: free([c for c in checkpoints if c.state not in lost]))
@@ -371,7 +371,7 @@ def rewind_without_forbidding_publication(change: Change) -> None:
 
 @defect(BOTH, "I1 I4 I9 I10")
 def location_of_a_dead_attempt_continued_as_it_is(change: Change) -> None:
-    """Hole 4: without the copy cut back to the last published batch, what was only computed counts as published."""
+    """R4: without the copy cut back to the last published batch, what was only computed counts as published."""
     change(World, "cut_back", False)
 
 

@@ -83,7 +83,7 @@ class Laws:
             raise Violation("I5", f"{name} of epoch {epoch} changed the decision log, whose epoch is {current}")
 
     def decided(self, checkpoint: Checkpoint, counted: Mapping[str, int]) -> None:
-        """Hole 7: what a decision counted is what the decision log holds."""
+        """R7: what a decision counted is what the decision log holds."""
         if checkpoint.state is S.COMMITTING and self._states.get(checkpoint.number) is S.PREPARED:
             stored = {name: vote.prepared for name, vote in checkpoint.votes.items()}
             if stored != dict(counted):
@@ -138,7 +138,7 @@ class Laws:
             raise Violation("I10", f"the undelivered segment of checkpoint {number} was deleted")
 
     def _look_at_decided(self, checkpoint: Checkpoint) -> None:
-        """Hole 7: a decision counts branches that are there."""
+        """R7: a decision counts branches that are there."""
         assert checkpoint.plan is not None
         for participant in checkpoint.plan.participants:
             server = self._servers[participant.name]

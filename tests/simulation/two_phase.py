@@ -1,4 +1,4 @@
-"""A model participant that promises TWO_PHASE: prepared branches that outlive their process, in the order of DESIGN 6.
+"""A model participant that promises TWO_PHASE: prepared branches that outlive their process.
 
 It stands for MySQL `xa` and its like: list the prepared branches before the marker is read; undecided, roll back only
 older ones; decided, commit the branch that the decision counted, and deliver anew under the marker what was lost.

@@ -41,7 +41,7 @@ class TestPlans:
         assert scene.open_numbers() == [1, 2, 3]
 
     def test_a_prepared_number_is_never_subsumed(self, scene: Scene) -> None:
-        """Hole 9."""
+        """R9."""
         scene.stage(2)
         scene.prepare(1)
         with pytest.raises(StateConflictError, match="is in the plan of checkpoint 1"):
@@ -58,7 +58,7 @@ class TestPlans:
         assert scene.checkpoint(3).plan is None
 
     def test_segments_of_an_aborted_plan_travel_with_the_next(self, scene: Scene) -> None:
-        """Hole 2: aborting loses no row."""
+        """R2: aborting loses no row."""
         scene.stage(3)
         scene.prepare(2, [1, 2])
         scene.abort(2)
@@ -211,7 +211,7 @@ class TestVotes:
             scene.attempt(1, "db")
 
     def test_a_decision_that_counts_an_older_vote_cannot_land_on_a_new_attempt(self, scene: Scene) -> None:
-        """Hole 7: the deciding write is under way while a two-phase participant is being prepared anew."""
+        """R7: the deciding write is under way while a two-phase participant is being prepared anew."""
         scene.promises = {"xa": Promise.TWO_PHASE, "log": Promise.REDO}
         (number,) = scene.stage()
         scene.prepare(number)
@@ -330,7 +330,7 @@ class TestProofs:
         assert len(scene.told()) == events
 
     def test_only_a_marker_of_this_plan_saying_committed_is_a_proof(self, scene: Scene) -> None:
-        """I6, hole 1."""
+        """I6, R1."""
         scene.stage(2)
         scene.prepare(1)
         scene.decide(1)

@@ -182,7 +182,7 @@ class TestEpochs:
         ]
 
     def test_an_epoch_that_the_store_never_gave_is_a_conflict(self, scene: Scene) -> None:
-        """Hole 11: the store came from a backup, the process did not."""
+        """R11: the store came from a backup, the process did not."""
         scene.take()
         with pytest.raises(StateConflictError, match="restored from a backup"):
             scene.store.trigger(PIPELINE, 2, RUN)

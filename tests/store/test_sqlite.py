@@ -137,7 +137,7 @@ def test_a_file_that_was_put_in_place_of_the_old_one_is_the_store_from_then_on(p
 
 
 def test_a_restored_backup_opens_and_gives_numbers_out_again(path: Path, tmp_path: Path) -> None:
-    """Hole 11: the sinks' digests are there to notice."""
+    """R11: the sinks' digests are there to notice."""
     with SqliteStore(path) as store:
         scene = Scene(store)
         scene.stage(1)

@@ -61,7 +61,7 @@ class PlanContent:
                     _missing(plan, segment, name)
 
     def loads(self, plan: Plan, slot: int) -> Iterator[tuple[SegmentRows, WalFile]]:
-        """The files that a slot sends: fixed by the plan, so that a redo sends the same (hole 18)."""
+        """The files that a slot sends: fixed by the plan, so that a redo sends the same (R17)."""
         position = dict.fromkeys(self._sinks, 0)
         for rows, segment in self.rows(plan):
             found = 0

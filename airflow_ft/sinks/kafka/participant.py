@@ -2,7 +2,7 @@
 
 Here stands what all strategies share, and the strategy `transaction` (REDO): `commit` is called only after the decision
 and repeated until it succeeds. Kafka never decides: it has no unique key, so a tombstone could not stop a late commit
-(hole 5). The strategy `held` (TWO_PHASE) builds on this and is in `held`.
+(R5). The strategy `held` (TWO_PHASE) builds on this and is in `held`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Grant:
 
     @property
     def command(self) -> str:
-        """For who manages the access lists."""
+        """For whoever manages the access lists."""
         where = f"--{self.resource}" + (f" {self.name}" if self.name else "")
         pattern = " --resource-pattern-type prefixed" if self.is_prefix else ""
         operations = " ".join(f"--operation {operation}" for operation in self.operations)

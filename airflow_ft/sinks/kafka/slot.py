@@ -1,6 +1,6 @@
 """One transactional id: reading its token, and producers that own it one after the other.
 
-The order is init -> read token -> rows -> token -> commit (DESIGN 6): initialising fences every other producer of the
+The order is init -> read token -> rows -> token -> commit: initialising fences every other producer of the
 id, aborts what it left open and waits for the markers, so that what is read after it stays true for as long as this
 producer lives. What was read before proves nothing.
 """

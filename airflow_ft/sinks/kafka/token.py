@@ -280,7 +280,7 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
     """Whether the plan's rows are delivered (DONE) or may be sent now (READY); everything else stops the pipeline.
 
     READY demands equality with the predecessor: '>=' would call an undelivered number delivered after an abort, and
-    a vanished token looks like 'never' (hole 12). It must be the very token that the vote was cast upon: after that one
+    a vanished token looks like 'never' (R12). It must be the very token that the vote was cast upon: after that one
     has vanished, perhaps with the proof of this number's delivery, a prepare that slept could set it anew. Several
     numbers may be prepared one after the other before the first is committed: with `may_wait` a lower token is WAITING
     for them; whoever sends rows never waits.

@@ -1,10 +1,10 @@
 """The strategy `local`: marker and all rows of all tables of a server in one local transaction (ATOMIC).
 
-The transaction, in this order (DESIGN 6), each step safe against dying before or after it:
+The transaction, in this order, each step safe against dying before or after it:
 
 1. announce: the head is raised and names this session, in a statement of its own (`fencing`);
 2. BEGIN; lock the head; still mine? Is the number settled, does the head fit the plan?
-3. insert the marker: whoever comes later meets it, and 'duplicate key' means settled, never 'committed' (hole 1);
+3. insert the marker: whoever comes later meets it, and 'duplicate key' means settled, never 'committed' (R1);
 4. send the rows; each file's affected rows and warnings are checked;
 5. what the server counted goes into the marker, the number into the head; COMMIT.
 

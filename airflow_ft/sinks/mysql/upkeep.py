@@ -56,7 +56,7 @@ def make_way(session: Session, ledger: Ledger, fence: Fence) -> None:
 
 
 def prune_markers(session: Session, ledger: Ledger, fence: Fence, floor: int, limit: int) -> bool:
-    """Raises the floor and deletes up to `limit` markers at or below it; whether more may be left (hole 13)."""
+    """Raises the floor and deletes up to `limit` markers at or below it; whether more may be left (R13)."""
     session.begin()
     head = ledger.head(session, lock=True)
     # Retention works with the epoch alone: it takes no attempt, and must not fence one at work.
