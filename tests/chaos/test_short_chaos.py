@@ -32,6 +32,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("KILLS", "SEED", "REPORT")}
 
 
+@pytest.mark.release
 @pytest.mark.timeout(1800)
 def test_a_kill_of_the_spark_driver_loses_and_doubles_nothing(tmp_path: Path) -> None:
     tmp_path.chmod(0o711)  # servers run as another user, who has to pass
@@ -54,6 +55,7 @@ def test_a_kill_of_the_spark_driver_loses_and_doubles_nothing(tmp_path: Path) ->
     assert found["deliveries"] >= 2
 
 
+@pytest.mark.release
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("stage", "processes_at_work"),

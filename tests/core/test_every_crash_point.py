@@ -14,6 +14,8 @@ from airflow_ft.core.steps import recover_step
 from tests.core.systems import System
 from tests.core.world import PIPELINE, Crash, Fault, World, crash
 
+pytestmark = pytest.mark.release  # the simulation plays these schedules, and more, over the sinks' own code
+
 PAIRS = 60
 A, R, T = Promise.ATOMIC, Promise.REDO, Promise.TWO_PHASE
 MIXES = {

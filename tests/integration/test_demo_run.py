@@ -49,6 +49,7 @@ def test_every_flight_arrives_once_though_driver_and_commit_are_killed(tmp_path:
     assert "EXACT" in finished.stdout
 
 
+@pytest.mark.release
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_demonstration_leaves_no_process_behind(number: signal.Signals, tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def test_two_processes_that_deliver_at_once_deliver_once(
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 30_000))
 
 
+@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])

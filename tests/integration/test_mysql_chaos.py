@@ -77,6 +77,7 @@ def test_a_committing_process_killed_at_any_moment_delivers_exactly_once(world: 
     assert len(sides) == 2, f"all kills came {sides}"
 
 
+@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [MariaDb, MySql])
@@ -105,6 +106,7 @@ def test_a_server_killed_at_any_moment_delivers_exactly_once(
             world.predecessor = plan.number
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
 @pytest.mark.parametrize("statement", [b"\x03COMMIT", b"airflow_ft_head` SET `last_delivered`", THE_ROWS, b"GET_LOCK"])
 def test_a_connection_cut_at_any_statement_is_settled_by_the_marker(
@@ -161,6 +163,7 @@ def test_an_outcome_that_cannot_be_read_stays_in_doubt(world: MySqlWorld) -> Non
     assert proof.outcome is Outcome.COMMITTED and is_exact(world, 10)
 
 
+@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.parametrize("action", ["commit", "abort"])
 @pytest.mark.parametrize("stop", ["announced", "loading", "before commit"])
@@ -288,6 +291,7 @@ def test_a_log_that_is_slow_to_read_does_not_cost_the_connection(world: MySqlWor
     assert proof.detail["tries"] == 1 and is_exact(world, 100)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_memory_is_bounded_for_a_large_segment(mariadb_database: Database, tmp_path: Path) -> None:
     world = make_world(mariadb_database, tmp_path, orders="id BIGINT, name VARCHAR(100), amount DECIMAL(18,2)")

@@ -46,6 +46,7 @@ def _assert_continuous(rows: list[dict[str, Any]], files: int = FILES) -> None:
     assert sorted((row["k"], row["n"]) for row in rows) == expected
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("point", ["before commit", "after commit", "after publish"])
 def test_state_goes_on_from_the_published_rows(pipeline: StageWorld, tmp_path: Path, point: str) -> None:
     marker = tmp_path / "crashed"

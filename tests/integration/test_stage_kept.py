@@ -31,7 +31,7 @@ from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_conne
 from tools.servers import Kafka
 from tools.servers.processes import has_ended
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 KEEP = 300.0
 JOB = """

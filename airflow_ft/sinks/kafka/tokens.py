@@ -128,8 +128,8 @@ class Tokens:
         """Sets the token of every slot to `number` under `fence`, so that delivery can go on after it.
 
         When tokens have vanished: only while every number up to `number` is settled and none is COMMITTING;
-        tokens that stand at `number` already are only taken over. With `foreign`, for a person who has decided (`airflow
-        ft adopt`): whatever stands there is overwritten, another installation's and a newer head too.
+        tokens that stand at `number` already are only taken over. With `foreign`, for a person who has decided
+        (`airflow ft adopt`): whatever stands there is overwritten, another installation's and a newer head too.
 
         Raises:
             TokenLostError: a token stands elsewhere (and `foreign` is not set).
