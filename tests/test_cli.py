@@ -307,3 +307,23 @@ def test_verify_says_what_cannot_be_compared(world: World, ft: Any) -> None:
     with pytest.raises(SystemExit) as ended:
         ft("verify", PIPELINE)
     assert ended.value.code == 1, "sinks of tests cannot be compared"
+
+
+def test_refused_rows_are_set_aside_and_told_wherever_one_looks(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(world)
+    steps.commit_step(world.context(), "db")
+    world.systems["log"].declines_in_commit = True
+    assert "--dead-letter" in ft("in-doubt", "--pipeline", PIPELINE, "-o", "json")
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with pytest.raises(SystemExit, match="Nothing was changed"):
+        ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1")
+    told = ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1", "--yes", "--reason", "unwanted")
+    assert "checkpoint 1 is COMPLETED, 1 rows set aside" in told and "file:///dead/1" in told
+    shown = ft("show", PIPELINE, "1")
+    assert "1 rows of copies were refused and set aside (duplicate key 7.): file:///dead/1" in shown
+    [row] = json.loads(ft("checkpoints", PIPELINE, "-o", "json"))
+    assert row["state"] == "COMPLETED, 1 rows set aside"
+    events = ft("events", PIPELINE, "-o", "json")
+    assert "in-doubt --dead-letter 1" in events and "unwanted" in events and "set aside" in events
