@@ -463,3 +463,23 @@ def test_reset_state_asks_first_and_refuses_what_it_could_not_keep(
     assert world.store.pipeline(PIPELINE).base == base
     ft("rewind", PIPELINE, "--yes")
     assert "no state to drop" in ft("reset-state", PIPELINE, "--yes")
+
+
+def test_refused_rows_are_set_aside_and_told_wherever_one_looks(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(world)
+    steps.commit_step(world.context(), "db")
+    world.systems["log"].declines_in_commit = True
+    assert "--dead-letter" in ft("in-doubt", "--pipeline", PIPELINE, "-o", "json")
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with pytest.raises(SystemExit, match="Nothing was changed"):
+        ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1")
+    told = ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1", "--yes", "--reason", "unwanted")
+    assert "checkpoint 1 is COMPLETED, 1 rows set aside" in told and "file:///dead/1" in told
+    shown = ft("show", PIPELINE, "1")
+    assert "1 rows of copies were refused and set aside (duplicate key 7.): file:///dead/1" in shown
+    [row] = json.loads(ft("checkpoints", PIPELINE, "-o", "json"))
+    assert row["state"] == "COMPLETED, 1 rows set aside"
+    events = ft("events", PIPELINE, "-o", "json")
+    assert "in-doubt --dead-letter 1" in events and "unwanted" in events and "set aside" in events

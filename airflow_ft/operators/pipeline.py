@@ -83,7 +83,8 @@ class CheckpointedPipeline(TaskGroup):
     confirmed: ConfirmOperator
     """The last task."""
     output: Any
-    """Its result, for tasks that want to know: {"numbers": [...], "latest": number, "rows": count}."""
+    """Its result, for tasks that want to know: {"numbers": [...], "latest": number, "rows": count,
+        "set_aside": rows by sink that a person has set aside}."""
     asset: Asset | AssetAlias
     """What other DAGs can be scheduled by: an alias of several assets when the name is known only by rendering."""
 
