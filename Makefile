@@ -30,10 +30,6 @@ pytest := $(bin)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-
 test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, ROTATION=0..2: which third
 	@ROTATION="$(ROTATION)" $(pytest) $(ARGS)
 
-.PHONY: test-all
-test-all: install ## run all tests, as before a release: whole matrices, every place to die
-	@THOROUGH=1 $(pytest) --all --timeout 1800 $(ARGS)
-
 .PHONY: seeded
 seeded: venv ## switch off one rule of the protocol after the other, and tell which tests detect it; ARGS="name of a defect"
 	@$(bin)/python -m tests.seeded $(ARGS)
@@ -54,7 +50,9 @@ test-oldest: ## ... with the oldest of each dependency that setup.cfg allows
 	@tools/unlocked.sh lowest $(small)
 
 .PHONY: test-all
-test-all: lint types test test-unlocked test-oldest ## everything, before a release
+test-all: install lint types ## everything, before a release: all tests, whole matrices, every place to die, both unlocked wheels
+	@THOROUGH=1 $(pytest) --all --timeout 1800 $(ARGS)
+	@$(MAKE) test-unlocked test-oldest
 
 .PHONY: lint
 lint: venv ## check style, format and the direction of imports
