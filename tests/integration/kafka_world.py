@@ -16,7 +16,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Segment, Vote
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.kafka import KafkaSink
-from airflow_ft.sinks.kafka.participant import KafkaParticipant, open_participant
+from airflow_ft.sinks.kafka.cluster import KafkaParticipant
+from airflow_ft.sinks.kafka.participant import open_participant
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 

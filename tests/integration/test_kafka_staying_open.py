@@ -19,7 +19,7 @@ from airflow_ft.core.errors import FencedError, SinkUnavailableError
 from airflow_ft.core.model import Outcome, Plan
 from airflow_ft.sinks.kafka import KafkaSink, client
 from airflow_ft.sinks.kafka.client import KafkaClients
-from airflow_ft.sinks.kafka.participant import KafkaParticipant
+from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.transaction import Transaction
 from tests.integration.kafka_world import World, expected_ids, read_ids
 from tools.servers import Kafka

@@ -16,7 +16,7 @@ from airflow_ft.core import coordinator, model, planning
 from airflow_ft.core.errors import FencedError, SinkUnavailableError, StoreUnavailableError, TokenLostError
 from airflow_ft.core.model import AfterAbort, CheckpointState, Fence, Outcome, Proof
 from airflow_ft.sinks.kafka import token as tokens
-from airflow_ft.sinks.kafka.participant import KafkaParticipant
+from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.sinks.mysql import fencing, settlement

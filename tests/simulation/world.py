@@ -27,8 +27,8 @@ from airflow_ft.core.steps import (
     take_turn,
 )
 from airflow_ft.core.sweep import ORPHAN_AGE
+from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.held import HeldParticipant
-from airflow_ft.sinks.kafka.participant import KafkaParticipant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.participant import STRATEGIES
 from airflow_ft.sinks.mysql.spec import BRANCHED, MySqlSink

@@ -24,7 +24,7 @@ from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, 
 from airflow_ft.core.ports import WalReader
 from airflow_ft.core.remnants import Remnant, RemnantKind
 from airflow_ft.sinks.kafka.client import KafkaClients
-from airflow_ft.sinks.kafka.participant import PRODUCER, KafkaParticipant
+from airflow_ft.sinks.kafka.cluster import PRODUCER, KafkaParticipant
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM, KafkaSink
 from airflow_ft.sinks.kafka.token import Ends, Standing, Token, judge

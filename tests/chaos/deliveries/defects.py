@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 
 from airflow_ft.core.model import Fence, Plan
-from airflow_ft.sinks.kafka.participant import KafkaParticipant
+from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.token import Token
 from airflow_ft.sinks.kafka.transaction import Transaction

@@ -1,0 +1,391 @@
+"""Kafka as a participant: the promises of `airflow_ft.core.ports.Participant` kept by transactions and tokens.
+
+Here stands what all strategies share, and the strategy `transaction` (REDO): `commit` is called only after the decision
+and repeated until it succeeds. Kafka never decides: it has no unique key, so a tombstone could not stop a late commit
+(R5). The strategy `held` (TWO_PHASE) builds on this and is in `held`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any, TypeVar
+
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError, SinkUnavailableError, StateConflictError
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.core.ports import WalReader
+from airflow_ft.core.remnants import PreparedEnding, Remnant
+from airflow_ft.core.set_aside import SetAside, read_detail, together
+from airflow_ft.core.set_aside import detail as set_aside_detail
+from airflow_ft.sinks.kafka.client import KafkaClients
+from airflow_ft.sinks.kafka.content import PlanContent, Reading
+from airflow_ft.sinks.kafka.slot import Slot
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.kafka.token import (
+    Ballot,
+    Delivery,
+    PartitionEnd,
+    Standing,
+    Token,
+    check_owner,
+    delivered,
+    genesis,
+    judge,
+)
+from airflow_ft.sinks.kafka.tokens import Tokens, now
+from airflow_ft.sinks.kafka.topics import (
+    TopicLimits,
+    await_readable,
+    create_token_topic,
+    describe,
+    require_same_topics,
+    topic_ids,
+)
+from airflow_ft.sinks.kafka.transaction import Transaction, merge_ends
+from airflow_ft.sinks.kafka.validation import check_rows, check_topic, client_limits, refused_rows
+from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.set_aside import DeliveredLog
+
+T = TypeVar("T")
+PRODUCER = "producer"  # the note that says what the topics demanded of a producer: it may have changed since
+_BALLOT = "tokens"  # the note that says upon which tokens the vote was cast, by group, and in which epoch
+
+
+class KafkaParticipant:
+    """One Kafka cluster with all its topics in a plan; see `airflow_ft.core.ports.Participant` for the promises.
+
+    Every slot (transactional id) writes its token for every checkpoint, with or without rows.
+    """
+
+    def __init__(self, plan: ParticipantPlan, clients: KafkaClients, wal: WalReader) -> None:
+        self._plan = plan
+        self._clients = clients
+        self._sinks = {
+            name: KafkaSink.from_settings(plan.name, plan.strategy, settings) for name, settings in plan.sinks.items()
+        }
+        self._wal = wal
+        self._content = PlanContent(plan.name, self._sinks, wal)
+        self._known_limits: Mapping[str, Any] | None = None
+        self._tokens = Tokens(plan, clients, max((sink.slots for sink in self._sinks.values()), default=1))
+
+    # --- the protocol --------------------------------------------------------------------------------------------
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Raises every slot's head to `fence`, then checks topics, schemas and rows; sends none.
+
+        Creates the token topic when it is lacking and that is allowed, and seeds the genesis token (number 0) when
+        nothing was delivered before. Returns notes for people, and for `commit` which tokens it found.
+        """
+        self._check_token_size()
+        slots = self._tokens.slots(plan.pipeline)
+        for slot in slots:
+            slot.connect()
+        token_topic = self._clients.settings.token_topic
+        topics = describe(self._clients, [token_topic, *self._topics])
+        if topics[token_topic] is None:
+            create_token_topic(self._clients)
+        births: dict[str, list[int]] = {}
+        for slot in slots:
+            slot.connect({})  # not before: some brokers make a topic of whatever a producer asks for
+        for slot in slots:
+            token, standing = self._tokens.take_over(slot, plan, fence)
+            if standing is Standing.READY:
+                births[slot.group] = list(token.birth)
+        notes = self._check_rows(plan, topics)
+        return {**notes, PRODUCER: self._limits(), _BALLOT: {"epoch": fence.epoch, "births": births}}
+
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
+        """Sends the rows and the token in one transaction a slot, unless the token says that this has happened.
+
+        Returns when read_committed readers can see the records. Repeated for ever without a second effect. With
+        `set_aside`, without the rows that `prepare` would refuse by the topics' present settings.
+        """
+        notes = vote.notes if vote is not None else {}
+        note = notes.get(_BALLOT, {})
+
+        def deliver(slot: Slot) -> Token:
+            found = note.get("births", {}).get(slot.group)
+            ballot = Ballot((found[0], found[1], found[2]), note["epoch"]) if found else None
+            if isinstance(demanded := notes.get(PRODUCER), Mapping):
+                slot.connect(demanded)
+            aside = self._set_aside(slot, plan) if set_aside else {}
+            return self._deliver(slot, plan, fence, ballot, aside)
+
+        return self._proof(plan, self._in_each_slot(plan, deliver))
+
+    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        """Takes every slot over, which aborts what an older process left open; the outcome is what the tokens say.
+
+        There is no tombstone: Kafka acts only after the decision, so nothing of an undecided number can be there.
+        """
+        tokens = []
+        standings = set()
+        for slot in self._tokens.slots(plan.pipeline):
+            token, standing = self._tokens.take_over(slot, plan, fence)
+            tokens.append(token)
+            standings.add(standing)
+        if standings == {Standing.DONE}:
+            return self._proof(plan, tokens)
+        if Standing.DONE in standings:
+            raise StateConflictError(
+                "some transactional ids have delivered this checkpoint already: it was decided.",
+                remedy="Commit it; the rest is delivered then.",
+                pipeline=plan.pipeline,
+                checkpoint=plan.number,
+                participant=self._plan.name,
+            )
+        return Proof(self._plan.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, detail=dict(detail))
+
+    def proof(self, plan: Plan) -> Proof | None:
+        """What the tokens say now. None: not delivered, or so long ago that the tokens no longer know its digest.
+
+        A proof is given only when read_committed readers can see the records. SinkUnavailableError while a
+        transaction that may write this number is open.
+        """
+        tokens = []
+        for slot in self._tokens.slots(plan.pipeline):
+            token = slot.last_committed()  # what is delivered stays delivered, whatever is open after it
+            if token is None or token.delivery(plan.number) is None:
+                token = slot.read_token()
+            if token is None or token.delivery(plan.number) is None:
+                return None
+            if token.installation != plan.installation:
+                check_owner(
+                    token,
+                    Fence(plan.pipeline, plan.installation, *token.rank),
+                    self._plan.name,
+                    slot.group,
+                    plan.number,
+                )
+            tokens.append(token)
+        return self._proof(plan, tokens)
+
+    def forget(self, fence: Fence, floor: int) -> None:
+        """Renews tokens that were written more than an hour ago, under their number and the newer head.
+
+        There are no markers to prune, so `floor` is not used. A vanished token is left to `prepare`, which
+        judges it.
+
+        Raises:
+            FencedError: the token's epoch is newer.
+        """
+        self._tokens.renew(fence)
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        """What the tokens remember together; None: all are gone, or were never written."""
+        return self._tokens.head(pipeline)
+
+    def remembers(self, pipeline: str) -> bool:
+        """Whether the token of every slot is there; a transaction that is held open does not delay it."""
+        return all(slot.last_committed() is not None for slot in self._tokens.slots(pipeline))
+
+    def token_numbers(self, pipeline: str) -> Sequence[int | None]:
+        """The number at which each slot's token stands; None: gone, or never written."""
+        return self._tokens.numbers(pipeline)
+
+    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
+        """Sets the token of every slot to `number` under `fence`; see `Tokens.seed`."""
+        self._tokens.seed(fence, number, foreign=foreign)
+
+    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+        """A transaction that is open under one of its transactional ids: `seed` aborts it."""
+        return ()
+
+    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+        """Nothing to do before `seed`, which initialises every producer and so ends what is open."""
+
+    def heuristic(self, plan: Plan) -> str:
+        """Nothing is sent before the decision."""
+        return ""
+
+    def close(self) -> None:
+        """Closes all clients."""
+        self._tokens.close()
+        self._clients.close()
+
+    # --- delivery ------------------------------------------------------------------------------------------------
+
+    def _in_each_slot(self, plan: Plan, work: Callable[[Slot], T]) -> list[T]:
+        """Runs `work` for all slots at once; when all have ended, the first failure is raised."""
+        slots = self._tokens.slots(plan.pipeline)
+        if len(slots) == 1:
+            return [work(slots[0])]
+        with ThreadPoolExecutor(len(slots), thread_name_prefix="airflow-ft-kafka") as pool:
+            futures = [pool.submit(work, slot) for slot in slots]
+        return [future.result() for future in futures]
+
+    def _set_aside(self, slot: Slot, plan: Plan) -> dict[str, SetAside]:
+        """Writes those rows of a slot into dead letters that `prepare` would refuse by the topics as they are now."""
+        topics = self._require_topics(describe(self._clients, self._topics), {})
+        self._known_limits = limits = client_limits(self._clients, topics)
+        refused = Refused(self._wal.dead_letters(plan), f"slot{slot.index}")
+        for rows, file in self._content.loads(plan, slot.index):
+            for index, row, reason in refused_rows(rows, file, topics[rows.sink.topic], limits["message.max.bytes"]):
+                refused.add(rows.name, rows.reader.segment, file, index, row, reason)
+        return refused.write()
+
+    def _deliver(
+        self, slot: Slot, plan: Plan, fence: Fence, ballot: Ballot | None, aside: Mapping[str, SetAside]
+    ) -> Token:
+        """One slot's transaction: init -> token -> rows -> token -> commit. Returns the token that proves it.
+
+        `ballot` says which token the vote was cast upon: only behind that one may rows be sent.
+        """
+        expected = self._tokens.expectation(slot, plan, ballot)
+        # Once there, a delivery stays there: a committed token that says so needs no producer, and fences nobody.
+        token = slot.last_committed(fence)
+        if token is not None and token.number >= plan.number:
+            judge(token, expected, fence, may_wait=False)
+            return token
+        limits = self._limits()
+        content, note = self._content, ""
+        if aside:  # durable before the transaction, whose token names it
+            content = PlanContent(self._plan.name, self._sinks, DeliveredLog.without(self._wal, [aside]))
+            note = self._wal.dead_letters(plan).write_note(f"slot{slot.index}", set_aside_detail(aside))
+
+        def work(transaction: Transaction) -> Token:
+            token = slot.read_token(fence)
+            standing = judge(token, expected, fence, may_wait=False)
+            assert token is not None  # judge raises TokenLostError
+            if standing is Standing.DONE:
+                return token  # a transaction that was in doubt, or another process under this plan, has committed
+            after = self._send(slot, plan, fence, token, reading, transaction, content, note)
+            transaction.commit(after)
+            return after
+
+        with closing(content.read(plan, slot.index)) as reading:
+            return slot.with_producer(fence, work, limits)
+
+    def _send(
+        self,
+        slot: Slot,
+        plan: Plan,
+        fence: Fence,
+        before: Token,
+        reading: Reading,
+        transaction: Transaction,
+        content: PlanContent | None = None,
+        note: str = "",
+    ) -> Token:
+        """Begins the transaction and sends the slot's rows; returns the token that is to travel with them.
+
+        Equal ids of a topic before and after prove that the records went into that one, which the token then names.
+        """
+        ids = topic_ids(self._clients, self._topics)
+        transaction.begin()
+        tallies = (content or self._content).send(plan, slot.index, reading, transaction)
+        counts = {name: tally.total for name, tally in tallies.items()}
+        delivery = Delivery(plan.number, plan.digest, counts)
+        ends = merge_ends(tallies.values())
+        after = topic_ids(self._clients, ends)
+        if others := [topic for topic in ends if ids[topic] is None or after[topic] != ids[topic]]:
+            raise SinkUnavailableError(
+                f"topics were deleted, or made anew, while rows were sent to them: {', '.join(others)}.",
+                remedy="Nothing was committed; try again.",
+                participant=self._plan.name,
+            )
+        into = {topic: found for topic in ends if (found := ids[topic])}
+        return delivered(before, fence, delivery, self._tokens.count, ends, now(), into, note)
+
+    def _proof(self, plan: Plan, tokens: Sequence[Token]) -> Proof:
+        """What the tokens of all slots say together, once readers can see the records.
+
+        TokenLostError: they are not in the topics, whatever the tokens say.
+        """
+        counts: dict[str, int] = dict.fromkeys(self._sinks, 0)
+        digests: set[str] = set()
+        partitions: dict[str, Any] = {}
+        topics: dict[str, str] = {}
+        set_aside: list[Mapping[str, SetAside]] = []
+        for token in tokens:
+            delivery = token.delivery(plan.number)
+            assert delivery is not None  # the callers have seen to that
+            digests.add(delivery.digest)
+            for name, count in delivery.counts.items():
+                counts[name] = counts.get(name, 0) + count
+            if token.number == plan.number:  # a later delivery was made after this one could be read
+                require_same_topics(self._clients, token.topics)
+                await_readable(self._clients, token.ends, self._topics)
+                _add_ends(partitions, token.ends or {})
+                topics |= token.topics
+                if token.aside:
+                    set_aside.append(read_detail(self._wal.dead_letters(plan).read_note(token.aside)))
+        digest = plan.digest if digests == {plan.digest} else next(iter(digests - {plan.digest}))
+        newest = max(tokens, key=lambda token: token.delivered_by)
+        return Proof(
+            participant=self._plan.name,
+            number=plan.number,
+            outcome=Outcome.COMMITTED,
+            digest=digest,
+            epoch=newest.delivered_by[0],
+            counts=counts,
+            detail={
+                "attempt": newest.delivered_by[1],
+                "token": newest.number,
+                "slots": len(tokens),
+                "partitions": partitions,
+                "topics": topics,
+                **set_aside_detail(together(set_aside)),
+            },
+        )
+
+    # --- small things --------------------------------------------------------------------------------------------
+
+    @property
+    def _topics(self) -> list[str]:
+        return sorted({sink.topic for sink in self._sinks.values()})
+
+    def _require_topics(
+        self, topics: Mapping[str, TopicLimits | None], notes: dict[str, Any]
+    ) -> Mapping[str, TopicLimits]:
+        limits: dict[str, TopicLimits] = {}
+        for name in self._topics:
+            found = topics[name]
+            notes |= check_topic(name, found, self._clients)
+            assert found is not None  # check_topic raises SinkAccessError
+            limits[name] = found
+        return limits
+
+    def _limits(self) -> Mapping[str, Any]:
+        """What the topics demand of a producer, as they were seen last: the brokers judge each batch."""
+        if self._known_limits is None:
+            topics = self._require_topics(describe(self._clients, self._topics), {})
+            self._known_limits = client_limits(self._clients, topics)
+        return self._known_limits
+
+    def _check_rows(self, plan: Plan, topics: Mapping[str, TopicLimits | None]) -> dict[str, Any]:
+        """Whether the topics would take every row; returns notes for people."""
+        notes: dict[str, Any] = {}
+        limits = self._require_topics(topics, notes)
+        self._known_limits = client_limits(self._clients, limits)
+        message_max_bytes = self._known_limits["message.max.bytes"]
+        for rows, _ in self._content.rows(plan):
+            try:
+                check_rows(rows, limits[rows.sink.topic], message_max_bytes)
+            except AirflowFtError as error:
+                error.located(sink=rows.name, pipeline=plan.pipeline, checkpoint=plan.number)
+                raise
+        return notes
+
+    def _check_token_size(self) -> None:
+        counts = dict.fromkeys(self._sinks, 10**18)
+        fence = Fence("p", "0" * 36, 10**18, 10**18)
+        before, last = genesis(fence, self._tokens.count, now()), Delivery(10**18, "0" * 64, counts)
+        worst = delivered(before, fence, last, self._tokens.count, {}, now())
+        try:
+            worst.metadata()
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{len(self._sinks)} sinks are too many for one Kafka connection: {error}.",
+                remedy="Declare a second Airflow connection to the same cluster, and divide the sinks among both.",
+                participant=self._plan.name,
+            ) from error
+
+
+def _add_ends(into: dict[str, Any], ends: Mapping[str, Mapping[int, PartitionEnd]]) -> None:
+    for topic, partitions in ends.items():
+        for partition, end in partitions.items():
+            place = into.setdefault(topic, {}).setdefault(str(partition), {"records": 0, "last_offset": -1})
+            place["records"] += end.records
+            place["last_offset"] = max(place["last_offset"], end.last)
