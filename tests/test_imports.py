@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,25 @@ def test_an_example_dag_is_parsed_without_spark(dag: str, tmp_path: Path) -> Non
     _, airflow_alone = modules_after("from airflow.sdk import DAG, task, Param, Asset", tmp_path)
     print(f"{dag}: {seconds:.2f} s, of which Airflow alone {airflow_alone:.2f} s")
     assert not heavy(modules)
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules of the package that a file imports anywhere, also in functions and for type checkers."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def test_modules_form_no_circle() -> None:
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in (ROOT / "airflow_ft").rglob("*.py")
+        if path.name != "__init__.py"  # a package names what it offers
+    }
+    assert len(files) > 150
+    graph = {name: imports_of(path) & files.keys() for name, path in files.items()}
+    list(TopologicalSorter(graph).static_order())  # CycleError names the circle

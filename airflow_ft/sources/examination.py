@@ -79,8 +79,8 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _topics(exam: Examination, source: KafkaSource, connections: ConnectionResolver) -> None:
-    from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
-    from airflow_ft.sinks.kafka.topics import describe
+    from airflow_ft.kafka.client import KafkaClients, KafkaSettings
+    from airflow_ft.kafka.topics import describe
 
     clients = KafkaClients(KafkaSettings.from_connection(connections(source.conn_id)))
     if not source.topics:

@@ -38,8 +38,8 @@ class GroupOffsets:
     def _commit(self, source: KafkaSource, ends: Mapping[str, Mapping[str, int]], ids: Mapping[str, str]) -> None:
         from confluent_kafka import KafkaException, TopicPartition
 
-        from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
-        from airflow_ft.sinks.kafka.topics import other_topics, topic_ids
+        from airflow_ft.kafka.client import KafkaClients, KafkaSettings
+        from airflow_ft.kafka.topics import other_topics, topic_ids
 
         group = str(source.group_id)
         clients = KafkaClients(KafkaSettings.from_connection(self._connections(source.conn_id)))

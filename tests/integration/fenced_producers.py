@@ -19,8 +19,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka import transaction
-from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.records import RecordColumns
 from airflow_ft.sinks.kafka.transaction import ProducerLostError, Tally, Transaction
 from tests.integration.kafka_children import await_stopped, wake

@@ -32,8 +32,8 @@ from airflow_ft.core.resolution import Resolver
 from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.core.steps import commit_step, confirm_step, prepare_step
 from airflow_ft.core.verify import Delivered
+from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks import refused as refused_rows
-from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.participant import open_participant as open_kafka
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.token import Token

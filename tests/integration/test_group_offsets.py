@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, TopicPartition
 from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Checkpoint
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.sinks.kafka.topics import topic_ids
+from airflow_ft.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.kafka.topics import topic_ids
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.sources.progress import GroupOffsets
 from tests.conftest import TopicFactory

@@ -21,7 +21,7 @@ from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, Pipel
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.resolution import Resolver
 from airflow_ft.doctor import Patient, examine
-from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity
 from airflow_ft.sinks.kafka.transaction_coordinator import Ending, TransactionCoordinator

@@ -17,7 +17,7 @@ from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import CheckpointState, Fence, HaltReason
 from airflow_ft.core.ports import Store
 from airflow_ft.core.sweep import recover_all
-from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator

@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import Message, Producer
 
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.batches import BatchSender
-from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.sinks.kafka.readable import await_readable
 from airflow_ft.sinks.kafka.records import RecordColumns
 from airflow_ft.sinks.kafka.slot import Slot
-from airflow_ft.sinks.kafka.topics import await_readable
 from airflow_ft.sinks.kafka.transaction import ProducerLostError, Tally, Transaction, merge_ends
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import read

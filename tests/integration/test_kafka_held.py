@@ -14,8 +14,8 @@ from kafka.admin import KafkaAdminClient
 from airflow_ft.core.doctor import Check, Verdict
 from airflow_ft.core.errors import FencedError, SinkAccessError, SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.core.model import Outcome
+from airflow_ft.kafka.client import KafkaClients, KafkaSettings, is_fenced
 from airflow_ft.sinks.kafka import KafkaSink
-from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings, is_fenced
 from airflow_ft.sinks.kafka.examination import examine
 from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.records import RecordColumns

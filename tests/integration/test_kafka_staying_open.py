@@ -17,8 +17,9 @@ from confluent_kafka import Producer
 
 from airflow_ft.core.errors import FencedError, SinkUnavailableError
 from airflow_ft.core.model import Outcome, Plan
-from airflow_ft.sinks.kafka import KafkaSink, client
-from airflow_ft.sinks.kafka.client import KafkaClients
+from airflow_ft.kafka import client
+from airflow_ft.kafka.client import KafkaClients
+from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.transaction import Transaction
 from tests.integration.kafka_world import World, expected_ids, read_ids

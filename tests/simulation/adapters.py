@@ -22,8 +22,8 @@ import airflow_ft.sinks.kafka.held
 import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before names in them are replaced
 from airflow_ft.core import lease, retention
 from airflow_ft.core.errors import DeclinedError
+from airflow_ft.kafka.topics import TopicLimits
 from airflow_ft.sinks.kafka.records import Records
-from airflow_ft.sinks.kafka.topics import TopicLimits
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import refusals
 from airflow_ft.sinks.mysql.validation import Verdict

@@ -18,8 +18,15 @@ from airflow_ft.core.ports import WalReader
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.core.set_aside import SetAside, read_detail, together
 from airflow_ft.core.set_aside import detail as set_aside_detail
-from airflow_ft.sinks.kafka.client import KafkaClients
+from airflow_ft.kafka.client import KafkaClients
+from airflow_ft.kafka.topics import (
+    TopicLimits,
+    create_token_topic,
+    describe,
+    topic_ids,
+)
 from airflow_ft.sinks.kafka.content import PlanContent, Reading
+from airflow_ft.sinks.kafka.readable import await_readable, require_same_topics
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.token import (
@@ -34,14 +41,6 @@ from airflow_ft.sinks.kafka.token import (
     judge,
 )
 from airflow_ft.sinks.kafka.tokens import Tokens, now
-from airflow_ft.sinks.kafka.topics import (
-    TopicLimits,
-    await_readable,
-    create_token_topic,
-    describe,
-    require_same_topics,
-    topic_ids,
-)
 from airflow_ft.sinks.kafka.transaction import Transaction, merge_ends
 from airflow_ft.sinks.kafka.validation import check_rows, check_topic, client_limits, refused_rows
 from airflow_ft.sinks.refused import Refused

@@ -10,11 +10,11 @@ import pyarrow as pa
 from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.kafka.topics import TopicLimits, describe
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.kafka import records
-from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.topics import TopicLimits, describe
 from airflow_ft.sinks.kafka.validation import check_topic
 
 

@@ -23,12 +23,8 @@ from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError, StoreB
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
 from airflow_ft.core.ports import WalReader
 from airflow_ft.core.remnants import Remnant, RemnantKind
-from airflow_ft.sinks.kafka.client import KafkaClients
-from airflow_ft.sinks.kafka.cluster import PRODUCER, KafkaParticipant
-from airflow_ft.sinks.kafka.slot import Slot
-from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM, KafkaSink
-from airflow_ft.sinks.kafka.token import Ends, Standing, Token, judge
-from airflow_ft.sinks.kafka.topics import (
+from airflow_ft.kafka.client import KafkaClients
+from airflow_ft.kafka.topics import (
     create_token_topic,
     describe,
     longest_transaction,
@@ -36,6 +32,10 @@ from airflow_ft.sinks.kafka.topics import (
     other_topics,
     topic_ids,
 )
+from airflow_ft.sinks.kafka.cluster import PRODUCER, KafkaParticipant
+from airflow_ft.sinks.kafka.slot import Slot
+from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM, KafkaSink
+from airflow_ft.sinks.kafka.token import Ends, Standing, Token, judge
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity, ProducerLostError, Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import Description, Ending, TransactionCoordinator
 

@@ -11,7 +11,7 @@ import ssl
 from typing import Any
 
 from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.sinks.kafka.client import KafkaSettings
+from airflow_ft.kafka.client import KafkaSettings
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "oauth_cb")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, WalReader
-from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 
 

@@ -18,7 +18,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 
 from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailableError, TokenLostError
 from airflow_ft.core.model import Fence
-from airflow_ft.sinks.kafka.client import KafkaClients, is_fenced, is_refusal
+from airflow_ft.kafka.client import KafkaClients, is_fenced, is_refusal
 from airflow_ft.sinks.kafka.token import Token, check_owner, parse
 from airflow_ft.sinks.kafka.transaction import ProducerLostError, Transaction
 

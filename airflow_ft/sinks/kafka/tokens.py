@@ -9,10 +9,10 @@ from functools import partial
 
 from airflow_ft.core.errors import StateConflictError, TokenLostError
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan, SinkHead
-from airflow_ft.sinks.kafka.client import KafkaClients
+from airflow_ft.kafka.client import KafkaClients
+from airflow_ft.kafka.topics import create_token_topic, describe
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.token import Ballot, Expectation, Standing, Token, check_owner, genesis, judge, seeded
-from airflow_ft.sinks.kafka.topics import create_token_topic, describe
 from airflow_ft.sinks.kafka.transaction import Transaction
 
 

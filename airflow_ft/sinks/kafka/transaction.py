@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from airflow_ft.kafka.client import KafkaClients, bounded
 from airflow_ft.sinks.kafka.batches import open_batches
-from airflow_ft.sinks.kafka.client import KafkaClients, bounded
 from airflow_ft.sinks.kafka.records import RecordColumns, Records
 from airflow_ft.sinks.kafka.token import PartitionEnd, Token
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
-from airflow_ft.sinks.kafka.client import KafkaClients
+from airflow_ft.kafka.client import KafkaClients
+from airflow_ft.kafka.topics import TopicLimits, missing_topic
 from airflow_ft.sinks.kafka.records import RECORD_OVERHEAD, RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.topics import TopicLimits, missing_topic
 
 _ESCAPED = 6  # bytes that JSON may need for one byte of text (a control character)
 _SCALAR_TEXT = 48  # no number, date or time is longer; decimals have up to 76 digits and are counted apart

@@ -21,11 +21,11 @@ from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import ParticipantPlan, Proof
 from airflow_ft.core.ports import ConnectionInfo, WalFile, WalReader
 from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, expected_rows, set_aside_rows
-from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.kafka.topics import TopicLimits, describe, other_topics, topic_ids
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.records import RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.topics import TopicLimits, describe, other_topics, topic_ids
 from airflow_ft.sinks.kafka.validation import SegmentRows
 from airflow_ft.sinks.multiset import Multiset
 from airflow_ft.sinks.set_aside import DeliveredLog

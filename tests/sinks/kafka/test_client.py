@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sinks.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.transaction import ProducerLostError, Transaction
 from tools.servers.processes import free_port
 

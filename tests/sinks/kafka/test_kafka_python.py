@@ -11,7 +11,7 @@ import pytest
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sinks.kafka.client import KafkaSettings
+from airflow_ft.kafka.client import KafkaSettings
 from airflow_ft.sinks.kafka.kafka_python import client_settings
 
 SASL = {"security.protocol": "sasl_plaintext", "sasl.username": "me", "sasl.password": "hunter2"}

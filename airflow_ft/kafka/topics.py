@@ -1,4 +1,4 @@
-"""What the brokers say of topics (partitions, limits, end offsets) and time-outs; creation of the token topic."""
+"""What the brokers say of topics (ids, partitions, limits) and time-outs; creation of the token topic."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
-from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
+from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, ResourceType
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, TokenLostError
-from airflow_ft.sinks.kafka.client import KafkaClients
-from airflow_ft.sinks.kafka.token import Ends
+from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.kafka.client import KafkaClients
 
 _FOREVER = 2**63 - 1
 _NO_ID = str(Uuid(0, 0))
@@ -95,7 +94,7 @@ def _described(clients: KafkaClients, names: Iterable[str], *, operations: bool)
     )
     for name in wanted:
         try:
-            yield name, _result(clients, futures[name])
+            yield name, answer(clients, futures[name])
         except KafkaException as failure:
             if failure.args[0].code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
                 raise clients.error(failure.args[0], f"describing topic {name!r}") from failure
@@ -112,7 +111,7 @@ def _with_settings(clients: KafkaClients, topics: Iterable[TopicLimits]) -> Mapp
         limits = resources[resource]
         known = {name: getattr(limits, name) for name in limits.__slots__}
         try:
-            settings = {name: entry.value for name, entry in _result(clients, future).items()}
+            settings = {name: entry.value for name, entry in answer(clients, future).items()}
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise clients.error(failure.args[0], f"reading the settings of topic {limits.name!r}") from failure
@@ -142,7 +141,7 @@ def longest_transaction(clients: KafkaClients) -> int | None:
     longest = []
     for future in clients.admin().describe_configs(resources, request_timeout=clients.timeout).values():
         try:
-            longest.append(int(_result(clients, future)["transaction.max.timeout.ms"].value))
+            longest.append(int(answer(clients, future)["transaction.max.timeout.ms"].value))
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError.CLUSTER_AUTHORIZATION_FAILED:
                 raise clients.error(failure.args[0], doing) from failure
@@ -175,7 +174,7 @@ def create_token_topic(clients: KafkaClients) -> None:
         [NewTopic(name, num_partitions=1)], request_timeout=clients.timeout, operation_timeout=clients.timeout
     )
     try:
-        _result(clients, futures[name])
+        answer(clients, futures[name])
     except KafkaException as failure:
         error = failure.args[0]
         if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
@@ -190,140 +189,7 @@ def create_token_topic(clients: KafkaClients) -> None:
         time.sleep(0.01)
 
 
-def require_same_topics(clients: KafkaClients, before: Mapping[str, str]) -> None:
-    """Whether what was delivered into topics of these ids can still be there.
-
-    Raises:
-        TokenLostError: one was made anew since: the records are gone with the old one, whatever the token says.
-        SinkAccessError: one is not there.
-    """
-    now = topic_ids(clients, before)
-    if others := other_topics(before, now):
-        raise _records_lost(
-            clients,
-            "; ".join(
-                f"the rows were delivered into topic {name!r} of id {before[name]}, which was deleted: the one of that"
-                f" name has id {now[name]}"
-                for name in others
-            )
-            + ".",
-        )
-    for name, found in now.items():
-        if found is None:
-            raise missing_topic(name, clients.conn_id)
-
-
-def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[str]) -> None:
-    """Waits until read_committed readers can see the records that end at `ends`.
-
-    EndTxn answers before the transaction markers are written, so a read right after a commit can miss records. With
-    `ends` None (too many to be kept in the token) the present ends of all partitions of `topics` are awaited.
-
-    Raises:
-        TokenLostError: a partition is shorter than what was acknowledged, so the records are not there.
-        SinkUnavailableError: an open transaction of another producer before these records, or brokers that are slow.
-    """
-    deadline, pause = time.monotonic() + clients.timeout, 0.002
-    if ends is None:
-        described = describe(clients, topics)
-        everything = [
-            TopicPartition(name, partition)
-            for name, limits in described.items()
-            for partition in range(limits.partitions if limits else 0)
-        ]
-        waiting = _end_offsets(clients, everything, IsolationLevel.READ_UNCOMMITTED)
-        while len(waiting) < len(everything):
-            if time.monotonic() > deadline:
-                raise clients.error(KafkaError(KafkaError._TIMED_OUT), "waiting for the leaders of all partitions")
-            time.sleep(0.1)
-            waiting = _end_offsets(clients, everything, IsolationLevel.READ_UNCOMMITTED)
-    else:
-        waiting = {(topic, p): end.last + 1 for topic, by in ends.items() for p, end in by.items()}
-    while waiting:
-        stable = _end_offsets(clients, _partitions(waiting), IsolationLevel.READ_COMMITTED)
-        waiting = {place: end for place, end in waiting.items() if stable.get(place, -1) < end}
-        if waiting and time.monotonic() > deadline:
-            raise _not_readable(clients, waiting)
-        if waiting:
-            time.sleep(pause)
-            pause = min(2 * pause, 0.25)
-
-
-def _not_readable(clients: KafkaClients, waiting: Mapping[tuple[str, int], int]) -> AirflowFtError:
-    # Only asked at the end of the wait: a new leader's high watermark may lag for a moment.
-    lengths = _end_offsets(clients, _partitions(waiting), IsolationLevel.READ_UNCOMMITTED)
-    stalled = [_name(place) for place, end in waiting.items() if lengths.get(place, end) >= end]
-    if stalled:
-        return SinkUnavailableError(
-            f"delivered, but not yet visible to read_committed readers in {', '.join(stalled)}: an open"
-            " transaction of another producer stands before the records.",
-            remedy="Try again when that transaction has ended; nothing is sent twice.",
-            participant=clients.conn_id,
-        )
-    return _records_lost(
-        clients,
-        "; ".join(
-            f"{_name(place)} ends at {lengths[place]}, before the end {end} that was acknowledged"
-            for place, end in waiting.items()
-        )
-        + ": the topic was made anew, or its cluster has lost records.",
-    )
-
-
-def _records_lost(clients: KafkaClients, what: str) -> TokenLostError:
-    return TokenLostError(
-        what,
-        remedy="Find out what the topic holds. To send the rows of this checkpoint once more, delete the token of each"
-        f" slot (kafka-consumer-groups.sh --delete-offsets --topic {clients.settings.token_topic} --group"
-        f" airflow_ft.<pipeline>.{clients.conn_id}.<slot>), then `airflow ft in-doubt --redeliver`.",
-        participant=clients.conn_id,
-    )
-
-
-def _partitions(places: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-    return [TopicPartition(topic, partition) for topic, partition in places]
-
-
-def _name(place: tuple[str, int]) -> str:
-    return f"{place[0]}[{place[1]}]"
-
-
-def _end_offsets(
-    clients: KafkaClients, places: Iterable[TopicPartition], isolation: IsolationLevel
-) -> dict[tuple[str, int], int]:
-    request = {place: OffsetSpec.latest() for place in places}
-    if not request:
-        return {}
-    futures = clients.admin().list_offsets(request, isolation_level=isolation, request_timeout=clients.timeout)
-    found = {}
-    for place, future in futures.items():
-        try:
-            found[(place.topic, place.partition)] = int(_result(clients, future).offset)
-        except KafkaException as failure:
-            error = failure.args[0]
-            if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
-                found[(place.topic, place.partition)] = 0  # a topic that was deleted since is as short as can be
-            elif error.code() in _PASSING:
-                clients.renew_admin()
-            else:
-                raise clients.error(error, f"reading the end of {place.topic}[{place.partition}]") from failure
-    return found
-
-
-# A partition without a leader for a moment: its offset is simply not known yet.
-_PASSING = frozenset(
-    {
-        KafkaError._NOENT,  # librdkafka: its metadata name no leader
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-    }
-)
-
-
-def _result(clients: KafkaClients, future: concurrent.futures.Future[Any]) -> Any:
+def answer(clients: KafkaClients, future: concurrent.futures.Future[Any]) -> Any:
     """The outcome of an administration request. Librdkafka bounds it; twice that bound is a lost reply."""
     try:
         return future.result(2 * clients.timeout + 5)

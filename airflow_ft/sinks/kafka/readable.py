@@ -1,0 +1,147 @@
+"""Whether readers can see what was delivered, and whether it can still be there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError, TokenLostError
+from airflow_ft.kafka.client import KafkaClients
+from airflow_ft.kafka.topics import answer, describe, missing_topic, other_topics, topic_ids
+from airflow_ft.sinks.kafka.token import Ends
+
+
+def require_same_topics(clients: KafkaClients, before: Mapping[str, str]) -> None:
+    """Whether what was delivered into topics of these ids can still be there.
+
+    Raises:
+        TokenLostError: one was made anew since: the records are gone with the old one, whatever the token says.
+        SinkAccessError: one is not there.
+    """
+    now = topic_ids(clients, before)
+    if others := other_topics(before, now):
+        raise _records_lost(
+            clients,
+            "; ".join(
+                f"the rows were delivered into topic {name!r} of id {before[name]}, which was deleted: the one of that"
+                f" name has id {now[name]}"
+                for name in others
+            )
+            + ".",
+        )
+    for name, found in now.items():
+        if found is None:
+            raise missing_topic(name, clients.conn_id)
+
+
+def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[str]) -> None:
+    """Waits until read_committed readers can see the records that end at `ends`.
+
+    EndTxn answers before the transaction markers are written, so a read right after a commit can miss records. With
+    `ends` None (too many to be kept in the token) the present ends of all partitions of `topics` are awaited.
+
+    Raises:
+        TokenLostError: a partition is shorter than what was acknowledged, so the records are not there.
+        SinkUnavailableError: an open transaction of another producer before these records, or brokers that are slow.
+    """
+    deadline, pause = time.monotonic() + clients.timeout, 0.002
+    if ends is None:
+        described = describe(clients, topics)
+        everything = [
+            TopicPartition(name, partition)
+            for name, limits in described.items()
+            for partition in range(limits.partitions if limits else 0)
+        ]
+        waiting = _end_offsets(clients, everything, IsolationLevel.READ_UNCOMMITTED)
+        while len(waiting) < len(everything):
+            if time.monotonic() > deadline:
+                raise clients.error(KafkaError(KafkaError._TIMED_OUT), "waiting for the leaders of all partitions")
+            time.sleep(0.1)
+            waiting = _end_offsets(clients, everything, IsolationLevel.READ_UNCOMMITTED)
+    else:
+        waiting = {(topic, p): end.last + 1 for topic, by in ends.items() for p, end in by.items()}
+    while waiting:
+        stable = _end_offsets(clients, _partitions(waiting), IsolationLevel.READ_COMMITTED)
+        waiting = {place: end for place, end in waiting.items() if stable.get(place, -1) < end}
+        if waiting and time.monotonic() > deadline:
+            raise _not_readable(clients, waiting)
+        if waiting:
+            time.sleep(pause)
+            pause = min(2 * pause, 0.25)
+
+
+def _not_readable(clients: KafkaClients, waiting: Mapping[tuple[str, int], int]) -> AirflowFtError:
+    # Only asked at the end of the wait: a new leader's high watermark may lag for a moment.
+    lengths = _end_offsets(clients, _partitions(waiting), IsolationLevel.READ_UNCOMMITTED)
+    stalled = [_name(place) for place, end in waiting.items() if lengths.get(place, end) >= end]
+    if stalled:
+        return SinkUnavailableError(
+            f"delivered, but not yet visible to read_committed readers in {', '.join(stalled)}: an open"
+            " transaction of another producer stands before the records.",
+            remedy="Try again when that transaction has ended; nothing is sent twice.",
+            participant=clients.conn_id,
+        )
+    return _records_lost(
+        clients,
+        "; ".join(
+            f"{_name(place)} ends at {lengths[place]}, before the end {end} that was acknowledged"
+            for place, end in waiting.items()
+        )
+        + ": the topic was made anew, or its cluster has lost records.",
+    )
+
+
+def _records_lost(clients: KafkaClients, what: str) -> TokenLostError:
+    return TokenLostError(
+        what,
+        remedy="Find out what the topic holds. To send the rows of this checkpoint once more, delete the token of each"
+        f" slot (kafka-consumer-groups.sh --delete-offsets --topic {clients.settings.token_topic} --group"
+        f" airflow_ft.<pipeline>.{clients.conn_id}.<slot>), then `airflow ft in-doubt --redeliver`.",
+        participant=clients.conn_id,
+    )
+
+
+def _partitions(places: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition) for topic, partition in places]
+
+
+def _name(place: tuple[str, int]) -> str:
+    return f"{place[0]}[{place[1]}]"
+
+
+def _end_offsets(
+    clients: KafkaClients, places: Iterable[TopicPartition], isolation: IsolationLevel
+) -> dict[tuple[str, int], int]:
+    request = {place: OffsetSpec.latest() for place in places}
+    if not request:
+        return {}
+    futures = clients.admin().list_offsets(request, isolation_level=isolation, request_timeout=clients.timeout)
+    found = {}
+    for place, future in futures.items():
+        try:
+            found[(place.topic, place.partition)] = int(answer(clients, future).offset)
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
+                found[(place.topic, place.partition)] = 0  # a topic that was deleted since is as short as can be
+            elif error.code() in _PASSING:
+                clients.renew_admin()
+            else:
+                raise clients.error(error, f"reading the end of {place.topic}[{place.partition}]") from failure
+    return found
+
+
+# A partition without a leader for a moment: its offset is simply not known yet.
+_PASSING = frozenset(
+    {
+        KafkaError._NOENT,  # librdkafka: its metadata name no leader
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
