@@ -118,9 +118,12 @@ class Loader:
         loads = self._path == "load"
         encode: Encoder[Any] = _lines(columns) if loads else self._encoder(schema, target, columns)
         encoded: Ahead[_Encoded[Any]] = Ahead((piece.num_rows, encode(piece)) for piece in pieces)
+        send = self._send_load if loads else self._send_inserts
         with closing(encoded):
-            send = self._send_load if loads else self._send_inserts
-            sent = sum(send(encoded, target, columns, file) for file in files)
+            try:
+                sent = sum(send(encoded, target, columns, file) for file in files)
+            except DeclinedError as error:  # of the encoder, which does not know for whom it works
+                raise error.located(sink=target.sink) from error.__cause__
             if next(encoded, None) is not None:  # it is at its end that a file's rows are counted
                 raise AssertionError(f"{target.sink}: more rows than its files should have")
         return sent
