@@ -2,11 +2,11 @@
 
 The log's rows are loaded once more, into a temporary table whose columns are the target's own, by the very code that
 delivers. So both sides have gone through the same types (a FLOAT, a DATETIME without fractions, a CHAR, JSON), and a
-difference is one of rows, never of formats; an error of the encoding itself would be on both sides, and is for the
-encoder's tests. The server then compares SHA-256 digests of the delivered columns as multisets, each table read once:
-memory stays bounded on both ends, the work lies on the server's disk, and all of it vanishes with the session. It takes
-no lock on the target (READ COMMITTED). Needs SELECT on the target and CREATE TEMPORARY TABLES. What replaces rows by
-key is compared by key: `upsert_verification`.
+difference is one of rows, never of formats; only ENUM and SET are text there (`plain_text`). An error of the encoding
+itself would be on both sides, and is for the encoder's tests. The server then compares SHA-256 digests of the delivered
+columns as multisets, each table read once: memory stays bounded on both ends, the work lies on the server's disk, and
+all of it vanishes with the session. It takes no lock on the target (READ COMMITTED). Needs SELECT on the target and
+CREATE TEMPORARY TABLES. What replaces rows by key is compared by key: `upsert_verification`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.load import ONE_BY_ONE, Loader
 from airflow_ft.sinks.mysql.naming import TableName, quote
+from airflow_ft.sinks.mysql.plain_text import definitions, in_order, without_labels
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert_verification import verify_upserts
@@ -136,7 +137,7 @@ def _by_columns(delivered: Sequence[Delivered], target: Target, wal: WalReader) 
     parts: dict[tuple[str, ...], list[_Part]] = {}
     for each in delivered:
         for segment in each.plan.segments:
-            reader = wal.open(segment)
+            reader = in_order(wal.open(segment), target)
             if target.sink not in reader.sinks() or not reader.files(target.sink):
                 continue
             columns = tuple(column.name for column in target.written(reader.schema(target.sink)))
@@ -154,7 +155,8 @@ def _compare(
         session.run(f"DROP TEMPORARY TABLE IF EXISTS {table}")
     listed = ", ".join(quote(column) for column in columns)
     session.run(
-        f"CREATE TEMPORARY TABLE {rows} (airflow_ft_row BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,"
+        f"CREATE TEMPORARY TABLE {rows} ({definitions(target, columns)}"
+        "airflow_ft_row BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,"
         " airflow_ft_part INT NOT NULL DEFAULT 0) ENGINE=InnoDB"
         f" SELECT {listed} FROM {target.table.name.sql} WHERE 1 = 0"
     )
@@ -187,7 +189,8 @@ def _compare(
 
 def _load(session: Session, target: Target, parts: Sequence[_Part], rows: str) -> None:
     """The log's rows into the temporary table, which looks like the target; a row's part is the column's default."""
-    like = replace(target, table=replace(target.table, name=TableName(target.table.name.schema, _ROWS)))
+    plain = without_labels(target)
+    like = replace(plain, table=replace(plain.table, name=TableName(target.table.name.schema, _ROWS)))
     loader = Loader(session, LIMITS, ONE_BY_ONE)
     for index, part in enumerate(parts):
         session.run(f"ALTER TABLE {rows} ALTER COLUMN airflow_ft_part SET DEFAULT {index}")
