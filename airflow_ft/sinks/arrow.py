@@ -39,6 +39,12 @@ def booleans(array: pa.Array) -> npt.NDArray[np.bool_]:
     return numbers(array.cast(pa.uint8())).view(np.bool_)
 
 
+def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
+    """The values as an array of booleans without nulls."""
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+
+
 def offsets(array: pa.Array) -> npt.NDArray[np.int64]:
     """Where each value of an array of large_binary or large_string begins, and where the last one ends."""
     return np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, array.offset * 8)

@@ -17,7 +17,7 @@ from airflow_ft.wal import open_wal
 from tests.integration.proxy import Proxy
 from tests.sinks.mysql.committer import Committer
 from tests.sinks.mysql.world import MySqlWorld, make_world
-from tools.servers import Database
+from tools.servers import Database, MariaDb
 
 TABLE = "id BIGINT PRIMARY KEY, name VARCHAR(100) NOT NULL, version BIGINT NOT NULL DEFAULT 0"
 KEYS: dict[str, Any] = {"key_columns": ("id",), "version_column": "version", "change_column": "op"}
@@ -157,6 +157,12 @@ def test_a_delivery_that_stopped_is_finished_by_the_next_attempt(world: MySqlWor
         ("id BIGINT PRIMARY KEY, name VARCHAR(9) UNIQUE, version BIGINT", {}, "other unique keys: name"),
         ("id BIGINT PRIMARY KEY, name TEXT, version INT", {}, "no BIGINT column 'version'"),
         ("id BIGINT PRIMARY KEY, name TEXT", {}, "ADD COLUMN `version` BIGINT"),
+        (
+            "id BIGINT PRIMARY KEY, name VARCHAR(9), version BIGINT, UNIQUE (name(3))",
+            {},
+            r"other unique keys: name \(name\(3",
+        ),
+        ("id SET('x','y') PRIMARY KEY, name TEXT, version BIGINT", {}, "id is a SET"),
     ],
 )
 def test_tables_that_do_not_fit_are_refused(
@@ -166,6 +172,190 @@ def test_tables_that_do_not_fit_are_refused(
     plan = world.plan(orders=changes(("c", 1, "a")))
     with pytest.raises(SinkAccessError, match=message):
         world.participant(plan).prepare(plan, world.fence())
+
+
+PREFIXES = {
+    "id VARCHAR(20), name TEXT, version BIGINT, PRIMARY KEY (id(4))": (
+        "PRIMARY (id(4))",
+        "DROP PRIMARY KEY, ADD PRIMARY KEY (`id`).",
+    ),
+    "id VARBINARY(20) NOT NULL, name TEXT, version BIGINT, UNIQUE KEY by_id (id(4))": (
+        "by_id (id(4))",
+        "DROP KEY `by_id`, ADD UNIQUE KEY `by_id` (`id`).",
+    ),
+    "id TEXT, name TEXT, version BIGINT, PRIMARY KEY (id(4))": (
+        "PRIMARY (id(4))",
+        "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP PRIMARY KEY, ADD PRIMARY KEY (`id`).",
+    ),
+}
+
+
+@pytest.mark.parametrize("table", PREFIXES)
+def test_a_key_over_the_beginning_of_a_text_is_refused_before_it_makes_one_row_of_several(
+    any_mysql_database: Database, tmp_path: Path, table: str
+) -> None:
+    world = make_world(any_mysql_database, tmp_path, orders=table)
+    world.use("upsert", key_columns=("id",), version_column="version")
+    rows = pa.table({"id": ["key-1", "key-2", "key-3"], "name": ["a", "b", "c"]})
+    plan = world.plan(orders=rows)
+    key, remedy = PREFIXES[table]
+    with pytest.raises(SinkAccessError, match="would become one") as refused:
+        world.participant(plan).prepare(plan, world.fence())
+    assert key in refused.value.what and refused.value.remedy.endswith(remedy)
+    checks = examine("orders", plan.participants[0], world.connection(), [])
+    assert any(check.verdict is Verdict.PROBLEM and key in check.text for check in checks)
+    world.sql(f"ALTER TABLE orders {remedy.rstrip('.').replace(' (as long as its values are)', '')}")
+    world.deliver(plan)
+    assert world.count() == 3
+
+
+@pytest.mark.parametrize("name", ["none", "id"])
+def test_a_unique_key_over_an_expression_is_another_one(mysql_database: Database, tmp_path: Path, name: str) -> None:
+    columns = "id BIGINT PRIMARY KEY, `none` INT NOT NULL, j JSON, version BIGINT, UNIQUE KEY e ((`none` DIV 2))"
+    world = make_world(mysql_database, tmp_path, orders=columns)
+    world.use("upsert", key_columns=(name,), version_column="version")
+    plan = world.plan(orders=pa.table({"id": [1], "none": pa.array([1], pa.int32())}))
+    with pytest.raises(
+        SinkAccessError, match="no unique key" if name == "none" else r"other unique keys: e \(\(.*none"
+    ):
+        world.participant(plan).prepare(plan, world.fence())
+    world.sql("ALTER TABLE orders DROP KEY e, ADD UNIQUE KEY m ((CAST(j->'$.a' AS UNSIGNED ARRAY)))")
+    with pytest.raises(SinkAccessError, match="no unique key" if name == "none" else "other unique keys: m"):
+        world.participant(plan).prepare(plan, world.fence())
+
+
+def test_a_key_that_the_server_computes_cannot_be_sent(mysql_database: Database, tmp_path: Path) -> None:
+    columns = "id VARCHAR(9), n INT AS (LENGTH(id)) STORED, version BIGINT, PRIMARY KEY (n)"
+    world = make_world(mysql_database, tmp_path, orders=columns)
+    world.use("upsert", key_columns=("n",), version_column="version")
+    plan = world.plan(orders=pa.table({"id": ["a"]}))
+    with pytest.raises(SinkAccessError, match="n is generated") as refused:
+        world.participant(plan).prepare(plan, world.fence())
+    assert "MODIFY `n` int NOT NULL" in refused.value.remedy
+
+
+def test_an_invisible_key_keeps_rows_apart_as_well(mysql_database: Database, tmp_path: Path) -> None:
+    columns = "id BIGINT PRIMARY KEY, n INT INVISIBLE, version BIGINT INVISIBLE, UNIQUE KEY hidden (n) INVISIBLE"
+    world = make_world(mysql_database, tmp_path, orders=columns)
+    world.use("upsert", key_columns=("id",), version_column="version")
+    plan = world.plan(orders=pa.table({"id": [1], "n": pa.array([1], pa.int32())}))
+    with pytest.raises(SinkAccessError, match="other unique keys: hidden"):
+        world.participant(plan).prepare(plan, world.fence())
+    world.sql("ALTER TABLE orders DROP KEY hidden")
+    world.deliver(plan)
+    assert world.sql("SELECT id, n, version FROM orders") == [(1, 1, 1)]
+
+
+DELETES: dict[str, tuple[str, pa.DataType, Any, str]] = {
+    "null": ("BIGINT", pa.int64(), None, "NULL in the key of a delete"),
+    "latin1": ("VARCHAR(9) CHARACTER SET latin1", pa.string(), "日", "latin1 does not have"),
+    "utf8mb3": ("VARCHAR(9) CHARACTER SET utf8mb3", pa.string(), "😀", "does not have"),
+    "length": ("VARCHAR(3)", pa.string(), "abcd", "longer than 3"),
+    "range": ("INT", pa.int64(), 2**40, "out of range"),
+    "date": ("DATE", pa.date32(), -800_000, "date out of range"),
+    "label": ("ENUM('a','b')", pa.string(), "1", "none of the labels"),
+}
+
+
+@pytest.mark.parametrize("name", DELETES)
+def test_the_key_of_a_delete_is_judged_before_the_decision(
+    any_mysql_database: Database, tmp_path: Path, name: str
+) -> None:
+    column, kind, wrong, message = DELETES[name]
+    world = make_world(
+        any_mysql_database, tmp_path, orders=f"id {column} PRIMARY KEY, must INT NOT NULL, version BIGINT"
+    )
+    world.use("upsert", **KEYS)
+    good = {"length": "abc", "label": "a", "range": 7, "null": 7, "date": 20_000}.get(name, "ä")
+    ids = pa.array([good, wrong], pa.int32()).cast(kind) if name == "date" else pa.array([good, wrong], kind)
+    rows = pa.table({"op": ["d", "d"], "id": ids, "must": pa.nulls(2, pa.int32())})
+    plan = world.plan(orders=rows)
+    with pytest.raises(DeclinedError, match=message) as declined:
+        world.participant(plan).prepare(plan, world.fence())
+    assert (declined.value.sink, declined.value.column) == ("orders", "id")
+    checks = examine("orders", plan.participants[0], world.connection(), [open_wal().open(plan.segments[0])])
+    assert any(check.verdict is Verdict.PROBLEM and message in check.text for check in checks)
+    world.deliver(world.plan(orders=rows.slice(0, 1)), 1, 2)
+
+
+@pytest.mark.parametrize("strategy", ["local", "parallel", "upsert"])
+@pytest.mark.parametrize(
+    ("kind", "wrong", "column", "message"),
+    [
+        (pa.list_(pa.float64()), [1.0, float("nan")], "JSON", "NaN or infinity"),
+        (pa.struct([("a", pa.list_(pa.struct([("f", pa.float32())])))]), {"a": [{"f": float("inf")}]}, "TEXT", "NaN"),
+        (pa.map_(pa.string(), pa.float64()), [("k", float("-inf"))], "LONGTEXT", "NaN or infinity"),
+        (pa.list_(pa.string()), ["x" * 65_533], "TEXT", "becomes a value longer than 65535"),
+        (pa.list_(pa.string()), ["日"], "TEXT CHARACTER SET latin1", "latin1 does not have"),
+    ],
+    ids=lambda given: str(given) if isinstance(given, pa.DataType) else "",
+)
+def test_nested_values_without_json_text_are_declined_before_the_decision(
+    any_mysql_database: Database,
+    tmp_path: Path,
+    strategy: str,
+    kind: pa.DataType,
+    wrong: Any,
+    column: str,
+    message: str,
+) -> None:
+    world = make_world(any_mysql_database, tmp_path, orders=f"id BIGINT PRIMARY KEY, v {column}, version BIGINT")
+    world.use(strategy, **({"key_columns": ("id",), "version_column": "version"} if strategy == "upsert" else {}))
+    plan = world.plan(orders=pa.table({"id": [1, 2, 3], "v": pa.array([None, wrong, None], kind)}))
+    with pytest.raises(DeclinedError, match=message) as declined:
+        world.participant(plan).prepare(plan, world.fence())
+    assert (declined.value.column, declined.value.row) == ("v", "2 (id=2)")
+
+
+@pytest.mark.parametrize("strategy", ["parallel", "upsert", "local"])
+@pytest.mark.parametrize(
+    ("column", "good", "wrong"),
+    [
+        ("JSON", ['{"a": "ü\\u00fc\'"}', "1", "null"], "{"),
+        ("JSON", ["[]"], "NaN"),
+        ("UUID", ["123e4567-e89b-12d3-a456-426655440000"], "123e4567"),
+        ("INET6", ["::1"], "::g"),
+    ],
+)
+def test_texts_that_only_the_server_can_judge_are_asked_of_it_where_it_could_not_decline_them_later(
+    any_mysql_database: Database, tmp_path: Path, strategy: str, column: str, good: list[str], wrong: str
+) -> None:
+    if column != "JSON" and not isinstance(any_mysql_database.server, MariaDb):
+        return  # MySQL has no such type
+    world = make_world(any_mysql_database, tmp_path, orders=f"id BIGINT PRIMARY KEY, v {column}, version BIGINT")
+    world.use(strategy, **({"key_columns": ("id",), "version_column": "version"} if strategy == "upsert" else {}))
+    count = 1200  # of several statements
+
+    def rows(texts: list[str | None]) -> pa.Table:
+        return pa.table({"id": range(len(texts)), "v": pa.array(texts, pa.string())})
+
+    many: list[str | None] = [f'["{at}"]' for at in range(count)] if column == "JSON" else []
+    world.deliver(world.plan(orders=rows([*good, None, *many])), 1, 1)
+    assert world.count() == len(good) + 1 + len(many)
+    plan = world.plan(orders=rows([*good, None, *many, wrong]))
+    if strategy == "local":  # its own transaction declines, unless another sink decides
+        world.participant(plan).prepare(plan, world.fence(1, 2))
+        plan = replace(plan, commit_point=None)
+    with pytest.raises(DeclinedError, match="a text that is no") as declined:
+        world.participant(plan).prepare(plan, world.fence(1, 2))
+    place = len(good) + 1 + len(many)
+    assert (declined.value.column, declined.value.row) == ("v", f"{place + 1} (id={place})")
+
+
+@pytest.mark.parametrize("event", ["INSERT", "UPDATE", "DELETE"])
+def test_triggers_of_every_statement_that_an_upsert_sends_are_told(world: MySqlWorld, event: str) -> None:
+    row = "OLD" if event == "DELETE" else "NEW"
+    world.sql(f"CREATE TRIGGER told AFTER {event} ON orders FOR EACH ROW SET @told = {row}.id")
+    plan = world.plan(orders=changes(("c", 1, "a"), ("d", 2, None)))
+    notes = world.participant(plan).prepare(plan, world.fence())["tables"]["orders"]["notes"]
+    expected = "triggers fire for each row: told" + ("" if event == "INSERT" else f" (on {event})")
+    assert notes == [expected]
+    checks = examine("orders", plan.participants[0], world.connection(), [])
+    assert [check.text for check in checks if check.verdict is Verdict.WARNING and "told" in check.text] == [expected]
+    world.use("upsert", change_column=None)
+    plan = world.plan(orders=changes(("c", 1, "a")).select(["id", "name"]))
+    notes = world.participant(plan).prepare(plan, world.fence(1, 2))["tables"]["orders"]["notes"]
+    assert notes == ([] if event == "DELETE" else [expected])
 
 
 @pytest.mark.parametrize(("table", "fits"), [(TABLE, True), ("id BIGINT, name TEXT, version BIGINT", False)])

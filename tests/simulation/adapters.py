@@ -170,7 +170,7 @@ def product_over_models() -> Iterator[Running]:
         "Loader": ModelLoader,
         "check_server": lambda *_, **__: [],
         "ensure_ledger": lambda *_: "",
-        "read_table": lambda session, table: Table(table, {}, [], []),
+        "read_table": lambda session, table: Table(table, {}, [], {}),
         "check_segment": RUNNING.judge_segment,
         "check_rows": lambda *_: None,
         "check_privileges": lambda *_: None,

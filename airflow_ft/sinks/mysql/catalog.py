@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import canonical_json
+from airflow_ft.sinks.mysql.labels import Labels
 from airflow_ft.sinks.mysql.naming import TableName
-from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.session import Row, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class Column:
     """A column of a target. `type` is the bare type ("bigint"), `full_type` as declared ("bigint(20) unsigned").
 
     `characters` and `octets` are set for strings and bytes, `precision` and `scale` for numbers, `fraction` (digits
-    of a second) for times. `default` is None when the column has none.
+    of a second) for times. `default` is None when the column has none. `character_bytes` is how many bytes a character
+    of `charset` takes at most.
     """
 
     name: str
@@ -32,6 +34,13 @@ class Column:
     scale: int | None
     fraction: int | None
     charset: str | None
+    collation: str | None
+    character_bytes: int | None
+
+    @property
+    def labels(self) -> Labels | None:
+        """Of an ENUM or SET."""
+        return Labels.parse(self.type, self.full_type)
 
     @property
     def unsigned(self) -> bool:
@@ -57,12 +66,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A target table; `columns` by lower-case name, as MySQL compares them; `key` are the primary key's columns."""
+    """A target table; `columns` by lower-case name, as MySQL compares them; `key` are the primary key's columns.
+
+    `triggers` are the names by event ("INSERT", "UPDATE", "DELETE").
+    """
 
     name: TableName
     columns: Mapping[str, Column]
     key: Sequence[str]
-    triggers: Sequence[str]
+    triggers: Mapping[str, Sequence[str]]
 
     def column(self, name: str) -> Column | None:
         """The column of that name, in any case of letters."""
@@ -72,20 +84,32 @@ class Table:
     def fingerprint(self) -> str:
         """SHA-256 (hex) of what the checks looked at, so that a later change shows."""
         described = [[c.name, c.full_type, c.nullable, c.default, c.extra, c.charset] for c in self.columns.values()]
-        return hashlib.sha256(canonical_json([described, list(self.key), list(self.triggers)]).encode()).hexdigest()
+        return hashlib.sha256(
+            canonical_json(
+                [described, list(self.key), {event: list(names) for event, names in self.triggers.items()}]
+            ).encode()
+        ).hexdigest()
+
+
+def rows_of(session: Session, name: TableName, rows: Sequence[Row]) -> list[Row]:
+    """Of rows of information_schema that begin with schema and table those of this table, without these two.
+
+    Its collation may ignore case where the server's file names do not.
+    """
+    folded = session.variables.get("lower_case_table_names", "0") != "0"
+
+    def same(schema: object, table: object) -> bool:
+        found, wanted = (str(schema), str(table)), (name.schema, name.name)
+        return tuple(map(str.lower, found)) == tuple(map(str.lower, wanted)) if folded else found == wanted
+
+    return [row[2:] for row in rows if same(row[0], row[1])]
 
 
 def read_table(session: Session, name: TableName) -> Table:
     """Reads a target. SinkAccessError when it is not there, is no base table, or its engine has no transactions."""
-    folded = session.variables.get("lower_case_table_names", "0") != "0"
 
-    def same(schema: object, table: object) -> bool:
-        # The collation of information_schema may ignore case where the server's file names do not.
-        found, wanted = (str(schema), str(table)), (name.schema, name.name)
-        return tuple(map(str.lower, found)) == tuple(map(str.lower, wanted)) if folded else found == wanted
-
-    def only_this(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
-        return [row[2:] for row in rows if same(row[0], row[1])]
+    def only_this(rows: Sequence[Row]) -> list[Row]:
+        return rows_of(session, name, rows)
 
     args = (name.schema, name.name)
     tables = only_this(
@@ -110,8 +134,9 @@ def read_table(session: Session, name: TableName) -> Table:
         session.rows(
             "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, EXTRA,"
             " CHARACTER_MAXIMUM_LENGTH, CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION,"
-            " CHARACTER_SET_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-            " ORDER BY ORDINAL_POSITION",
+            " c.CHARACTER_SET_NAME, COLLATION_NAME, MAXLEN FROM information_schema.COLUMNS c"
+            " LEFT JOIN information_schema.CHARACTER_SETS s ON s.CHARACTER_SET_NAME = c.CHARACTER_SET_NAME"
+            " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
             args,
         )
     )
@@ -124,23 +149,27 @@ def read_table(session: Session, name: TableName) -> Table:
     )
     triggers = only_this(
         session.rows(
-            "SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE, TRIGGER_NAME FROM information_schema.TRIGGERS"
-            " WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s AND EVENT_MANIPULATION = 'INSERT'"
+            "SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE, EVENT_MANIPULATION, TRIGGER_NAME"
+            " FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s"
             " ORDER BY TRIGGER_NAME",
             args,
         )
     )
     described = [_column(row) for row in columns]
+    by_event: dict[str, list[str]] = {}
+    for event, trigger in triggers:
+        by_event.setdefault(str(event).upper(), []).append(str(trigger))
     return Table(
         name,
         {column.name.lower(): column for column in described},
         [str(row[0]) for row in key],
-        [str(row[0]) for row in triggers],
+        by_event,
     )
 
 
 def _column(row: tuple[object, ...]) -> Column:
-    name, kind, full, nullable, default, extra, characters, octets, precision, scale, fraction, charset = row
+    name, kind, full, nullable, default, extra, characters, octets, precision, scale, fraction, *texts = row
+    charset, collation, character_bytes = texts
 
     def number(value: object) -> int | None:
         return None if value is None else int(str(value))
@@ -161,4 +190,6 @@ def _column(row: tuple[object, ...]) -> Column:
         scale=number(scale),
         fraction=number(fraction),
         charset=None if charset is None else text(charset),
+        collation=None if collation is None else text(collation),
+        character_bytes=number(character_bytes),
     )

@@ -41,8 +41,8 @@ def missing_kind(column: str) -> DeclinedError:
     )
 
 
-class LiveRows:
-    """A `SegmentReader` without the deletes, whose other columns are often empty and are not judged.
+class _View:
+    """A `SegmentReader` that shows some of the rows, by their kind of change.
 
     Its statistics are unknown, so that the rows are looked at.
     """
@@ -67,18 +67,29 @@ class LiveRows:
     def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]:
         return {}
 
+    def _deletes(self, batch: pa.RecordBatch) -> pa.Array:
+        return is_delete(batch.column(batch.schema.get_field_index(self._column)), self._column)
+
+
+class LiveRows(_View):
+    """Without the deletes, whose other columns than the key are often empty and are not judged."""
+
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
         for batch in self._reader.batches(sink, file):
-            kinds = batch.column(batch.schema.get_field_index(self._column))
-            yield batch.filter(pc.invert(is_delete(kinds, self._column)))
+            yield batch.filter(pc.invert(self._deletes(batch)))
 
-    def check_kinds(self, sink: str) -> None:
-        """Reads all kinds of change once; DeclinedError for one that is not known, or without such a column."""
-        schema = self.schema(sink)
-        if not schema.names:
-            return
-        if self._column not in schema.names:
-            raise missing_kind(self._column)
-        for file in self.files(sink):
-            for batch in self._reader.batches(sink, file):
-                is_delete(batch.column(batch.schema.get_field_index(self._column)), self._column)
+
+class DeletedKeys(_View):
+    """The deletes, and of their columns those in `keys`, as the rows name them."""
+
+    def __init__(self, reader: SegmentReader, column: str, keys: Sequence[str]) -> None:
+        super().__init__(reader, column)
+        self._keys = list(keys)
+
+    def schema(self, sink: str) -> pa.Schema:
+        schema = super().schema(sink)
+        return pa.schema([schema.field(key) for key in self._keys])
+
+    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        for batch in self._reader.batches(sink, file):
+            yield batch.filter(self._deletes(batch)).select(self._keys)

@@ -25,6 +25,7 @@ from airflow_ft.sinks.mysql.catalog import Column, Table
 from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.load import ONE_BY_ONE, Loader
 from airflow_ft.sinks.mysql.naming import TableName, quote
+from airflow_ft.sinks.mysql.plain_text import definitions, without_labels
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.validation import Target
 
@@ -185,18 +186,20 @@ class Comparison:
             self._note_found(level)
 
     def _stage(self, part: Part) -> None:
-        """The rows of one file in a temporary table that looks like the target."""
-        listed = ", ".join(quote(column.name) for column in self._table.columns.values() if column.name in part.columns)
+        """The rows of one file in a temporary table that looks like the target, with text for ENUM and SET."""
+        columns = [column.name for column in self._table.columns.values() if column.name in part.columns]
         rows = self._where("rows")
         # A primary key of its own where there is room: some servers demand one, and samples come in the log's order.
-        own = " (airflow_ft_row BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY)"
+        own = ["airflow_ft_row BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY"]
+        defined = ", ".join([*definitions(part.target, columns), *(own if len(columns) < MAX_COLUMNS else [])])
         self._session.run(f"DROP TEMPORARY TABLE IF EXISTS {rows}")
         self._session.run(
-            f"CREATE TEMPORARY TABLE {rows}{own if len(part.columns) < MAX_COLUMNS else ''} ENGINE=InnoDB"
-            f" SELECT {listed} FROM {self._table.name.sql} WHERE 1 = 0"
+            f"CREATE TEMPORARY TABLE {rows}{f' ({defined})' if defined else ''} ENGINE=InnoDB"
+            f" SELECT {', '.join(map(quote, columns))} FROM {self._table.name.sql} WHERE 1 = 0"
         )
         name = TableName(self._table.name.schema, "airflow_ft_verify_rows")
-        like = replace(part.target, table=replace(part.target.table, name=name))
+        plain = without_labels(part.target)
+        like = replace(plain, table=replace(plain.table, name=name))
         loaded = Loader(self._session, _LIMITS, ONE_BY_ONE).send(part.view, like)
         self._session.forget_statements()
         if loaded != part.view.file.rows:

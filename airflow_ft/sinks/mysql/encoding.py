@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.sinks.arrow import scalar
 from airflow_ft.sinks.mysql.json_text import is_nested, to_json
+from airflow_ft.sinks.mysql.labels import Labels
 from airflow_ft.sinks.mysql.naming import quote
 
 _LARGE = pa.large_string()
@@ -34,11 +35,22 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """One column that is written: where it comes from, its name in the table, and the form of its text."""
+    """One column that is written: where it comes from, its name in the table, and the form of its text.
+
+    `labels` of an ENUM or SET: nothing else is sent there, whoever has changed the column since it was judged.
+    """
 
     source: str
     name: str
     form: Form
+    labels: Labels | None = None
+
+    def values(self, batch: pa.RecordBatch) -> pa.Array:
+        """What it is sent of these rows. DeclinedError for a text that is not of its labels."""
+        array = batch.column(batch.schema.get_field_index(self.source))
+        if self.labels is not None:
+            self.labels.refuse(array, self.source)
+        return array
 
 
 def form_of(kind: pa.DataType, *, bits: bool = False) -> Form:
@@ -87,7 +99,7 @@ def load_lines(batch: pa.RecordBatch, columns: Sequence[TargetColumn]) -> memory
     r"""The rows as lines for `load_statement`: fields separated by tabs, NULL as \N."""
     fields = []
     for column in columns:
-        text = _text(batch.column(batch.schema.get_field_index(column.source)), column.form)
+        text = _text(column.values(batch), column.form)
         fields.append(_escape_field(text) if column.form is Form.TEXT else text)
     *before, last = fields
     last = _join([last, _empty()], "\n", null="\\N")
@@ -130,7 +142,7 @@ def _literals(batch: pa.RecordBatch, columns: Sequence[TargetColumn]) -> list[pa
     """The columns as SQL literals; null stays null."""
     literals = []
     for column in columns:
-        text = _text(batch.column(batch.schema.get_field_index(column.source)), column.form)
+        text = _text(column.values(batch), column.form)
         if column.form is Form.TEXT:
             text = _wrap("'", _escape_literal(text), "'")
         elif column.form is Form.QUOTED:

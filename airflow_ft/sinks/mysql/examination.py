@@ -13,7 +13,7 @@ from airflow_ft.core.doctor import Check, Examination
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.mysql.failures import failure
-from airflow_ft.sinks.mysql.inspection import _engines, _probe, check_privileges, check_server
+from airflow_ft.sinks.mysql.inspection import _engines, _probe, check_privileges, check_server, triggers_that_fire
 from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
 from airflow_ft.sinks.mysql.load import Way, path
 from airflow_ft.sinks.mysql.server import new_nonce
@@ -52,7 +52,7 @@ def examine(
         if plan.strategy == "xa":
             _branches(exam, session, connection, ledger, installation)
         for name, sink in sinks.items():
-            _table(exam, session, name, sink, rows)
+            _table(exam, session, name, sink, rows, lambda: Session(connection, Limits()))
     return exam.checks
 
 
@@ -75,7 +75,11 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
     warnings = exam.attempt("durability", lambda: check_server(session, allow_unsafe_durability=unsafe))
     if warnings:
-        exam.warn("durability", "; ".join(warnings), "set both to 1; it is allowed by allow_unsafe_durability.")
+        exam.warn(
+            "durability",
+            "; ".join(warnings),
+            "it is allowed by allow_unsafe_durability; docs/operations.md says what the server should have.",
+        )
     elif warnings is not None:
         exam.ok("durability", "acknowledged commits survive a power cut, and the server takes writes")
     way = exam.attempt("local_infile", lambda: path(session, Way()))
@@ -168,7 +172,14 @@ def _missing_ledger(exam: Examination, session: Session, ledger: Ledger) -> None
         )
 
 
-def _table(exam: Examination, session: Session, name: str, sink: MySqlSink, rows: Sequence[SegmentReader]) -> None:
+def _table(
+    exam: Examination,
+    session: Session,
+    name: str,
+    sink: MySqlSink,
+    rows: Sequence[SegmentReader],
+    open_session: Callable[[], Session],
+) -> None:
     target = exam.attempt(
         f"table {sink.table}", lambda: _translated("reading the table", lambda: read_target(session, name, sink))
     )
@@ -181,21 +192,21 @@ def _table(exam: Examination, session: Session, name: str, sink: MySqlSink, rows
         )
         if target is None:
             return
-        rows = [judged_rows(reader, sink) for reader in rows]
     where = target.table.name
     keys = f"primary key {', '.join(target.table.key)}" if target.table.key else "no primary key"
     exam.ok(f"table {where}", f"InnoDB, {len(target.table.columns)} columns, {keys}")
-    if target.table.triggers:
-        exam.warn(
-            f"table {where}", f"triggers fire for each row: {', '.join(target.table.triggers)}", "be sure they may."
-        )
+    if firing := triggers_that_fire(target, sink):
+        exam.warn(f"table {where}", firing, "be sure they may.")
     judged = [reader for reader in rows if name in reader.sinks()]
     for reader in judged:
 
         def judge(reader: SegmentReader = reader) -> None:
-            verdict = check_segment(target, reader)
-            check_privileges(session, target, verdict.columns)
-            check_rows(target, reader, verdict)
+            whole = target.to_judge(session, open_session)
+            parts = judged_rows(reader, whole, sink) if sink.strategy == "upsert" else [(whole, reader)]
+            for part, view in parts:
+                verdict = check_segment(part, view)
+                check_privileges(session, part, verdict.columns)
+                check_rows(part, view, verdict)
 
         exam.passes(
             f"rows for {where}",

@@ -8,16 +8,17 @@ from contextlib import closing
 import pyarrow as pa
 import pymysql
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.mysql import validation
 from airflow_ft.sinks.mysql.changes import missing_kind
 from airflow_ft.sinks.mysql.failures import failure
+from airflow_ft.sinks.mysql.keys import check_keys
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.upsert import check_keys, keyed_target
+from airflow_ft.sinks.mysql.upsert import keyed_target
 from airflow_ft.sinks.mysql.verification import read_target
 
 _LIMITS = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_wait=1)
@@ -51,7 +52,7 @@ def _of_sink(session: Session, name: str, sink: MySqlSink, schema: pa.Schema) ->
     if sink.strategy == "upsert":
         try:
             check_keys(session, target, sink)
-        except SinkAccessError as error:
+        except UnfitTargetError as error:
             found.append(error)
         target = keyed_target(target, sink)
     if sink.change_column is not None and sink.change_column not in schema.names:

@@ -13,6 +13,7 @@ from airflow_ft.sinks.mysql.failures import Meaning, describe, meaning
 from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.session import Session, is_on
+from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.validation import Target
 
 log = logging.getLogger(__name__)
@@ -33,19 +34,22 @@ def check_server(session: Session, *, allow_unsafe_durability: bool) -> list[str
             "binlog_format is STATEMENT, which InnoDB refuses under READ COMMITTED.",
             remedy="SET GLOBAL binlog_format = 'ROW' and in the server's configuration.",
         )
-    unsafe = []
-    if (flush := value.get("innodb_flush_log_at_trx_commit")) != "1":
-        unsafe.append(("innodb_flush_log_at_trx_commit", flush))
+    unsafe = {}
+    # MariaDB's 3 writes through at each commit as 1 does, and once more when a group of them is prepared.
+    if (flush := value.get("innodb_flush_log_at_trx_commit")) not in (("1", "3") if session.is_mariadb else ("1",)):
+        unsafe[f"innodb_flush_log_at_trx_commit={flush}"] = "SET GLOBAL innodb_flush_log_at_trx_commit = 1"
     if binary_log and (sync := value.get("sync_binlog")) != "1":
-        unsafe.append(("sync_binlog", sync))
+        unsafe[f"sync_binlog={sync}"] = "SET GLOBAL sync_binlog = 1"
+    if not session.has_redo_log:
+        unsafe["the redo log is disabled"] = "ALTER INSTANCE ENABLE INNODB REDO_LOG"
     if not unsafe:
         return []
-    found = ", ".join(f"{name}={setting}" for name, setting in unsafe)
+    found = ", ".join(unsafe)
     text = f"{found}: after a power cut the server may have forgotten rows or markers that it had acknowledged"
     if not allow_unsafe_durability:
         raise SinkAccessError(
             f"{text}.",
-            remedy=f"{'; '.join(f'SET GLOBAL {name} = 1' for name, _ in unsafe)} and in the server's configuration,"
+            remedy=f"{'; '.join(unsafe.values())}, and what is a setting in the server's configuration, too;"
             " or accept the loss with MySqlSink(allow_unsafe_durability=True).",
         )
     log.warning("%s (allowed by allow_unsafe_durability)", text)
@@ -85,8 +89,8 @@ def ensure_ledger(session: Session, ledger: Ledger) -> str:
 
 
 def check_privileges(session: Session, target: Target, columns: Sequence[TargetColumn]) -> None:
-    """INSERT on every column that is written, also on those that the sink fills itself."""
-    if not columns:
+    """INSERT on every column that is written, also on those that the sink fills itself; deletes write none."""
+    if not columns or target.only_keys:
         return
     own = [column.name for name in sorted(target.own) if (column := target.table.column(name)) is not None]
     written = [*(column.name for column in columns), *own]
@@ -106,6 +110,18 @@ def check_changes_allowed(session: Session, target: Target, column: str, *, dele
     _probe(session, f"UPDATE {name} SET {column} = {column} WHERE 1 = 0", f"GRANT UPDATE on {name}", target.sink)
     if deletes:
         _probe(session, f"DELETE FROM {name} WHERE 1 = 0", f"GRANT DELETE on {name}", target.sink)
+
+
+def triggers_that_fire(target: Target, sink: MySqlSink) -> str:
+    """A note for people about the table's triggers that a delivery sets off, or ""."""
+    events = ["INSERT"]
+    if sink.strategy == "upsert":
+        events += ["UPDATE", "DELETE"] if sink.change_column is not None else ["UPDATE"]
+    found = {event: names for event in events if (names := target.table.triggers.get(event))}
+    named = "; ".join(
+        ", ".join(names) + ("" if event == "INSERT" else f" (on {event})") for event, names in found.items()
+    )
+    return f"triggers fire for each row: {named}" if named else ""
 
 
 def _engines(session: Session, ledger: Ledger) -> dict[str, str]:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.core.errors import DeclinedError
-from airflow_ft.sinks.arrow import scalar
+from airflow_ft.sinks.arrow import booleans, flags, numbers, scalar
 
 _CONTROL = {chr(code): json.dumps(chr(code))[1:-1] for code in (*range(0x20), 0x7F)}
+
+_VARIANT = {"value": "binary", "metadata": "binary"}
 
 
 def is_nested(kind: pa.DataType) -> bool:
@@ -45,8 +49,46 @@ def unsupported(kind: pa.DataType) -> str | None:
     return None if any(test(kind) for test in simple) else str(kind)
 
 
+def is_variant(kind: pa.DataType) -> bool:
+    """Spark's VARIANT as Parquet holds it, whose bytes mean nothing to others."""
+    return bool(pa.types.is_struct(kind)) and {field.name: str(field.type) for field in kind} == _VARIANT
+
+
+def holds_floats(kind: pa.DataType) -> bool:
+    """Whether there are floating-point numbers somewhere in it."""
+    if pa.types.is_dictionary(kind):
+        return holds_floats(kind.value_type)
+    if is_nested(kind):
+        return any(holds_floats(kind.field(index).type) for index in range(kind.num_fields))
+    return bool(pa.types.is_floating(kind))
+
+
+def is_not_finite(array: pa.Array) -> pa.Array:
+    """Which values are, or hold, NaN or infinity; nulls are not."""
+    return flags(_not_finite(array))
+
+
+def _not_finite(array: pa.Array) -> npt.NDArray[np.bool_]:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _not_finite(array.dictionary_decode())
+    none = np.zeros(len(array), np.bool_)
+    if not holds_floats(kind):
+        return none
+    if pa.types.is_struct(kind):
+        for child in array.flatten():  # carries the nulls of the struct itself
+            none |= _not_finite(child)
+        return none
+    if not is_nested(kind):
+        return booleans(pc.fill_null(pc.invert(pc.is_finite(array)), scalar(0, pa.bool_())))
+    lists = _entries(array) if pa.types.is_map(kind) else array
+    parents = numbers(pc.list_parent_indices(lists).cast(pa.int64()))
+    none[parents[_not_finite(lists.flatten())]] = True
+    return none
+
+
 def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def to_json(array: pa.Array) -> pa.Array:
@@ -104,13 +146,16 @@ def _joined(lists: pa.Array, texts: pa.Array) -> pa.Array:
 
 
 def _list(array: pa.Array) -> pa.Array:
-    if pa.types.is_fixed_size_list(array.type):
-        array = array.cast(pa.list_(array.type.value_type))
     return _wrap("[", _joined(array, _encode(array.flatten())), "]")
 
 
+def _entries(array: pa.Array) -> pa.Array:
+    """A map as a list of its pairs."""
+    return array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+
+
 def _map(array: pa.Array) -> pa.Array:
-    entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+    entries = _entries(array)
     pairs = entries.flatten()
     keys, values = pairs.flatten()
     names = _scalar(keys)

@@ -125,7 +125,10 @@ class Loader:
         pieces = (piece for file in files for piece in self._pieces(reader, target, file))
         encoded: Ahead[_Encoded[Any]] = Ahead((piece.num_rows, encode(piece)) for piece in pieces)
         with closing(encoded):
-            sent = sum(send(encoded, target, columns, file) for file in files)
+            try:
+                sent = sum(send(encoded, target, columns, file) for file in files)
+            except DeclinedError as error:  # of the encoder, which does not know for whom it works
+                raise error.located(sink=target.sink) from error.__cause__
             if next(encoded, None) is not None:  # it is at its end that a file's rows are counted
                 raise AssertionError(f"{target.sink}: more rows than its files should have")
         return sent

@@ -73,7 +73,7 @@ def parameter_types(schema: pa.Schema, columns: Sequence[TargetColumn]) -> bytes
 
 def parameters(batch: pa.RecordBatch, columns: Sequence[TargetColumn], size: int) -> Iterator[Parameters]:
     """The rows in order, at most `size` bytes of values at a time (one row may exceed it)."""
-    arrays = [_cast(batch.column(batch.schema.get_field_index(column.source))) for column in columns]
+    arrays = [_cast(column.values(batch)) for column in columns]
     rows = _joined(arrays)
     ends = offsets(rows)
     values = memoryview(rows.buffers()[2]).cast("B")

@@ -28,7 +28,7 @@ from airflow_ft.core.errors import (
     StateConflictError,
     StoreBehindSinkError,
 )
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, DeadLetters, SegmentReader, WalReader
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.sinks.mysql.catalog import read_table
@@ -43,7 +43,7 @@ from airflow_ft.sinks.mysql.failures import (
     meaning,
 )
 from airflow_ft.sinks.mysql.fencing import announce, check_owner, guarded_head
-from airflow_ft.sinks.mysql.inspection import check_privileges, check_server, ensure_ledger
+from airflow_ft.sinks.mysql.inspection import check_privileges, check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger
 from airflow_ft.sinks.mysql.load import AnotherWay, Loader, Way, path
 from airflow_ft.sinks.mysql.naming import TableName
@@ -199,23 +199,25 @@ class ServerParticipant(ABC):
                 warnings.append("LOAD DATA LOCAL is switched off: rows go by INSERT, which costs the server more")
                 log.warning("%s: %s (local_infile)", self._plan.name, warnings[-1])
             readers = [self._wal.open(segment) for segment in plan.segments]
-            targets = self._targets(session)
+            ask = self._open if self._must_not_refuse(plan) else None
+            targets = {name: target.to_judge(session, ask) for name, target in self._targets(session).items()}
             verdicts = []
             for target in targets.values():
                 for reader in readers:
-                    if target.sink in reader.sinks():
-                        judged = self._judged(reader, target)
-                        verdict = check_segment(target, judged)
-                        check_privileges(session, target, verdict.columns)
-                        verdicts.append((target, judged, verdict))
+                    if target.sink not in reader.sinks():
+                        continue
+                    for part, judged in self._judged(reader, target):
+                        verdict = check_segment(part, judged)
+                        check_privileges(session, part, verdict.columns)
+                        verdicts.append((part, judged, verdict))
         # From here on no connection is held: looking at rows may take longer than the server waits.
         for target, reader, verdict in verdicts:
             check_rows(target, reader, verdict)
         tables: dict[str, Any] = {}
         for name, target in targets.items():
-            found = [note for other, _, verdict in verdicts if other is target for note in verdict.notes]
-            if target.table.triggers:
-                found.append(f"triggers fire for each row: {', '.join(target.table.triggers)}")
+            found = [note for other, _, verdict in verdicts if other.sink == name for note in verdict.notes]
+            if firing := triggers_that_fire(target, self._sinks[name]):
+                found.append(firing)
             tables[name] = {
                 "table": str(target.table.name),
                 "rows": sum(segment.rows.get(name, 0) for segment in plan.segments),
@@ -223,6 +225,10 @@ class ServerParticipant(ABC):
                 "notes": sorted(set(found)),
             }
         return notes | {"tables": tables, "warnings": warnings}
+
+    def _must_not_refuse(self, plan: Plan) -> bool:
+        """Whether the decision falls before the server has seen the rows."""
+        return self._plan.promise is not Promise.TWO_PHASE and plan.commit_point != self._plan.name
 
     def _preflight(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         """What a strategy demands of the server before the head is raised; returns notes."""
@@ -232,9 +238,9 @@ class ServerParticipant(ABC):
         """The branches that a number of this participant may have, beside the whole."""
         return ()
 
-    def _judged(self, reader: SegmentReader, target: Target) -> SegmentReader:
-        """The rows that the vote looks at."""
-        return reader
+    def _judged(self, reader: SegmentReader, target: Target) -> Sequence[tuple[Target, SegmentReader]]:
+        """What the vote looks at, and as what."""
+        return [(target, reader)]
 
     def _path(self, session: Session, way: Way) -> str:
         """How rows go, for notes and proofs."""

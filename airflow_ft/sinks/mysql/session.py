@@ -307,6 +307,12 @@ class Session:
         return f"{'MariaDB' if self.is_mariadb else 'MySQL'} {'.'.join(map(str, self.version))}"
 
     @property
+    def has_redo_log(self) -> bool:
+        """False when MySQL's redo log is disabled (ALTER INSTANCE): a crash then costs the whole server."""
+        row = self.row("SHOW GLOBAL STATUS LIKE 'Innodb_redo_log_enabled'")
+        return row is None or is_on(str(row[1]))
+
+    @property
     def max_allowed_packet(self) -> int:
         """Bytes."""
         return int(self.variables.get("max_allowed_packet", str(1 << 20)))

@@ -17,18 +17,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from airflow_ft.core.errors import DeclinedError, UnfitTargetError
-from airflow_ft.core.model import Fence, Plan
+from airflow_ft.core.errors import DeclinedError
+from airflow_ft.core.model import Plan
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.arrow import booleans
-from airflow_ft.sinks.mysql.changes import LiveRows, is_delete
+from airflow_ft.sinks.mysql.changes import DeletedKeys, LiveRows, is_delete, missing_kind
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
 from airflow_ft.sinks.mysql.inspection import check_changes_allowed
+from airflow_ft.sinks.mysql.keys import check_keys
 from airflow_ft.sinks.mysql.load import Encoder, Loader, Way
 from airflow_ft.sinks.mysql.local import LocalParticipant
 from airflow_ft.sinks.mysql.naming import quote
@@ -51,22 +51,14 @@ class UpsertParticipant(LocalParticipant):
     def _loader(self, session: Session, plan: Plan, way: Way) -> Loader:
         return Upserter(session, self._limits, way, self._sinks, plan.number)
 
-    def _prepare(self, plan: Plan, fence: Fence, tries: int) -> Mapping[str, Any]:
-        for segment in plan.segments:
-            reader = self._wal.open(segment)
-            for name, sink in self._sinks.items():
-                if sink.change_column is not None and name in reader.sinks():
-                    LiveRows(reader, sink.change_column).check_kinds(name)
-        return super()._prepare(plan, fence, tries)
-
     def _targets(self, session: Session) -> dict[str, Target]:
         targets = {}
         for name, target in super()._targets(session).items():
             targets[name] = fit_target(session, target, self._sinks[name])
         return targets
 
-    def _judged(self, reader: SegmentReader, target: Target) -> SegmentReader:
-        return judged_rows(reader, self._sinks[target.sink])
+    def _judged(self, reader: SegmentReader, target: Target) -> Sequence[tuple[Target, SegmentReader]]:
+        return judged_rows(reader, target, self._sinks[target.sink])
 
 
 class Upserter(Loader):
@@ -140,9 +132,26 @@ def _refuse_null_keys(run: pa.RecordBatch, keys: Sequence[TargetColumn], target:
             )
 
 
-def judged_rows(reader: SegmentReader, sink: MySqlSink) -> SegmentReader:
-    """The rows that must fit the table: without the deletes."""
-    return reader if sink.change_column is None else LiveRows(reader, sink.change_column)
+def judged_rows(reader: SegmentReader, target: Target, sink: MySqlSink) -> Sequence[tuple[Target, SegmentReader]]:
+    """What must fit the table: the rows that stay, and of the deletes the keys, which the server has to compare.
+
+    DeclinedError when the rows do not tell their kind of change.
+    """
+    schema = reader.schema(target.sink)
+    if sink.change_column is None or not schema.names:
+        return [(target, reader)]
+    if sink.change_column not in schema.names:
+        raise missing_kind(sink.change_column).located(sink=target.sink)
+    columns, problems = target.mapped(schema)
+    if problems:  # the vote on the rows that stay tells them, with whatever else does not fit
+        return [(target, LiveRows(reader, sink.change_column))]
+    keys = [column.source for column in columns if column.name.lower() in target.required]
+    mapping = None if target.mapping is None else {key: target.mapping[key] for key in keys}
+    deletes = replace(target, mapping=mapping, only_keys=True)
+    return [
+        (target, LiveRows(reader, sink.change_column)),
+        (deletes, DeletedKeys(reader, sink.change_column, keys)),
+    ]
 
 
 def fit_target(session: Session, target: Target, sink: MySqlSink) -> Target:
@@ -162,48 +171,3 @@ def keyed_target(target: Target, sink: MySqlSink) -> Target:
         own=frozenset([sink.version_column.lower()]),
         required=frozenset(key.lower() for key in sink.key_columns),
     )
-
-
-def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
-    """The keys of the table must be what an upsert needs.
-
-    Raises:
-        UnfitTargetError: key_columns are not a unique key, another unique key could be hit, or the version column does
-            not fit; with the statement that helps.
-    """
-    name = target.table.name
-    rows = session.rows(
-        "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, NULLABLE FROM information_schema.STATISTICS"
-        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 ORDER BY INDEX_NAME, SEQ_IN_INDEX",
-        (name.schema, name.name),
-    )
-    unique: dict[str, list[str]] = {}
-    nullable: set[str] = set()
-    for _, _, index, column, null in rows:
-        unique.setdefault(str(index), []).append(str(column).lower())
-        if str(null).upper() == "YES":
-            nullable.add(str(index))
-    wanted = sorted(key.lower() for key in sink.key_columns)
-    fitting = [index for index, columns in unique.items() if sorted(columns) == wanted and index not in nullable]
-    others = [f"{index} ({', '.join(columns)})" for index, columns in unique.items() if index not in fitting]
-    if not fitting:
-        raise UnfitTargetError(
-            f"key_columns ({', '.join(sink.key_columns)}) are no unique key of {name} without NULL.",
-            remedy=f"ALTER TABLE {name.sql} ADD PRIMARY KEY ({', '.join(map(quote, sink.key_columns))}), or name in"
-            " key_columns what it has.",
-            sink=target.sink,
-        )
-    if others:
-        raise UnfitTargetError(
-            f"{name} has other unique keys: {', '.join(others)}; an upsert that meets one of them would overwrite"
-            " another row.",
-            remedy="drop them, or use strategy 'local'.",
-            sink=target.sink,
-        )
-    version = target.table.column(sink.version_column or "")
-    if version is None or version.type != "bigint" or version.generated:
-        raise UnfitTargetError(
-            f"{name} has no BIGINT column {sink.version_column!r} for the version.",
-            remedy=f"ALTER TABLE {name.sql} ADD COLUMN {quote(sink.version_column or '')} BIGINT NOT NULL DEFAULT 0.",
-            sink=target.sink,
-        )

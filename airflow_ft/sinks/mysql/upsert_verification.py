@@ -28,6 +28,7 @@ from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.load import ONE_BY_ONE
 from airflow_ft.sinks.mysql.naming import TableName, quote
+from airflow_ft.sinks.mysql.plain_text import definitions, in_order, without_labels
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import Upserter, fit_target
@@ -208,7 +209,7 @@ def _parts(delivered: Sequence[Delivered], target: Target, wal: WalReader) -> li
     found = []
     for each in sorted(delivered, key=lambda one: one.plan.number):
         for segment in each.plan.segments:
-            reader = wal.open(segment)
+            reader = in_order(wal.open(segment), target)
             if target.sink in reader.sinks() and reader.files(target.sink):
                 found.append((each.plan.number, reader))
     return found
@@ -217,8 +218,9 @@ def _parts(delivered: Sequence[Delivered], target: Target, wal: WalReader) -> li
 def _create(session: Session, target: Target, name: str, columns: Sequence[str], keys: Sequence[str]) -> None:
     table = TableName(target.table.name.schema, name).sql
     session.run(f"DROP TEMPORARY TABLE IF EXISTS {table}")
+    defined = [*definitions(target, columns, keys), f"PRIMARY KEY ({', '.join(map(quote, keys))})"]
     session.run(
-        f"CREATE TEMPORARY TABLE {table} (PRIMARY KEY ({', '.join(map(quote, keys))})) ENGINE=InnoDB"
+        f"CREATE TEMPORARY TABLE {table} ({', '.join(defined)}) ENGINE=InnoDB"
         f" SELECT {', '.join(map(quote, columns))} FROM {target.table.name.sql} WHERE 1 = 0"
     )
 
@@ -227,6 +229,7 @@ def _replay(
     session: Session, target: Target, sink: MySqlSink, number: int, reader: SegmentReader, limits: Limits
 ) -> None:
     schema = target.table.name.schema
+    target = without_labels(target)
     there = replace(target, table=replace(target.table, name=TableName(schema, _THERE)))
     Upserter(session, limits, ONE_BY_ONE, {target.sink: sink}, number).send(reader, there)
     if sink.change_column is None:

@@ -6,8 +6,8 @@ off, blanks that CHAR would drop), and to name one offender of a refusal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,8 +15,13 @@ import pyarrow.compute as pc
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError, together
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.mysql.catalog import Column, Table
-from airflow_ft.sinks.mysql.compatibility import SERVER_JUDGES, Check, Objection, judge, null_checks
+from airflow_ft.sinks.mysql.charsets import Repertoire, repertoires
+from airflow_ft.sinks.mysql.checks import NULL_IN_A_DELETE, Check, Objection, null_checks
+from airflow_ft.sinks.mysql.compatibility import SERVER_JUDGES, judge
 from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of, is_text
+from airflow_ft.sinks.mysql.labels import shown
+from airflow_ft.sinks.mysql.server_checks import Question, questions
+from airflow_ft.sinks.mysql.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,9 @@ class Target:
     """A sink's table and how the sink's columns are mapped into it (None: by name).
 
     `ignored` are source columns that are not written; of the table's columns (in lower case) `own` are filled by the
-    sink itself, and `required` must come from the rows.
+    sink itself, and `required` must come from the rows. `only_keys`: the rows are deletes, of which nothing but the key
+    is sent. When rows are to be judged (`to_judge`), `repertoires` are of the character sets that lack characters, and
+    `questions`, by column, what the server must be asked of texts.
     """
 
     sink: str
@@ -35,6 +42,19 @@ class Target:
     ignored: frozenset[str] = frozenset()
     own: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
+    only_keys: bool = False
+    repertoires: Mapping[str, Repertoire] = field(default_factory=dict)
+    questions: Mapping[str, Question] = field(default_factory=dict)
+
+    def to_judge(self, session: Session, ask: Callable[[], Session] | None = None) -> Target:
+        """The target, knowing the characters that its columns can hold.
+
+        `ask` opens the sessions in which the server is asked of what only it can tell; None: that is left to the
+        delivering transaction.
+        """
+        charsets = (column.charset for column in self.table.columns.values())
+        asked = questions(session, self.table, ask) if ask is not None else {}
+        return replace(self, repertoires=repertoires(session, charsets), questions=asked)
 
     def written(self, schema: pa.Schema) -> list[TargetColumn]:
         """The columns to write for a segment's schema; raises what `mapped` has found."""
@@ -97,7 +117,7 @@ class Target:
                     )
                 )
             form = form_of(schema.field(source).type, bits=column.type == "bit")
-            columns.append(TargetColumn(source, column.name, form))
+            columns.append(TargetColumn(source, column.name, form, column.labels))
         if lacking := sorted(self.required - {name.lower() for name in seen}):
             problems.append(
                 self._declined(
@@ -107,6 +127,11 @@ class Target:
                 )
             )
         return columns, problems
+
+    def judge(self, kind: pa.DataType, column: Column, source: str) -> Objection | Sequence[Check]:
+        """Whether values of this type, which the rows call `source`, go into the column; see `compatibility`."""
+        late = self.timestamps_to_2106
+        return judge(kind, column, source=source, timestamps_to_2106=late, repertoires=self.repertoires)
 
     def _declined(self, what: str, remedy: str, column: str = "", row: str = "") -> DeclinedError:
         return DeclinedError(f"{what}.", remedy=remedy, sink=self.sink, column=column, row=row)
@@ -129,7 +154,8 @@ def misfits(target: Target, schema: pa.Schema) -> list[AirflowFtError]:
     columns, problems = target.mapped(schema)
     if problems and not columns:
         return problems
-    problems += _unwritten(target, columns)
+    if not target.only_keys:
+        problems += _unwritten(target, columns)
     for written in columns:
         column = target.table.column(written.name)
         assert column is not None
@@ -138,8 +164,7 @@ def misfits(target: Target, schema: pa.Schema) -> list[AirflowFtError]:
             what = f"{column.name} is a generated column of {target.table.name}"
             problems.append(target._unfit(what, "leave it out of the rows, or make it a plain column.", written.source))
             continue
-        kind = schema.field(written.source).type
-        verdict = judge(kind, column, timestamps_to_2106=target.timestamps_to_2106)
+        verdict = target.judge(schema.field(written.source).type, column, written.source)
         if isinstance(verdict, Objection):
             say = target._unfit if verdict.by_table else target._declined
             problems.append(say(f"{verdict.found} ({name})", verdict.remedy, written.source))
@@ -167,11 +192,13 @@ def check_segment(target: Target, reader: SegmentReader) -> Verdict:
         column = target.table.column(written.name)
         assert column is not None
         kind = schema.field(written.source).type
-        verdict = judge(kind, column, timestamps_to_2106=target.timestamps_to_2106)
+        verdict = target.judge(kind, column, written.source)
         assert not isinstance(verdict, Objection)  # that is a misfit
         known = statistics.get(written.source)
         _check_size(target, written.source, kind, known)
-        for check in (*null_checks(column), *verdict):
+        nulls = (NULL_IN_A_DELETE,) if target.only_keys else null_checks(column)
+        asked = target.questions.get(column.name) if is_text(kind) else None
+        for check in (*nulls, *verdict, *([_question(column, asked)] if asked is not None else [])):
             if check.by_statistics is None or known is None:
                 undecided.append((written.source, column, check))
             elif check.by_statistics(known):
@@ -181,6 +208,13 @@ def check_segment(target: Target, reader: SegmentReader) -> Verdict:
         if pa.types.is_timestamp(kind) and kind.tz is None and column.type == "timestamp":
             notes.append(f"{target.table.name}.{column.name}: timestamps without a zone are taken as UTC")
     return Verdict(columns, notes, undecided)
+
+
+def _question(column: Column, question: Question) -> Check:
+    what = "JSON" if "JSON" in question.expression else column.full_type
+    return Check(
+        f"a text that is no {what}", f"{what} only", "mend the values.", question.refused, None, by_table=False
+    )
 
 
 def _unwritten(target: Target, columns: Sequence[TargetColumn]) -> Iterator[AirflowFtError]:
@@ -226,33 +260,32 @@ def check_rows(target: Target, reader: SegmentReader, verdict: Verdict) -> None:
         return
     for first, batch in _rows(reader, target.sink):
         for source, column, check in verdict.undecided:
-            index = _first_offender(batch, source, check)
-            if index is not None:
-                raise _refusal(target, source, column, check, _describe(target, batch, source, index, first))
+            _look(target, batch, source, column, check, first)
 
 
 def _decline(target: Target, reader: SegmentReader, source: str, column: Column, check: Check) -> None:
     """Raises for a check that the statistics have decided, naming the first row that offends."""
     for first, batch in _rows(reader, target.sink):
-        index = _first_offender(batch, source, check)
-        if index is not None:
-            raise _refusal(target, source, column, check, _describe(target, batch, source, index, first))
+        _look(target, batch, source, column, check, first)
     raise _refusal(target, source, column, check, "")
 
 
-def _first_offender(batch: pa.RecordBatch, source: str, check: Check) -> int | None:
+def _look(target: Target, batch: pa.RecordBatch, source: str, column: Column, check: Check, first: int) -> None:
+    """Raises for the first row of the batch that offends."""
     array = batch.column(batch.schema.get_field_index(source))
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    index = pc.index(pc.fill_null(check.offends(array), False), True).as_py()
-    return None if index < 0 else int(index)
+    wrong = pc.fill_null(check.offends(array), False)
+    index = pc.index(wrong, True).as_py()
+    if index >= 0:
+        row = _describe(target, batch, source, index, first)
+        raise _refusal(target, source, column, check, row, shown(array.filter(wrong)) if check.named else "")
 
 
-def _refusal(target: Target, source: str, column: Column, check: Check, row: str) -> AirflowFtError:
+def _refusal(target: Target, source: str, column: Column, check: Check, row: str, values: str = "") -> AirflowFtError:
     say = target._unfit if check.by_table else target._declined
-    return say(
-        f"found {check.found}; {target.table.name}.{column.name} allows {check.allowed}", check.remedy, source, row
-    )
+    found = f"{check.found} ({values})" if values else check.found
+    return say(f"found {found}; {target.table.name}.{column.name} allows {check.allowed}", check.remedy, source, row)
 
 
 def _describe(target: Target, batch: pa.RecordBatch, source: str, index: int, first: int) -> str:
@@ -264,5 +297,8 @@ def _describe(target: Target, batch: pa.RecordBatch, source: str, index: int, fi
 
 
 def _short(value: pa.Scalar) -> str:
-    text = str(value.as_py())
+    try:
+        text = str(value.as_py())
+    except (ValueError, OverflowError):  # a date that Python does not have
+        text = str(value.cast(pa.string()))
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -2,11 +2,11 @@
 
 The log's rows are loaded once more, into a temporary table whose columns are the target's own, by the very code that
 delivers. So both sides have gone through the same types (a FLOAT, a DATETIME without fractions, a CHAR, JSON), and a
-difference is one of rows, never of formats; an error of the encoding itself would be on both sides, and is for the
-encoder's tests. What of them is there the server then finds out by SHA-256 digests of the delivered columns
-(`comparison`): memory stays bounded on both ends, the work lies on the server's disk, and all of it vanishes with the
-session. It takes no lock on the target (READ COMMITTED). Needs SELECT on the target and CREATE TEMPORARY TABLES. What
-replaces rows by key is compared by key: `upsert_verification`.
+difference is one of rows, never of formats; only ENUM and SET are text there (`plain_text`). An error of the encoding
+itself would be on both sides, and is for the encoder's tests. What of them is there the server then finds out by
+SHA-256 digests of the delivered columns (`comparison`): memory stays bounded on both ends, the work lies on the
+server's disk, and all of it vanishes with the session. It takes no lock on the target (READ COMMITTED). Needs SELECT on
+the target and CREATE TEMPORARY TABLES. What replaces rows by key is compared by key: `upsert_verification`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from airflow_ft.sinks.mysql.catalog import read_table
 from airflow_ft.sinks.mysql.comparison import Comparison, OneFile, Part, usable_key
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.naming import TableName
+from airflow_ft.sinks.mysql.plain_text import in_order
 from airflow_ft.sinks.mysql.session import Limits, Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert_verification import verify_upserts
@@ -134,5 +135,6 @@ def _parts(sent: Sequence[_Sent], target: Target, log: DeliveredLog) -> list[Par
                 continue
             own = replace(target, sink=name, mapping=sink.columns)
             columns = frozenset(column.name for column in own.written(reader.schema(name)))
-            parts += [Part(each.plan.number, OneFile(reader, file), own, columns) for file in reader.files(name)]
+            ordered = in_order(reader, own)
+            parts += [Part(each.plan.number, OneFile(ordered, file), own, columns) for file in reader.files(name)]
     return parts

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.sinks.mysql.encoding import TargetColumn, delete_statements, form_of, load_lines, load_statement, slices
-from airflow_ft.sinks.mysql.json_text import to_json, unsupported
+from airflow_ft.sinks.mysql.json_text import holds_floats, is_not_finite, to_json, unsupported
 
 
 def columns(batch: pa.RecordBatch) -> list[TargetColumn]:
@@ -122,6 +122,25 @@ def test_nested_values_are_json_that_reads_back() -> None:
         None,
         {"q\"'ö": None, "m": None, "t": None, "d": None, "x": None, "n": None, "c": None},
     ]  # fmt: skip
+
+
+def test_which_nested_values_hold_what_is_no_number_of_json() -> None:
+    nan, inf = float("nan"), float("inf")
+    floats = pa.list_(pa.struct([("f", pa.float32()), ("m", pa.map_(pa.string(), pa.float64()))]))
+    values: list[Any] = [
+        [{"f": 1.0, "m": [("k", 2.0)]}, None], None, [], [{"f": nan, "m": None}],
+        [None, {"f": None, "m": [("k", inf)]}],
+        [{"f": None, "m": []}],
+    ]  # fmt: skip
+    array = pa.array(values, floats)
+    expected = [False, False, False, True, True, False]
+    assert is_not_finite(array).to_pylist() == expected
+    assert is_not_finite(array.slice(2, 3)).to_pylist() == expected[2:5]
+    assert is_not_finite(array.slice(0, 0)).to_pylist() == []
+    lists = pa.array([[[1.0], [nan]], None, [None, []], [[inf, nan]]], pa.list_(pa.list_(pa.float64())))
+    assert is_not_finite(lists).to_pylist() == [True, False, False, True]
+    assert is_not_finite(pa.array([{"a": -inf}, None, {"a": 0.5}])).to_pylist() == [True, False, False]
+    assert not holds_floats(pa.struct([("a", pa.map_(pa.string(), pa.decimal128(5, 2)))]))
 
 
 def test_what_json_cannot_hold_is_named() -> None:

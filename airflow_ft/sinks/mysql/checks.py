@@ -1,0 +1,66 @@
+"""What a judgement on values consists of: `Objection` to a type, or `Check`s that the values must pass. Pure.
+
+A check is decided from the statistics of the staging pass where they suffice (`Check.by_statistics`), and otherwise by
+looking at the rows (`Check.offends`): whether digits would be cut off cannot be told from a minimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.core.ports import ColumnStatistics
+from airflow_ft.sinks.mysql.catalog import Column
+
+Statistics = Callable[[ColumnStatistics], bool]
+Rows = Callable[[pa.Array], pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """Why a type cannot go into a column, and what would help: another column, unless `by_table` is False."""
+
+    found: str
+    remedy: str
+    by_table: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One condition on the values. `offends` marks offending rows (nulls may be null in it).
+
+    `by_statistics` tells whether any value offends, or is None when only the rows can tell. `named`: the refusal shows
+    some of the values. `by_table`: another column would take the offending values as they are (a wider one, say), so
+    that the rows need not be computed again.
+    """
+
+    found: str
+    allowed: str
+    remedy: str
+    offends: Rows
+    by_statistics: Statistics | None
+    named: bool = False
+    by_table: bool = True
+
+
+def null_checks(column: Column) -> Sequence[Check]:
+    """No nulls where the column takes none."""
+    if column.nullable and not column.automatic:
+        return ()
+    why = "NULL would become the next AUTO_INCREMENT number" if column.automatic else "the column is NOT NULL"
+    remedy = "leave the column out of the job's result" if column.automatic else "make the column nullable"
+    return (
+        Check(
+            found="NULL", allowed=why, remedy=f"fill the values in the job, or {remedy}.",
+            offends=pc.is_null, by_statistics=lambda s: s.nulls > 0, by_table=False,
+        ),
+    )  # fmt: skip
+
+
+NULL_IN_A_DELETE = Check(
+    "NULL in the key of a delete", "no NULL, since it is in the key", "mend the job.",
+    pc.is_null, lambda s: s.nulls > 0, by_table=False,
+)  # fmt: skip

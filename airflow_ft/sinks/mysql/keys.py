@@ -1,0 +1,136 @@
+"""What an upsert needs of the keys of its table: one unique key, of whole columns, that tells rows apart.
+
+INSERT ... ON DUPLICATE KEY UPDATE replaces whatever row it meets in *any* unique key. So a key that compares only the
+beginning of a text would make one row of several, and a second unique key would overwrite another row. What the
+collation of a key column takes for equal (case, accents, blanks at the end) is one key: so the table says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_ft.core.errors import UnfitTargetError
+from airflow_ft.sinks.mysql.catalog import rows_of
+from airflow_ft.sinks.mysql.naming import quote
+from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.validation import Target
+
+
+@dataclass(slots=True)
+class _Unique:
+    """A unique key: its columns in lower case, or expressions in brackets; `prefixes` by the column's name."""
+
+    name: str
+    parts: list[str] = field(default_factory=list)
+    prefixes: dict[str, int] = field(default_factory=dict)
+    nullable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} ({', '.join(self._told(part) for part in self.parts)})"
+
+    def _told(self, part: str) -> str:
+        return f"{part}({self.prefixes[part]})" if part in self.prefixes else part
+
+    @property
+    def tells_apart(self) -> bool:
+        """Whether two rows with different values always have different keys."""
+        return not self.nullable and not self.prefixes
+
+
+def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
+    """The keys of the table must be what an upsert needs.
+
+    Raises:
+        UnfitTargetError: key_columns are not a unique key of whole columns, another unique key could be hit, or a
+            column of the key or the version column does not fit; with the statement that helps.
+    """
+    name = target.table.name
+    wanted = sorted(key.lower() for key in sink.key_columns)
+    unique = _read(session, target)
+    same = [key for key in unique if sorted(key.parts) == wanted]
+    fitting = [key for key in same if key.tells_apart]
+    if not fitting:
+        raise _no_key(target, sink, same)
+    if others := [str(key) for key in unique if key not in fitting]:
+        raise UnfitTargetError(
+            f"{name} has other unique keys: {', '.join(others)}; an upsert that meets one of them would overwrite"
+            " another row.",
+            remedy="drop them, or use strategy 'local'.",
+            sink=target.sink,
+        )
+    for key in sink.key_columns:
+        _check_key_column(target, key)
+    version = target.table.column(sink.version_column or "")
+    if version is None or version.type != "bigint" or version.generated:
+        raise UnfitTargetError(
+            f"{name} has no BIGINT column {sink.version_column!r} for the version.",
+            remedy=f"ALTER TABLE {name.sql} ADD COLUMN {quote(sink.version_column or '')} BIGINT NOT NULL DEFAULT 0.",
+            sink=target.sink,
+        )
+
+
+def _read(session: Session, target: Target) -> list[_Unique]:
+    """The unique keys, also those that the optimizer does not see (INVISIBLE, IGNORED): they are kept unique, too."""
+    name = target.table.name
+    expression = "NULL" if session.is_mariadb else "EXPRESSION"  # MariaDB has no keys over expressions
+    rows = session.rows(
+        f"SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, {expression}, SUB_PART, NULLABLE"
+        " FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0"
+        " ORDER BY INDEX_NAME, SEQ_IN_INDEX",
+        (name.schema, name.name),
+    )
+    found: dict[str, _Unique] = {}
+    for index, column, computed, prefix, null in rows_of(session, name, rows):
+        key = found.setdefault(str(index), _Unique(str(index)))
+        part = f"({computed})" if column is None else str(column).lower()
+        key.parts.append(part)
+        if prefix is not None:
+            key.prefixes[part] = int(prefix)
+        key.nullable |= str(null).upper() == "YES"
+    return list(found.values())
+
+
+def _no_key(target: Target, sink: MySqlSink, same: list[_Unique]) -> UnfitTargetError:
+    """`same` are keys of these columns that do not tell rows apart."""
+    name = target.table.name
+    keys = ", ".join(map(quote, sink.key_columns))
+    short = next((key for key in same if key.prefixes and not key.nullable), None)
+    if short is None:
+        return UnfitTargetError(
+            f"key_columns ({', '.join(sink.key_columns)}) are no unique key of {name} without NULL.",
+            remedy=f"ALTER TABLE {name.sql} ADD PRIMARY KEY ({keys}), or name in key_columns what it has.",
+            sink=target.sink,
+        )
+    old = "PRIMARY KEY" if short.name.upper() == "PRIMARY" else f"KEY {quote(short.name)}"
+    changed = [
+        f"MODIFY {quote(column.name)} VARCHAR(255) NOT NULL (as long as its values are)"
+        for part in short.prefixes
+        if (column := target.table.column(part)) is not None and (column.type.endswith(("text", "blob")))
+    ]
+    new = "PRIMARY KEY" if old == "PRIMARY KEY" else f"UNIQUE {old}"
+    return UnfitTargetError(
+        f"the key {short} of {name} compares only the beginning of a value: rows whose keys begin alike would become"
+        " one.",
+        remedy=f"ALTER TABLE {name.sql} {', '.join([*changed, f'DROP {old}', f'ADD {new} ({keys})'])}.",
+        sink=target.sink,
+    )
+
+
+def _check_key_column(target: Target, key: str) -> None:
+    column = target.table.column(key)
+    assert column is not None  # it is in the key
+    name = f"{target.table.name}.{column.name}"
+    if column.generated:
+        raise UnfitTargetError(
+            f"key column {name} is generated: no row can be sent with it, and no delete names it.",
+            remedy=f"store the values: ALTER TABLE {target.table.name.sql} MODIFY {quote(column.name)}"
+            f" {column.full_type} NOT NULL.",
+            sink=target.sink,
+        )
+    if column.type == "set":
+        raise UnfitTargetError(
+            f"key column {name} is a SET, whose text depends on the order of its labels: deletes would miss rows.",
+            remedy="use VARCHAR for the key.",
+            sink=target.sink,
+        )

@@ -1,0 +1,83 @@
+"""ENUM and SET as verification holds the log's rows: as plain text, so that nothing is converted on that side.
+
+Else the server would make of a text in the log what it has made of it in the target ('1' into the first label), and a
+changed value would look right. Of a SET the labels are put into the column's order first, in which the target has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from airflow_ft.core.model import Segment
+from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
+from airflow_ft.sinks.mysql.labels import LABELLED, Labels
+from airflow_ft.sinks.mysql.naming import quote
+from airflow_ft.sinks.mysql.validation import Target
+
+
+def without_labels(target: Target) -> Target:
+    """The target with text in the place of ENUM and SET."""
+    columns = {
+        name: replace(column, type="longtext", full_type="longtext") if column.type in LABELLED else column
+        for name, column in target.table.columns.items()
+    }
+    return replace(target, table=replace(target.table, columns=columns))
+
+
+def definitions(target: Target, columns: Sequence[str], keys: Sequence[str] = ()) -> list[str]:
+    """The ENUM and SET among these columns as text, for CREATE TABLE ... (here) SELECT.
+
+    `keys` are as long as a label can be, since a key cannot be of any length.
+    """
+    short = {key.lower() for key in keys}
+    found = []
+    for name in columns:
+        column = target.table.column(name)
+        if column is not None and column.type in LABELLED:
+            kind = "VARCHAR(255)" if name.lower() in short else "LONGTEXT"
+            found.append(f"{quote(column.name)} {kind} CHARACTER SET {column.charset} COLLATE {column.collation}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """A `SegmentReader` whose texts for SET columns have their labels in the column's order."""
+
+    reader: SegmentReader
+    sets: Mapping[str, Labels]  # by the names that the rows have for the columns
+
+    @property
+    def segment(self) -> Segment:
+        return self.reader.segment
+
+    def sinks(self) -> Sequence[str]:
+        return self.reader.sinks()
+
+    def schema(self, sink: str) -> pa.Schema:
+        return self.reader.schema(sink)
+
+    def files(self, sink: str) -> Sequence[WalFile]:
+        return self.reader.files(sink)
+
+    def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]:
+        return self.reader.statistics(sink)
+
+    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        for batch in self.reader.batches(sink, file):
+            columns = [
+                self.sets[name].in_order(array) if name in self.sets else array
+                for name, array in zip(batch.schema.names, batch.columns, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def in_order(reader: SegmentReader, target: Target) -> SegmentReader:
+    """The segment's rows as the target would give them back."""
+    if target.sink not in reader.sinks():
+        return reader
+    written = target.written(reader.schema(target.sink))
+    sets = {column.source: column.labels for column in written if column.labels is not None and column.labels.several}
+    return InOrder(reader, sets) if sets else reader

@@ -1,0 +1,121 @@
+"""Text, bytes and nested values into their columns: whole, and in characters that the column has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.sinks.arrow import scalar
+from airflow_ft.sinks.mysql.catalog import Column
+from airflow_ft.sinks.mysql.charsets import Repertoire
+from airflow_ft.sinks.mysql.checks import Check, Rows
+from airflow_ft.sinks.mysql.json_text import holds_floats, is_not_finite, to_json
+
+BLOBS = {"tinyblob", "blob", "mediumblob", "longblob"}
+TEXTS = {"tinytext", "text", "mediumtext", "longtext"}
+_WHOLE_MEMORY = 1 << 30  # bytes: no value is as large, so that nothing needs to be measured
+_WIDER = {"utf16": 2, "utf16le": 2, "ucs2": 2, "utf32": 4, "gb18030": 2, "ujis": 2, "eucjpms": 2}
+"""How many bytes one byte of UTF-8 can become at most; in all others it is one."""
+
+
+def into_text(column: Column, repertoire: Repertoire | None) -> Sequence[Check]:
+    """CHAR, VARCHAR and the TEXTs; `repertoire` when the column's character set does not hold every character."""
+    checks: list[Check] = []
+    if column.type in ("char", "varchar") and column.characters is not None:
+        checks.append(_characters(column.characters, column))
+    elif column.type in TEXTS and column.octets is not None:
+        checks.append(_text_octets(column.octets, column))
+    if repertoire is not None:
+        checks.append(_repertoire(repertoire, column))
+    if column.type == "char":
+        checks.append(
+            Check(
+                "a text that ends in blanks, which CHAR drops", "no blanks at the end",
+                "use VARCHAR, or trim in the job.",
+                lambda a: pc.ends_with(a, " "), None,
+            )
+        )  # fmt: skip
+    return checks
+
+
+def into_labels(column: Column) -> Sequence[Check]:
+    """ENUM and SET: never the number of a label."""
+    labels = column.labels
+    assert labels is not None
+    what = "a text with a part that is none of the labels" if labels.several else "a text that is none of the labels"
+    return (
+        Check(
+            what, f"{labels} (letter by letter, whatever the collation)",
+            "mend the values, or add the label to the column.", labels.unknown, None, named=True,
+        ),
+    )  # fmt: skip
+
+
+def into_json(kind: pa.DataType, column: Column, repertoire: Repertoire | None) -> Sequence[Check]:
+    """Nested values, which become JSON text."""
+    checks: list[Check] = []
+    if holds_floats(kind):
+        checks.append(
+            Check(
+                "a nested value with NaN or infinity, which JSON cannot hold", "finite numbers",
+                "make them null in the job.", is_not_finite, None, by_table=False,
+            )
+        )  # fmt: skip
+    if column.type in TEXTS and column.octets is not None and column.octets < _WHOLE_MEMORY:
+        checks.append(_of_json(_text_octets(column.octets, column)))
+    if repertoire is not None:
+        checks.append(_of_json(_repertoire(repertoire, column)))
+    return checks
+
+
+def into_bytes(column: Column) -> Sequence[Check]:
+    """BINARY, VARBINARY and the BLOBs; text goes there as UTF-8."""
+    limit = column.octets or 0
+    checks = [_octets(limit, column)]
+    if column.type == "binary":
+        checks.append(
+            Check(
+                f"a value shorter than {limit} bytes, which BINARY pads", column.full_type, "use VARBINARY.",
+                lambda a: pc.less(pc.binary_length(a), scalar(limit, pa.int64())), None,
+            )
+        )  # fmt: skip
+    return checks
+
+
+def _characters(limit: int, column: Column) -> Check:
+    return Check(
+        f"a text longer than {limit} characters", column.full_type, "cut it in the job, or widen the column.",
+        lambda a: pc.greater(pc.utf8_length(a), limit), lambda s: (s.max_characters or 0) > limit,
+    )  # fmt: skip
+
+
+def _text_octets(limit: int, column: Column) -> Check:
+    """The column counts the bytes of its own character set."""
+    charset = column.charset or ""
+    if column.character_bytes == 1:
+        return _characters(limit, column)
+    return _octets(limit // _WIDER.get(charset, 1), column, f" in {charset}" if charset in _WIDER else "")
+
+
+def _octets(limit: int, column: Column, where: str = "") -> Check:
+    return Check(
+        f"a value longer than {limit} bytes{where and ' of UTF-8'}", f"{column.full_type}{where}",
+        "cut it in the job, or use a larger type.",
+        lambda a: pc.greater(pc.binary_length(a), limit), lambda s: (s.max_bytes or 0) > limit,
+    )  # fmt: skip
+
+
+def _repertoire(repertoire: Repertoire, column: Column) -> Check:
+    return Check(
+        f"a character that {column.charset} does not have", f"{column.full_type} in {column.charset}",
+        "make the column utf8mb4, or replace the character in the job.", repertoire.lacks, None,
+    )  # fmt: skip
+
+
+def _of_json(check: Check) -> Check:
+    """The check of the JSON text that the values become. NaN, which has none, is looked for before."""
+    offends: Rows = lambda values: check.offends(to_json(values))  # noqa: E731
+    return replace(check, found=f"a nested value that becomes {check.found}", offends=offends, by_statistics=None)
