@@ -56,7 +56,8 @@ class MySqlServerHook(_TestedHook):
         import pymysql
 
         from airflow_ft.sinks.mysql.failures import failure
-        from airflow_ft.sinks.mysql.session import Limits, Session
+        from airflow_ft.sinks.mysql.limits import Limits
+        from airflow_ft.sinks.mysql.session import Session
 
         try:
             with closing(Session(connection, Limits(connect=_SECONDS, answer=_SECONDS))) as session:

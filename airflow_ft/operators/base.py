@@ -48,7 +48,7 @@ class CheckpointOperator(BaseOperator):
         check_text("store", store, optional=True)
         self.pipeline, self.suffix = declared_name(pipeline, suffix)
         self.store = check_store(store)
-        check_place(self)
+        check_place(self, self.role, self.pipeline, self.suffix)
 
     def execute(self, context: Context) -> Any:
         """Does the step; it may be repeated for ever (each step reads the state first)."""

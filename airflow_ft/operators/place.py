@@ -16,8 +16,6 @@ from airflow_ft.templates import is_template
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, TaskGroup
 
-    from airflow_ft.operators.base import CheckpointOperator
-
 
 def is_late(value: object) -> bool:
     """Whether a value is known only when a task runs: Jinja, or the argument of a mapped group (or task)."""
@@ -35,23 +33,23 @@ def declared_name(pipeline: str, suffix: object) -> tuple[str, object]:
     return name, left
 
 
-def check_place(operator: CheckpointOperator) -> None:
-    """ConfigurationError when its DAG cannot give it a pipeline of its own."""
-    if not operator.role or is_late(operator.pipeline) or is_late(operator.suffix):
+def check_place(operator: BaseOperator, role: str, pipeline: str, suffix: object) -> None:
+    """ConfigurationError when its DAG cannot give it a pipeline of its own; `role`: see `CheckpointOperator`."""
+    if not role or is_late(pipeline) or is_late(suffix):
         return
     if is_mapped(operator.task_group):
         raise ConfigurationError(
             f"it is in a mapped task group, so that all map indexes of {operator.task_id} would have one pipeline.",
             remedy='give suffix= (an argument of the group, or "{{ ti.map_index }}"), or Jinja in pipeline=.',
-            pipeline=operator.pipeline,
+            pipeline=pipeline,
         )
-    mine = (operator.role, operator.pipeline, None)
+    mine = (role, pipeline, None)
     for other in tasks_beside(operator):
         if tuple(getattr(other, name, None) for name in ("role", "pipeline", "suffix")) == mine:
             raise ConfigurationError(
                 f"{other.task_id} and {operator.task_id} of the DAG {operator.dag_id} have the same pipeline.",
                 remedy="give each its own (pipeline=, suffix=): the second would find nothing left to read.",
-                pipeline=operator.pipeline,
+                pipeline=pipeline,
             )
 
 

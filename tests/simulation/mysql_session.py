@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import pymysql
 
-from airflow_ft.sinks.mysql.session import Limits, Statement
+from airflow_ft.sinks.mysql.limits import Limits
+from airflow_ft.sinks.mysql.session import Statement
 from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_state import Connection, error
 from tests.simulation.source import Item

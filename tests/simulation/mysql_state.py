@@ -7,7 +7,7 @@ from typing import Any
 
 import pymysql
 
-from airflow_ft.sinks.mysql.session import Limits
+from airflow_ft.sinks.mysql.limits import Limits
 from tests.simulation.kernel import Process
 from tests.simulation.source import Item
 

@@ -23,7 +23,8 @@ from airflow_ft.sinks.kafka.transaction import ProducerIdentity, _Statistics
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 from airflow_ft.sinks.mysql.failures import Meaning, meaning
 from airflow_ft.sinks.mysql.ledger import Ledger
-from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.limits import Limits
+from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xid import Xid, recover
 from tests.simulation.kafka_broker import KafkaCluster, ModelClients
 from tests.simulation.kafka_coordinator import ModelAdmin

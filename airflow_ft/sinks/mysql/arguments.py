@@ -6,13 +6,11 @@ import json
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
-
-if TYPE_CHECKING:
-    from airflow_ft.sinks.mysql.session import Limits
+from airflow_ft.sinks.mysql.limits import Limits
 
 
 def flag(value: Any, *, default: bool) -> bool:

@@ -23,10 +23,11 @@ from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
 from airflow_ft.core.verify import SAMPLES, Difference, SinkReport, sample
 from airflow_ft.sinks.mysql.catalog import Column, Table
 from airflow_ft.sinks.mysql.digest import digest
+from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import ONE_BY_ONE, Loader
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.plain_text import definitions, without_labels
-from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.validation import Target
 
 MAX_COLUMNS = 1017

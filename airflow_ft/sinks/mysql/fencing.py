@@ -25,7 +25,8 @@ from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailab
 from airflow_ft.core.model import Fence
 from airflow_ft.sinks.mysql.failures import LOCK_WAIT_TIMEOUT, NO_SUCH_THREAD, Meaning, code_of, describe, meaning
 from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger
-from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.limits import Limits
+from airflow_ft.sinks.mysql.session import Session
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from airflow_ft.sinks.mysql import validation
 from airflow_ft.sinks.mysql.changes import missing_kind
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.keys import check_keys
-from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.limits import Limits
+from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import keyed_target
 from airflow_ft.sinks.mysql.verification import read_target

@@ -16,8 +16,9 @@ from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.mysql.encoding import TargetColumn, load_lines, load_statement, slices
 from airflow_ft.sinks.mysql.failures import Meaning, describe, failure, meaning, refuses_rows
+from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types, parameters
-from airflow_ft.sinks.mysql.session import Insert, Limits, Load, Request, Session, Statement
+from airflow_ft.sinks.mysql.session import Insert, Load, Request, Session, Statement
 from airflow_ft.sinks.mysql.slices import SlicedSegment
 from airflow_ft.sinks.mysql.validation import Target
 from airflow_ft.sinks.refused import Refused

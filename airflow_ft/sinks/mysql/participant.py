@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, Participant, WalReader
+from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.local import LocalParticipant
 from airflow_ft.sinks.mysql.parallel import ParallelParticipant
 from airflow_ft.sinks.mysql.server import ServerParticipant
-from airflow_ft.sinks.mysql.session import Limits
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import UpsertParticipant
 from airflow_ft.sinks.mysql.xa import XaParticipant

@@ -45,6 +45,7 @@ from airflow_ft.sinks.mysql.failures import (
 from airflow_ft.sinks.mysql.fencing import announce, check_owner, guarded_head
 from airflow_ft.sinks.mysql.inspection import check_privileges, check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger
+from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import AnotherWay, Loader, Way, path
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.remnants import (
@@ -54,7 +55,7 @@ from airflow_ft.sinks.mysql.remnants import (
     roll_back_own,
     shut_out,
 )
-from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.settlement import check_marker, settled
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upkeep import adopt_head, make_way, prune_markers, read_head

@@ -13,8 +13,9 @@ from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.inspection import ensure_ledger
 from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.naming import TableName
-from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 
 

@@ -29,11 +29,12 @@ from airflow_ft.sinks.mysql.changes import DeletedKeys, LiveRows, is_delete, mis
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
 from airflow_ft.sinks.mysql.inspection import check_changes_allowed
 from airflow_ft.sinks.mysql.keys import check_keys
+from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import Encoder, Loader, Way
 from airflow_ft.sinks.mysql.local import LocalParticipant
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.parameters import parameter_types
-from airflow_ft.sinks.mysql.session import Changes, Insert, Limits, Request, Session, Statement
+from airflow_ft.sinks.mysql.session import Changes, Insert, Request, Session, Statement
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.validation import Target
 

@@ -26,10 +26,11 @@ from airflow_ft.sinks.mysql.changes import is_delete
 from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of
 from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import ONE_BY_ONE
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.plain_text import definitions, in_order, without_labels
-from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import Upserter, fit_target
 from airflow_ft.sinks.mysql.validation import Target

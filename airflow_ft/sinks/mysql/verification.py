@@ -26,9 +26,10 @@ from airflow_ft.core.verify import Delivered, SinkReport, expected_rows, set_asi
 from airflow_ft.sinks.mysql.catalog import read_table
 from airflow_ft.sinks.mysql.comparison import Comparison, OneFile, Part, usable_key
 from airflow_ft.sinks.mysql.failures import failure
+from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.plain_text import in_order
-from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert_verification import verify_upserts
 from airflow_ft.sinks.mysql.validation import Target

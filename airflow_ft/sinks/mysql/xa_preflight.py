@@ -26,7 +26,8 @@ from airflow_ft.core.model import Fence
 from airflow_ft.sinks.mysql.failures import Meaning, code_of, describe, meaning
 from airflow_ft.sinks.mysql.fencing import check_owner, hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger
-from airflow_ft.sinks.mysql.session import Limits, Session, is_on
+from airflow_ft.sinks.mysql.limits import Limits
+from airflow_ft.sinks.mysql.session import Session, is_on
 from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_RMERR, Listed, Xid, end_branch, owner_of, recover
 
 SAFE_MARIADB = (10, 5, 2)

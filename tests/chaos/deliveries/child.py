@@ -35,8 +35,9 @@ from airflow_ft.sinks.kafka.held import HeldParticipant  # noqa: F401
 from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 from airflow_ft.sinks.mysql import compatibility, examination, slices, verification  # noqa: F401
+from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.participant import open_participant as open_mysql
-from airflow_ft.sinks.mysql.session import Limits, Session
+from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store, postgres, sqlite  # noqa: F401
 from airflow_ft.wal import open_archive, open_wal

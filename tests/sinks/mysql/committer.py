@@ -24,8 +24,9 @@ from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import Fence, Plan, Segment, Vote
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.mysql import slices
+from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.participant import open_participant
-from airflow_ft.sinks.mysql.session import Limits, Session, Statement
+from airflow_ft.sinks.mysql.session import Session, Statement
 from airflow_ft.wal import open_wal
 
 STOPS = ("announced", "loading", "before commit", "after commit")

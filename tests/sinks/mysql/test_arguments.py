@@ -5,7 +5,7 @@ import pytest
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.mysql.arguments import arguments
-from airflow_ft.sinks.mysql.session import Limits
+from airflow_ft.sinks.mysql.limits import Limits
 
 
 def given(**extra: object) -> dict[str, object]:

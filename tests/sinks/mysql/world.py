@@ -13,9 +13,9 @@ import pytest
 
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Promise, Segment, Vote
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.server import ServerParticipant
-from airflow_ft.sinks.mysql.session import Limits
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment

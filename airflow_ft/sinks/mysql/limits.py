@@ -1,0 +1,25 @@
+"""Times, sizes and numbers of tries of a MySQL participant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long (seconds) and how often things are tried.
+
+    `idle` bounds the server's patience with a session that stands still, so that a stopped process holds its locks no
+    longer than that; `head_wait` is larger, so that waiting for such a session ends (I7). `answer` bounds ours.
+    """
+
+    connect: float = 10
+    answer: float = 900
+    lock_wait: int = 5
+    metadata_wait: int = 30
+    idle: int = 60
+    head_wait: float = 90
+    tries: int = 4
+    insert_bytes: int = 256 << 10  # values of one INSERT; a larger one costs the server more
+    slice_bytes: int = 8 << 20  # rows encoded at a time
+    prune_batch: int = 1000
