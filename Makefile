@@ -24,7 +24,7 @@ venv: ## install the virtual environment alone
 # Three workers, each with servers of its own: many tests wait for servers, so that two cores have work for three.
 # What runs and in which order says tests/tiers.py.
 WORKERS ?= 3
-pytest := $(bin)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+pytest := $(bin)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: test
 test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, ROTATION=0..2: which third

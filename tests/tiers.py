@@ -20,9 +20,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,13 +52,14 @@ class Tiers:
         self.turn = turn()
         self._records = bool(config.getoption("--record")) and not hasattr(config, "workerinput")
         self._seconds: Counter[str] = Counter()
+        self._groups = Path(tempfile.gettempdir()) / f"airflow-ft-groups-{os.getpid()}.json"
 
     def pytest_report_header(self) -> str:
         if self.whole:
             return "tier: all tests"
         return f"tier: without `release`, third {self.turn + 1} of {THIRDS} of rotating matrices (ROTATION={self.turn})"
 
-    @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+    @pytest.hookimpl(trylast=True)  # when pytest has put tests with the same fixtures together
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if not self.whole and not _named(config):
             left_out = set(out_of_turn(items, self.turn))
@@ -63,13 +67,38 @@ class Tiers:
             if left_out:
                 config.hook.pytest_deselected(items=[item for item in items if item in left_out])
                 items[:] = [item for item in items if item not in left_out]
-        if hasattr(config, "workerinput"):
-            order(items, recorded())
+        if (worker := getattr(config, "workerinput", None)) is not None:
+            groups = order(items, recorded())
+            fresh = Path(worker["groups"]).with_suffix(f".{worker['workerid']}")
+            fresh.write_text(json.dumps({item.nodeid: group for item, group in groups.items()}))
+            fresh.replace(worker["groups"])  # all workers find the same
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["groups"] = str(self._groups)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        from xdist.scheduler import LoadScopeScheduling
+
+        class ByGroup(LoadScopeScheduling):
+            """Keeps the tests of a group on one worker. Marks of xdist's own `loadgroup` need pytest before 9.2."""
+
+            @cached_property
+            def groups(self) -> dict[str, str]:
+                return dict(json.loads(groups.read_text()))
+
+            def _split_scope(self, nodeid: str) -> str:
+                return self.groups[nodeid]
+
+        groups = self._groups
+        return ByGroup(config, log)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self._groups.unlink(missing_ok=True)
         if self._records and exitstatus == 0:
             lasting = {file: round(seconds) for file, seconds in self._seconds.items() if seconds >= 1}
             RECORDED.write_text(json.dumps(lasting, indent=0, sort_keys=True) + "\n")
@@ -111,8 +140,8 @@ def recorded() -> dict[str, float]:
     return dict(json.loads(RECORDED.read_text())) if RECORDED.exists() else {}
 
 
-def order(items: list[pytest.Item], seconds: dict[str, float]) -> None:
-    """Groups the tests for xdist's `loadgroup` and puts the longest groups first; the order in a group stays."""
+def order(items: list[pytest.Item], seconds: dict[str, float]) -> dict[pytest.Item, str]:
+    """Puts the longest groups first; the order in a group stays. Returns the group of each test."""
     together = {_file(item) for item in items if _shares(item)}
     tests = Counter(_file(item) for item in items)
     cost: Counter[str] = Counter()
@@ -128,9 +157,8 @@ def order(items: list[pytest.Item], seconds: dict[str, float]) -> None:
             group = item.nodeid
         cost[group] += whole / tests[file]
         group_of[item] = group
-        if group != item.nodeid:
-            item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: -cost[group_of[item]])  # stable
+    return group_of
 
 
 def _file(item: pytest.Item) -> str:
