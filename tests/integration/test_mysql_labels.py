@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import DeclinedError
+from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan, Plan
 from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.mysql.verification import verify
@@ -54,15 +54,15 @@ def compared(world: MySqlWorld, *plans: Plan) -> SinkReport:
     ],
 )
 @pytest.mark.parametrize("strategy", ["local", "upsert"])
-def test_a_text_that_is_no_label_is_declined_before_the_decision_and_named(
+def test_a_text_that_is_no_label_is_refused_before_the_decision_and_named(
     any_mysql_database: Database, tmp_path: Path, column: str, wrong: str, strategy: str
 ) -> None:
     world = make_world(any_mysql_database, tmp_path, orders=f"id BIGINT PRIMARY KEY, v {column}, version BIGINT")
     world.use(strategy, **(KEYS if strategy == "upsert" else {}))
     plan = world.plan(orders=rows(None, wrong, None))
-    with pytest.raises(DeclinedError, match="none of the labels") as declined:
+    with pytest.raises(UnfitTargetError, match="none of the labels") as refused:  # ALTER TABLE can add the label
         world.participant(plan).prepare(plan, world.fence())
-    error = declined.value
+    error = refused.value
     assert (error.sink, error.column, error.row) == ("orders", "v", "2 (id=2)")
     assert f"({wrong!r})" in error.what and "labels" in error.what
 
@@ -132,6 +132,28 @@ def test_verify_finds_a_label_that_was_stored_for_another_text(
     assert text in report.differences[0].samples[0]
 
 
+@pytest.mark.parametrize("key", ["", "PRIMARY KEY (v)", "PRIMARY KEY (v, id)", "UNIQUE KEY (id, v)"])
+@pytest.mark.parametrize(("column", "right", "text", "index"), [
+    ("ENUM('new','paid','sent') NOT NULL", "paid", "1", "new"),
+    ("ENUM('new','1','sent') NOT NULL", "1", "3", "sent"),
+    ("SET('x','y','z') NOT NULL", "z", "3", "x,y"),
+])  # fmt: skip
+def test_verify_looks_labels_up_by_their_text(
+    any_mysql_database: Database, tmp_path: Path, key: str, column: str, right: str, text: str, index: str
+) -> None:
+    """Whether the table is read or a key with labels asked: a row is there when its text is."""
+    columns = f"id BIGINT NOT NULL, v VARCHAR(9) NOT NULL{key and ', '}{key}"
+    world = make_world(any_mysql_database, tmp_path, orders=columns)
+    plan = world.plan(orders=rows(right, text))
+    world.deliver(plan)
+    world.sql("UPDATE orders SET v = %s WHERE id = 2", index)
+    world.sql(f"ALTER TABLE orders MODIFY v {column}")
+    assert sorted(world.sql("SELECT id, v FROM orders")) == [(1, right), (2, index)]
+    report = compared(world, plan)
+    assert (report.expected, report.missing, report.repeated) == (2, 1, 0)
+    assert [text in each for each in report.differences[0].samples] == [True]
+
+
 @each_way
 def test_a_delete_by_an_enum_deletes_the_row_of_that_label(
     any_mysql_database: Database, tmp_path: Path, way: str
@@ -148,7 +170,7 @@ def test_a_delete_by_an_enum_deletes_the_row_of_that_label(
     report = compared(world, first, second)
     assert (report.expected, report.missing, report.other) == (3, 0, 0)
     third = world.plan(orders=pa.table({"op": ["d"], "id": ["3"], "v": [None]}))
-    with pytest.raises(DeclinedError, match="none of the labels \\('3'\\)"):
+    with pytest.raises(UnfitTargetError, match="none of the labels \\('3'\\)"):
         world.participant(third).prepare(third, world.fence(1, 3))
 
 
@@ -156,9 +178,9 @@ def test_a_delete_by_an_enum_deletes_the_row_of_that_label(
 def test_a_number_is_refused_with_the_cast(any_mysql_database: Database, tmp_path: Path, kind: pa.DataType) -> None:
     world = make_world(any_mysql_database, tmp_path, orders=f"v {KINDS}")
     plan = world.plan(orders=pa.table({"v": pa.array([1], pa.int64()).cast(kind)}))
-    with pytest.raises(DeclinedError, match="do not go into enum") as declined:
+    with pytest.raises(UnfitTargetError, match="do not go into enum") as refused:
         world.participant(plan).prepare(plan, world.fence())
-    assert "CAST(v AS STRING)" in declined.value.remedy
+    assert "CAST(v AS STRING)" in refused.value.remedy
 
 
 def test_values_in_a_delete_that_are_not_sent_are_not_compared(any_mysql_database: Database, tmp_path: Path) -> None:
@@ -169,5 +191,5 @@ def test_values_in_a_delete_that_are_not_sent_are_not_compared(any_mysql_databas
     assert world.sql("SELECT id, v FROM orders") == [(1, "paid")]
     world.sinks = {name: replace(sink, change_column=None) for name, sink in world.sinks.items()}
     plan = world.plan(orders=table.select(["id", "v"]))
-    with pytest.raises(DeclinedError, match="'unknown'"):
+    with pytest.raises(UnfitTargetError, match="'unknown'"):
         world.participant(plan).prepare(plan, world.fence(1, 2))

@@ -58,6 +58,8 @@ REFUSED: dict[str, tuple[str, pa.DataType, list[Any], str, str]] = {
     "text into datetime": ("DATETIME", STRING, ["a", "b", "c"], "do not go into datetime", ""),
     "early date": ("DATE", pa.date32(), [date(1000, 1, 1), date(999, 12, 31), None], "date out of range", "2"),
     "early timestamp": ("TIMESTAMP NULL", STAMP, [AT("1970-01-01"), None, None], "date out of range", "1"),
+    "timestamp of no column": ("TIMESTAMP NULL", STAMP, [AT("1970-01-01"), AT("0999-12-31"), None],
+                               "date out of range; .* 1970-01-01 00:00:01 to 2", "2"),
     "day of the epoch": ("TIMESTAMP NULL", pa.date32(), [date(1970, 1, 1), None, None], "date out of range", "1"),
     "late timestamp": ("TIMESTAMP NULL", STAMP, [None, AT("2107-01-01"), None], "date out of range", "2"),
     "fraction": ("DATETIME(3)", STAMP, [AT("2024-01-01 01:01:01.001000"), AT("2024-01-01 01:01:01.000001"), None],
@@ -73,7 +75,9 @@ REFUSED: dict[str, tuple[str, pa.DataType, list[Any], str, str]] = {
 
 
 # No other column would take these as they are. For the others the table can be changed, so the rows are kept.
-NO_TABLE_HELPS = {"null", "null for auto_increment", "nan", "infinity", "early date", "bytes in struct"}
+NO_TABLE_HELPS = {
+    "null", "null for auto_increment", "nan", "infinity", "early date", "timestamp of no column", "bytes in struct"
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)

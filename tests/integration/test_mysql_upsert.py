@@ -10,7 +10,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import DeclinedError, FencedError, SinkAccessError, StoreBehindSinkError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    DeclinedError,
+    FencedError,
+    SinkAccessError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+)
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.mysql.examination import examine
 from airflow_ft.wal import open_wal
@@ -246,14 +253,14 @@ def test_an_invisible_key_keeps_rows_apart_as_well(mysql_database: Database, tmp
     assert world.sql("SELECT id, n, version FROM orders") == [(1, 1, 1)]
 
 
-DELETES: dict[str, tuple[str, pa.DataType, Any, str]] = {
-    "null": ("BIGINT", pa.int64(), None, "NULL in the key of a delete"),
-    "latin1": ("VARCHAR(9) CHARACTER SET latin1", pa.string(), "日", "latin1 does not have"),
-    "utf8mb3": ("VARCHAR(9) CHARACTER SET utf8mb3", pa.string(), "😀", "does not have"),
-    "length": ("VARCHAR(3)", pa.string(), "abcd", "longer than 3"),
-    "range": ("INT", pa.int64(), 2**40, "out of range"),
-    "date": ("DATE", pa.date32(), -800_000, "date out of range"),
-    "label": ("ENUM('a','b')", pa.string(), "1", "none of the labels"),
+DELETES: dict[str, tuple[str, pa.DataType, Any, str, type[AirflowFtError]]] = {
+    "null": ("BIGINT", pa.int64(), None, "NULL in the key of a delete", DeclinedError),
+    "latin1": ("VARCHAR(9) CHARACTER SET latin1", pa.string(), "日", "latin1 does not have", UnfitTargetError),
+    "utf8mb3": ("VARCHAR(9) CHARACTER SET utf8mb3", pa.string(), "😀", "does not have", UnfitTargetError),
+    "length": ("VARCHAR(3)", pa.string(), "abcd", "longer than 3", UnfitTargetError),
+    "range": ("INT", pa.int64(), 2**40, "out of range", UnfitTargetError),
+    "date": ("DATE", pa.date32(), -800_000, "date out of range", DeclinedError),
+    "label": ("ENUM('a','b')", pa.string(), "1", "none of the labels", UnfitTargetError),
 }
 
 
@@ -261,7 +268,7 @@ DELETES: dict[str, tuple[str, pa.DataType, Any, str]] = {
 def test_the_key_of_a_delete_is_judged_before_the_decision(
     any_mysql_database: Database, tmp_path: Path, name: str
 ) -> None:
-    column, kind, wrong, message = DELETES[name]
+    column, kind, wrong, message, refusal = DELETES[name]
     world = make_world(
         any_mysql_database, tmp_path, orders=f"id {column} PRIMARY KEY, must INT NOT NULL, version BIGINT"
     )
@@ -270,9 +277,9 @@ def test_the_key_of_a_delete_is_judged_before_the_decision(
     ids = pa.array([good, wrong], pa.int32()).cast(kind) if name == "date" else pa.array([good, wrong], kind)
     rows = pa.table({"op": ["d", "d"], "id": ids, "must": pa.nulls(2, pa.int32())})
     plan = world.plan(orders=rows)
-    with pytest.raises(DeclinedError, match=message) as declined:
+    with pytest.raises(refusal, match=message) as refused:
         world.participant(plan).prepare(plan, world.fence())
-    assert (declined.value.sink, declined.value.column) == ("orders", "id")
+    assert (refused.value.sink, refused.value.column) == ("orders", "id")
     checks = examine("orders", plan.participants[0], world.connection(), [open_wal().open(plan.segments[0])])
     assert any(check.verdict is Verdict.PROBLEM and message in check.text for check in checks)
     world.deliver(world.plan(orders=rows.slice(0, 1)), 1, 2)
@@ -280,17 +287,23 @@ def test_the_key_of_a_delete_is_judged_before_the_decision(
 
 @pytest.mark.parametrize("strategy", ["local", "parallel", "upsert"])
 @pytest.mark.parametrize(
-    ("kind", "wrong", "column", "message"),
+    ("kind", "wrong", "column", "message", "refusal"),
     [
-        (pa.list_(pa.float64()), [1.0, float("nan")], "JSON", "NaN or infinity"),
-        (pa.struct([("a", pa.list_(pa.struct([("f", pa.float32())])))]), {"a": [{"f": float("inf")}]}, "TEXT", "NaN"),
-        (pa.map_(pa.string(), pa.float64()), [("k", float("-inf"))], "LONGTEXT", "NaN or infinity"),
-        (pa.list_(pa.string()), ["x" * 65_533], "TEXT", "becomes a value longer than 65535"),
-        (pa.list_(pa.string()), ["日"], "TEXT CHARACTER SET latin1", "latin1 does not have"),
+        (pa.list_(pa.float64()), [1.0, float("nan")], "JSON", "NaN or infinity", DeclinedError),
+        (
+            pa.struct([("a", pa.list_(pa.struct([("f", pa.float32())])))]),
+            {"a": [{"f": float("inf")}]},
+            "TEXT",
+            "NaN",
+            DeclinedError,
+        ),
+        (pa.map_(pa.string(), pa.float64()), [("k", float("-inf"))], "LONGTEXT", "NaN or infinity", DeclinedError),
+        (pa.list_(pa.string()), ["x" * 65_533], "TEXT", "becomes a value longer than 65535", UnfitTargetError),
+        (pa.list_(pa.string()), ["日"], "TEXT CHARACTER SET latin1", "latin1 does not have", UnfitTargetError),
     ],
     ids=lambda given: str(given) if isinstance(given, pa.DataType) else "",
 )
-def test_nested_values_without_json_text_are_declined_before_the_decision(
+def test_nested_values_without_json_text_are_refused_before_the_decision(
     any_mysql_database: Database,
     tmp_path: Path,
     strategy: str,
@@ -298,13 +311,14 @@ def test_nested_values_without_json_text_are_declined_before_the_decision(
     wrong: Any,
     column: str,
     message: str,
+    refusal: type[AirflowFtError],
 ) -> None:
     world = make_world(any_mysql_database, tmp_path, orders=f"id BIGINT PRIMARY KEY, v {column}, version BIGINT")
     world.use(strategy, **({"key_columns": ("id",), "version_column": "version"} if strategy == "upsert" else {}))
     plan = world.plan(orders=pa.table({"id": [1, 2, 3], "v": pa.array([None, wrong, None], kind)}))
-    with pytest.raises(DeclinedError, match=message) as declined:
+    with pytest.raises(refusal, match=message) as refused:
         world.participant(plan).prepare(plan, world.fence())
-    assert (declined.value.column, declined.value.row) == ("v", "2 (id=2)")
+    assert (refused.value.column, refused.value.row) == ("v", "2 (id=2)")
 
 
 @pytest.mark.parametrize("strategy", ["parallel", "upsert", "local"])

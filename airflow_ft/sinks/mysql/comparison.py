@@ -23,6 +23,7 @@ from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
 from airflow_ft.core.verify import SAMPLES, Difference, SinkReport, sample
 from airflow_ft.sinks.mysql.catalog import Column, Table
 from airflow_ft.sinks.mysql.digest import digest
+from airflow_ft.sinks.mysql.keys import Unique, unique_keys
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import ONE_BY_ONE, Loader
 from airflow_ft.sinks.mysql.naming import TableName, quote
@@ -76,20 +77,9 @@ class Part:
 
 def usable_key(session: Session, table: Table, delivered: Collection[frozenset[str]]) -> tuple[str, ...]:
     """The columns of a unique key, in full and without NULL, that every delivery has filled; (): there is none."""
-    common = frozenset.intersection(*delivered) if delivered else frozenset()
-    rows = session.rows(
-        "SELECT INDEX_NAME, COLUMN_NAME, NULLABLE, SUB_PART FROM information_schema.STATISTICS"
-        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0"
-        " ORDER BY INDEX_NAME <> 'PRIMARY', INDEX_NAME, SEQ_IN_INDEX",
-        (table.name.schema, table.name.name),
-    )
-    keys: dict[str, list[str]] = {}
-    unusable: set[str] = set()
-    for index, name, nullable, prefix in rows:
-        keys.setdefault(str(index), []).append(str(name))
-        if str(name) not in common or str(nullable).upper() == "YES" or prefix is not None:
-            unusable.add(str(index))  # an expression has no name
-    return next((tuple(columns) for index, columns in keys.items() if index not in unusable), ())
+    common = {name.lower() for name in frozenset.intersection(*delivered)} if delivered else set()
+    usable = (key for key in unique_keys(session, table.name) if key.tells_apart and common.issuperset(key.parts))
+    return tuple(table.columns[part].name for part in next(usable, Unique("")).parts)
 
 
 def _found(alias: str) -> str:

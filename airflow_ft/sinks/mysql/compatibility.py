@@ -82,10 +82,10 @@ def judge(
             f"write to_json({source}) in the job, into a column JSON or LONGTEXT.",
             by_table=False,
         )
-    if not family or family not in _TAKES.get(target, "").split(", "):
-        return _mismatch(kind, family, column, source)
     if family == "nested" and (inner := unsupported(kind)) is not None:
         return Objection(f"{inner} inside {kind} has no JSON text", "cast it to a string in the job.", by_table=False)
+    if not family or family not in _TAKES.get(target, "").split(", "):
+        return _mismatch(kind, family, column, source)
     repertoire = (repertoires or {}).get(column.charset or "")
     if target in INTEGERS or target in ("bit", "year"):
         return into_integer(kind, column)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 from airflow_ft.core.errors import UnfitTargetError
 from airflow_ft.sinks.mysql.catalog import rows_of
-from airflow_ft.sinks.mysql.naming import quote
+from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.validation import Target
 
 
 @dataclass(slots=True)
-class _Unique:
+class Unique:
     """A unique key: its columns in lower case, or expressions in brackets; `prefixes` by the column's name."""
 
     name: str
@@ -47,7 +47,7 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
     """
     name = target.table.name
     wanted = sorted(key.lower() for key in sink.key_columns)
-    unique = _read(session, target)
+    unique = unique_keys(session, name)
     same = [key for key in unique if sorted(key.parts) == wanted]
     fitting = [key for key in same if key.tells_apart]
     if not fitting:
@@ -70,19 +70,21 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
         )
 
 
-def _read(session: Session, target: Target) -> list[_Unique]:
-    """The unique keys, also those that the optimizer does not see (INVISIBLE, IGNORED): they are kept unique, too."""
-    name = target.table.name
+def unique_keys(session: Session, name: TableName) -> list[Unique]:
+    """The unique keys of a table, the primary key first.
+
+    Also those that the optimizer does not see (INVISIBLE, IGNORED): they are kept unique, too.
+    """
     expression = "NULL" if session.is_mariadb else "EXPRESSION"  # MariaDB has no keys over expressions
     rows = session.rows(
         f"SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, {expression}, SUB_PART, NULLABLE"
         " FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0"
-        " ORDER BY INDEX_NAME, SEQ_IN_INDEX",
+        " ORDER BY INDEX_NAME <> 'PRIMARY', INDEX_NAME, SEQ_IN_INDEX",
         (name.schema, name.name),
     )
-    found: dict[str, _Unique] = {}
+    found: dict[str, Unique] = {}
     for index, column, computed, prefix, null in rows_of(session, name, rows):
-        key = found.setdefault(str(index), _Unique(str(index)))
+        key = found.setdefault(str(index), Unique(str(index)))
         part = f"({computed})" if column is None else str(column).lower()
         key.parts.append(part)
         if prefix is not None:
@@ -91,7 +93,7 @@ def _read(session: Session, target: Target) -> list[_Unique]:
     return list(found.values())
 
 
-def _no_key(target: Target, sink: MySqlSink, same: list[_Unique]) -> UnfitTargetError:
+def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetError:
     """`same` are keys of these columns that do not tell rows apart."""
     name = target.table.name
     keys = ", ".join(map(quote, sink.key_columns))

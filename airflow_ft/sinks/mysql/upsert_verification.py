@@ -15,14 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import pyarrow as pa
 import pymysql
 
-from airflow_ft.core.model import ParticipantPlan, Segment
-from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile, WalReader
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import SegmentReader, WalReader
 from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, sample
 from airflow_ft.sinks.mysql.catalog import Column
-from airflow_ft.sinks.mysql.changes import is_delete
+from airflow_ft.sinks.mysql.changes import DeletedKeys
 from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of
 from airflow_ft.sinks.mysql.ledger import Ledger
@@ -44,37 +43,6 @@ _TOLD = {
     _CHANGED: "rows that are there with other values",
     _LEFT: "deleted rows that are there",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Deletes:
-    """A view of a segment that shows the keys of its deletes; a `SegmentReader`."""
-
-    reader: SegmentReader
-    change_column: str
-    keys: tuple[str, ...]  # as the rows of the log name them
-
-    @property
-    def segment(self) -> Segment:
-        return self.reader.segment
-
-    def sinks(self) -> Sequence[str]:
-        return self.reader.sinks()
-
-    def schema(self, sink: str) -> pa.Schema:
-        schema = self.reader.schema(sink)
-        return pa.schema([schema.field(name) for name in self.keys])
-
-    def files(self, sink: str) -> Sequence[WalFile]:
-        return self.reader.files(sink)
-
-    def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]:
-        return {}
-
-    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
-        for batch in self.reader.batches(sink, file):
-            kinds = batch.column(batch.schema.get_field_index(self.change_column))
-            yield batch.filter(is_delete(kinds, self.change_column)).select(list(self.keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +207,7 @@ def _replay(
     written = target.written(reader.schema(target.sink))
     keys = tuple(column.source for column in written if column.name.lower() in wanted)
     gone = replace(target, table=replace(target.table, name=TableName(schema, _GONE)), mapping=_only(target, keys))
-    deletes = _Deletes(reader, sink.change_column, keys)
+    deletes = DeletedKeys(reader, sink.change_column, keys)
     Upserter(session, limits, ONE_BY_ONE, {target.sink: replace(sink, change_column=None)}, number).send(deletes, gone)
 
 
