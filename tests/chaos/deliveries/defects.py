@@ -13,7 +13,7 @@ from airflow_ft.sinks.kafka.transaction import Transaction
 
 
 def _send_without_asking_the_token() -> None:
-    def deliver(sink: KafkaParticipant, slot: Slot, plan: Plan, fence: Fence, _: object) -> Token:
+    def deliver(sink: KafkaParticipant, slot: Slot, plan: Plan, fence: Fence, *_: object) -> Token:
         def work(transaction: Transaction) -> Token:
             token = slot.read_token(fence)
             assert token is not None
