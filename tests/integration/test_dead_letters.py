@@ -18,7 +18,6 @@ import pytest
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import (
     AirflowFtError,
-    DeclinedError,
     SinkUnavailableError,
     StateConflictError,
     TransientError,
@@ -424,7 +423,7 @@ class TestKafka:
         self.resolver(world).dead_letter(1)
         self.check(world)
         world.staged.clear()
-        with pytest.raises(DeclinedError, match="the topic takes 20000"):  # prepare judges the next one
+        with pytest.raises(UnfitTargetError, match="the topic takes 20000"):  # prepare judges the next one
             world.stage(1, try_number=4)
             world.steps(world.context(5))
 
