@@ -18,10 +18,10 @@ import pytest
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import (
     AirflowFtError,
-    DeclinedError,
     SinkUnavailableError,
     StateConflictError,
     TransientError,
+    UnfitTargetError,
 )
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import Checkpoint, CheckpointState, ParticipantPlan
@@ -235,7 +235,7 @@ def test_what_is_not_decided_or_wrong_as_a_whole_is_refused(
     epoch = world.store.pipeline(world.pipeline).epoch
     votes = world.checkpoint().votes
     world.store.decide(world.pipeline, epoch, 1, {name: vote.prepared for name, vote in votes.items()})
-    with pytest.raises(SinkUnavailableError, match="no column 'name'"):
+    with pytest.raises(UnfitTargetError, match="no column 'name'"):
         world.resolver().dead_letter(1)
     world.databases["mariadb"].sql("ALTER TABLE orders CHANGE title name VARCHAR(100)")
     world.database.sql(f"ALTER TABLE orders ADD CONSTRAINT refuses {CONSTRAINT}")
@@ -423,7 +423,7 @@ class TestKafka:
         self.resolver(world).dead_letter(1)
         self.check(world)
         world.staged.clear()
-        with pytest.raises(DeclinedError, match="the topic takes 20000"):  # prepare judges the next one
+        with pytest.raises(UnfitTargetError, match="the topic takes 20000"):  # prepare judges the next one
             world.stage(1, try_number=4)
             world.steps(world.context(5))
 

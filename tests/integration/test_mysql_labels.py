@@ -10,6 +10,7 @@ import pytest
 
 from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan, Plan
+from airflow_ft.core.set_aside import of_proof
 from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.mysql.verification import verify
 from airflow_ft.wal import open_wal
@@ -110,6 +111,26 @@ def test_labels_that_were_changed_after_the_vote_make_no_number_of_a_text(
         participant.commit(plan, world.fence())
     assert (declined.value.sink, declined.value.column) == ("orders", "v")
     assert world.count() == 0 and world.markers() == []
+
+
+@each_way
+@pytest.mark.parametrize("strategy", ["local", "upsert"])
+def test_texts_that_are_no_labels_any_more_can_be_set_aside(
+    any_mysql_database: Database, tmp_path: Path, way: str, strategy: str
+) -> None:
+    columns = "id BIGINT PRIMARY KEY, v ENUM('1','new','2'), version BIGINT"
+    world = make_world(any_mysql_database, tmp_path, orders=columns)
+    world.go_by(way)
+    world.use(strategy, **(KEYS if strategy == "upsert" else {}))
+    plan = world.plan(orders=rows("1", "new", None, "2"))
+    participant = world.participant(plan)
+    participant.prepare(plan, world.fence())
+    world.sql(f"ALTER TABLE orders MODIFY v {KINDS}")
+    proof = participant.commit(plan, world.fence(), set_aside=True)
+    assert sorted(world.sql("SELECT id, v FROM orders")) == [(2, "new"), (3, None)]
+    assert of_proof(proof)["orders"].rows == 2
+    report = compared(world, plan)
+    assert (report.expected, report.missing, report.set_aside) == (2, 0, 2)
 
 
 @pytest.mark.parametrize("strategy", ["local", "upsert"])

@@ -153,7 +153,9 @@ class Loader:
                     index, rows = waiting.pop()
                     self._session.run("SAVEPOINT airflow_ft_part")
                     try:
-                        with closing(Ahead((part.num_rows, encode(part)) for part in [rows])) as encoded:
+                        # What the encoder refuses must not cut off a LOAD DATA, and the connection with it.
+                        made = iter([(rows.num_rows, encode(rows))])
+                        with closing(Ahead(made)) as encoded:
                             taken += send(encoded, target, columns, replace(file, rows=rows.num_rows))
                         self._session.run("RELEASE SAVEPOINT airflow_ft_part")
                     except DeclinedError as error:
