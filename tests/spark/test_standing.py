@@ -110,7 +110,7 @@ def test_an_origin_of_an_earlier_version_gets_ids_and_keeps_its_moment(tmp_path:
 def test_the_origin_stays_when_something_else_than_the_start_is_changed(
     tmp_path: Path, changed: dict[str, Any]
 ) -> None:
-    """Else "latest" would become another moment with the setting that a person changes to get the first batch through."""
+    """Else "latest" would become another moment with the setting that gets a first batch through."""
     other = {"orders": {**SOURCES["orders"], **changed}}
     assert origin_file(str(tmp_path), "p", other) == origin_file(str(tmp_path), "p", SOURCES)
 
