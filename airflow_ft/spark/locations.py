@@ -200,13 +200,21 @@ def freeze_origin(
 def origin_file(root: str, pipeline: str, sources: Mapping[str, Any]) -> str:
     """The file of the frozen starting positions: another one when other sources are declared.
 
-    Whether lost data fail the job says nothing of where it starts; only files of an earlier version go by that too.
+    Only what says where they start counts: with `max_offsets_per_trigger`, say, which a person changes because the
+    first batch was too large, "latest" must not become another moment. Files of earlier versions go by more.
     """
     files = filesystem(root)
-    declared = ({name: _strict(source) for name, source in sources.items()}, sources)
-    digests = [hashlib.sha256(canonical_json(each).encode()).hexdigest()[:16] for each in declared]
+    starts = {name: _start(source) for name, source in sources.items()}
+    strict = {name: _strict(source) for name, source in sources.items()}
+    digests = [hashlib.sha256(canonical_json(each).encode()).hexdigest()[:16] for each in (starts, strict, sources)]
     found = [files.uri(root, pipeline, "spark", f"origin-{digest}.json") for digest in digests]
     return next((origin for origin in found if files.exists(origin)), found[0])
+
+
+def _start(source: Any) -> Any:
+    """What of a declared source says where it starts; nothing is frozen of files, but that there are some."""
+    names = ("kind", "topics", "pattern", "conn_id", "starting_offsets") if source.get("kind") == "kafka" else ("kind",)
+    return {name: source.get(name) for name in names}
 
 
 def _strict(source: Any) -> Any:

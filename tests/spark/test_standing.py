@@ -1,5 +1,6 @@
 """Offsets and topic ids of a location: recorded beside the batches, cut back with them, and taken out of a copy."""
 
+import hashlib
 import json
 from contextlib import closing
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.core.errors import DataLossError, StageError
-from airflow_ft.core.model import Lease, RunKey, SparkPosition
+from airflow_ft.core.model import Lease, RunKey, SparkPosition, canonical_json
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.locations import SparkLocation, open_location, origin_file, restore_origin
 from airflow_ft.spark.standing import Standing, leave_out, mend_origin, record_ids, recorded_ids, standing
@@ -95,12 +96,44 @@ def test_an_origin_of_an_earlier_version_gets_ids_and_keeps_its_moment(tmp_path:
     assert found == {"0": FIRST + '{"a":{"0":5},"b":{"0":6}}', "airflow_ft_topics": {"0": {"a": "A", "b": "B"}}}
 
 
-def test_the_origin_stays_when_lost_data_are_allowed_or_not(tmp_path: Path) -> None:
-    """Else "latest" would become another moment with the flag that a person sets to go on."""
-    lenient = {"orders": {**SOURCES["orders"], "fail_on_data_loss": False}}
-    assert origin_file(str(tmp_path), "p", lenient) == origin_file(str(tmp_path), "p", SOURCES)
-    other = {"orders": {**SOURCES["orders"], "starting_offsets": "latest"}}
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"fail_on_data_loss": False},
+        {"max_offsets_per_trigger": 4},
+        {"group_id": "lag"},
+        {"isolation_level": "read_uncommitted"},
+        {"options": {"minPartitions": "8"}},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_the_origin_stays_when_something_else_than_the_start_is_changed(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    """Else "latest" would become another moment with the setting that gets a first batch through."""
+    other = {"orders": {**SOURCES["orders"], **changed}}
+    assert origin_file(str(tmp_path), "p", other) == origin_file(str(tmp_path), "p", SOURCES)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"starting_offsets": "latest"}, {"topics": ["a"]}, {"conn_id": "other"}],
+    ids=lambda each: next(iter(each)),
+)
+def test_another_start_has_another_origin(tmp_path: Path, changed: dict[str, Any]) -> None:
+    other = {"orders": {**SOURCES["orders"], **changed}}
     assert origin_file(str(tmp_path), "p", other) != origin_file(str(tmp_path), "p", SOURCES)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_origin_of_an_earlier_version_is_found_by_all_that_was_declared(tmp_path: Path, strict: bool) -> None:
+    """It went by the whole source, or by all of it but `fail_on_data_loss`."""
+    declared = {"orders": {**SOURCES["orders"], "fail_on_data_loss": strict, "max_offsets_per_trigger": 9}}
+    digest = hashlib.sha256(canonical_json(declared).encode()).hexdigest()[:16]
+    before = tmp_path / "p" / "spark" / f"origin-{digest}.json"
+    before.parent.mkdir(parents=True)
+    before.write_text("{}")
+    assert local_path(origin_file(str(tmp_path), "p", declared)) == before
 
 
 class Brokers:
