@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_ft.core.errors import AirflowFtError, DataLossError, JobError, StageError
+from airflow_ft.core.errors import DataLossError, JobError, StageError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
@@ -245,7 +245,11 @@ def test_records_that_are_gone_before_they_were_read_are_told_with_the_way_on(
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for answer in admin.delete_records([TopicPartition(topic, 0, 7)]).values():
         answer.result(60)
-    with pytest.raises(AirflowFtError) as caught:
+    with pytest.raises(DataLossError, match=rf"\[3, 9\) for topic partition {topic}-0") as caught:
         pipeline.stage(_request(pipeline, kafka, strict))
-    print("TYPE", type(caught.value), caught.value)
     assert "fail_on_data_loss=False" in caught.value.remedy
+    assert len(pipeline.published()) == 1
+    lenient = replace(strict, fail_on_data_loss=False)
+    assert pipeline.complete(_request(pipeline, kafka, lenient)).rows == {"orders": 2}
+    fill(kafka.bootstrap, topic, ["after"])
+    assert pipeline.complete(_request(pipeline, kafka, strict)).rows == {"orders": 1}, "set again"
