@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_ft.core.errors import AirflowFtError, JobError, StageError
+from airflow_ft.core.errors import AirflowFtError, DataLossError, JobError, StageError
 from airflow_ft.spark import python_errors
 
 # Classes of SQLSTATE that Spark gives to mistakes in queries and values: data, syntax, raised by the user, Python.
@@ -28,6 +28,11 @@ _STATE_CHANGED = re.compile(
 )
 # A folder or file to be read. Spark counts it among the mistakes in queries, and a mount may be away for a moment.
 _NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\. SQLSTATE", re.DOTALL)
+
+# Retention was faster than the pipeline, say. Spark counts this among the user's mistakes, too.
+_DATA_LOST = re.compile(
+    r"Some data may have been lost because they are not available in Kafka.*?(?:Reason:\s*(.*)|$)", re.DOTALL
+)
 
 
 class InUserCode(Exception):
@@ -52,6 +57,14 @@ def as_error(error: BaseException, pipeline: str, job: str) -> AirflowFtError:
                 pipeline=pipeline,
                 remedy=f"take the change back; or drop the state and keep the positions (`airflow ft reset-state"
                 f" {pipeline}`); or give the changed pipeline a new name, under which it reads from the beginning.",
+            )
+        if found := _DATA_LOST.match(message):
+            reason = f": {_short(' '.join(found[1].split()))}" if found[1] else "."
+            return DataLossError(
+                f"records that were still to be read are no longer in Kafka{reason}",
+                pipeline=pipeline,
+                remedy="set fail_on_data_loss=False of the source for one run: that goes on with what is there. Then"
+                " set it again; and raise the topic's retention, or run the pipeline more often.",
             )
         if found := _NOT_THERE.match(message):
             return StageError(

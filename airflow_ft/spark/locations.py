@@ -37,6 +37,7 @@ _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
 _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
 TOPICS = "airflow_ft_topics"  # a folder in a location, a key in an origin: see `airflow_ft.spark.standing`
+_ORDER = "airflow_ft_sources"  # a key in an origin: the sources' names, since its positions go by their places
 START_FILE = "airflow_ft_start.json"  # the offsets before batch 0, where state was dropped (`state_reset`)
 
 
@@ -154,13 +155,23 @@ def check_sources(location: SparkLocation, names: Sequence[str]) -> None:
 
 
 def restore_origin(location: SparkLocation, sources: Mapping[str, Any]) -> None:
-    """Into a new, empty location: the starting positions that an earlier attempt of this pipeline has frozen."""
+    """Into a new, empty location: the starting positions that an earlier attempt of this pipeline has frozen.
+
+    And the order of the sources, for `check_sources`: the positions go by it.
+    """
     files = filesystem(location.uri)
     origin = origin_file(location.root, location.pipeline, sources)
     if location.batch < 0 and files.exists(origin):
-        for index, text in json.loads(files.read(origin)).items():
-            if index != TOPICS:
-                files.write(files.uri(location.uri, "sources", index, "0"), text.encode())
+        frozen = json.loads(files.read(origin))
+        for index, text in origin_positions(frozen).items():
+            files.write(files.uri(location.uri, "sources", index, "0"), text.encode())
+        if _ORDER in frozen:
+            files.write(files.uri(location.uri, SOURCES_FILE), canonical_json(frozen[_ORDER]).encode())
+
+
+def origin_positions(frozen: Mapping[str, Any]) -> dict[str, str]:
+    """What an origin says of each source, by its place: its first offsets, as Spark has written them."""
+    return {index: text for index, text in frozen.items() if index.isdigit()}
 
 
 def freeze_origin(
@@ -186,10 +197,14 @@ def freeze_origin(
         return
     ids = topic_ids({int(index): parsed_offsets(text[text.find("{") :]) for index, text in begun.items()})
     begun[TOPICS] = {str(index): dict(topics) for index, topics in ids.items()}
+    order = files.uri(location.uri, SOURCES_FILE)
+    names = {_ORDER: json.loads(files.read(order))} if files.exists(order) else {}
     try:
-        files.write(origin, canonical_json(begun).encode())
+        files.write(origin, canonical_json({**begun, **names}).encode())
     except FileExistsError:
-        if json.loads(files.read(origin)) != begun:
+        frozen = json.loads(files.read(origin))
+        frozen.pop(_ORDER, None)  # `check_sources` has compared it; an earlier version has not kept it
+        if frozen != begun:
             raise StageError(
                 "another attempt began to read the sources at other positions.",
                 pipeline=location.pipeline,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ft.core.model import SparkPosition, canonical_json
-from airflow_ft.spark.locations import START_FILE, TOPICS, SparkLocation, origin_file, parsed_offsets
+from airflow_ft.spark.locations import START_FILE, TOPICS, SparkLocation, origin_file, origin_positions, parsed_offsets
 from airflow_ft.wal.filesystem import filesystem
 
 Ids = Mapping[int, Mapping[str, str]]
@@ -38,10 +38,10 @@ def standing(root: str, pipeline: str, base: SparkPosition | None, sources: Mapp
         if not files.exists(origin):
             return Standing()
         frozen = json.loads(files.read(origin))
-        ids = frozen.pop(TOPICS, {})
-        return Standing({int(index): _initial(text)[1] for index, text in frozen.items()}, _by_index(ids))
+        offsets = {int(index): _initial(text)[1] for index, text in origin_positions(frozen).items()}
+        return Standing(offsets, _by_index(frozen.get(TOPICS, {})))
     location = SparkLocation(root, pipeline, base.location, base.batch, "")
-    offsets: dict[int, Mapping[str, Any]] = {}
+    offsets = {}
     for index, found in enumerate(location.offsets(base.batch)):
         if isinstance(found, dict):
             offsets[index] = found
@@ -111,15 +111,15 @@ def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Id
     if not files.exists(origin):
         return
     frozen = json.loads(files.read(origin))
-    ids = frozen.pop(TOPICS, {})
+    ids = frozen.get(TOPICS, {})
     mended: dict[str, Any] = {}
-    for index, text in frozen.items():
+    for index, text in origin_positions(frozen).items():
         head, offsets = _initial(text)
         left = {topic: o for topic, o in offsets.items() if topic not in void.get(int(index), {})}
         mended[index] = text if len(left) == len(offsets) else head + _without(offsets, void[int(index)])
         if int(index) in topics:
             ids[index] = {topic: topics[int(index)][topic] for topic in left if topic in topics[int(index)]}
-    text = canonical_json({**mended, TOPICS: ids}).encode()
+    text = canonical_json({**frozen, **mended, TOPICS: ids}).encode()
     if text != files.read(origin):
         files.replace(origin, text)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from airflow_ft.core.errors import DataLossError, JobError, StageError
 from airflow_ft.core.ports import ConnectionInfo
@@ -230,3 +232,24 @@ def test_a_loss_that_was_allowed_once_is_not_told_again_where_state_was_dropped(
     fill(kafka.bootstrap, topic, _numbers("new", 2))
     assert pipeline.complete(_request(pipeline, kafka, strict)).rows == {"orders": 2}
     assert _values(pipeline) == sorted([*_numbers("old", 3), *_numbers("new", 2)])
+
+
+def test_records_that_are_gone_before_they_were_read_are_told_with_the_way_on(
+    pipeline: StageWorld, kafka: Kafka, topic: str
+) -> None:
+    """Retention of the very same topic: its id says nothing of it, Spark does."""
+    strict = KafkaSource(topics=[topic])
+    fill(kafka.bootstrap, topic, _numbers("old", 3))
+    pipeline.complete(_request(pipeline, kafka, strict))
+    fill(kafka.bootstrap, topic, _numbers("new", 6))
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for answer in admin.delete_records([TopicPartition(topic, 0, 7)]).values():
+        answer.result(60)
+    with pytest.raises(DataLossError, match=rf"\[3, 9\) for topic partition {topic}-0") as caught:
+        pipeline.stage(_request(pipeline, kafka, strict))
+    assert "fail_on_data_loss=False" in caught.value.remedy
+    assert len(pipeline.published()) == 1
+    lenient = replace(strict, fail_on_data_loss=False)
+    assert pipeline.complete(_request(pipeline, kafka, lenient)).rows == {"orders": 2}
+    fill(kafka.bootstrap, topic, ["after"])
+    assert pipeline.complete(_request(pipeline, kafka, strict)).rows == {"orders": 1}, "set again"

@@ -9,7 +9,15 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.locations import SparkLocation, check_sources, freeze_origin, open_location, restore_origin
+from airflow_ft.spark.locations import (
+    SparkLocation,
+    check_sources,
+    freeze_origin,
+    open_location,
+    origin_file,
+    restore_origin,
+)
+from airflow_ft.spark.standing import mend_origin, standing
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path
 
 
@@ -171,6 +179,33 @@ def test_starting_positions_are_frozen_once_and_given_to_the_next_attempt(tmp_pa
     changed = open_location(str(tmp_path), "p", 1, 4, None, False)
     restore_origin(changed, {"refunds": {"kind": "kafka"}})
     assert not local_path(changed.uri).exists()
+
+
+def test_frozen_starting_positions_are_given_to_no_other_source(tmp_path: Path) -> None:
+    """They go by the sources' places: a job that was changed after its first attempt would mix them up."""
+    sources = {name: {"kind": "kafka", "starting_offsets": "latest"} for name in ("orders", "refunds")}
+    first = _begun(tmp_path, 1, 100)
+    check_sources(first, ["orders", "refunds"])
+    freeze_origin(first, sources, [0], _ids)
+    changed = open_location(str(tmp_path), "p", 1, 2, None, False)
+    restore_origin(changed, sources)
+    with pytest.raises(ConfigurationError, match="order"):
+        check_sources(changed, ["refunds", "orders"])
+    later = open_location(str(tmp_path), "p", 1, 3, None, False)
+    mend_origin(str(tmp_path), "p", sources, {0: {"orders": "id of orders"}}, {})
+    restore_origin(later, sources)
+    check_sources(later, ["orders", "refunds"])
+    freeze_origin(later, sources, [0], _ids)
+    assert standing(str(tmp_path), "p", None, sources).offsets == {0: {"orders": {"0": 100}}}
+    # As an earlier version has left it: the present order is taken for it.
+    origin = local_path(origin_file(str(tmp_path), "p", sources))
+    frozen = json.loads(origin.read_text())
+    del frozen["airflow_ft_sources"]
+    origin.write_text(json.dumps(frozen))
+    late = open_location(str(tmp_path), "p", 1, 4, None, False)
+    restore_origin(late, sources)
+    check_sources(late, ["refunds", "orders"])
+    freeze_origin(late, sources, [0], _ids)
 
 
 def test_a_folder_of_another_history_is_never_continued(tmp_path: Path) -> None:
