@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.model import Fence, ParticipantPlan, PipelineStatus, SinkHead
+from airflow_ft.core.model import Fence, HaltReason, ParticipantPlan, Pipeline, PipelineStatus, SinkHead
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind, partly_there
 from airflow_ft.core.transitions import MAY_BE_VISIBLE
@@ -84,17 +84,25 @@ def adopt(
 
     Raises:
         ConfigurationError: a choice is lacking; nothing was changed.
-        StateConflictError: the pipeline is not HALTED, or the former owner is still at work.
+        StateConflictError: the pipeline is not HALTED, or for what adopting does not mend; or the former owner is still
+            at work.
     """
     plans = participants_of(store, pipeline)
     found = look(store, pipeline, participants)
-    if store.pipeline(pipeline).status is not PipelineStatus.HALTED:
+    row = store.pipeline(pipeline)
+    if row.status is not PipelineStatus.HALTED:
         raise StateConflictError("it is not HALTED, so nothing has to be adopted.", pipeline=pipeline)
+    if row.halt_reason is HaltReason.HEURISTIC_COMMIT:  # what is visible would be delivered again, under a new number
+        raise StateConflictError(
+            f"it is HALTED ({row.halt_reason}): no other decision log has done that.",
+            remedy=f"`airflow ft in-doubt --pipeline {pipeline}` says what is visible, and how it is settled.",
+            pipeline=pipeline,
+        )
     _require_choices(pipeline, found, ending, accept_partial)
     heads = {name: estate.head for name, estate in found.items()}
-    in_place = _keeps_its_numbers(store, pipeline, heads)
+    in_place = _keeps_its_numbers(store, row, heads)
     if in_place:
-        epoch = store.pipeline(pipeline).epoch
+        epoch = row.epoch
         text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.remnants)
         who = f"{who}, who has let a former owner's marks give way ({text or 'none were left'})"
     else:
@@ -117,12 +125,22 @@ def _require_choices(
 ) -> None:
     for name, estate in found.items():
         prepared = sorted({r.number for r in estate.remnants if r.kind is RemnantKind.PREPARED})
+        dropped = any(r.kind is RemnantKind.PREPARED and not r.commit for r in estate.remnants)
         if prepared and ending is None:
             raise ConfigurationError(
                 f"the former owner has left prepared rows there{_of(prepared)}, which keep their locks.",
                 remedy="--prepared commit makes them visible (right when another sink shows that checkpoint, or a part"
                 " of it is visible here: then it was decided); --prepared rollback drops them (right when nothing of it"
                 " is visible anywhere).",
+                pipeline=pipeline,
+                participant=name,
+            )
+        if dropped and ending is PreparedEnding.COMMIT and not accept_partial:
+            raise ConfigurationError(
+                f"what is prepared there can only be dropped{_of(prepared)}, whatever is said: what names it for a"
+                " commit was in the lost decision log.",
+                remedy="bring the lost log back; or say --accept-partial as well: then other sinks show that checkpoint,"
+                " and this one never will.",
                 pipeline=pipeline,
                 participant=name,
             )
@@ -143,19 +161,26 @@ def _of(numbers: Sequence[int]) -> str:
     return f" (checkpoint {', '.join(known)} of the lost log)" if known else ""
 
 
-def _keeps_its_numbers(store: Store, pipeline: str, heads: Mapping[str, SinkHead | None]) -> bool:
+def _keeps_its_numbers(store: Store, row: Pipeline, heads: Mapping[str, SinkHead | None]) -> bool:
     """Whether a number of this log may be visible already, so that it must be delivered under that number (I3).
 
     Then every sink has to be this log's: it was adopted before, and met what the former owner had left.
     """
-    kept = [c for c in store.open_checkpoints(pipeline) if c.state in MAY_BE_VISIBLE]
+    kept = [c for c in store.open_checkpoints(row.name) if c.state in MAY_BE_VISIBLE]
     strangers = [name for name, head in heads.items() if head is not None and head.installation != store.installation]
     if kept and strangers:
         raise StateConflictError(
             f"it is {kept[0].state} in this decision log, and {', '.join(strangers)} was taken over by another one"
             " since: two logs have delivered, and neither knows what the other did.",
             remedy="find out which log is right; with the other one's tasks stopped, compare the sinks first.",
-            pipeline=pipeline,
+            pipeline=row.name,
+            checkpoint=kept[0].number,
+        )
+    if kept and row.halt_reason is not HaltReason.FOREIGN_OWNER:  # no former owner is in its way: nothing to adopt
+        raise StateConflictError(
+            f"it is {kept[0].state}, and may be visible already, so it cannot be given up.",
+            remedy=f"settle it first: `airflow ft in-doubt --pipeline {row.name}` says what each sink holds, and how.",
+            pipeline=row.name,
             checkpoint=kept[0].number,
         )
     return bool(kept)

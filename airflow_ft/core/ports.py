@@ -214,7 +214,13 @@ class Store(Protocol):
 
     def halt(self, pipeline: str, reason: HaltReason, message: str) -> None: ...
 
-    def resume(self, pipeline: str, who: str) -> None: ...
+    def resume(self, pipeline: str, who: str) -> None:
+        """A person has settled why it was HALTED.
+
+        After STORE_BEHIND_SINK the epoch grows by one: attempts of the old one would stay below the sink's head, and
+        halt the pipeline again, as many times as the lost log had drawn attempts.
+        """
+
 
     def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str) -> int:
         """Goes past the sinks of a lost decision log, by participant the number delivered last; returns a new epoch.

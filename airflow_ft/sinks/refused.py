@@ -36,6 +36,7 @@ class Refused:
 
     def add(self, sink: str, segment: Segment, file: WalFile, index: int, row: pa.RecordBatch, reason: str) -> None:
         """One row; DeclinedError when there are too many for single rows to be at fault."""
+        row = row.take(pa.array([0]))  # a copy: a slice would hold the memory of all rows around it
         self._rows.setdefault(sink, []).append(_Row(segment, file, index, row, reason))
         self._bytes += row.nbytes
         if sum(map(len, self._rows.values())) > MAX_ROWS or self._bytes > MAX_BYTES:

@@ -204,6 +204,8 @@ class EpochOperations:
             if write.row["status"] == PipelineStatus.HALTED.value:
                 reason = write.row["halt_reason"]
                 write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_reason=None, halt_message="")
+                if reason == HaltReason.STORE_BEHIND_SINK.value:
+                    write.set_pipeline(epoch=write.row["epoch"] + 1)
                 write.event(EventKind.RESUMED, f"by {who}, after {reason}", detail={"who": who, "reason": reason})
 
 

@@ -16,6 +16,7 @@ from airflow_ft.core import retention
 from airflow_ft.core.adoption import adopt
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.errors import (
+    ConfigurationError,
     DeclinedError,
     ForeignOwnerError,
     NotDeliveredError,
@@ -38,6 +39,7 @@ from airflow_ft.core.model import (
     Promise,
     RunKey,
 )
+from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
 from airflow_ft.core.retention import MARKERS_TOGETHER
 from airflow_ft.core.steps import commit_step, confirm_step, prepare_step, recover_step
 from tests.core.systems import NoArchive, System, Systems
@@ -516,6 +518,48 @@ def test_only_a_halted_pipeline_is_adopted(world: World) -> None:
     prepare_step(world.context(), world.delivery, world.config, "db")
     with pytest.raises(StateConflictError, match="not HALTED"):
         adopt(world.store, PIPELINE, Systems(world.systems), "someone")
+
+
+@pytest.mark.parametrize("reason", [HaltReason.TOKEN_LOST, HaltReason.STORE_BEHIND_SINK])
+def test_adopting_is_no_way_past_what_is_decided_without_a_former_owner(world: World, reason: HaltReason) -> None:
+    """It said that all was well, and changed nothing: the next run met the same."""
+    (number,) = world.stage(1)
+    for name in world.delivery.names:
+        prepare_step(world.context(), world.delivery, world.config, name)
+    commit_step(world.context(), "db")
+    for system in world.systems.values():
+        system.owner = world.store.installation
+    world.store.halt(PIPELINE, reason, "a test")
+    with pytest.raises(StateConflictError, match="COMMITTING, and may be visible already"):
+        adopt(world.store, PIPELINE, Systems(world.systems), "someone")
+    assert world.store.pipeline(PIPELINE).halt_reason is reason
+    assert state(world, number) is CheckpointState.COMMITTING
+
+
+def test_adopting_does_not_carry_what_was_committed_by_hand(world: World) -> None:
+    (number,) = world.stage(1)
+    prepare_step(world.context(), world.delivery, world.config, "db")
+    world.store.halt(PIPELINE, HaltReason.HEURISTIC_COMMIT, "a test")
+    with pytest.raises(StateConflictError, match="HEURISTIC_COMMIT"):
+        adopt(world.store, PIPELINE, Systems(world.systems), "someone")
+    assert state(world, number) is CheckpointState.STAGED
+
+
+def test_what_can_only_be_dropped_is_not_taken_for_committed(world: World) -> None:
+    """One sink shows the checkpoint then, and the other one never will: a person has to say that, too."""
+    world.stage(1)
+    log, db = world.systems["log"], world.systems["db"]
+    db.left = [Remnant(8, "0001", RemnantKind.PREPARED, "other", "prepared", 0, "XA COMMIT", "XA ROLLBACK")]
+    log.left = [Remnant(0, "group", RemnantKind.PREPARED, "other", "open")]
+    for system in world.systems.values():
+        system.rank, system.last, system.foreign = (9, 30), 7, True
+    with pytest.raises(ForeignOwnerError):
+        world.steps(world.context())
+    with pytest.raises(ConfigurationError, match="can only be dropped, whatever is said"):
+        adopt(world.store, PIPELINE, Systems(world.systems), "someone", ending=PreparedEnding.COMMIT)
+    assert db.left and log.left
+    adopt(world.store, PIPELINE, Systems(world.systems), "someone", ending=PreparedEnding.COMMIT, accept_partial=True)
+    assert not db.left and not log.left
 
 
 def test_once_decided_a_sink_that_is_away_does_not_hold_up_the_others(tmp_path: Path) -> None:

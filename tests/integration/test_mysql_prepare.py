@@ -124,6 +124,7 @@ def test_what_a_row_may_leave_out_is_no_objection(any_mysql_database: Database, 
 
 SERVER_REFUSES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
     "json": ("JSON", STRING, ["{}", "{"]),
+    "deep json": ("JSON", STRING, ["{}", "[" * 120 + "]" * 120]),
     "check": ("INT, CHECK (v < 5)", pa.int32(), [1, 5]),
     "unique": ("INT, UNIQUE (v)", pa.int32(), [1, 1]),
     "foreign key": ("INT, FOREIGN KEY (v) REFERENCES parents (id)", pa.int32(), [1, 2]),
@@ -149,6 +150,18 @@ def test_what_only_the_server_can_refuse_leaves_nothing(
         participant.commit(plan, world.fence())
     assert declined.value.sink == "orders"
     assert world.count() == 0 and world.markers() == []
+
+
+def test_json_that_is_nested_too_deeply_is_refused_before_the_decision(
+    any_mysql_database: Database, tmp_path: Path
+) -> None:
+    """MySQL's JSON_VALID does not say no, it fails: prepare was tried again for ever."""
+    world = make_world(any_mysql_database, tmp_path, orders="id BIGINT, v JSON")
+    world.sinks = {"orders": MySqlSink(table="orders", conn_id="shop", strategy="parallel")}
+    deep = "[" * 120 + "]" * 120
+    plan = world.plan(orders=pa.table({"id": [1, 2, 3], "v": ["{}", deep, "[]"]}))
+    with pytest.raises(DeclinedError, match=r"row '2 \(id=2\)': found a text that is no JSON"):
+        world.participant(plan).prepare(plan, world.fence())
 
 
 @each_way

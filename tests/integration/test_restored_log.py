@@ -35,7 +35,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_archive
 from tests.integration.kafka_world import read, value
-from tests.integration.real_world import RealWorld, make_world
+from tests.integration.real_world import RealWorld, expected, make_world
 from tools.servers import Database, Kafka, Postgres
 
 MOMENTS = (
@@ -275,6 +275,23 @@ def test_a_log_that_gives_the_sinks_epoch_out_again_is_noticed_at_the_first_try(
             steps.prepare_step(world.context(), world.delivery, world.config, sink)
         assert world.store.pipeline(world.pipeline).halt_reason is HaltReason.STORE_BEHIND_SINK
         judge(world, even=False)
+
+
+def test_a_person_who_has_compared_resumes_once(tmp_path: Path, mariadb_database: Database) -> None:
+    """Each try of the run drew one attempt more below the sink's head, and halted the pipeline again."""
+    world = make_world(open_store(f"sqlite:///{tmp_path}/ft.db"), tmp_path / "wal", mariadb_database)
+    with closing(world.store):
+        world.stage(1)
+        world.deliver()
+        world.stage(1)
+        row = world.store.pipeline(world.pipeline)
+        lost = (row.epoch, row.last_attempt + 7)  # which this log has not given out
+        world.server.sql("UPDATE airflow_ft_head SET epoch = {}, attempt = {}".format(*lost), mariadb_database.name)
+        with pytest.raises(StoreBehindSinkError):
+            world.prepare()
+        world.store.resume(world.pipeline, "ada, who has compared")
+        world.deliver()
+        assert world.ids() == expected([1, 2])
 
 
 def test_the_store_is_closed_between(sqlite_log: SqliteLog) -> None:

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pymysql
 
 from airflow_ft.sinks.arrow import flags, numbers, scalar
 from airflow_ft.sinks.mysql.catalog import Column, Table, rows_of
+from airflow_ft.sinks.mysql.failures import Meaning, meaning
 from airflow_ft.sinks.mysql.session import Session
 
 _JSON = "JSON_VALID(%s)"
@@ -44,11 +46,19 @@ class Question:
             largest = session.max_allowed_packet // 2
             while len(wrong) < len(texts):
                 some = self._some(texts[len(wrong) : len(wrong) + _VALUES], largest)
-                row = session.row(f"SELECT {', '.join([self.expression] * len(some))}", some)
-                assert row is not None
-                wrong += [not valid for valid in row]
+                wrong += self._wrong(session, some)
         places = encoded.indices.fill_null(scalar(len(texts), encoded.indices.type))
         return flags(np.array([*wrong, False], np.bool_)[numbers(places)])
+
+    def _wrong(self, session: Session, texts: list[str]) -> list[bool]:
+        try:
+            row = session.row(f"SELECT {', '.join([self.expression] * len(texts))}", texts)
+        except pymysql.err.MySQLError as error:  # MySQL does not answer for JSON that is nested too deeply
+            if meaning(error) is not Meaning.ROWS:
+                raise
+            return [True] if len(texts) == 1 else [self._wrong(session, [text])[0] for text in texts]
+        assert row is not None
+        return [not valid for valid in row]
 
     @staticmethod
     def _some(texts: list[str], largest: int) -> list[str]:
