@@ -5,6 +5,7 @@ Another client would need the connection's security in other words (Java's own s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _SECONDS = 60
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers that give topics no ids
+_MANY = 20  # topics: from then on one answer about all of a cluster takes less than some of py4j's calls for each
+_LISTED = re.compile(r"\(name=([\w.-]+), topicId=([\w-]{22}), internal=")  # as Java's TopicListing prints itself
 _NOT_THERE = ("UnknownTopicOrPartitionException", "UnknownTopicIdException")
 
 
@@ -37,14 +40,22 @@ class TopicAdmin:
         """
         if self._source.pattern is None:
             return self.ids({*self._source.topics, *recorded})
-        java = self._jvm.java.util.regex.Pattern.compile(self._source.pattern)
-        names = self._asked(lambda client, unit: client.listTopics().names().get(_SECONDS, unit))
-        return self.ids({*(str(name) for name in names if java.matcher(name).matches()), *recorded})
+        others = self._jvm.java.util.regex.Pattern.compile(self._source.pattern).asMatchPredicate().negate()
+        names = self._jvm.java.util.HashSet(
+            self._asked(lambda client, unit: client.listTopics().names().get(_SECONDS, unit))
+        )
+        names.removeIf(others)
+        return self.ids({*re.findall(r"[\w.-]+", str(names.toString())), *recorded})
 
     def ids(self, names: Iterable[str]) -> Mapping[str, str]:
         """The same of these topics alone."""
-        wanted = sorted(set(names))
         found: dict[str, str] = {}
+        wanted = sorted(set(names))
+        if len(wanted) > _MANY:
+            listed = self._asked(lambda client, unit: client.listTopics().listings().get(_SECONDS, unit).toString())
+            ids = {name: "" if text == _NO_ID else text for name, text in _LISTED.findall(str(listed))}
+            found = {name: ids[name] for name in wanted if name in ids}
+            wanted = [name for name in wanted if name not in ids]  # gone, or Kafka's own
         if not wanted:
             return found
 

@@ -155,18 +155,20 @@ def check_sources(location: SparkLocation, names: Sequence[str]) -> None:
 
 
 def restore_origin(location: SparkLocation, sources: Mapping[str, Any]) -> None:
-    """Into a new, empty location: the starting positions that an earlier attempt of this pipeline has frozen.
-
-    And the order of the sources, for `check_sources`: the positions go by it.
-    """
+    """Into a new, empty location: the starting positions that an earlier attempt of this pipeline has frozen."""
     files = filesystem(location.uri)
     origin = origin_file(location.root, location.pipeline, sources)
     if location.batch < 0 and files.exists(origin):
-        frozen = json.loads(files.read(origin))
-        for index, text in origin_positions(frozen).items():
+        for index, text in origin_positions(json.loads(files.read(origin))).items():
             files.write(files.uri(location.uri, "sources", index, "0"), text.encode())
-        if _ORDER in frozen:
-            files.write(files.uri(location.uri, SOURCES_FILE), canonical_json(frozen[_ORDER]).encode())
+
+
+def restore_order(location: SparkLocation, sources: Mapping[str, Any]) -> None:
+    """Into a new, empty location: the order of the sources by which these go, for `check_sources`."""
+    files = filesystem(location.uri)
+    origin = origin_file(location.root, location.pipeline, sources)
+    if location.batch < 0 and files.exists(origin) and (names := json.loads(files.read(origin)).get(_ORDER)):
+        files.write(files.uri(location.uri, SOURCES_FILE), canonical_json(names).encode())
 
 
 def origin_positions(frozen: Mapping[str, Any]) -> dict[str, str]:

@@ -37,6 +37,7 @@ from airflow_ft.spark.locations import (
     check_sources,
     freeze_origin,
     open_location,
+    restore_order,
     restore_origin,
 )
 from airflow_ft.spark.private import PROPERTIES, write
@@ -185,11 +186,12 @@ class Attempt:
         )
         log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
         if request.base is None:
+            restore_order(location, request.sources)
+        check_sources(location, names)
+        if request.base is None:
             mend_origin(request.wal_root, request.pipeline, request.sources, topics.known, void)
             restore_origin(location, request.sources)
-            check_sources(location, names)
             return location
-        check_sources(location, names)
         if void:
             leave_out(location, void)
         ids = topics.ids_of(_by_topic(location.offsets(location.batch)), before.ids)

@@ -119,9 +119,9 @@ def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Id
         mended[index] = text if len(left) == len(offsets) else head + _without(offsets, void[int(index)])
         if int(index) in topics:
             ids[index] = {topic: topics[int(index)][topic] for topic in left if topic in topics[int(index)]}
-    after = canonical_json({**frozen, **mended, TOPICS: ids}).encode()
-    if after != files.read(origin):
-        files.replace(origin, after)
+    data = canonical_json({**frozen, **mended, TOPICS: ids}).encode()
+    if data != files.read(origin):
+        files.replace(origin, data)
 
 
 def _initial(text: str) -> tuple[str, dict[str, Any]]:

@@ -190,6 +190,29 @@ def test_a_pattern_gains_and_loses_topics(pipeline: StageWorld, kafka: Kafka, to
     assert pipeline.complete(_request(pipeline, kafka, lenient)).rows == {"orders": 3}, "from its beginning"
 
 
+def test_many_topics_are_compared_by_one_answer(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    """To ask for each would take some of py4j's calls a topic, with every publication."""
+    first, *more = (topic_factory(partitions=1) for _ in range(22))
+    strict = KafkaSource(pattern="|".join((first, *more)))
+    for topic in (first, *more):
+        fill(kafka.bootstrap, topic, ["old"])
+    pipeline.complete(_request(pipeline, kafka, strict))
+    assert _ids(pipeline).keys() == {first, *more}
+    assert {len(found) for found in _ids(pipeline).values()} == {22}
+    recreate(kafka.bootstrap, first, ["new"])
+    kafka.delete_topic(more[0])
+    try:
+        with pytest.raises(DataLossError, match="made anew") as caught:
+            pipeline.stage(_request(pipeline, kafka, strict))
+    finally:
+        kafka.create_topic(more[0], 1)
+    assert f"topic '{first}' was deleted and made anew" in caught.value.what
+    assert f"topic '{more[0]}' was deleted (its id was" in caught.value.what
+    assert more[1] not in caught.value.what
+
+
 def test_a_listed_topic_that_is_gone_is_named(pipeline: StageWorld, kafka: Kafka, topic: str) -> None:
     source = KafkaSource(topics=[topic], fail_on_data_loss=False)
     fill(kafka.bootstrap, topic, ["one"])

@@ -15,6 +15,7 @@ from airflow_ft.spark.locations import (
     freeze_origin,
     open_location,
     origin_file,
+    restore_order,
     restore_origin,
 )
 from airflow_ft.spark.standing import mend_origin, standing
@@ -188,10 +189,11 @@ def test_frozen_starting_positions_are_given_to_no_other_source(tmp_path: Path) 
     check_sources(first, ["orders", "refunds"])
     freeze_origin(first, sources, [0], _ids)
     changed = open_location(str(tmp_path), "p", 1, 2, None, False)
-    restore_origin(changed, sources)
+    restore_order(changed, sources)
     with pytest.raises(ConfigurationError, match="order"):
         check_sources(changed, ["refunds", "orders"])
     later = open_location(str(tmp_path), "p", 1, 3, None, False)
+    restore_order(later, sources)
     mend_origin(str(tmp_path), "p", sources, {0: {"orders": "id of orders"}}, {})
     restore_origin(later, sources)
     check_sources(later, ["orders", "refunds"])
@@ -203,6 +205,7 @@ def test_frozen_starting_positions_are_given_to_no_other_source(tmp_path: Path) 
     del frozen["airflow_ft_sources"]
     origin.write_text(json.dumps(frozen))
     late = open_location(str(tmp_path), "p", 1, 4, None, False)
+    restore_order(late, sources)
     restore_origin(late, sources)
     check_sources(late, ["refunds", "orders"])
     freeze_origin(late, sources, [0], _ids)
