@@ -139,8 +139,8 @@ def _require_choices(
             raise ConfigurationError(
                 f"what is prepared there can only be dropped{_of(prepared)}, whatever is said: what names it for a"
                 " commit was in the lost decision log.",
-                remedy="bring the lost log back; or say --accept-partial as well: then other sinks show that checkpoint,"
-                " and this one never will.",
+                remedy="bring the lost log back; or say --accept-partial as well: then other sinks show that checkpoint"
+                ", and this one never will.",
                 pipeline=pipeline,
                 participant=name,
             )

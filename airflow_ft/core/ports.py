@@ -221,7 +221,6 @@ class Store(Protocol):
         halt the pipeline again, as many times as the lost log had drawn attempts.
         """
 
-
     def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str) -> int:
         """Goes past the sinks of a lost decision log, by participant the number delivered last; returns a new epoch.
 
