@@ -33,8 +33,8 @@ THIRDS = 3
 DIVIDED = 10.0
 """Seconds that a file may take as a whole; one that takes longer is divided."""
 RECORDED = Path(__file__).with_name("durations.json")
-UNKNOWN = 1.0
-"""Seconds of a test that was not measured yet."""
+UNMEASURED = {"airflow": 40.0, "spark": 20.0, "chaos": 10.0, "slow": 10.0, "server": 1.0}
+"""Seconds of a test whose file was not measured yet, by its marks."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -99,7 +99,7 @@ class Tiers:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         self._groups.unlink(missing_ok=True)
-        if self._records and exitstatus == 0:
+        if self._records and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             lasting = {file: round(seconds) for file, seconds in self._seconds.items() if seconds >= 1}
             RECORDED.write_text(json.dumps(lasting, indent=0, sort_keys=True) + "\n")
 
@@ -148,7 +148,7 @@ def order(items: list[pytest.Item], seconds: dict[str, float]) -> dict[pytest.It
     group_of: dict[pytest.Item, str] = {}
     for item in items:
         file = _file(item)
-        whole = seconds.get(file, tests[file] * UNKNOWN)
+        whole = seconds.get(file, tests[file] * _guess(item))
         if "spark" in getattr(item, "fixturenames", ()):
             group = "Spark's session"
         elif file in together or whole <= DIVIDED:
@@ -159,6 +159,10 @@ def order(items: list[pytest.Item], seconds: dict[str, float]) -> dict[pytest.It
         group_of[item] = group
     items.sort(key=lambda item: -cost[group_of[item]])  # stable
     return group_of
+
+
+def _guess(item: pytest.Item) -> float:
+    return max((seconds for mark, seconds in UNMEASURED.items() if item.get_closest_marker(mark)), default=0.05)
 
 
 def _file(item: pytest.Item) -> str:
