@@ -65,7 +65,7 @@ class FileSource:
                 remedy="remove files yourself, when their checkpoint is confirmed and out of retention",
             )
         for name in _LEAVE_OUT:
-            if options.get(name.lower(), "false").lower() != "false":
+            if str(options.get(name.lower(), "false")).lower() != "false":
                 raise ConfigurationError(
                     f"{name} is refused: files that are gone or damaged would be left out, and count as read (I10)",
                     remedy="leave it out; a file that cannot be read fails the stage, which names it",

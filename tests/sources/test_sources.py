@@ -53,6 +53,7 @@ def test_a_kafka_source_that_cannot_work_is_refused(arguments: dict[str, Any], m
         ({"path": "/x", "schema": "n int", "options": {"maxFilesPerTrigger": "1"}}, "max_files_per_trigger"),
         ({"path": "/x", "schema": "n int", "options": {"ignoreMissingFiles": "true"}}, "ignoreMissingFiles is refused"),
         ({"path": "/x", "schema": "n int", "options": {"ignorecorruptfiles": "True"}}, "ignoreCorruptFiles is refused"),
+        ({"path": "/x", "schema": "n int", "options": {"ignoreMissingFiles": True}}, "ignoreMissingFiles is refused"),
     ],
 )
 def test_a_file_source_that_cannot_work_is_refused(arguments: dict[str, Any], message: str) -> None:
@@ -167,3 +168,8 @@ def test_options_of_the_file_reader() -> None:
     assert source.reader_options(streaming=False) == {"mode": "FAILFAST"}
     given = FileSource(path="/x", schema="n int", options={"MODE": "PERMISSIVE", "maxfileage": "1d"})
     assert given.reader_options() == {"MODE": "PERMISSIVE", "maxfileage": "1d"}
+
+
+def test_options_may_be_truth_values() -> None:
+    options: Any = {"ignoreMissingFiles": False, "cleanSource": "off", "multiLine": True}
+    assert FileSource(path="/x", schema="n int", options=options).reader_options()["multiLine"] is True
