@@ -123,20 +123,22 @@ def markers_pruned_without_raising_the_floor(change: Change) -> None:
     change(Ledger, "raise_floor", lambda *_: None)
 
 
-@defect(RESTORED, "I2 I3 I9 I10", seed=2)
-def digest_not_compared(change: Change) -> None:
-    """R11: a restored log gives a number out again, and the rows that stand there are taken for the new ones.
-
-    Off is also what stops most such schedules earlier: the comparison of attempts within an epoch.
-    """
+def attempts_not_compared(change: Change) -> None:
+    """Within an epoch: what stops most schedules of a restored log, before another rule is asked."""
     behind = coordinator.Coordinator._halt_if_store_is_behind
 
     def of_epochs_alone(self: coordinator.Coordinator, error: FencedError) -> None:
         if error.head_epoch > self.epoch:
             behind(self, error)
 
-    everywhere(change, model.plan_digest, lambda segments: "0" * 64)
     change(coordinator.Coordinator, "_halt_if_store_is_behind", of_epochs_alone)
+
+
+@defect(RESTORED, "I2 I3 I9 I10", seed=2)
+def digest_not_compared(change: Change) -> None:
+    """R11: a restored log gives a number out again, and the rows that stand there are taken for the new ones."""
+    everywhere(change, model.plan_digest, lambda segments: "0" * 64)
+    attempts_not_compared(change)
 
 
 @defect(BOTH, "I1 I2 I3 I9", seed=15)
@@ -232,6 +234,7 @@ def token_at_or_above_taken_for_delivered(change: Change) -> None:
             return tokens.Standing.DONE
         return judge(token, expected, fence, may_wait=may_wait)
 
+    attempts_not_compared(change)
     everywhere(change, judge, above)
     change(tokens.Token, "delivery", lambda self, number: tokens.Delivery(number, _digest_of(self), {"copies": 1}))
     change(KafkaParticipant, "proof", lambda self, plan: invented(self, plan))
@@ -260,14 +263,14 @@ def failed_commit_swallowed_and_confirmed_without_proof(change: Change) -> None:
 
 @defect(BOTH, "I3")
 def followers_commit_before_the_decision(change: Change) -> None:
-    def eager(self: Any, number: int, participant: str) -> Any:
+    def eager(self: Any, number: int, participant: str, **rest: Any) -> Any:
         checkpoint = self._store.checkpoint(self._pipeline, number)
         if checkpoint.state is S.PREPARED:
             for name in [p.name for p in checkpoint.plan.participants if p.name != checkpoint.plan.commit_point]:
                 attempt = self._store.begin_attempt(self._pipeline, self.epoch, number, name)
                 with self._open(checkpoint.plan, name) as sink:
                     sink.commit(checkpoint.plan, self._fence(attempt), checkpoint.votes[name])
-        return commit(self, number, participant)
+        return commit(self, number, participant, **rest)
 
     commit = coordinator.Coordinator.commit
     change(coordinator.Coordinator, "commit", eager)
