@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from airflow_ft.core.model import Plan, Segment
-from airflow_ft.core.ports import ColumnStatistics, DeadLetters, SegmentReader, WalFile, WalReader
+from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile, WalReader
 from airflow_ft.core.set_aside import SetAside, of_proof
 from airflow_ft.core.verify import Delivered
+from airflow_ft.sinks.view import SegmentView
 
 Places = Mapping[tuple[str, str], Sequence[tuple[int, int]]]  # by sink and file: first row, the one after the last
 
@@ -48,36 +49,27 @@ class DeliveredLog:
         return self.wal.dead_letters(plan)
 
 
-@dataclass(frozen=True, slots=True)
-class _Without:
-    """A view of a segment that leaves out rows; a `SegmentReader`, whose files have that many rows less."""
+class _Without(SegmentView):
+    """Rows are left out; the files have that many rows less."""
 
-    reader: SegmentReader
-    places: Places
+    def __init__(self, reader: SegmentReader, places: Places) -> None:
+        super().__init__(reader)
+        self._places = places
 
     @property
     def segment(self) -> Segment:
-        segment = self.reader.segment
+        segment = self._reader.segment
         rows = {sink: sum(file.rows for file in self.files(sink)) for sink in segment.rows if sink in self.sinks()}
         return replace(segment, rows={**segment.rows, **rows})
 
-    def sinks(self) -> Sequence[str]:
-        return self.reader.sinks()
-
-    def schema(self, sink: str) -> pa.Schema:
-        return self.reader.schema(sink)
-
     def files(self, sink: str) -> Sequence[WalFile]:
-        return [self._without(sink, file) for file in self.reader.files(sink)]
-
-    def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]:
-        return self.reader.statistics(sink)
+        return [self._without(sink, file) for file in self._reader.files(sink)]
 
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
-        whole = next(each for each in self.reader.files(sink) if each.path == file.path)
-        places = sorted(self.places.get((sink, file.path), ()))
+        whole = next(each for each in self._reader.files(sink) if each.path == file.path)
+        places = sorted(self._places.get((sink, file.path), ()))
         first = 0
-        for batch in self.reader.batches(sink, whole):
+        for batch in self._reader.batches(sink, whole):
             kept = 0  # rows of this batch that are handed out, or left out
             for start, stop in places:
                 start, stop = max(0, start - first), min(batch.num_rows, stop - first)
@@ -89,5 +81,5 @@ class _Without:
             first += batch.num_rows
 
     def _without(self, sink: str, file: WalFile) -> WalFile:
-        left_out = sum(stop - start for start, stop in self.places.get((sink, file.path), ()))
+        left_out = sum(stop - start for start, stop in self._places.get((sink, file.path), ()))
         return replace(file, rows=file.rows - left_out)

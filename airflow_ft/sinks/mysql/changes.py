@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.core.errors import DeclinedError
-from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
+from airflow_ft.sinks.view import SegmentView
 
 DELETES = ("d", "delete", "-d")
 UPSERTS = ("c", "r", "u", "i", "insert", "update", "upsert", "+i", "+u")
@@ -41,28 +41,12 @@ def missing_kind(column: str) -> DeclinedError:
     )
 
 
-class _View:
-    """A `SegmentReader` that shows some of the rows, by their kind of change.
-
-    Its statistics are unknown, so that the rows are looked at.
-    """
+class _ByKind(SegmentView):
+    """Some of the rows, by their kind of change. Its statistics are unknown, so that the rows are looked at."""
 
     def __init__(self, reader: SegmentReader, column: str) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._column = column
-
-    @property
-    def segment(self) -> Segment:
-        return self._reader.segment
-
-    def sinks(self) -> Sequence[str]:
-        return self._reader.sinks()
-
-    def schema(self, sink: str) -> pa.Schema:
-        return self._reader.schema(sink)
-
-    def files(self, sink: str) -> Sequence[WalFile]:
-        return self._reader.files(sink)
 
     def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]:
         return {}
@@ -71,7 +55,7 @@ class _View:
         return is_delete(batch.column(batch.schema.get_field_index(self._column)), self._column)
 
 
-class LiveRows(_View):
+class LiveRows(_ByKind):
     """Without the deletes, whose other columns than the key are often empty and are not judged."""
 
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
@@ -79,7 +63,7 @@ class LiveRows(_View):
             yield batch.filter(pc.invert(self._deletes(batch)))
 
 
-class DeletedKeys(_View):
+class DeletedKeys(_ByKind):
     """The deletes, and of their columns those in `keys`, as the rows name them."""
 
     def __init__(self, reader: SegmentReader, column: str, keys: Sequence[str]) -> None:

@@ -11,15 +11,12 @@ the table is read: no row can be there twice. Else the table is read, once a lev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-import pyarrow as pa
-
 from airflow_ft.core.errors import SinkUnavailableError
-from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
+from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.core.verify import SAMPLES, Difference, SinkReport, sample
 from airflow_ft.sinks.mysql.catalog import Column, Table
 from airflow_ft.sinks.mysql.digest import digest
@@ -30,6 +27,7 @@ from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.plain_text import definitions, without_labels
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.view import SegmentView
 
 MAX_COLUMNS = 1017
 """Of an InnoDB table; a temporary one too, so there is not always room for a column of our own."""
@@ -38,31 +36,15 @@ SAMPLED_FILES = 10
 _LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class OneFile:
-    """A view of a segment that shows one file of one sink; a `SegmentReader`."""
+class OneFile(SegmentView):
+    """One file of one sink."""
 
-    reader: SegmentReader
-    file: WalFile
-
-    @property
-    def segment(self) -> Segment:
-        return self.reader.segment
-
-    def sinks(self) -> Sequence[str]:
-        return self.reader.sinks()
-
-    def schema(self, sink: str) -> pa.Schema:
-        return self.reader.schema(sink)
+    def __init__(self, reader: SegmentReader, file: WalFile) -> None:
+        super().__init__(reader)
+        self.file = file
 
     def files(self, sink: str) -> Sequence[WalFile]:
         return [self.file]
-
-    def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]:
-        return self.reader.statistics(sink)
-
-    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
-        return self.reader.batches(sink, file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ changed value would look right. Of a SET the labels are put into the column's or
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
+from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.mysql.labels import LABELLED, Labels
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.view import SegmentView
 
 
 def without_labels(target: Target) -> Target:
@@ -42,33 +42,17 @@ def definitions(target: Target, columns: Sequence[str], keys: Sequence[str] = ()
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class InOrder:
-    """A `SegmentReader` whose texts for SET columns have their labels in the column's order."""
+class InOrder(SegmentView):
+    """Texts for SET columns have their labels in the column's order."""
 
-    reader: SegmentReader
-    sets: Mapping[str, Labels]  # by the names that the rows have for the columns
-
-    @property
-    def segment(self) -> Segment:
-        return self.reader.segment
-
-    def sinks(self) -> Sequence[str]:
-        return self.reader.sinks()
-
-    def schema(self, sink: str) -> pa.Schema:
-        return self.reader.schema(sink)
-
-    def files(self, sink: str) -> Sequence[WalFile]:
-        return self.reader.files(sink)
-
-    def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]:
-        return self.reader.statistics(sink)
+    def __init__(self, reader: SegmentReader, sets: Mapping[str, Labels]) -> None:
+        super().__init__(reader)
+        self._sets = sets  # by the names that the rows have for the columns
 
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
-        for batch in self.reader.batches(sink, file):
+        for batch in self._reader.batches(sink, file):
             columns = [
-                self.sets[name].in_order(array) if name in self.sets else array
+                self._sets[name].in_order(array) if name in self._sets else array
                 for name, array in zip(batch.schema.names, batch.columns, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)

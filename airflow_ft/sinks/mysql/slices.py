@@ -6,12 +6,13 @@ rule below is part of the protocol. Change it under another setting of the sink 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
+from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.sinks.view import SegmentView
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,11 +92,11 @@ def divide(opened: Sequence[SegmentReader], sinks: Iterable[str], branches: int)
     return slices
 
 
-class SlicedSegment:
-    """A `SegmentReader` that shows only some pieces of a segment; its `segment` counts the rows of these."""
+class SlicedSegment(SegmentView):
+    """Only some pieces of a segment; its `segment` counts the rows of these."""
 
     def __init__(self, reader: SegmentReader, pieces: Sequence[Piece]) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._pieces = {(piece.sink, piece.file.path): piece for piece in pieces}
         rows: dict[str, int] = {}
         for piece in pieces:
@@ -108,12 +109,6 @@ class SlicedSegment:
 
     def sinks(self) -> Sequence[str]:
         return [sink for sink in self._reader.sinks() if sink in self._segment.rows]
-
-    def schema(self, sink: str) -> pa.Schema:
-        return self._reader.schema(sink)
-
-    def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]:
-        return self._reader.statistics(sink)
 
     def files(self, sink: str) -> Sequence[WalFile]:
         found = (self._pieces.get((sink, file.path)) for file in self._reader.files(sink))
