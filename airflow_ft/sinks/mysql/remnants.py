@@ -15,13 +15,13 @@ import pymysql
 from airflow_ft.core.errors import ForeignOwnerError, StateConflictError
 from airflow_ft.core.model import Fence, Outcome
 from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
-from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, Meaning, code_of, describe, meaning
+from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of, describe
 from airflow_ft.sinks.mysql.fencing import kill, older_sessions
 from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.slices import labels
 from airflow_ft.sinks.mysql.spec import MAX_BRANCHES
-from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_RMERR, Listed, Xid, end_branch, owner_of, recover
+from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, Listed, Xid, end_branch, may_not_list, owner_of, recover
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def _listed(session: Session) -> Listed:
     try:
         return recover(session)
     except pymysql.err.MySQLError as error:
-        if code_of(error) != XAER_RMERR and meaning(error) is not Meaning.ACCESS:
+        if not may_not_list(error):
             raise
         log.warning("prepared branches could not be listed: %s", describe(error))
         return Listed(frozenset(), {})

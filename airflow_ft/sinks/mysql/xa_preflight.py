@@ -23,12 +23,12 @@ import pymysql
 
 from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Fence
-from airflow_ft.sinks.mysql.failures import Meaning, code_of, describe, meaning
+from airflow_ft.sinks.mysql.failures import describe
 from airflow_ft.sinks.mysql.fencing import check_owner, hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.session import Session, is_on
-from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, XAER_RMERR, Listed, Xid, end_branch, owner_of, recover
+from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, Listed, Xid, end_branch, may_not_list, owner_of, recover
 
 SAFE_MARIADB = (10, 5, 2)
 SAFE_MYSQL = (8, 0, 30)
@@ -124,7 +124,7 @@ def _listed(session: Session) -> Listed:
     try:
         return recover(session)
     except pymysql.err.MySQLError as error:
-        if code_of(error) != XAER_RMERR and meaning(error) is not Meaning.ACCESS:
+        if not may_not_list(error):
             raise
         raise SinkAccessError(
             f"this user may not list prepared branches: {describe(error)}",

@@ -18,7 +18,7 @@ from typing import Any
 import pymysql
 
 from airflow_ft.core.errors import SinkUnavailableError
-from airflow_ft.sinks.mysql.failures import code_of, describe
+from airflow_ft.sinks.mysql.failures import Meaning, code_of, describe, meaning
 from airflow_ft.sinks.mysql.fencing import await_end, lock_name
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Session
@@ -99,6 +99,11 @@ def recover(session: Session) -> Listed:
         elif format_id != FORMAT_ID:
             foreign[format_id] = foreign.get(format_id, 0) + 1
     return Listed(frozenset(xids), foreign)
+
+
+def may_not_list(error: pymysql.err.MySQLError) -> bool:
+    """Whether XA RECOVER was refused since a privilege is lacking."""
+    return code_of(error) == XAER_RMERR or meaning(error) is Meaning.ACCESS
 
 
 def lock_of(ledger: Ledger, installation: str, xid: Xid) -> str:
