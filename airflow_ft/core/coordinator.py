@@ -230,9 +230,9 @@ class Coordinator:
         attempt = self._store.begin_attempt(self._pipeline, self.epoch, number, participant)
         with self._open(plan, participant) as sink:
             # Only what is decided: before that a refusal aborts, and the rows are computed again.
-            around: dict[str, Any] = {"set_aside": True} if set_aside and checkpoint.state is S.COMMITTING else {}
+            set_aside = set_aside and checkpoint.state is S.COMMITTING
             try:
-                sink.commit(plan, self._fence(attempt), checkpoint.votes[participant], **around)
+                sink.commit(plan, self._fence(attempt), checkpoint.votes[participant], set_aside=set_aside)
             except DeclinedError as error:
                 if checkpoint.state is S.PREPARED:
                     self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)

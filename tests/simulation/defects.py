@@ -145,9 +145,9 @@ def digest_not_compared(change: Change) -> None:
 def absent_taken_as_committed(change: Change) -> None:
     commit, read = ServerParticipant.commit, ServerParticipant.proof
 
-    def swallow(self: Any, plan: Any, fence: Fence, vote: Any = None) -> Any:
+    def swallow(self: Any, plan: Any, fence: Fence, vote: Any = None, **rest: Any) -> Any:
         try:
-            return commit(self, plan, fence, vote)
+            return commit(self, plan, fence, vote, **rest)
         except SinkUnavailableError:
             return None
 
@@ -248,9 +248,9 @@ def _digest_of(token: Any) -> str:
 def failed_commit_swallowed_and_confirmed_without_proof(change: Change) -> None:
     commit = KafkaParticipant.commit
 
-    def swallow(self: Any, plan: Any, fence: Fence, vote: Any = None) -> Any:
+    def swallow(self: Any, plan: Any, fence: Fence, vote: Any = None, **rest: Any) -> Any:
         try:
-            return commit(self, plan, fence, vote)
+            return commit(self, plan, fence, vote, **rest)
         except SinkUnavailableError:
             return None
 

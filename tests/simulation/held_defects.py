@@ -33,9 +33,9 @@ def lost_transaction_taken_for_committed(change: Change) -> None:
     """'Gone' was committed before, or timed out, or was fenced: only the token tells."""
     commit = HeldParticipant.commit
 
-    def end_alone(self: HeldParticipant, plan: Any, fence: Fence, vote: Any = None) -> Any:
+    def end_alone(self: HeldParticipant, plan: Any, fence: Fence, vote: Any = None, **rest: Any) -> Any:
         if vote is None or "held" not in vote.notes:
-            return commit(self, plan, fence, vote)
+            return commit(self, plan, fence, vote, **rest)
         for group, note in vote.notes["held"].items():
             self._coordinator.end(group, held._identity(note), commit=True)
         return invented(self, plan)

@@ -121,7 +121,7 @@ class TwoPhaseParticipant:
         self._ask(f"XA PREPARE {branch.xid}", lambda: server.prepare(branch))
         return {"xid": branch.xid}
 
-    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None) -> Proof:
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
         server = self._server
         self._ask(f"raise head to {fence.rank}", lambda: server.raise_head(fence.rank))
         xid = vote.notes.get("xid") if vote is not None else None
