@@ -197,7 +197,7 @@ def freeze_origin(
             begun[str(index)] = files.read(where).decode()
     if not begun:
         return
-    ids = topic_ids({int(index): parsed_offsets(text[text.find("{") :]) for index, text in begun.items()})
+    ids = topic_ids({int(index): first_offsets(text)[1] for index, text in begun.items()})
     begun[TOPICS] = {str(index): dict(topics) for index, topics in ids.items()}
     order = files.uri(location.uri, SOURCES_FILE)
     names = {_ORDER: json.loads(files.read(order))} if files.exists(order) else {}
@@ -275,3 +275,10 @@ def parsed_offsets(line: str) -> Any:
         return json.loads(line)
     except ValueError:
         return line
+
+
+def first_offsets(text: str) -> tuple[str, dict[str, Any]]:
+    """What Spark looked up as a source's first offsets: all before the JSON (a zero byte, the version), and that."""
+    begin = text.find("{")
+    found = parsed_offsets(text[begin:]) if begin >= 0 else None
+    return (text[:begin], found) if isinstance(found, dict) else (text, {})

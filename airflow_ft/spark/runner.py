@@ -44,9 +44,9 @@ from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.publisher import Publisher
 from airflow_ft.spark.reports import describe_error
-from airflow_ft.spark.request import FIXED_CONF, StageRequest, StageResult
+from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import attach, await_end, detach
-from airflow_ft.spark.staging import write_batch
+from airflow_ft.spark.staging import fix_conf, write_batch
 from airflow_ft.spark.standing import Offsets, leave_out, mend_origin, record_ids, recorded_ids, standing
 from airflow_ft.spark.state_settings import remember_given, tell_changed
 from airflow_ft.spark.submit import REQUEST, RESULT
@@ -114,9 +114,7 @@ class Attempt:
                 sources = Sources(spark, self._request.sources, self._request.connections)
                 frame = job.transform(spark, sources)
                 await_answer = ask(self._report.parent, self._request, job, spark, frame)
-                for name, value in FIXED_CONF.items():  # the job may have changed them
-                    if name.startswith("spark.sql."):
-                        spark.conf.set(name, value)
+                fix_conf(spark, "spark.sql.")
                 if frame.isStreaming:
                     return self._run_stream(store, job, frame, sources, await_answer)
                 return self._run_static(store, job, frame, sources, await_answer)

@@ -16,7 +16,7 @@ from airflow_ft.wal.filesystem import refuse_another_history
 from airflow_ft.wal.writer import COMPRESSION, DICTIONARY_BYTES, ROW_GROUP_BYTES, ROWS_A_FILE, SegmentFolder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_ft.spark.job import Job
 
@@ -82,14 +82,19 @@ def write_batch(
     return Written(folder, number, counted, positions, began)
 
 
+def fix_conf(spark: SparkSession, prefix: str) -> None:
+    """Sets those of the settings that every driver has to have anew: the job may have changed them at run time."""
+    for name, value in FIXED_CONF.items():
+        if name.startswith(prefix):
+            spark.conf.set(name, value)
+
+
 def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
     """Writes the rows of a sink in one action; how many Spark counted, to be compared with what the files hold."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    for name, value in FIXED_CONF.items():  # the job may have changed them at run time
-        if name.startswith("spark.sql.parquet."):
-            frame.sparkSession.conf.set(name, value)
+    fix_conf(frame.sparkSession, "spark.sql.parquet.")
     observation = Observation()
     (
         frame.observe(observation, F.count(F.lit(1)).alias("rows"))

@@ -8,12 +8,20 @@ whose file has them too. A location that was written by an earlier version has n
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ft.core.model import SparkPosition, canonical_json
-from airflow_ft.spark.locations import START_FILE, TOPICS, SparkLocation, origin_file, origin_positions, parsed_offsets
+from airflow_ft.spark.locations import (
+    START_FILE,
+    TOPICS,
+    SparkLocation,
+    first_offsets,
+    origin_file,
+    origin_positions,
+    parsed_offsets,
+)
 from airflow_ft.wal.filesystem import filesystem
 
 Ids = Mapping[int, Mapping[str, str]]
@@ -38,7 +46,7 @@ def standing(root: str, pipeline: str, base: SparkPosition | None, sources: Mapp
         if not files.exists(origin):
             return Standing()
         frozen = json.loads(files.read(origin))
-        offsets = {int(index): _initial(text)[1] for index, text in origin_positions(frozen).items()}
+        offsets = {int(index): first_offsets(text)[1] for index, text in origin_positions(frozen).items()}
         return Standing(offsets, _by_index(frozen.get(TOPICS, {})))
     location = SparkLocation(root, pipeline, base.location, base.batch, "")
     offsets = {}
@@ -46,7 +54,7 @@ def standing(root: str, pipeline: str, base: SparkPosition | None, sources: Mapp
         if isinstance(found, dict):
             offsets[index] = found
         elif found is None and files.exists(first := files.uri(base.location, "sources", str(index), "0")):
-            offsets[index] = _initial(files.read(first).decode(errors="replace"))[1]
+            offsets[index] = first_offsets(files.read(first).decode(errors="replace"))[1]
     return Standing(offsets, recorded_ids(location))
 
 
@@ -75,29 +83,23 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
     for index, gone in topics.items():
         first = files.uri(location.uri, "sources", str(index), "0")
         if files.exists(first):
-            head, offsets = _initial(files.read(first).decode())
-            _replace(location, ("sources", str(index)), "0", head + _without(offsets, gone))
+            head, offsets = first_offsets(files.read(first).decode())
+            _replace(location, ("sources", str(index)), "0", head + canonical_json(_without(offsets, gone)))
     if location.batch < 0:  # state was dropped: Spark begins at the first positions, and these are told beside them
         start = files.uri(location.uri, START_FILE)
-        files.replace(start, canonical_json(_left(json.loads(files.read(start)), topics)).encode())
+        offsets_told = json.loads(files.read(start))
+        for index, gone in topics.items():
+            if isinstance(offsets_told[index], dict):
+                offsets_told[index] = _without(offsets_told[index], gone)
+        files.replace(start, canonical_json(offsets_told).encode())
         return
     where = files.uri(location.uri, "offsets", str(location.batch))
     lines = files.read(where).decode().split("\n")
     for index, gone in topics.items():
         found = parsed_offsets(lines[index + 2])
         if isinstance(found, dict):
-            lines[index + 2] = _without(found, gone)
+            lines[index + 2] = canonical_json(_without(found, gone))
     _replace(location, ("offsets",), str(location.batch), "\n".join(lines))
-
-
-def _left(offsets: Sequence[Any], topics: Ids) -> list[Any]:
-    """Offsets by source without those of the topics."""
-    return [
-        {topic: partitions for topic, partitions in found.items() if topic not in topics.get(index, {})}
-        if isinstance(found, dict)
-        else found
-        for index, found in enumerate(offsets)
-    ]
 
 
 def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Ids, void: Ids) -> None:
@@ -114,9 +116,9 @@ def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Id
     ids = frozen.get(TOPICS, {})
     mended: dict[str, Any] = {}
     for index, text in origin_positions(frozen).items():
-        head, offsets = _initial(text)
-        left = {topic: o for topic, o in offsets.items() if topic not in void.get(int(index), {})}
-        mended[index] = text if len(left) == len(offsets) else head + _without(offsets, void[int(index)])
+        head, offsets = first_offsets(text)
+        left = _without(offsets, void.get(int(index), {}))
+        mended[index] = text if len(left) == len(offsets) else head + canonical_json(left)
         if int(index) in topics:
             ids[index] = {topic: topics[int(index)][topic] for topic in left if topic in topics[int(index)]}
     data = canonical_json({**frozen, **mended, TOPICS: ids}).encode()
@@ -124,15 +126,8 @@ def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Id
         files.replace(origin, data)
 
 
-def _initial(text: str) -> tuple[str, dict[str, Any]]:
-    """What Spark looked up as a source's first offsets: all before the JSON (a zero byte, the version), and that."""
-    begin = text.find("{")
-    found = parsed_offsets(text[begin:]) if begin >= 0 else None
-    return (text[:begin], found) if isinstance(found, dict) else (text, {})
-
-
-def _without(offsets: Mapping[str, Any], topics: Mapping[str, str]) -> str:
-    return canonical_json({topic: partitions for topic, partitions in offsets.items() if topic not in topics})
+def _without(offsets: Mapping[str, Any], topics: Mapping[str, str]) -> dict[str, Any]:
+    return {topic: partitions for topic, partitions in offsets.items() if topic not in topics}
 
 
 def _replace(location: SparkLocation, folder: tuple[str, ...], name: str, text: str) -> None:

@@ -28,6 +28,7 @@ from airflow_ft.spark.locations import (
     SOURCES_FILE,
     START_FILE,
     SparkLocation,
+    first_offsets,
     location_root,
     new_location,
     require_batch,
@@ -95,9 +96,8 @@ def _tell(
         return None
     begun = files.uri(old.uri, source_log.FOLDER, str(index), "0")
     if _is_kafka(offset) and files.exists(begun):
-        # A zero byte and the version, then the positions.
-        version, _, _ = files.read(begun).partition(b"\n")
-        files.write(first, version + b"\n" + json.dumps(offset, separators=(",", ":")).encode())
+        head, _ = first_offsets(files.read(begun).decode())
+        files.write(first, (head + json.dumps(offset, separators=(",", ":"))).encode())
         return offset
     name = names[index] if index < len(names) else f"source-{index}"
     raise ConfigurationError(
