@@ -20,6 +20,8 @@ from airflow_ft.store import open_store
 from tools.demo.airflow import END_STATES, Airflow
 
 RUN_SECONDS = 600.0
+STALL_SECONDS = 240.0
+"""So long may no task of a run change its state; no task of a test takes a quarter of it."""
 
 
 def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
@@ -48,6 +50,7 @@ class AirflowWorld(Airflow):
                 **(settings or {}),
             },
         )
+        self._stalled = ""
 
     @contextmanager
     def store(self) -> Iterator[Store]:
@@ -62,8 +65,27 @@ class AirflowWorld(Airflow):
 
     def finish(self, dag_id: str, run_id: str, seconds: float = RUN_SECONDS) -> dict[str, str]:
         """Waits until a run is over; returns the tasks' states by task id."""
-        wait_for(lambda: self.run_state(dag_id, run_id) in END_STATES, seconds, f"run {run_id} of {dag_id} is over")
+        moved, seen = time.monotonic(), dict[str, str]()
+
+        def over() -> bool:
+            nonlocal moved, seen
+            if self.run_state(dag_id, run_id) in END_STATES:
+                return True
+            if (states := self.states(dag_id, run_id)) != seen:
+                moved, seen = time.monotonic(), states
+            if time.monotonic() - moved > STALL_SECONDS:
+                self._stalled = f"no task of {dag_id} moved for {STALL_SECONDS:.0f} s: {seen}; {self._why()}"
+                raise AssertionError(self._stalled)
+            return False
+
+        wait_for(over, seconds, f"run {run_id} of {dag_id} is over")
         return self.states(dag_id, run_id)
+
+    def _why(self) -> str:
+        """What explains that Airflow does nothing: the health of its parts, and the last that its scheduler wrote."""
+        written = self.log.read_text(errors="replace").splitlines()
+        last = [line[:400] for line in written if line.startswith("scheduler")][-60:]
+        return "\n".join([str(self._get("/api/v2/monitor/health")), *last])
 
     def run(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> tuple[str, dict[str, str]]:
         """Runs a DAG to its end; returns the run's id and its tasks' states."""
@@ -71,8 +93,9 @@ class AirflowWorld(Airflow):
         return run_id, self.finish(dag_id, run_id)
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
-        """Unpauses the DAG and starts a run; returns its id."""
-        self.unpause(dag_id)
+        """Unpauses the DAG and starts a run; returns its id. AssertionError where this Airflow has stalled before."""
+        assert not self._stalled, self._stalled
+        self.pause(dag_id, False)
         run_id = f"test__{uuid.uuid4().hex[:12]}"  # our own, so that asking again makes no second run
         body = {"dag_run_id": run_id, "logical_date": datetime.now(UTC).isoformat(), "conf": dict(conf or {})}
         answer = self._request("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body)
@@ -80,9 +103,9 @@ class AirflowWorld(Airflow):
             answer.raise_for_status()
         return run_id
 
-    def unpause(self, dag_id: str) -> None:
-        """Lets the scheduler start the DAG's runs."""
-        self._request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False}).raise_for_status()
+    def pause(self, dag_id: str, paused: bool = True) -> None:
+        """Keeps the scheduler from the DAG's runs, or lets it start them."""
+        self._request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": paused}).raise_for_status()
 
     def _request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         """Asks again when the server is overwhelmed: its SQLite database is locked now and then on a busy machine."""

@@ -24,7 +24,7 @@ class Failing:
     """Raises for one of the rows, as bad code does."""
 
     def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
-        return sources["orders"].withColumn("inverse", F.expr("raise_error('no such order')"))
+        return sources["orders"].withColumn("inverse", F.expr("cast(raise_error('no such order') as string)"))
 
 
 class ToOneTable:
