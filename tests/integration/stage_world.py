@@ -1,8 +1,15 @@
-"""A pipeline for staging tests: a real SQLite store, a log in a temporary folder, Spark drivers of their own."""
+"""A pipeline for staging tests: a real SQLite store, a log in a temporary folder, real Spark drivers.
+
+Tests that say nothing of the JVM share one (`sessions`), as runs of a pipeline with `keep_session` do: a start takes
+longer than most of them. A stage that fails takes it with it.
+"""
 
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +30,18 @@ from tests.store.scene import Scene
 PIPELINE = "orders"
 RUN = RunKey("orders", "scheduled__1")
 JARS = Path(__file__).parents[2] / ".local" / "jars" / "spark"
+KEPT_SECONDS = 120.0
 
 
 class StageWorld:
-    """Everything that an Airflow task would have; `lines` is the log of all drivers."""
+    """Everything that an Airflow task would have; `lines` is the log of all drivers.
 
-    def __init__(self, folder: Path) -> None:
+    `sessions`: the folder of JVMs that wait for the next stage; None: each stage has its own.
+    """
+
+    def __init__(self, folder: Path, sessions: Path | None = None) -> None:
         self.folder = folder
+        self.sessions = sessions
         self.input = folder / "input"
         self.input.mkdir()
         self.root = folder / "wal"
@@ -61,12 +73,30 @@ class StageWorld:
             "conf": {"spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2"},
             "python_path": (str(Path(__file__).parent),),
         }
+        if self.sessions and "conf" not in more:  # whoever sets anything needs a JVM of its own
+            settings |= {"keep_session": KEPT_SECONDS, "jars": (str(JARS),)}
         settings["conf"] = {**settings["conf"], **more.pop("conf", {})}
         return StageRequest(**{**settings, **more})
 
     def stage(self, request: StageRequest, on_start: Callable[[Driver], None] = lambda _: None) -> StageResult:
         """Runs it, without ending the stage."""
-        return run_stage(request, self.store, log=self.lines.append, on_start=on_start)
+        with self.shared():
+            return run_stage(request, self.store, log=self.lines.append, on_start=on_start)
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Looks for JVMs in `sessions`, whatever test runs."""
+        if self.sessions is None:
+            yield
+            return
+        current, test = tempfile.tempdir, os.environ.pop("PYTEST_CURRENT_TEST", None)
+        tempfile.tempdir = str(self.sessions)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = current
+            if test is not None:
+                os.environ["PYTEST_CURRENT_TEST"] = test
 
     def complete(self, request: StageRequest) -> StageResult:
         """Runs it and ends the stage, as the task does."""
@@ -127,9 +157,9 @@ def with_connection(request: StageRequest, connection: ConnectionInfo) -> StageR
     return replace(request, connections={connection.conn_id: connection})
 
 
-def world(folder: Path) -> Iterator[StageWorld]:
+def world(folder: Path, sessions: Path | None = None) -> Iterator[StageWorld]:
     """For a fixture."""
-    made = StageWorld(folder)
+    made = StageWorld(folder, sessions)
     yield made
     made.close()
     sys.stdout.write("\n".join(made.lines[-300:]))

@@ -116,12 +116,12 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
             "mapped",
             "same_name",
             "broken_job",
-            "failing_rows",
             "wrong_password",
             "server_down",
             "no_connection",
         ):
             database.sql(f"CREATE TABLE {table} (id BIGINT, amount DECIMAL(20,2))")
+        database.sql("CREATE TABLE failing_rows (id BIGINT, amount DECIMAL(20,2), note TEXT, inverse TEXT)")
         database.sql("CREATE TABLE too_narrow (id BIGINT)")
         mysql = {
             "conn_type": "mysql",

@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
-    yield from world(tmp_path)
+def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path, sessions)
 
 
 @pytest.fixture

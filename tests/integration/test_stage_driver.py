@@ -34,8 +34,8 @@ JOBS = "stage_jobs"
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
-    yield from world(tmp_path)
+def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path, sessions)
 
 
 def _numbers(pipeline: StageWorld, **more: Any) -> dict[str, FileSource]:
@@ -225,7 +225,7 @@ def test_a_killed_task_takes_jvm_and_driver_with_it(pipeline: StageWorld, tmp_pa
 
 def test_a_killed_driver_is_reported_with_its_signal(pipeline: StageWorld) -> None:
     pipeline.add_file("f", [{"k": "a", "n": 1}])
-    request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": "hang"})
+    request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": "hang"}, keep_session=0.0)
 
     def kill_when_busy(driver: Driver) -> None:
         def wait_and_kill() -> None:
@@ -240,7 +240,7 @@ def test_a_killed_driver_is_reported_with_its_signal(pipeline: StageWorld) -> No
 
 def test_a_driver_ends_on_request(pipeline: StageWorld) -> None:
     pipeline.add_file("f", [{"k": "a", "n": 1}])
-    request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": "hang"})
+    request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": "hang"}, keep_session=0.0)
     ended: list[int] = []
 
     def end_when_busy(driver: Driver) -> None:

@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
-    for made in world(tmp_path):
+def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
+    for made in world(tmp_path, sessions):
         for n in range(3):
             made.add_file(f"f{n}", [{"k": f"f{n}", "n": n}])
         yield made

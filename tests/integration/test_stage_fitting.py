@@ -20,7 +20,6 @@ from airflow_ft.sinks.fitting import misfits
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sources import FileSource
-from airflow_ft.spark import session
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.launcher import run_stage
 from airflow_ft.spark.request import StageResult
@@ -39,12 +38,10 @@ SINKS: Sinks = {
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
-    for made in world(tmp_path):
+def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
+    for made in world(tmp_path, sessions):
         made.add_file("one", [{"k": "a", "n": 1}, {"k": "b", "n": 2}])
         yield made
-        for one in session.kept():
-            one.end()
 
 
 def connections(database: Database, kafka: Kafka | None) -> Callable[[str], ConnectionInfo]:
@@ -64,7 +61,8 @@ def stage(pipeline: StageWorld, judging: Judge, run: str = "1", **more: Any) -> 
     numbers = FileSource(path=str(pipeline.input), schema="k string, n bigint")
     given = {"sinks": tuple(SINKS), "run": RunKey("orders", run), **more}
     request = pipeline.request("stage_jobs:Fitting", {"numbers": numbers}, **given)
-    result = run_stage(request, pipeline.store, log=pipeline.lines.append, judge=judging)
+    with pipeline.shared():
+        result = run_stage(request, pipeline.store, log=pipeline.lines.append, judge=judging)
     pipeline.store.end_stage(request.pipeline, request.epoch, request.run, result.position)
     return result
 
@@ -78,7 +76,7 @@ def test_all_that_does_not_fit_is_told_at_once_and_nothing_is_computed(
     asking = judge({**SINKS, "copies": KafkaSink(topic=topic, conn_id="bus")}, connections(mariadb_database, kafka))
     mariadb_database.sql("CREATE TABLE orders (k INT, must INT NOT NULL) ENGINE=InnoDB")
     with pytest.raises(UnfitTargetError) as caught:
-        stage(pipeline, asking, keep_session=600.0)
+        stage(pipeline, asking)
     for words in (
         "sink 'orders', column 'n': .*orders has no column 'n'",
         "sink 'orders', column 'call': .*orders has no column 'call'",
@@ -98,9 +96,9 @@ def test_all_that_does_not_fit_is_told_at_once_and_nothing_is_computed(
     mariadb_database.sql("CREATE TABLE `lines` (k VARCHAR(9)) ENGINE=InnoDB")
     kafka.create_topic(topic, 1)
     try:
-        assert stage(pipeline, asking, keep_session=600.0).numbers == (1,)
+        assert stage(pipeline, asking).numbers == (1,)
         pipeline.add_file("two", [{"k": "c", "n": 3}])
-        assert stage(pipeline, asking, run="2", keep_session=600.0).numbers == (2,)
+        assert stage(pipeline, asking, run="2").numbers == (2,)
     finally:
         kafka.delete_topic(topic)
     assert [row["call"] for row in pipeline.all_rows()] == [1, 1, 1], "the first batch was the first call"

@@ -22,8 +22,8 @@ JOB = "stage_jobs:Orders"
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
-    yield from world(tmp_path)
+def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path, sessions)
 
 
 def _send(kafka: Kafka, topic: str, values: list[bytes], partition: int = 0, commit: bool = True) -> None:

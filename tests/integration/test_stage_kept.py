@@ -221,7 +221,7 @@ def test_other_settings_have_a_jvm_of_their_own_and_end_the_old_one(pipeline: St
     assert _jvm() != pid
 
 
-def _sessions(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, str]]:
+def _sessions(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
     """What `airflow ft sessions` lists."""
     from airflow.cli.cli_parser import get_parser
 
@@ -240,12 +240,12 @@ def test_a_jvm_that_is_busy_is_left_alone(pipeline: StageWorld, capsys: pytest.C
     _run(pipeline)
     assert len({other.jvm for other in kept()}) == 2
     assert one.borrow() is None
-    assert {row["jvm"]: row["state"] for row in _sessions(capsys)}[str(one.jvm)] == "at work"
+    assert {row["jvm"]: row["state"] for row in _sessions(capsys)}[one.jvm] == "at work"
     assert sorted(row["state"] for row in _sessions(capsys, "--end")) == ["at work", "ended"]
     loan.end(keep=False)  # it was not used: it stays
     wait_for(one.is_idle, 10, "it is free again")
     [row] = wait_for(lambda: rows if len(rows := _sessions(capsys)) == 1 else None, 30, "the other one has ended")
-    assert (row["pipeline"], row["state"]) == (PIPELINE, "waits") and int(row["mb"]) > 100
+    assert (row["pipeline"], row["state"]) == (PIPELINE, "waits") and row["memory"] > 100_000_000
 
 
 def test_nobody_waits_for_a_jvm_longer_than_was_said(pipeline: StageWorld) -> None:

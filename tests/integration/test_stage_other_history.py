@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
-    yield from world(tmp_path)
+def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path, sessions)
 
 
 def test_no_row_is_skipped_because_a_lost_history_has_read_it(pipeline: StageWorld) -> None:

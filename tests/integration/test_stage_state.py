@@ -19,8 +19,8 @@ PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
-    yield from world(tmp_path)
+def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path, sessions)
 
 
 def _request(pipeline: StageWorld, by: str, **more: object) -> StageRequest:

@@ -16,8 +16,8 @@ INTERVAL = "interval '1 2:03:04' day to second"
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
-    yield from world(tmp_path)
+def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path, sessions)
 
 
 def _stage(pipeline: StageWorld, expression: str, where: str, **more: Any) -> None:

@@ -175,7 +175,8 @@ class Process:
             participants=lambda plan: self.points.through(self._open(plan), plan.name),
             worker=Worker(f"{run}/step", self._order["try"]),
             lease_seconds=LEASE_SECONDS,
-            run_is_over=lambda other: other != run,
+            # Those before it have failed for good; a newer one goes on, as Airflow would tell a process of an older run.
+            run_is_over=lambda other: _number(other) < _number(run),
         )
 
     def _stage(self, context: Context) -> None:
@@ -235,6 +236,10 @@ class Process:
             )
         info = ConnectionInfo(plan.name, "mysql", extra={"ssl_disabled": True}, **connection)
         return open_mysql(plan, info, open_wal(), LIMITS)
+
+
+def _number(run: RunKey) -> int:
+    return int(run.run_id.rpartition("-")[2])
 
 
 def _of_client(what: str) -> Callable[..., str]:
