@@ -2,13 +2,14 @@
 
 | tier | runs |
 | --- | --- |
-| `make test`, before a change goes in | all but what is marked `release`; a third of each matrix marked `rotating` |
+| `make test`, before a change goes in | all but what is marked `release`; a third of each matrix |
 | `make test-all`, before a release | everything |
 
-The third follows from the number of commits, so three commits in a row try all of it; ROTATION=0, 1 or 2 chooses one.
-A matrix is a test function, or a file that is marked as a whole. Its cases are counted in the order of collection, so
-that neighbours (the same place to die, on the other server) fall into different thirds. Whoever names single tests gets
-them, whatever their tier.
+A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), or a
+function or a whole file that is marked `rotating`. The third follows from the number of commits, so three commits in a
+row try all of it; ROTATION=0, 1 or 2 chooses one. Cases are counted in the order of collection, so that neighbours (the
+same place to die, on the other server) fall into different thirds; of fewer than three there is always one. Whoever
+names single tests gets them, whatever their tier.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
 tests, unless they share something dear (a fixture of the module, Spark's session). What a file takes is in
@@ -21,8 +22,8 @@ import json
 import os
 import subprocess
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from typing import Any
 import pytest
 
 THIRDS = 3
+MATRICES = "tests/integration/"
+"""Where every test with several cases is one."""
 DIVIDED = 10.0
 """Seconds that a file may take as a whole; one that takes longer is divided."""
 RECORDED = Path(__file__).with_name("durations.json")
@@ -108,23 +111,33 @@ def turn() -> int:
     """Which third it is: ROTATION, else the number of commits; 0 where neither is known."""
     if given := os.environ.get("ROTATION"):
         return int(given) % THIRDS
+    return commits() % THIRDS
+
+
+def commits() -> int:
+    """How many commits led here; 0 where there is no repository."""
     counting = ["git", "rev-list", "--count", "HEAD"]
     counted = subprocess.run(counting, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return int(counted.stdout) % THIRDS if counted.returncode == 0 else 0
+    return int(counted.stdout) if counted.returncode == 0 else 0
 
 
-def out_of_turn(items: Sequence[pytest.Item], turn: int) -> list[pytest.Item]:
-    """The cases of rotating matrices that are not of this third."""
-    seen: Counter[str] = Counter()
-    left_out = []
+def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
+    """The cases of matrices that are not of this third."""
+    matrices: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("rotating"):
-            of_its_own = any(mark.name == "rotating" for mark in item.own_markers)
-            matrix = item.nodeid.partition("[")[0] if of_its_own else _file(item)
-            if seen[matrix] % THIRDS != turn:
-                left_out.append(item)
-            seen[matrix] += 1
-    return left_out
+        function = item.nodeid.partition("[")[0]
+        if any(mark.name == "rotating" for mark in item.own_markers):
+            matrices[function].append(item)
+        elif item.get_closest_marker("rotating"):
+            matrices[_file(item)].append(item)
+        elif function.startswith(MATRICES):
+            matrices[function].append(item)
+    return [
+        case
+        for cases in matrices.values()
+        for number, case in enumerate(cases)
+        if number % (groups := min(THIRDS, len(cases))) != turn % groups
+    ]
 
 
 def _named(config: pytest.Config) -> bool:

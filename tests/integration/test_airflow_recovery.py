@@ -20,7 +20,14 @@ from tests.integration.airflow_world import AirflowWorld, wait_for
 from tests.integration.kafka_world import read
 from tools.servers import Database, Kafka, MariaDb
 
-pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.release,
+    pytest.mark.server,
+    pytest.mark.airflow,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 
 HERE = Path(__file__).parent
 EXAMPLE = Path(__file__).parents[2] / "dags" / "airflow_ft_recovery.py"

@@ -26,6 +26,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("KEEP", "REPORT")}
 
 
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_every_flight_arrives_once_though_driver_and_commit_are_killed(tmp_path: Path) -> None:
     tmp_path.chmod(0o711)

@@ -168,6 +168,7 @@ def test_without_that_rule_one_sink_shows_rows_and_the_other_stops(
     assert world.store.pipeline(world.pipeline).halt_reason is HaltReason.TOKEN_LOST
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_broker_that_forgets_tokens_and_transactional_ids(

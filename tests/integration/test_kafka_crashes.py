@@ -98,7 +98,6 @@ def test_two_processes_that_deliver_at_once_deliver_once(
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 30_000))
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
@@ -121,6 +120,7 @@ def test_killed_at_any_moment_and_delivered_again_is_exactly_once(
     assert read_ids(kafka.bootstrap, topic) == expected_ids(*wanted)
 
 
+@pytest.mark.release
 @pytest.mark.chaos
 @pytest.mark.slow
 def test_a_broker_that_is_killed_during_delivery_loses_and_doubles_nothing(

@@ -106,7 +106,6 @@ def test_a_committer_that_is_killed_is_repeated_without_sending(
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, ROWS))
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
@@ -140,7 +139,6 @@ def stopped_preparer(world: World, plan: Any, start: Children, where: str) -> An
     return zombie
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("where", ["among its rows", "before the token", "after the token"])
 def test_a_preparer_that_wakes_up_beside_its_successor_disturbs_nothing(
     where: str, world: World, kafka: Kafka, topic: str, start: Children
@@ -155,7 +153,6 @@ def test_a_preparer_that_wakes_up_beside_its_successor_disturbs_nothing(
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, ROWS))
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("where", ["among its rows", "before the token", "after the token"])
 def test_a_preparer_that_wakes_up_after_the_commit_changes_nothing(
     where: str, world: World, kafka: Kafka, topic: str, start: Children
@@ -170,7 +167,6 @@ def test_a_preparer_that_wakes_up_after_the_commit_changes_nothing(
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, ROWS), (2, 10))
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("where", ["among its rows", "before the token", "after the token"])
 def test_a_preparer_that_wakes_up_after_the_abort_changes_nothing(
     where: str, world: World, kafka: Kafka, topic: str, start: Children
@@ -239,6 +235,7 @@ def test_a_committer_that_wakes_up_beside_the_next_number_leaves_it_alone(
 # --- brokers -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.release
 @pytest.mark.chaos
 @pytest.mark.slow
 def test_transactions_are_still_held_by_a_broker_that_was_killed(
@@ -346,7 +343,6 @@ def test_a_commit_whose_answer_never_comes_is_settled_later(fate: Fate, far: Wor
     assert read_ids(bootstrap, far.sinks["alerts"].topic) == expected_ids((1, 1000))
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])

@@ -173,7 +173,6 @@ def calls_of_a_quiet_run(worlds: Worlds, mix: str) -> int:
     return fault.calls
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_death_at_any_call_is_made_good_by_the_next_try(mix: str, worlds: Worlds) -> None:
     for at in range(1, calls_of_a_quiet_run(worlds, mix) + 1, stride(6)):
@@ -187,7 +186,6 @@ def test_a_death_at_any_call_is_made_good_by_the_next_try(mix: str, worlds: Worl
     worlds.check(mix)
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("mix", ["held alone", "mysql and held"])
 def test_a_zombie_that_wakes_after_its_successor_changes_nothing(mix: str, worlds: Worlds) -> None:
     for at in range(1, calls_of_a_quiet_run(worlds, mix) + 1, stride(8)):
@@ -203,7 +201,6 @@ def test_a_zombie_that_wakes_after_its_successor_changes_nothing(mix: str, world
     worlds.check(mix)
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("mix", MIXES)
 def test_what_was_prepared_is_aborted_and_carried(mix: str, worlds: Worlds) -> None:
     world = worlds(mix)

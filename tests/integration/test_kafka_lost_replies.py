@@ -42,7 +42,6 @@ def test_a_commit_whose_answer_never_comes_is_settled_by_its_token(fate: Fate, w
     assert read_ids(bootstrap, world.sinks["alerts"].topic) == expected_ids((1, 1000))
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])

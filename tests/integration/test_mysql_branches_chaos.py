@@ -76,7 +76,6 @@ def is_exact(world: MySqlWorld, rows: int) -> bool:
 # --- xa --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.parametrize("end", ["killed", "woken"])
 @pytest.mark.parametrize("stop", IN_PREPARE)
@@ -100,7 +99,6 @@ def test_a_prepare_that_stopped_anywhere_is_made_good_by_the_next_attempt(
     assert is_exact(world, ROWS) and prepared(world) == []
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.parametrize("stop", IN_PREPARE)
 def test_a_prepare_that_wakes_after_an_abort_leaves_nothing(world: MySqlWorld, stop: str) -> None:
@@ -118,7 +116,6 @@ def test_a_prepare_that_wakes_after_an_abort_leaves_nothing(world: MySqlWorld, s
     assert is_exact(world, ROWS + 10)
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.parametrize("end", ["killed", "woken"])
 @pytest.mark.parametrize("stop", IN_COMMIT)
@@ -139,7 +136,6 @@ def test_a_commit_that_stopped_anywhere_is_finished_by_the_next_attempt(world: M
     assert world.participant(plan).proof(plan) == proof
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.parametrize("stop", IN_ABORT)
 def test_an_abort_that_was_killed_anywhere_is_finished_by_the_next_attempt(world: MySqlWorld, stop: str) -> None:
@@ -153,7 +149,6 @@ def test_an_abort_that_was_killed_anywhere_is_finished_by_the_next_attempt(world
     assert {row[1] for row in world.markers()} == {"aborted"}
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
 @pytest.mark.parametrize("statement", [b"XA START", b"airflow_ft_ledger", THE_ROWS, b"XA END", b"XA PREPARE"])
@@ -170,7 +165,6 @@ def test_a_lost_request_or_reply_in_prepare_is_repeated(world: MySqlWorld, kind:
     assert is_exact(world, 1000)
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
 @pytest.mark.parametrize("statement", ["XA RECOVER", "XA COMMIT", "`branch` <>", "\x03COMMIT"])
@@ -242,7 +236,6 @@ def test_a_branch_that_is_ended_when_its_connection_was_killed_is_really_ended(
         assert world.server.sql("XA RECOVER") == []
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "options"), [(MariaDb, {}), (MariaDb, {"log_bin": "binlog"}), (MySql, {})])
@@ -300,7 +293,6 @@ def test_a_zombie_that_wakes_when_all_was_pruned_halts_nothing(world: MySqlWorld
 # --- parallel --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.parametrize("end", ["killed", "woken"])
 @pytest.mark.parametrize("stop", ["announced", f"after {LEDGER}", "loading", "before commit", "after commit"])

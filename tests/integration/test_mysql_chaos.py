@@ -77,7 +77,6 @@ def test_a_committing_process_killed_at_any_moment_delivers_exactly_once(world: 
     assert len(sides) == 2, f"all kills came {sides}"
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [MariaDb, MySql])
@@ -106,7 +105,6 @@ def test_a_server_killed_at_any_moment_delivers_exactly_once(
             world.predecessor = plan.number
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
 @pytest.mark.parametrize("statement", [b"\x03COMMIT", b"airflow_ft_head` SET `last_delivered`", THE_ROWS, b"GET_LOCK"])
 def test_a_connection_cut_at_any_statement_is_settled_by_the_marker(
@@ -163,7 +161,6 @@ def test_an_outcome_that_cannot_be_read_stays_in_doubt(world: MySqlWorld) -> Non
     assert proof.outcome is Outcome.COMMITTED and is_exact(world, 10)
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.parametrize("action", ["commit", "abort"])
 @pytest.mark.parametrize("stop", ["announced", "loading", "before commit"])

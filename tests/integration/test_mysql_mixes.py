@@ -205,7 +205,6 @@ def test_a_quiet_run_states_its_plan_and_delivers_once(make: Callable[[str, int]
             assert f"{participant.name} (xa) is prepared, invisibly, before the decision." in plan.reasons
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES)
@@ -225,7 +224,6 @@ def test_a_death_after_any_call_is_made_good(make: Callable[[str, int], Mix], mi
     assert at > 20
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", ["two servers, both xa", "local decides, xa follows"])
@@ -272,7 +270,6 @@ class Statements:
         return call
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", ["xa alone", "xa alone on MySQL"])
@@ -296,7 +293,6 @@ def test_a_death_after_any_statement_is_made_good(
     assert at > 50
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.parametrize("mix", ["two servers, both xa", "local decides, xa follows", "xa and parallel"])
 def test_a_refusal_leaves_nothing_in_any_sink(make: Callable[[str, int], Mix], mix: str) -> None:

@@ -135,7 +135,6 @@ def test_refused_rows_name_their_row_and_the_branches_that_stand_stay_proven(
     assert ids(world) == list(range(1, 11))
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
 @pytest.mark.parametrize("statement", [b"GET_LOCK", b"LOCK IN SHARE MODE", b"INSERT INTO", THE_ROWS, b"\x03COMMIT"])
 def test_a_lost_request_or_reply_is_settled_by_the_markers(world: MySqlWorld, kind: str, statement: bytes) -> None:

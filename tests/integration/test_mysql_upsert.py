@@ -122,7 +122,6 @@ def test_a_tombstone_is_met_by_a_late_delivery(world: MySqlWorld) -> None:
     assert state(world) == []
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
 @pytest.mark.parametrize("statement", [b"ON DUPLICATE KEY UPDATE `name`", b"DELETE FROM", b"\x03COMMIT"])
 def test_a_lost_request_or_reply_is_settled_by_the_marker(world: MySqlWorld, kind: str, statement: bytes) -> None:
@@ -137,7 +136,6 @@ def test_a_lost_request_or_reply_is_settled_by_the_marker(world: MySqlWorld, kin
     assert state(world) == [(1, "a", 1)]
 
 
-@pytest.mark.rotating
 @pytest.mark.chaos
 @pytest.mark.parametrize("end", ["killed", "woken"])
 @pytest.mark.parametrize("stop", ["announced", "before commit", "after commit"])

@@ -71,7 +71,6 @@ def _await_page(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.rotating
 def test_executors_of_a_cluster_compute_a_stateful_job(pipeline: StageWorld, master: str) -> None:
     """The job lies beside the DAG, where only the task's own path finds it: executors find it by the same path."""
     for n in range(2):

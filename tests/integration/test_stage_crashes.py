@@ -12,7 +12,7 @@ from airflow_ft.sources import FileSource
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.chaos]
+pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.chaos]
 FILES = 4
 KEYS = ("a", "b", "c")
 
@@ -46,7 +46,6 @@ def _assert_continuous(rows: list[dict[str, Any]], files: int = FILES) -> None:
     assert sorted((row["k"], row["n"]) for row in rows) == expected
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("point", ["before commit", "after commit", "after publish"])
 def test_state_goes_on_from_the_published_rows(pipeline: StageWorld, tmp_path: Path, point: str) -> None:
     marker = tmp_path / "crashed"

@@ -11,13 +11,14 @@ from tests.simulation.adapters import Running
 from tests.simulation.explore import play, replaying, rolling
 from tests.simulation.scenarios import ALL, BOTH, scenario_of
 from tests.simulation.search import SEED_STEP, first_violation, tell
+from tests.tiers import commits
 
-SCHEDULES = 10_000
-SEED = int(os.environ.get("SEED") or 1)
+SCHEDULES = 10_000 if os.environ.get("THOROUGH") else 2_500
+SEED = int(os.environ.get("SEED") or commits())  # another slice with each commit
 
 
 @pytest.mark.slow
-def test_no_law_is_broken_by_ten_thousand_random_schedules(running: Running) -> None:
+def test_no_law_is_broken_by_random_schedules(running: Running) -> None:
     print(f"seed {SEED}")
     found = first_violation(running, SEED, range(SCHEDULES), scenario_of)
     if found is not None:

@@ -120,6 +120,7 @@ def test_where_none_can_be_made_the_reason_is_told(java: Path, tmp_path: Path, m
         make(str(tmp_path))
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_driver_maps_the_archive_that_was_made(
     world: StageWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

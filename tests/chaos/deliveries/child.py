@@ -175,7 +175,7 @@ class Process:
             participants=lambda plan: self.points.through(self._open(plan), plan.name),
             worker=Worker(f"{run}/step", self._order["try"]),
             lease_seconds=LEASE_SECONDS,
-            # Those before it have failed for good; a newer one goes on, as Airflow would tell a process of an older run.
+            # Those before it have failed for good. To a process of an older run a newer one is at work, as in Airflow.
             run_is_over=lambda other: _number(other) < _number(run),
         )
 

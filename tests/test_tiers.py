@@ -1,0 +1,46 @@
+"""What `make test` leaves out: each commit tries something of every matrix, three in a row all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tiers import MATRICES, THIRDS, out_of_turn
+
+
+class Case:
+    """As much of a pytest item as the choice looks at."""
+
+    def __init__(self, nodeid: str, own: bool = False, of_the_file: bool = False) -> None:
+        self.nodeid = nodeid
+        self.own_markers = [pytest.mark.rotating.mark] if own else []
+        self._rotates = own or of_the_file
+
+    def get_closest_marker(self, name: str) -> object:
+        return name == "rotating" and self._rotates
+
+
+def tried(cases: list[Case], turn: int) -> list[str]:
+    """What is left of them."""
+    left_out = out_of_turn(cases, turn)  # type: ignore[arg-type]
+    return [case.nodeid for case in cases if case not in left_out]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("kind", ["of tests/integration", "marked", "marked as a file"])
+def test_every_third_has_something_of_a_matrix_and_three_have_all(count: int, kind: str) -> None:
+    if kind == "of tests/integration":
+        cases = [Case(f"{MATRICES}test_a.py::test_b[{n}]") for n in range(count)]
+    elif kind == "marked":
+        cases = [Case(f"tests/core/test_a.py::test_b[{n}]", own=True) for n in range(count)]
+    else:
+        cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=True) for n in range(count)]
+    turns = [tried(cases, turn) for turn in range(THIRDS)]
+    assert all(turns)
+    assert {one for turn in turns for one in turn} == {case.nodeid for case in cases}
+    assert all(len(turn) <= -(-count // min(THIRDS, count)) for turn in turns)
+
+
+def test_what_is_no_matrix_is_always_tried() -> None:
+    cases = [Case(f"tests/core/test_a.py::test_b[{n}]") for n in range(4)]
+    cases += [Case(f"{MATRICES}test_a.py::test_{n}") for n in range(4)]
+    assert all(len(tried(cases, turn)) == 8 for turn in range(THIRDS))
