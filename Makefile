@@ -21,9 +21,9 @@ install: ## install what is lacking: virtual environment, Kafka, MariaDB, MySQL,
 venv: ## install the virtual environment alone
 	@tools/bootstrap.sh venv
 
-# Three workers, each with servers of its own: many tests wait for servers, so that two cores have work for three.
+# Four workers, each with servers of its own: many tests wait for servers, so that two cores have work for four.
 # What runs and in which order says tests/tiers.py.
-WORKERS ?= 3
+WORKERS ?= 4
 pytest := $(bin)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: test

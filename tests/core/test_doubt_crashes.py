@@ -20,6 +20,7 @@ from tests.core.world import PIPELINE, Crash, Fault, Through, World, crash
 S = CheckpointState
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("act", ["commit", "abort", "quarantine", "redeliver", "dead_letter"])
 @pytest.mark.parametrize("lead", ["prepared", "decided", "quarantined", "quarantined and decided"])

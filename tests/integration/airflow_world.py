@@ -24,13 +24,13 @@ STALL_SECONDS = 240.0
 """So long may no task of a run change its state; no task of a test takes a quarter of it."""
 
 
-def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float, what: str, pause: float = 0.1) -> Any:
     """The first true value of `condition`; AssertionError naming `what` after the deadline."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(0.1)
+        time.sleep(pause)
     return value
 
 
@@ -47,6 +47,7 @@ class AirflowWorld(Airflow):
                 "airflow_ft__spark_conf": '{"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "1",'
                 ' "spark.master": "local[2]"}',
                 "airflow_ft__lease_seconds": "10",
+                "dag_processor__min_file_process_interval": "120",
                 **(settings or {}),
             },
         )
@@ -65,20 +66,23 @@ class AirflowWorld(Airflow):
 
     def finish(self, dag_id: str, run_id: str, seconds: float = RUN_SECONDS) -> dict[str, str]:
         """Waits until a run is over; returns the tasks' states by task id."""
-        moved, seen = time.monotonic(), dict[str, str]()
+        moved = looked = time.monotonic()
+        seen: dict[str, str] = {}
 
         def over() -> bool:
-            nonlocal moved, seen
+            nonlocal moved, looked, seen
             if self.run_state(dag_id, run_id) in END_STATES:
                 return True
-            if (states := self.states(dag_id, run_id)) != seen:
-                moved, seen = time.monotonic(), states
+            if time.monotonic() - looked > STALL_SECONDS / 20:
+                looked = time.monotonic()
+                if (states := self.states(dag_id, run_id)) != seen:
+                    moved, seen = looked, states
             if time.monotonic() - moved > STALL_SECONDS:
                 self._stalled = f"no task of {dag_id} moved for {STALL_SECONDS:.0f} s: {seen}; {self._why()}"
                 raise AssertionError(self._stalled)
             return False
 
-        wait_for(over, seconds, f"run {run_id} of {dag_id} is over")
+        wait_for(over, seconds, f"run {run_id} of {dag_id} is over", 0.3)
         return self.states(dag_id, run_id)
 
     def _why(self) -> str:

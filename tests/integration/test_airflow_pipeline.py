@@ -336,6 +336,7 @@ def test_a_test_run_acts_on_no_checkpoint(shop: Shop, command: tuple[str, ...]) 
         assert store.pipeline("templated") == before
 
 
+@pytest.mark.release
 def test_a_token_that_vanished_while_all_was_settled_is_set_anew(shop: Shop) -> None:
     airflow = shop.airflow
     shop.put("orders", 2)
@@ -419,6 +420,7 @@ def test_failures_say_what_happened_and_show_no_secret(shop: Shop) -> None:
         assert "checkpoint 1 is STAGED" in confirmed
 
 
+@pytest.mark.release
 def test_the_next_run_goes_on_in_the_spark_session_of_the_one_before(shop: Shop) -> None:
     def of_ours() -> list[Kept]:
         return [one for one in kept() if one.pipeline == "kept"]

@@ -260,6 +260,7 @@ def test_transactions_are_still_held_by_a_broker_that_was_killed(
         assert read_ids(server.bootstrap, "alerts") == expected_ids(*wanted)
 
 
+@pytest.mark.release
 @pytest.mark.chaos
 @pytest.mark.slow
 def test_a_broker_that_is_killed_while_a_transaction_is_filled_loses_and_doubles_nothing(

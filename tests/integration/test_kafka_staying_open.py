@@ -196,6 +196,7 @@ def test_an_aborted_number_leaves_nothing_behind(world: World, kafka: Kafka, top
     assert read_ids(kafka.bootstrap, topic) == expected_ids((2, 100))
 
 
+@pytest.mark.release
 def test_a_call_that_librdkafka_never_ends_is_given_up(
     world: World, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from airflow_ft.spark.submit import spark_home
 from tests.integration.stage_world import StageWorld, world
 from tools.servers.processes import free_port
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.release, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

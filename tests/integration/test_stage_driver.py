@@ -29,7 +29,7 @@ from airflow_ft.wal.filesystem import local_path
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 JOBS = "stage_jobs"
 
 

@@ -14,7 +14,7 @@ from airflow_ft.spark.request import StageRequest
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 

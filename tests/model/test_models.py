@@ -19,6 +19,7 @@ def test_no_schedule_breaks_the_protocol(model: str, tmp_path: Path) -> None:
     assert result.states > 100_000  # else the model has become one in which nothing happens
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_without_the_rule_there_is_a_counterexample(rule: Rule, tmp_path: Path) -> None:
     assert verifier_without(rule, tmp_path).search().error

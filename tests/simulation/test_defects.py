@@ -12,6 +12,7 @@ from tests.simulation.defect import DEFECTS, Defect
 from tests.simulation.search import first_pair, first_violation, tell
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name.replace(" ", "_"))
 def test_a_rule_that_is_switched_off_is_detected(running: Running, defect: Defect) -> None:
     with defect.made():

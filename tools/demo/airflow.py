@@ -150,7 +150,7 @@ class Airflow:
             "dag_processor__refresh_interval": "5",
             "logging__worker_log_server_port": str(free_port()),
             "logging__trigger_log_server_port": str(free_port()),
-            "scheduler__scheduler_idle_sleep_time": "0.1",
+            "scheduler__scheduler_idle_sleep_time": "0.2",
             "scheduler__job_heartbeat_sec": "2",
             "scheduler__task_instance_heartbeat_timeout": "20",
             "scheduler__task_instance_heartbeat_timeout_detection_interval": "2",
