@@ -31,6 +31,8 @@ from tests.integration.test_kafka_held import is_open
 from tests.relay import Fate
 from tools.servers import Kafka
 
+pytestmark = pytest.mark.rotating
+
 ROWS = 20_000
 
 

@@ -28,6 +28,8 @@ from tests.sinks.mysql.committer import Committer
 from tests.sinks.mysql.world import THE_ROWS, MySqlWorld, make_world, vote_for
 from tools.servers import Database, MariaDb, MySql
 
+pytestmark = pytest.mark.rotating
+
 ROWS = 150_000  # more than one batch in a branch, so that a process can stop between two
 LEDGER = "INSERT INTO .*airflow_ft_ledger.* VALUES .%s, %s, %s, %s, %s, %s"  # a marker, not the preflight's row
 OF_ROWS = "'aft.[0-9a-f]+.1'"  # a branch of checkpoint 1, not the preflight's
@@ -236,6 +238,7 @@ def test_a_branch_that_is_ended_when_its_connection_was_killed_is_really_ended(
         assert world.server.sql("XA RECOVER") == []
 
 
+@pytest.mark.release
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "options"), [(MariaDb, {}), (MariaDb, {"log_bin": "binlog"}), (MySql, {})])

@@ -25,6 +25,8 @@ from tests.sinks.mysql.committer import Committer, StoppingSegment
 from tests.sinks.mysql.world import THE_ROWS, MySqlWorld, each_way, make_world, orders
 from tools.servers import Database, MariaDb, MySql
 
+pytestmark = pytest.mark.rotating
+
 ROWS = 150_000  # more than one batch, so that a process can stop between two
 
 

@@ -30,6 +30,8 @@ from tests.store.test_staging import TestStaging
 from tests.store.test_upgrade import TestUpgrade, write_version_1
 from tools.servers import Postgres
 
+pytestmark = pytest.mark.rotating
+
 __all__ = [
     "TestAborts",
     "TestAdoption",

@@ -13,6 +13,8 @@ from tests.simulation.kernel import Act, Deviation
 from tests.simulation.scenarios import ALL, BOTH, HELD, KAFKA, ONE_ITEM, TWO_PHASE, XA_MARIA, XA_MYSQL
 from tests.simulation.world import Scenario
 
+pytestmark = pytest.mark.rotating
+
 NAMED = {scenario.name: scenario for scenario in ALL}
 PARALLEL = NAMED["parallel on MariaDB"]
 CRASHED = [BOTH, KAFKA, replace(TWO_PHASE, runs=(1,)), XA_MYSQL, replace(XA_MARIA, runs=(1,)), PARALLEL, HELD]
