@@ -11,6 +11,7 @@ A server that cannot be started fails the test; nothing is skipped.
 | `own_server` | function | `own_server(MariaDb, log_bin="on")`: a server of this test alone, to be killed |
 """
 
+import gc
 import logging
 import os
 import shutil
@@ -39,6 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A forked test must not collect what it inherits: to destroy a client of librdkafka there is a segmentation fault.
+    os.register_at_fork(after_in_child=gc.freeze)
     # Python workers of Spark would else take the first python3 of the PATH, which has none of the packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
