@@ -76,7 +76,9 @@ def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[st
 def _not_readable(clients: KafkaClients, waiting: Mapping[tuple[str, int], int]) -> AirflowFtError:
     # Only asked at the end of the wait: a new leader's high watermark may lag for a moment.
     lengths = _end_offsets(clients, _partitions(waiting), IsolationLevel.READ_UNCOMMITTED)
-    stalled = [_name(place) for place, end in waiting.items() if lengths.get(place, end) >= end]
+    if unknown := ", ".join(_name(place) for place in waiting if place not in lengths):
+        return clients.error(KafkaError(KafkaError._TIMED_OUT), f"reading the end of {unknown}")
+    stalled = [_name(place) for place, end in waiting.items() if lengths[place] >= end]
     if stalled:
         return SinkUnavailableError(
             f"delivered, but not yet visible to read_committed readers in {', '.join(stalled)}: an open"
@@ -137,7 +139,8 @@ def _end_offsets(
 # A partition without a leader for a moment: its offset is simply not known yet.
 _PASSING = frozenset(
     {
-        KafkaError._NOENT,  # librdkafka: its metadata name no leader
+        KafkaError._NOENT,  # librdkafka: its metadata name no leader,
+        KafkaError._TIMED_OUT,  # or named none in time, as may happen of a topic that was recreated a moment ago
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.OFFSET_NOT_AVAILABLE,
