@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.spark.session import kept
+from tests.integration.stage_world import sessions_in
 
 
 @pytest.fixture(scope="session")
 def sessions() -> Iterator[Path]:
     """The folder in which JVMs wait for the next stage of this process; they end with it."""
     # The path of a socket has to be short.
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ft-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ft-") as folder:
         yield Path(folder)
-        patch.setattr(tempfile, "tempdir", folder)
-        for one in kept():
-            one.end()
+        with sessions_in(Path(folder)):
+            for one in kept():
+                one.end()

@@ -10,17 +10,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from airflow_ft.core.lease import Worker, new_epoch, take_epoch
 from airflow_ft.core.model import Checkpoint, RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo, Store
 from airflow_ft.sources import Source
+from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.launcher import Driver, run_stage
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state_reset import reset_state
@@ -80,25 +82,15 @@ class StageWorld:
         settings["conf"] = {**settings["conf"], **more.pop("conf", {})}
         return StageRequest(**{**settings, **more})
 
-    def stage(self, request: StageRequest, on_start: Callable[[Driver], None] = lambda _: None) -> StageResult:
+    def stage(
+        self,
+        request: StageRequest,
+        on_start: Callable[[Driver], None] = lambda _: None,
+        judge: Judge | None = None,
+    ) -> StageResult:
         """Runs it, without ending the stage."""
-        with self.shared():
-            return run_stage(request, self.store, log=self.lines.append, on_start=on_start)
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Looks for JVMs in `sessions`, whatever test runs."""
-        if self.sessions is None:
-            yield
-            return
-        current, test = tempfile.tempdir, os.environ.pop("PYTEST_CURRENT_TEST", None)
-        tempfile.tempdir = str(self.sessions)
-        try:
-            yield
-        finally:
-            tempfile.tempdir = current
-            if test is not None:
-                os.environ["PYTEST_CURRENT_TEST"] = test
+        with sessions_in(self.sessions) if self.sessions else nullcontext():
+            return run_stage(request, self.store, log=self.lines.append, on_start=on_start, judge=judge)
 
     def complete(self, request: StageRequest) -> StageResult:
         """Runs it and ends the stage, as the task does."""
@@ -154,6 +146,15 @@ class StageWorld:
 
     def close(self) -> None:
         self.store.close()
+
+
+@contextmanager
+def sessions_in(folder: Path) -> Iterator[None]:
+    """JVMs that are kept are looked for in this folder alone, and are the same to every test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        patch.delenv("PYTEST_CURRENT_TEST", raising=False)
+        yield
 
 
 def with_connection(request: StageRequest, connection: ConnectionInfo) -> StageRequest:

@@ -117,6 +117,7 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
             "same_name",
             "broken_job",
             "wrong_password",
+            "server_down",
             "no_connection",
         ):
             database.sql(f"CREATE TABLE {table} (id BIGINT, amount DECIMAL(20,2))")
@@ -136,6 +137,7 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
                 "shop": mysql,
                 "mysql_default": {**mysql, "schema": examples.name},
                 "shop_wrong_password": {**mysql, "password": PASSWORD},
+                "shop_down": {**mysql, "port": 1, "password": PASSWORD},
                 "bus": {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.bootstrap})},
             },
         )
@@ -384,7 +386,7 @@ def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop
 
 def test_failures_say_what_happened_and_show_no_secret(shop: Shop) -> None:
     airflow = shop.airflow
-    names = ("broken_job", "failing_rows", "wrong_password", "no_connection")
+    names = ("broken_job", "failing_rows", "wrong_password", "server_down", "no_connection")
     runs = {name: airflow.trigger(name) for name in names}
     states = {name: airflow.finish(name, run_id) for name, run_id in runs.items()}
 
@@ -400,6 +402,7 @@ def test_failures_say_what_happened_and_show_no_secret(shop: Shop) -> None:
         ),
         ("failing_rows", "stage", 1, ["no such order"]),
         ("wrong_password", "prepare.shop_wrong_password", 2, ["shop_wrong_password", "Access denied"]),
+        ("server_down", "prepare.shop_down", 2, ["shop_down"]),
         ("no_connection", "prepare.shop_undefined", 2, ["shop_undefined", "airflow connections add"]),
     ):
         pipeline = name.replace("_", "-")
@@ -413,7 +416,7 @@ def test_failures_say_what_happened_and_show_no_secret(shop: Shop) -> None:
         )
         assert len(attempts) == tries, (name, "only what trying again can mend is tried again")
         assert shop.database.sql(f"SELECT * FROM {name}") == []
-    for name in ("wrong_password", "no_connection"):
+    for name in ("wrong_password", "server_down", "no_connection"):
         [checkpoint] = airflow.checkpoints(name.replace("_", "-"))
         assert checkpoint.state is CheckpointState.STAGED, "its rows stay valid until the environment is mended"
         confirmed = log(name, "confirmed")

@@ -21,7 +21,6 @@ from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.fitting import Judge
-from airflow_ft.spark.launcher import run_stage
 from airflow_ft.spark.request import StageResult
 from tests.integration.stage_world import StageWorld, world
 from tools.servers import Database, Kafka
@@ -61,8 +60,7 @@ def stage(pipeline: StageWorld, judging: Judge, run: str = "1", **more: Any) -> 
     numbers = FileSource(path=str(pipeline.input), schema="k string, n bigint")
     given = {"sinks": tuple(SINKS), "run": RunKey("orders", run), **more}
     request = pipeline.request("stage_jobs:Fitting", {"numbers": numbers}, **given)
-    with pipeline.shared():
-        result = run_stage(request, pipeline.store, log=pipeline.lines.append, judge=judging)
+    result = pipeline.stage(request, judge=judging)
     pipeline.store.end_stage(request.pipeline, request.epoch, request.run, result.position)
     return result
 

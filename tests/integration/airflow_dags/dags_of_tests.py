@@ -141,6 +141,7 @@ for name, job, conn_id in (
     ("broken_job", "job_of_tests:Broken", "shop"),
     ("failing_rows", "job_of_tests:Failing", "shop"),
     ("wrong_password", "job_of_tests:ToOneTable", "shop_wrong_password"),
+    ("server_down", "job_of_tests:ToOneTable", "shop_down"),
     ("slow", "job_of_tests:Slow", "shop"),
     ("no_connection", "job_of_tests:ToOneTable", "shop_undefined"),
 ):
