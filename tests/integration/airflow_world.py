@@ -82,7 +82,7 @@ class AirflowWorld(Airflow):
                 raise AssertionError(self._stalled)
             return False
 
-        wait_for(over, seconds, f"run {run_id} of {dag_id} is over", 0.3)
+        wait_for(over, seconds, f"run {run_id} of {dag_id} is over", 0.5)
         return self.states(dag_id, run_id)
 
     def _why(self) -> str:

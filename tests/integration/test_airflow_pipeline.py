@@ -140,6 +140,8 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
                 "shop_down": {**mysql, "port": 1, "password": PASSWORD},
                 "bus": {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.bootstrap})},
             },
+            # A hundred tasks start here. What they do without it, the recovery's tests and the demonstration show.
+            {"airflow_ft__preload": "True"},
         )
         shop = Shop(airflow, database, examples, kafka, topic)
         shop.put("few", 4)

@@ -47,7 +47,9 @@ class Kafka(Server):
         "group.initial.rebalance.delay.ms": 0,
         # One that stands still for longer is fenced, which loses markers (above): on a busy machine 4 s may pass.
         "broker.session.timeout.ms": 18_000,
-        "broker.heartbeat.interval.ms": 500,
+        # An idle broker takes half as much of a core with these two (4 of them idle for most of a run of the tests).
+        "broker.heartbeat.interval.ms": 2_000,
+        "metadata.max.idle.interval.ms": 5_000,
         "log.cleaner.dedupe.buffer.size": 16_777_216,
     }
 
