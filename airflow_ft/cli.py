@@ -61,7 +61,8 @@ _PREPARED = _arg(
 _ACCEPT_PARTIAL = _arg(
     "--accept-partial",
     action="store_true",
-    help="go past checkpoints of the lost log of which a part is visible and the rest cannot be delivered any more",
+    help="go past checkpoints of the lost log of which a part is visible (with --prepared commit: may become visible)"
+    " and the rest cannot be delivered any more",
 )
 _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
 

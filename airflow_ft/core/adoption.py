@@ -78,7 +78,8 @@ def adopt(
     """Takes every sink of the pipeline over and resumes it; what is staged is delivered under new numbers.
 
     `ending` says what becomes of what the former owner has left prepared, `accept_partial` that numbers may stay of
-    which a part is visible and the rest cannot be delivered from here. Neither has a default where it is needed.
+    which a part is visible, or becomes visible, and the rest cannot be delivered from here. Neither has a default where
+    it is needed.
 
     A number of this log that is PREPARED or COMMITTING keeps its place: the former owner's marks give way to it.
 
@@ -144,6 +145,16 @@ def _require_choices(
                 pipeline=pipeline,
                 participant=name,
             )
+        unknown = [number for number in prepared if number and not _was_decided(found, number)]
+        if unknown and ending is PreparedEnding.COMMIT and not accept_partial:
+            raise ConfigurationError(
+                f"no sink shows that it was decided{_of(unknown)}, so its owner may have died before all of it was"
+                " prepared.",
+                remedy="--prepared rollback drops what is prepared. If you know that it was decided, or have counted"
+                " its rows, say --accept-partial as well: then what is prepared becomes visible.",
+                pipeline=pipeline,
+                participant=name,
+            )
         partial = partly_there(estate.remnants, ending)
         if partial and not accept_partial:
             raise ConfigurationError(
@@ -154,6 +165,15 @@ def _require_choices(
                 pipeline=pipeline,
                 participant=name,
             )
+
+
+def _was_decided(found: Mapping[str, Estate], number: int) -> bool:
+    """Whether a sink shows it, or a part of it: then all votes were there, and all of it was prepared."""
+    return any(
+        (estate.head is not None and estate.head.number >= number)
+        or any(r.number == number and r.kind is RemnantKind.COMMITTED for r in estate.remnants)
+        for estate in found.values()
+    )
 
 
 def _of(numbers: Sequence[int]) -> str:

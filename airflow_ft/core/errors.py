@@ -230,7 +230,7 @@ class StageError(TransientError):
 
 
 class DataLossError(TerminalError):
-    """What a source still had to give is gone: a topic was deleted, or made anew under its name.
+    """What a source still had to give is gone: a topic was deleted or recreated under its name.
 
     Nothing is lost by this error, and nothing is published; a person says whether to go on without those records.
     """

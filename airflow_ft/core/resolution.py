@@ -60,6 +60,7 @@ class Resolver:
             found = self._require(number, MAY_BE_VISIBLE | {S.STAGED}, "its rows belong to a later checkpoint now")
             if found.plan is None:
                 raise self._refusal(found, "nothing of it was prepared.", "`airflow ft in-doubt` names the one.")
+            self._first_in_line(number)  # what is refused leaves the pipeline as it was
             self.store.resume(self.pipeline, self.who)
         else:
             self._require(number, MAY_BE_VISIBLE, "there is nothing to commit")
@@ -99,6 +100,7 @@ class Resolver:
         if found.decided_at is None:
             raise self._refusal(found, "it is not decided, so nothing was delivered yet.", "--commit delivers it.")
         if self._halted() is HaltReason.TOKEN_LOST:
+            self._first_in_line(number)
             self.store.resume(self.pipeline, self.who)
         with self._coordinating() as coordinator:
             self._first_in_line(number)

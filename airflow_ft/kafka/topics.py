@@ -81,7 +81,7 @@ def topic_ids(clients: KafkaClients, names: Iterable[str]) -> Mapping[str, str |
 
 
 def other_topics(before: Mapping[str, str], now: Mapping[str, str | None]) -> list[str]:
-    """Those that were made anew since: by their ids, where both are known."""
+    """Those that were recreated since: by their ids, where both are known."""
     return sorted(name for name, old in before.items() if old and (found := now.get(name)) and found != old)
 
 

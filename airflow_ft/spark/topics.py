@@ -1,4 +1,4 @@
-"""Topics that were deleted and made anew: their offsets begin again at 0, so an old position means other records.
+"""Topics that were deleted and recreated: their offsets begin again at 0, so an old position means other records.
 
 A topic's id (KIP-516) tells it from any other of the same name, before and after it. The ids are part of the position:
 Spark's location has them beside the offsets (`airflow_ft.spark.standing`), and each checkpoint for people. They are
@@ -68,7 +68,7 @@ class Topics:
                         pipeline=self._pipeline,
                         participant=source.conn_id,
                         remedy="create it, or take it out of the source. If it was deleted, what nobody had read of it"
-                        " is lost; one that is made anew is another topic, for which fail_on_data_loss decides.",
+                        " is lost; one that is recreated is another topic, for which fail_on_data_loss decides.",
                     )
             taken = sorted(topic for topic in counted & now.keys() if topic not in ids)
             if taken:
@@ -123,7 +123,8 @@ class Topics:
 
     def check(self) -> None:
         """Raises unless the topics of the batch that is computed are still the same: before its publication."""
-        self._compare(self._reading, "Nothing of this batch is published.")
+        if (error := self._lost_of(self._reading, "Nothing of this batch is published.")) is not None:
+            raise error
 
     def check_start(self, offsets: Offsets) -> Ids:
         """The ids of the topics at which a first query begins; StageError unless they have stayed the same so far.
@@ -147,35 +148,33 @@ class Topics:
         return found
 
     def explain(self) -> AirflowFtError | None:
-        """Whether a query may have failed because a topic was made anew under it: the error that says so."""
+        """Whether a query may have failed because a topic was recreated under it: the error that says so."""
         try:
-            self._compare(self._known, "Nothing of this batch is published.")
-        except (DataLossError, StageError) as error:
-            return error if isinstance(error, DataLossError) or "made anew" in error.what else None
+            return self._lost_of(self._known, "Nothing of this batch is published.")
         except Exception:  # the JVM may be gone: then that is the reason
             return None
-        return None
 
     def close(self) -> None:
         """Closes the clients."""
         for admin in self._admins.values():
             admin.close()
 
-    def _compare(self, ids: Ids, consequence: str) -> None:
+    def _lost_of(self, ids: Ids, consequence: str) -> DataLossError | StageError | None:
+        """What to raise where a topic is not the one that it was; None: all are."""
         for index, before in ids.items():
             name, source = self._sources[index]
             now = self._admins[index].ids(sorted(before))
             lost = {topic: old for topic, old in before.items() if is_other(old, now.get(topic))}
-            if not lost:
-                continue
-            if source.fail_on_data_loss:
-                raise self._lost(index, lost, now, {}, consequence)
-            raise StageError(
-                f"topics of source {name!r} were deleted, or made anew while they were read: {', '.join(lost)}.",
-                pipeline=self._pipeline,
-                remedy="nothing to do: the next attempt reads the new ones from their beginning (fail_on_data_loss is"
-                " not set).",
-            )
+            if lost and source.fail_on_data_loss:
+                return self._lost(index, lost, now, {}, consequence)
+            if lost:
+                return StageError(
+                    f"topics of source {name!r} were deleted or recreated while they were read: {', '.join(lost)}.",
+                    pipeline=self._pipeline,
+                    remedy="nothing to do: the next attempt reads the new ones from their beginning (fail_on_data_loss"
+                    " is not set).",
+                )
+        return None
 
     def _lost(
         self, index: int, lost: Mapping[str, str], now: Mapping[str, str], offsets: Mapping[str, Any], consequence: str
@@ -197,7 +196,7 @@ class Topics:
 
 def _what_became(old: str, now: str | None) -> str:
     was = f"its id was {old or 'not recorded'}"
-    return f"deleted ({was})" if now is None else f"deleted and made anew ({was} and is {now})"
+    return f"deleted ({was})" if now is None else f"deleted and recreated ({was} and is {now})"
 
 
 def is_other(old: str, now: str | None) -> bool:

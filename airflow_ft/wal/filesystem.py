@@ -83,11 +83,11 @@ def refuse_another_history(files: FileSystem, uri: str, pipeline: str) -> None:
 def another_history(uri: str, pipeline: str) -> StageError:
     """An attempt's folder is its own: one that is there was made under a decision log that this one knows nothing of.
 
-    A log that was restored from a backup, or made anew, gives the same numbers out again. Spark would go on from what
-    it finds there, and leave rows out that this log never saw (I10).
+    A log that was restored from a backup, or created anew, gives the same numbers out again. Spark would go on from
+    what it finds there, and leave rows out that this log never saw (I10).
     """
     return StageError(
-        f"{uri} is there already, from another history of the decision log (restored from a backup, or made anew).",
+        f"{uri} is there already, from another history of the decision log (restored from a backup, or created anew).",
         remedy="nothing, if that is so: the next try works in a folder of its own.",
         pipeline=pipeline,
     )

@@ -182,6 +182,19 @@ def test_commit_keeps_the_order(world: World) -> None:
     world.check_exactly_once(numbers)
 
 
+@pytest.mark.parametrize(
+    "reason, act", [(HaltReason.HEURISTIC_COMMIT, Resolver.commit), (HaltReason.TOKEN_LOST, Resolver.redeliver)]
+)
+def test_what_is_refused_for_its_order_leaves_the_pipeline_halted(
+    world: World, reason: HaltReason, act: Callable[[Resolver, int], object]
+) -> None:
+    decided(world, 2)
+    world.store.halt(PIPELINE, reason, "a test.")
+    with pytest.raises(StateConflictError, match="checkpoint 1 is COMMITTING, and goes first"):
+        act(resolver(world), 2)
+    assert world.store.pipeline(PIPELINE).halt_reason is reason
+
+
 def test_abort_writes_the_tombstone_first(world: World) -> None:
     world.prepared()
     assert resolver(world).abort(1, AfterAbort.CARRIED).state is S.ABORTED

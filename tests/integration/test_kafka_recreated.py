@@ -75,7 +75,7 @@ def test_a_held_transaction_waits_for_a_topic_that_is_gone(held: World, kafka: K
     kafka.delete_topic(topic)
     with pytest.raises(SinkAccessError, match=f"topic '{topic}' does not exist"):
         held.commit(plan)
-    assert is_open(held), "neither committed nor given up: it may come back, or be made anew"
+    assert is_open(held), "neither committed nor given up: it may come back, or be recreated"
     kafka.create_topic(topic)
     held.commit(plan)
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50))
@@ -107,7 +107,7 @@ def test_a_topic_that_is_made_anew_while_rows_are_sent_gets_them_all(
 
     monkeypatch.setattr(PlanContent, "send", recreating)
     plan = world.checkpoint(1, 50)
-    with pytest.raises(SinkUnavailableError, match="made anew, while rows were sent"):
+    with pytest.raises(SinkUnavailableError, match="recreated while rows were sent"):
         world.prepare(plan)
         world.commit(plan)
     world.prepare(plan)
@@ -265,7 +265,7 @@ def test_verify_says_that_a_topic_was_made_anew(world: World, kafka: Kafka, topi
     both = [Delivered(plans[0], proofs[0], None), Delivered(plans[1], proofs[1], proofs[0])]
     (report,) = verify(both, plans[1].participants[0], world.connection, open_wal())
     assert (report.expected, report.missing, report.repeated, report.other) == (45, 40, 0, 0)
-    assert any("made anew" in note and "checkpoint 1" in note for note in report.notes)
+    assert any("recreated" in note and "checkpoint 1" in note for note in report.notes)
     (report,) = verify(both[1:], plans[1].participants[0], world.connection, open_wal())
     assert (report.missing, report.repeated, report.other, report.notes) == (0, 0, 0, ())
     assert described(world) is None or not is_open(world)

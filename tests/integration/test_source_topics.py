@@ -1,4 +1,4 @@
-"""A source topic that was deleted and made anew is another topic: its old offsets mean other records."""
+"""A source topic that was deleted and recreated is another topic: its old offsets mean other records."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_topic_that_was_made_anew_is_data_loss_before_anything_is_read(
 
     recreate(kafka.bootstrap, topic, _numbers("new", written))
     for _ in range(2):
-        with pytest.raises(DataLossError, match=rf"topic '{topic}' was deleted and made anew") as caught:
+        with pytest.raises(DataLossError, match=rf"topic '{topic}' was deleted and recreated") as caught:
             pipeline.stage(_request(pipeline, kafka, strict))
     for part in (old, '{"0":100}', "fail_on_data_loss=False", "Nothing was read", "'kafka_default'"):
         assert part in str(caught.value)
@@ -117,7 +117,7 @@ def test_a_topic_that_is_made_anew_while_it_is_read_is_not_published(
     fill(kafka.bootstrap, topic, ["more"])
     arguments["point"] = point
     error, words = (
-        (DataLossError, "deleted and made anew") if strict else (StageError, "made anew while they were read")
+        (DataLossError, "deleted and recreated") if strict else (StageError, "recreated while they were read")
     )
     with pytest.raises(error, match=words):
         pipeline.stage(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
@@ -204,11 +204,11 @@ def test_many_topics_are_compared_by_one_answer(
     recreate(kafka.bootstrap, first, ["new"])
     kafka.delete_topic(more[0])
     try:
-        with pytest.raises(DataLossError, match="made anew") as caught:
+        with pytest.raises(DataLossError, match="recreated") as caught:
             pipeline.stage(_request(pipeline, kafka, strict))
     finally:
         kafka.create_topic(more[0], 1)
-    assert f"topic '{first}' was deleted and made anew" in caught.value.what
+    assert f"topic '{first}' was deleted and recreated" in caught.value.what
     assert f"topic '{more[0]}' was deleted (its id was" in caught.value.what
     assert more[1] not in caught.value.what
 
@@ -226,14 +226,14 @@ def test_a_listed_topic_that_is_gone_is_named(pipeline: StageWorld, kafka: Kafka
 
 
 def test_a_frozen_origin_counts_the_records_of_its_topic_alone(pipeline: StageWorld, kafka: Kafka, topic: str) -> None:
-    """The first attempt froze "latest" and died; then the topic was made anew, before anything was published."""
+    """The first attempt froze "latest" and died; then the topic was recreated, before anything was published."""
     strict = KafkaSource(topics=[topic], starting_offsets="latest")
     fill(kafka.bootstrap, topic, _numbers("before", 5))
     with pytest.raises(JobError, match="colour"):
         pipeline.stage(_request(pipeline, kafka, strict, "Faulty", job_arguments={"fault": "split"}))
     assert pipeline.published() == []
     recreate(kafka.bootstrap, topic, _numbers("new", 8))
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="recreated"):
         pipeline.stage(_request(pipeline, kafka, strict))
     lenient = replace(strict, fail_on_data_loss=False)
     assert pipeline.complete(_request(pipeline, kafka, lenient)).rows == {"orders": 8}

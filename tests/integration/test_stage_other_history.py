@@ -1,4 +1,4 @@
-"""A decision log that was restored, or made anew, gives epoch and attempt out again: old folders are in the way."""
+"""A decision log that was restored, or created anew, gives epoch and attempt out again: old folders are in the way."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_starting_positions_are_frozen_once_and_given_to_the_next_attempt(tmp_pa
     zombie = _begun(tmp_path, 3, 170)
     with pytest.raises(StageError, match="other positions"):
         freeze_origin(zombie, sources, [0], _ids)
-    # Nor one that began at the same offsets of a topic that was made anew.
+    # Nor one that began at the same offsets of a topic that was recreated.
     late = _begun(tmp_path, 5, 100)
     with pytest.raises(StageError, match="other positions"):
         freeze_origin(late, sources, [0], lambda offsets: {0: {"orders": "newer"}})
@@ -212,7 +212,7 @@ def test_frozen_starting_positions_are_given_to_no_other_source(tmp_path: Path) 
 
 
 def test_a_folder_of_another_history_is_never_continued(tmp_path: Path) -> None:
-    """A decision log that was restored, or made anew, gives epoch and attempt out again."""
+    """A decision log that was restored, or created anew, gives epoch and attempt out again."""
     old = _location(tmp_path, 3).rename(tmp_path / "p" / "spark" / "2-5")
     base = _location(tmp_path, 3)
     for position in (None, SparkPosition(base.as_uri(), 1)):

@@ -177,7 +177,7 @@ def test_a_topic_that_appears_is_compared_from_its_first_batch_on() -> None:
     assert topics.reading({0: {**BOTH.offsets[0], "c": {"0": 9}}}) == {0: {"a": "A", "b": "B", "c": "C"}}
     topics.check()
     brokers.now["c"] = "C2"
-    with pytest.raises(DataLossError, match="topic 'c' was deleted and made anew"):
+    with pytest.raises(DataLossError, match="topic 'c' was deleted and recreated"):
         topics.check()
     assert isinstance(topics.explain(), DataLossError)
     with pytest.raises(StageError, match="appeared and vanished: d"):

@@ -1,4 +1,4 @@
-"""Triggers look again and again, change nothing, and can be made anew from what they say of themselves."""
+"""Triggers look again and again, change nothing, and can be rebuilt from what they say of themselves."""
 
 from __future__ import annotations
 

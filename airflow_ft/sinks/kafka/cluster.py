@@ -280,7 +280,7 @@ class KafkaParticipant:
         after = topic_ids(self._clients, ends)
         if others := [topic for topic in ends if ids[topic] is None or after[topic] != ids[topic]]:
             raise SinkUnavailableError(
-                f"topics were deleted, or made anew, while rows were sent to them: {', '.join(others)}.",
+                f"topics were deleted or recreated while rows were sent to them: {', '.join(others)}.",
                 remedy="Nothing was committed; try again.",
                 participant=self._plan.name,
             )

@@ -98,13 +98,13 @@ class HeldParticipant(KafkaParticipant):
         voted = {slot.group: held[slot.group].get("topics", {}) for slot in waiting}  # a version before had none
         now = topic_ids(self._clients, {topic for topics in voted.values() for topic in topics})
         for topic in sorted(topic for topic, found in now.items() if found is None):
-            raise missing_topic(topic, self._clients.conn_id)  # made anew it is another one: sent again then
+            raise missing_topic(topic, self._clients.conn_id)  # recreated, it is another one: sent again then
         for slot in waiting:
             identity = _identity(held[slot.group])
             if others := other_topics(voted[slot.group], now):
                 self._coordinator.end(slot.group, identity, commit=False)
                 log.warning(
-                    "checkpoint %d: transactional id %s: %s was made anew since: the rows are sent once more",
+                    "checkpoint %d: transactional id %s: %s was recreated since: the rows are sent once more",
                     plan.number,
                     slot.group,
                     ", ".join(others),

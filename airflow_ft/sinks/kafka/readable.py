@@ -18,7 +18,7 @@ def require_same_topics(clients: KafkaClients, before: Mapping[str, str]) -> Non
     """Whether what was delivered into topics of these ids can still be there.
 
     Raises:
-        TokenLostError: one was made anew since: the records are gone with the old one, whatever the token says.
+        TokenLostError: one was recreated since: the records are gone with the old one, whatever the token says.
         SinkAccessError: one is not there.
     """
     now = topic_ids(clients, before)
@@ -92,7 +92,7 @@ def _not_readable(clients: KafkaClients, waiting: Mapping[tuple[str, int], int])
             f"{_name(place)} ends at {lengths[place]}, before the end {end} that was acknowledged"
             for place, end in waiting.items()
         )
-        + ": the topic was made anew, or its cluster has lost records.",
+        + ": the topic was recreated, or its cluster has lost records.",
     )
 
 

@@ -108,7 +108,7 @@ class Token:
         """JSON of at most `METADATA_LIMIT` characters.
 
         What does not fit is left out in this order: ends (then readers are awaited by the end of the whole
-        partition), older history, the topics' ids (then a topic that was made anew is not told from the old one).
+        partition), older history, the topics' ids (then a topic that was recreated is not told from the old one).
         ValueError when the rest is still too long: too many sinks on one connection.
         """
         for ends, history, topics in (

@@ -190,7 +190,7 @@ def _short(value: bytes | None) -> str:
 def _window(delivered: Sequence[Delivered], known: _Topic, topic: TopicLimits) -> tuple[Window, list[str]]:
     """From behind the predecessor's last record (0: not known) to the last one of these numbers (None: not known).
 
-    Offsets of a topic that was deleted say nothing of the one that was made anew.
+    Offsets of a topic that was deleted say nothing of the one that was recreated.
     """
     compared = {each.plan.number for each in delivered}
     first: dict[int, int] = {}
@@ -214,7 +214,7 @@ def _window(delivered: Sequence[Delivered], known: _Topic, topic: TopicLimits) -
     notes = ["the proofs do not name all offsets: read to the topic's end"] if unknown else []
     if gone:
         numbers = f"checkpoint {gone[0]}" if len(gone) == 1 else f"checkpoints {gone[0]} to {gone[-1]}"
-        notes.append(f"{numbers} went into a topic that was deleted since, and made anew: these rows count as missing")
+        notes.append(f"{numbers} went into a topic that was deleted since, and recreated: these rows count as missing")
     return window, notes
 
 

@@ -214,7 +214,7 @@ class Judge:
         self._connections.clear()
 
     def sql(self, server: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Past the proxy, by a connection of its own, which is made anew after a restart of the server."""
+        """Past the proxy, by a connection of its own, which is opened again after a restart of the server."""
         for last in (False, True):
             connection = self._connections.get(server)
             if connection is None:
