@@ -51,8 +51,8 @@ def refuse_changed(pipeline: str, base: SparkPosition | None, conf: Mapping[str,
         raise ConfigurationError(
             f"the pipeline goes on with state that was made with other settings, which Spark keeps: {differences}.",
             pipeline=pipeline,
-            remedy=f"set them as they were; or drop the state (`airflow ft reset-state {pipeline}`); or give the"
-            " changed pipeline a new name.",
+            remedy="set them as they were: the pipeline's spark_conf goes before `[airflow_ft] spark_conf`; or drop the"
+            f" state (`airflow ft reset-state {pipeline}`); or give the changed pipeline a new name.",
         )
 
 
