@@ -4,6 +4,9 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# Else each process would compile airflow_ft, and each worker of the tests all of tests/, again and again.
+export PYTHONDONTWRITEBYTECODE :=
+
 venv := .local/venv
 bin := $(venv)/bin
 uv := .local/uv/bin/uv

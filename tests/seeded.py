@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ import tests.simulation.branch_defects
 import tests.simulation.defects
 import tests.simulation.held_defects  # noqa: F401  they register what they hold
 from tests.simulation.defect import DEFECTS
+from tests.tiers import THIRDS
 
 VARIABLE = "AIRFLOW_FT_SEEDED_DEFECT"
 WITHOUT_SERVERS = ["tests/core", "tests/store", "tests/wal", "tests/simulation"]
@@ -46,39 +48,47 @@ class Found:
     seconds: float
 
 
-def look(name: str, options: list[str]) -> Found:
-    """Runs the tests with a defect until the first one fails."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *WITHOUT_SERVERS, *options]
+def look(name: str, rotation: int | None) -> Found:
+    """Runs the tests with a defect until the first one fails: those of `make test` in one third, or (None) all."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *WITHOUT_SERVERS]
     # What knows of the defects, or compares a model of a server with the server, says nothing here.
     command += ["--ignore=tests/simulation/test_defects.py", "--ignore=tests/simulation/test_models_and_servers.py"]
+    command += ["--all"] if rotation is None else []
+    environment = {**os.environ, VARIABLE: name, "ROTATION": str(rotation or 0)}
     began = time.monotonic()
-    ran = subprocess.run(command, env={**os.environ, VARIABLE: name}, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode not in (0, 1):
         raise RuntimeError(f"{name}: pytest ended with {ran.returncode}\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
     failed = _FAILED.search(ran.stdout)
-    return Found(failed[1] if failed else "", time.monotonic() - began)
+    return Found(failed[1].partition("::")[2] if failed else "", time.monotonic() - began)
 
 
 def main() -> int:
-    """A row for each defect; 1 when a defect is not detected before a change goes in."""
+    """A row for each defect; 1 when a defect is not detected before a change goes in, whichever third runs."""
     parser = argparse.ArgumentParser(prog="python -m tests.seeded", description=__doc__)
     parser.add_argument("names", nargs="*", help="only these defects")
     given = parser.parse_args()
     lost = 0
-    print(
-        "| seeded defect | `make test` detects it by | seconds | `make test-all` |\n| --- | --- | --- | --- |",
-        flush=True,
-    )
-    for defect in DEFECTS:
-        if given.names and defect.name not in given.names:
-            continue
-        quick = look(defect.name, [])
-        whole = quick if quick.test else look(defect.name, ["--all"])
-        lost += not quick.test
-        by = f"`{quick.test.partition('::')[2]}`" if quick.test else "-"
-        also = "as well" if quick.test else f"`{whole.test.partition('::')[2]}`" if whole.test else "-"
-        print(f"| {defect.name} | {by} | {quick.seconds:.0f} | {also} |", flush=True)
+    thirds = " | ".join(f"third {number + 1}" for number in range(THIRDS))
+    print(f"| seeded defect | {thirds} | detected by | `make test-all` |", flush=True)
+    print("| --- |" + " --- |" * (THIRDS + 2), flush=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        names = [defect.name for defect in DEFECTS if not given.names or defect.name in given.names]
+        looks = {name: _looks(pool, name) for name in names}
+        for name, futures in looks.items():
+            found = [future.result() for future in futures]
+            missed = [one for one in found if not one.test]
+            whole = look(name, None) if missed else found[0]
+            lost += bool(missed)
+            seconds = " | ".join(f"{one.seconds:.0f} s" if one.test else "**-**" for one in found)
+            by = ", ".join(f"`{test}`" for test in dict.fromkeys(one.test for one in found if one.test)) or "-"
+            also = "as well" if not missed else f"`{whole.test}`" if whole.test else "**-**"
+            print(f"| {name} | {seconds} | {by} | {also} |", flush=True)
     return int(lost > 0)
+
+
+def _looks(pool: Executor, name: str) -> list[Future[Found]]:
+    return [pool.submit(look, name, number) for number in range(THIRDS)]
 
 
 if __name__ == "__main__":
