@@ -10,10 +10,10 @@ from tests.tiers import MATRICES, THIRDS, out_of_turn
 class Case:
     """As much of a pytest item as the choice looks at."""
 
-    def __init__(self, nodeid: str, own: bool = False, of_the_file: bool = False) -> None:
+    def __init__(self, nodeid: str, own: pytest.MarkDecorator | None = None, of_the_file: bool = False) -> None:
         self.nodeid = nodeid
-        self.own_markers = [pytest.mark.rotating.mark] if own else []
-        self._rotates = own or of_the_file
+        self.own_markers = [own.mark] if own else []
+        self._rotates = own is not None or of_the_file
 
     def get_closest_marker(self, name: str) -> object:
         return name == "rotating" and self._rotates
@@ -26,12 +26,14 @@ def tried(cases: list[Case], turn: int) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("kind", ["of tests/integration", "marked", "marked as a file"])
+@pytest.mark.parametrize("kind", ["of tests/integration", "marked", "marked together", "marked as a file"])
 def test_every_third_has_something_of_a_matrix_and_three_have_all(count: int, kind: str) -> None:
     if kind == "of tests/integration":
         cases = [Case(f"{MATRICES}test_a.py::test_b[{n}]") for n in range(count)]
     elif kind == "marked":
-        cases = [Case(f"tests/core/test_a.py::test_b[{n}]", own=True) for n in range(count)]
+        cases = [Case(f"tests/core/test_a.py::test_b[{n}]", own=pytest.mark.rotating) for n in range(count)]
+    elif kind == "marked together":
+        cases = [Case(f"tests/core/test_a.py::test_{n}", own=pytest.mark.rotating("of these")) for n in range(count)]
     else:
         cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=True) for n in range(count)]
     turns = [tried(cases, turn) for turn in range(THIRDS)]

@@ -5,11 +5,11 @@
 | `make test`, before a change goes in | all but what is marked `release`; a third of each matrix |
 | `make test-all`, before a release | everything |
 
-A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), or a
-function or a whole file that is marked `rotating`. The third follows from the number of commits, so three commits in a
-row try all of it; ROTATION=0, 1 or 2 chooses one. Cases are counted in the order of collection, so that neighbours (the
-same place to die, on the other server) fall into different thirds; of fewer than three there is always one. Whoever
-names single tests gets them, whatever their tier.
+A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), a function
+or a whole file that is marked `rotating`, or all functions of a file that are marked `rotating("of what")`. The third
+follows from the number of commits, so three commits in a row try all of it; ROTATION=0, 1 or 2 chooses one. Cases are
+counted in the order of collection, so that neighbours (the same place to die, on the other server) fall into different
+thirds; of fewer than three there is always one. Whoever names single tests gets them, whatever their tier.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
 tests, unless they share something dear (a fixture of the module, Spark's session). What a file takes is in
@@ -126,8 +126,9 @@ def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
     matrices: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         function = item.nodeid.partition("[")[0]
-        if any(mark.name == "rotating" for mark in item.own_markers):
-            matrices[function].append(item)
+        own = next((mark for mark in item.own_markers if mark.name == "rotating"), None)
+        if own is not None:
+            matrices[" ".join([_file(item), *own.args]) if own.args else function].append(item)
         elif item.get_closest_marker("rotating"):
             matrices[_file(item)].append(item)
         elif function.startswith(MATRICES):

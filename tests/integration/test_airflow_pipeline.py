@@ -237,6 +237,7 @@ def test_two_runs_at_once_take_turns(shop: Shop) -> None:
         assert store.pipeline("orders").turn is None
 
 
+@pytest.mark.rotating("a DAG of its own")
 def test_specifications_are_rendered_for_each_run(shop: Shop) -> None:
     airflow = shop.airflow
     run_id, states = airflow.run("templated")
@@ -249,6 +250,7 @@ def test_specifications_are_rendered_for_each_run(shop: Shop) -> None:
     assert "the job's columns fit connection shop" in airflow.log_text("templated", run_id, "templated.stage")
 
 
+@pytest.mark.rotating("a DAG of its own")
 def test_a_table_that_does_not_fit_is_told_before_anything_is_computed(shop: Shop) -> None:
     airflow = shop.airflow
     run_id, states = airflow.run("templated", {"table": "too_narrow"})
@@ -309,6 +311,7 @@ def test_a_gate_without_condition_waits_for_what_is_there_in_every_kind_of_run(s
     assert "everything that was in the sources at" in airflow.log_text("yearly", scheduled[0], "gate")
 
 
+@pytest.mark.rotating("a DAG of its own")
 def test_map_indexes_that_render_to_one_pipeline_are_told(shop: Shop) -> None:
     airflow = shop.airflow
     run_id, _ = airflow.run("same_name")
@@ -371,6 +374,7 @@ def test_the_page_is_for_those_who_may_see_it(shop: Shop) -> None:
     assert airflow.get(path)["extra_links"] == {"Checkpoints": "plugin/airflow-ft?pipeline=orders"}
 
 
+@pytest.mark.rotating("a DAG of its own")
 def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop) -> None:
     airflow = shop.airflow
     folder = airflow.home / "csv"
@@ -386,16 +390,10 @@ def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop
     assert "2 rows are in the tables" in airflow.log_text("files_to_mysql", run_id, "report")
 
 
-def test_failures_say_what_happened_and_show_no_secret(shop: Shop) -> None:
-    airflow = shop.airflow
-    names = ("broken_job", "failing_rows", "wrong_password", "server_down", "no_connection")
-    runs = {name: airflow.trigger(name) for name in names}
-    states = {name: airflow.finish(name, run_id) for name, run_id in runs.items()}
-
-    def log(name: str, task: str) -> str:
-        return airflow.log_text(name, runs[name], f"{name.replace('_', '-')}.{task}")
-
-    for name, task, tries, words in (
+@pytest.mark.rotating("a DAG of its own")
+def test_a_mistake_of_the_job_is_told_once_and_not_tried_again(shop: Shop) -> None:
+    _check_failures(
+        shop,
         (
             "broken_job",
             "stage",
@@ -403,14 +401,34 @@ def test_failures_say_what_happened_and_show_no_secret(shop: Shop) -> None:
             ["JobError: ", "ValueError: this job is broken on purpose (", "job_of_tests.py, line"],
         ),
         ("failing_rows", "stage", 1, ["no such order"]),
+    )
+
+
+@pytest.mark.rotating("a DAG of its own")
+def test_what_is_wrong_around_the_job_is_told_and_rows_stay_staged(shop: Shop) -> None:
+    failures = (
         ("wrong_password", "prepare.shop_wrong_password", 2, ["shop_wrong_password", "Access denied"]),
         ("server_down", "prepare.shop_down", 2, ["shop_down"]),
         ("no_connection", "prepare.shop_undefined", 2, ["shop_undefined", "airflow connections add"]),
-    ):
+    )
+    runs = _check_failures(shop, *failures)
+    for name, *_ in failures:
         pipeline = name.replace("_", "-")
-        assert states[name][f"{pipeline}.{task}"] == "failed", (name, states[name])
-        assert states[name][f"{pipeline}.confirmed"] == "failed", (name, states[name])
-        text = log(name, task)
+        [checkpoint] = shop.airflow.checkpoints(pipeline)
+        assert checkpoint.state is CheckpointState.STAGED, "its rows stay valid until the environment is mended"
+        assert "checkpoint 1 is STAGED" in shop.airflow.log_text(name, runs[name], f"{pipeline}.confirmed")
+
+
+def _check_failures(shop: Shop, *failures: tuple[str, str, int, list[str]]) -> dict[str, str]:
+    """Runs these DAGs: the task that fails after so many tries, with these words in its log. Returns the runs' ids."""
+    airflow = shop.airflow
+    runs = {name: airflow.trigger(name) for name, *_ in failures}
+    for name, task, tries, words in failures:
+        pipeline = name.replace("_", "-")
+        states = airflow.finish(name, runs[name])
+        assert states[f"{pipeline}.{task}"] == "failed", (name, states)
+        assert states[f"{pipeline}.confirmed"] == "failed", (name, states)
+        text = airflow.log_text(name, runs[name], f"{pipeline}.{task}")
         for word in words:
             assert word in text, (name, word, text[-3000:])
         attempts = list(
@@ -418,11 +436,7 @@ def test_failures_say_what_happened_and_show_no_secret(shop: Shop) -> None:
         )
         assert len(attempts) == tries, (name, "only what trying again can mend is tried again")
         assert shop.database.sql(f"SELECT * FROM {name}") == []
-    for name in ("wrong_password", "server_down", "no_connection"):
-        [checkpoint] = airflow.checkpoints(name.replace("_", "-"))
-        assert checkpoint.state is CheckpointState.STAGED, "its rows stay valid until the environment is mended"
-        confirmed = log(name, "confirmed")
-        assert "checkpoint 1 is STAGED" in confirmed
+    return runs
 
 
 @pytest.mark.release
