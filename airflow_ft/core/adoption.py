@@ -145,16 +145,6 @@ def _require_choices(
                 pipeline=pipeline,
                 participant=name,
             )
-        unknown = [number for number in prepared if number and not _was_decided(found, number)]
-        if unknown and ending is PreparedEnding.COMMIT and not accept_partial:
-            raise ConfigurationError(
-                f"no sink shows that it was decided{_of(unknown)}, so its owner may have died before all of it was"
-                " prepared.",
-                remedy="--prepared rollback drops what is prepared. If you know that it was decided, or have counted"
-                " its rows, say --accept-partial as well: then what is prepared becomes visible.",
-                pipeline=pipeline,
-                participant=name,
-            )
         partial = partly_there(estate.remnants, ending)
         if partial and not accept_partial:
             raise ConfigurationError(
@@ -162,6 +152,18 @@ def _require_choices(
                 remedy="bring the lost log back to have it completed; or delete those rows by hand, or add the lacking"
                 " ones from the old write-ahead log (copy it before a run sweeps it), and say --accept-partial: then it"
                 " is gone past as it is.",
+                pipeline=pipeline,
+                participant=name,
+            )
+    for name, estate in found.items():
+        prepared = {r.number for r in estate.remnants if r.kind is RemnantKind.PREPARED and r.number}
+        unknown = sorted(number for number in prepared if not _was_decided(found, number))
+        if unknown and ending is PreparedEnding.COMMIT and not accept_partial:
+            raise ConfigurationError(
+                f"no sink shows that it was decided{_of(unknown)}, so its owner may have died before all of it was"
+                " prepared.",
+                remedy="--prepared rollback drops what is prepared. If you know that it was decided, or have counted"
+                " its rows, say --accept-partial as well: then what is prepared becomes visible.",
                 pipeline=pipeline,
                 participant=name,
             )

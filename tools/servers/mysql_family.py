@@ -51,7 +51,8 @@ class MySqlFamily(Server):
 
     def connect(self, database: str | None = None, **settings: Any) -> "Connection[Any]":
         """A new connection of PyMySQL in autocommit mode; `settings` are those of `pymysql.connect`."""
-        defaults = {"autocommit": True, "connect_timeout": 10, "charset": "utf8mb4"}
+        # No TLS on the loopback interface: a context for each connection took a tenth of the tests' CPU time.
+        defaults = {"autocommit": True, "connect_timeout": 10, "charset": "utf8mb4", "ssl_disabled": True}
         return pymysql.connect(
             host=self.host,
             port=self.port,
