@@ -156,8 +156,8 @@ def _require_choices(
                 participant=name,
             )
     for name, estate in found.items():
-        prepared = {r.number for r in estate.remnants if r.kind is RemnantKind.PREPARED and r.number}
-        unknown = sorted(number for number in prepared if not _was_decided(found, number))
+        numbers = {r.number for r in estate.remnants if r.kind is RemnantKind.PREPARED and r.number}
+        unknown = sorted(number for number in numbers if not _was_decided(found, number))
         if unknown and ending is PreparedEnding.COMMIT and not accept_partial:
             raise ConfigurationError(
                 f"no sink shows that it was decided{_of(unknown)}, so its owner may have died before all of it was"
