@@ -34,7 +34,7 @@ test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: on
 	@ROTATION="$(ROTATION)" $(pytest) $(ARGS)
 
 .PHONY: seeded
-seeded: venv ## switch off one rule of the protocol after the other, and tell which tests detect it; ARGS="name of a defect"
+seeded: install ## switch off one rule of the protocol after the other, and tell which tests detect it; ARGS="name of a defect"
 	@$(bin)/python -m tests.seeded $(ARGS)
 
 .PHONY: durations

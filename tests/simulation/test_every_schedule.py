@@ -13,7 +13,7 @@ from tests.simulation.kernel import Act, Deviation
 from tests.simulation.scenarios import ALL, BOTH, HELD, KAFKA, ONE_ITEM, TWO_PHASE, XA_MARIA, XA_MYSQL
 from tests.simulation.world import Scenario
 
-pytestmark = pytest.mark.rotating
+by_turns = pytest.mark.rotating("of all schedules")
 
 NAMED = {scenario.name: scenario for scenario in ALL}
 PARALLEL = NAMED["parallel on MariaDB"]
@@ -32,11 +32,13 @@ def play_all(scenario: Scenario, schedules: Iterable[tuple[Deviation, ...]], run
     return played
 
 
+@by_turns
 @pytest.mark.parametrize("scenario", CRASHED, ids=lambda scenario: scenario.name)
 def test_every_fault_at_every_call_is_made_good(running: Running, scenario: Scenario) -> None:
     assert play_all(scenario, every_crash(scenario, running), running) > 200
 
 
+@by_turns
 def test_every_fault_at_every_call_is_made_good_over_the_real_decision_log(running: Running) -> None:
     """As above, with the product's own decision log in place of its model."""
     played = 0
@@ -47,6 +49,7 @@ def test_every_fault_at_every_call_is_made_good_over_the_real_decision_log(runni
     assert played > 300
 
 
+@by_turns
 @pytest.mark.parametrize(
     "scenario, parallel",
     [(BOTH, False), (BOTH, True), (TWO_PHASE, True)],
@@ -60,6 +63,7 @@ def test_a_zombie_and_its_successor_in_every_order_of_two_turns(
     assert play_all(small, zombie_and_successor(small, running), running) > 1000
 
 
+@by_turns
 @pytest.mark.parametrize("scenario", [XA_MARIA, PARALLEL, HELD], ids=lambda scenario: scenario.name)
 def test_a_zombie_and_its_successor_where_rows_wait_in_the_sink(running: Running, scenario: Scenario) -> None:
     small = replace(scenario, runs=(1,))
@@ -67,6 +71,6 @@ def test_a_zombie_and_its_successor_where_rows_wait_in_the_sink(running: Running
 
 
 def test_a_zombie_whose_rows_were_refused_beside_a_successor_whose_rows_are_not(running: Running) -> None:
-    """A refusal that arrives late must not abort what another try has prepared or delivered."""
+    """A late refusal must not abort what another try has prepared or delivered. Only this test shows that."""
     refused = (Deviation("A1", 1, Act.EVENT, "prepare declines item 1"),)
     assert play_all(ONE_ITEM, zombie_and_successor(ONE_ITEM, running, refused), running) > 1000
