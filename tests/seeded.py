@@ -1,6 +1,7 @@
 """Which test detects which seeded defect: `make seeded` switches each rule off, and runs what `make test` would run.
 
-Each third is tried by itself. The tests that need no server go first; if none of them fails, some with real servers follow.
+Each third is tried by itself. The tests that need no server go first; if none of them fails, some with real servers
+follow.
 
 The defects are those of the simulator (`tests/simulation/defects.py` and its neighbours): mistakes in the product's own
 code, one at a time. Its own tests of them (`test_defects`) search where a defect is known to show; this asks whether
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import tests.simulation.branch_defects
 import tests.simulation.defects
@@ -26,14 +28,27 @@ import tests.simulation.held_defects  # noqa: F401  they register what they hold
 from tests.simulation.defect import DEFECTS
 from tests.tiers import THIRDS
 
+PROJECT = Path(__file__).resolve().parents[1]
 VARIABLE = "AIRFLOW_FT_SEEDED_DEFECT"
-WITHOUT_SERVERS = ["tests/core", "tests/store", "tests/wal", "tests/simulation"]
+_QUICKEST = "tests/simulation/test_random_schedules.py"  # mostly
+_NOTHING_TO_SAY = {  # knows of the defects; compares a model of a server with the server
+    "tests/simulation/test_defects.py",
+    "tests/simulation/test_models_and_servers.py",
+}
+_SIMULATION = {path.relative_to(PROJECT).as_posix() for path in Path(__file__).parent.glob("simulation/test_*.py")}
+WITHOUT_SERVERS = [
+    _QUICKEST,
+    *sorted(_SIMULATION - _NOTHING_TO_SAY - {_QUICKEST}),
+    "tests/core",
+    "tests/store",
+    "tests/wal",
+]
 WITH_SERVERS = [
     "tests/integration/test_kafka_tokens.py",
     "tests/integration/test_mysql_xa.py",
     "tests/integration/test_mysql_branches_chaos.py",
 ]
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) \S+?::(.+?)(?: - .*)?$", re.MULTILINE)
 
 
 @contextmanager

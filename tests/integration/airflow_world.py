@@ -48,6 +48,7 @@ class AirflowWorld(Airflow):
                 ' "spark.master": "local[2]"}',
                 "airflow_ft__lease_seconds": "10",
                 "dag_processor__min_file_process_interval": "120",
+                "scheduler__scheduler_idle_sleep_time": "0.5",
                 **(settings or {}),
             },
         )
