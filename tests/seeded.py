@@ -4,8 +4,8 @@ Each third is tried by itself. The tests that need no server go first; if none o
 follow.
 
 The defects are those of the simulator (`tests/simulation/defects.py` and its neighbours): mistakes in the product's own
-code, one at a time. Its own tests of them (`test_defects`) search where a defect is known to show; this asks whether
-the tests that run before a change goes in would have detected it without knowing.
+code, one at a time. `test_defects` plays the schedules that are known to show them; `--unknowing` leaves it out, and
+asks whether the other tests would have detected a mistake that nobody has thought of.
 """
 
 from __future__ import annotations
@@ -30,15 +30,13 @@ from tests.tiers import THIRDS
 
 PROJECT = Path(__file__).resolve().parents[1]
 VARIABLE = "AIRFLOW_FT_SEEDED_DEFECT"
-_QUICKEST = "tests/simulation/test_random_schedules.py"  # mostly
-_NOTHING_TO_SAY = {  # knows of the defects; compares a model of a server with the server
-    "tests/simulation/test_defects.py",
-    "tests/simulation/test_models_and_servers.py",
-}
+_KNOWING, _QUICKEST = "tests/simulation/test_defects.py", "tests/simulation/test_random_schedules.py"
+_NOTHING_TO_SAY = "tests/simulation/test_models_and_servers.py"  # compares a model of a server with the server
 _SIMULATION = {path.relative_to(PROJECT).as_posix() for path in Path(__file__).parent.glob("simulation/test_*.py")}
 WITHOUT_SERVERS = [
+    _KNOWING,
     _QUICKEST,
-    *sorted(_SIMULATION - _NOTHING_TO_SAY - {_QUICKEST}),
+    *sorted(_SIMULATION - {_NOTHING_TO_SAY, _KNOWING, _QUICKEST}),
     "tests/core",
     "tests/store",
     "tests/wal",
@@ -70,10 +68,12 @@ class Found:
     seconds: float
 
 
-def look(name: str, rotation: int) -> Found:
+def look(name: str, rotation: int, *, unknowing: bool) -> Found:
     """Runs the tests of a third with a defect, until the first one fails."""
     environment = {**os.environ, VARIABLE: name, "ROTATION": str(rotation)}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    if unknowing:
+        command.append(f"--ignore={_KNOWING}")
     began = time.monotonic()
     for files in (WITHOUT_SERVERS, WITH_SERVERS):
         ran = subprocess.run([*command, *files], env=environment, capture_output=True, text=True, check=False)
@@ -89,6 +89,7 @@ def main() -> int:
     """A row for each defect; 1 when a defect is not detected before a change goes in, whichever third runs."""
     parser = argparse.ArgumentParser(prog="python -m tests.seeded", description=__doc__)
     parser.add_argument("names", nargs="*", help="only these defects")
+    parser.add_argument("--unknowing", action="store_true", help="without the tests that know of the defects")
     given = parser.parse_args()
     missed = 0
     thirds = " | ".join(f"third {number + 1}" for number in range(THIRDS))
@@ -96,7 +97,10 @@ def main() -> int:
     print("| --- |" + " --- |" * (THIRDS + 1), flush=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         names = [defect.name for defect in DEFECTS if not given.names or defect.name in given.names]
-        looks = {name: [pool.submit(look, name, number) for number in range(THIRDS)] for name in names}
+        looks = {
+            name: [pool.submit(look, name, number, unknowing=given.unknowing) for number in range(THIRDS)]
+            for name in names
+        }
         for name, futures in looks.items():
             found = [future.result() for future in futures]
             missed += any(not one.test for one in found)

@@ -54,7 +54,7 @@ def group_of(world: World) -> str:
     return f"airflow_ft.{world.pipeline}.kafka_default.0"
 
 
-def test_rows_that_are_held_in_a_topic_that_was_made_anew_are_sent_into_the_new_one(
+def test_rows_that_are_held_in_a_topic_that_was_recreated_are_sent_into_the_new_one(
     held: World, kafka: Kafka, topic: str
 ) -> None:
     plan = held.checkpoint(1, 50)
@@ -92,7 +92,7 @@ def test_a_vote_without_topic_ids_is_ended_as_before(held: World, kafka: Kafka, 
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50))
 
 
-def test_a_topic_that_is_made_anew_while_rows_are_sent_gets_them_all(
+def test_a_topic_that_is_recreated_while_rows_are_sent_gets_them_all(
     world: World, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first records are acknowledged by the old topic: no token may speak for them."""
@@ -115,7 +115,7 @@ def test_a_topic_that_is_made_anew_while_rows_are_sent_gets_them_all(
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50))
 
 
-def test_a_delivery_into_a_topic_that_was_made_anew_is_not_proven(
+def test_a_delivery_into_a_topic_that_was_recreated_is_not_proven(
     world: World, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the end of the transaction and the proof; the new topic is longer than what was acknowledged."""
@@ -253,7 +253,7 @@ def test_a_lost_group_of_a_held_transaction_is_sent_again_by_a_person(mixed: Hel
     assert _names(mixed) == sorted(f"order {i}" for i in expected([1]))
 
 
-def test_verify_says_that_a_topic_was_made_anew(world: World, kafka: Kafka, topic: str) -> None:
+def test_verify_says_that_a_topic_was_recreated(world: World, kafka: Kafka, topic: str) -> None:
     plans, proofs = [], []
     for number, rows in ((1, 40), (2, 5)):
         if number == 2:

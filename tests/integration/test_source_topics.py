@@ -57,7 +57,7 @@ def _ids(pipeline: StageWorld, source: str = "numbers") -> dict[str, str]:
 
 
 @pytest.mark.parametrize("written", [150, 100, 20], ids=["more", "as many", "fewer"])
-def test_a_topic_that_was_made_anew_is_data_loss_before_anything_is_read(
+def test_a_topic_that_was_recreated_is_data_loss_before_anything_is_read(
     pipeline: StageWorld, kafka: Kafka, topic: str, written: int
 ) -> None:
     strict = KafkaSource(topics=[topic])
@@ -107,7 +107,7 @@ def test_the_base_that_others_may_go_back_to_is_left_as_it_was(pipeline: StageWo
 
 @pytest.mark.parametrize("point", ["compared", "read"])
 @pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
-def test_a_topic_that_is_made_anew_while_it_is_read_is_not_published(
+def test_a_topic_that_is_recreated_while_it_is_read_is_not_published(
     pipeline: StageWorld, kafka: Kafka, topic: str, tmp_path: Path, point: str, strict: bool
 ) -> None:
     source = KafkaSource(topics=[topic], fail_on_data_loss=strict)

@@ -278,7 +278,7 @@ def test_no_secret_is_left_in_arguments_environment_or_files(
     assert one.folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_topic_that_was_made_anew_between_two_runs_is_read_anew_by_the_same_jvm(
+def test_a_topic_that_was_recreated_between_two_runs_is_read_anew_by_the_same_jvm(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     """Nothing that the JVM remembers of the old topic counts: no consumer, no metadata, no client."""

@@ -58,7 +58,7 @@ def branches_committed_before_the_decision(change: Change) -> None:
     change(XaParticipant, "_hold", and_commit)
 
 
-@defect(ONE_BY_ONE, "I3", pairs=True)
+@defect(ONE_BY_ONE, "I3", pairs=True, at=1462)
 def newer_branches_rolled_back_by_an_older_attempt(change: Change) -> None:
     """R8, in the strategy itself: a late sweep ends its successor's prepared branches."""
 
@@ -100,7 +100,7 @@ def head_locked_by_every_branch(change: Change) -> None:
     change(Ledger, "insert_marker", locked)
 
 
-@defect(ABORTED, "I7", seed=14)
+@defect(ABORTED, "I7", seed=14, at=662)
 def tombstone_of_the_whole_alone(change: Change) -> None:
     """An abort that leaves the places of the branches free: one that was on its way is prepared, and stays."""
     change(XaParticipant, "_labels", lambda self: ())

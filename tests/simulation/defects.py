@@ -81,14 +81,14 @@ def tombstone_omitted(change: Change) -> None:
     change(ServerParticipant, "abort", nothing)
 
 
-@defect(ONE_ITEM, "I3 I7", pairs=True, before=(DECLINED,))
+@defect(ONE_ITEM, "I3 I7", pairs=True, before=(DECLINED,), at=1340)
 def refusal_in_prepare_aborts_what_another_try_has_prepared(change: Change) -> None:
     """A late refusal overtakes a commit: ABORTED without a tombstone, over what was STAGED when it was read."""
     abort = ModelStore.abort
     change(ModelStore, "abort", lambda *args, **named: abort(*args, **{**named, "tombstoned": True}))
 
 
-@defect(BOTH, "I5")
+@defect(BOTH, "I5", at=172)
 def check_before_fence(change: Change) -> None:
     """The head is read, and not locked: it may be raised before the rows are committed (R6)."""
     head = Ledger.head
@@ -193,7 +193,7 @@ def token_read_before_the_producer_is_initialised(change: Change) -> None:
     change(Slot, "last_committed", look)
 
 
-@defect(KAFKA, "I2 I3")
+@defect(KAFKA, "I2 I3", at=86)
 def lost_reply_taken_as_failure(change: Change) -> None:
     """A commit without an answer is sent again, whatever the token says."""
     judge = tokens.judge
@@ -276,7 +276,7 @@ def followers_commit_before_the_decision(change: Change) -> None:
     change(coordinator.Coordinator, "commit", eager)
 
 
-@defect(replace(TWO_PHASE, runs=(1,), parallel=True), "I3", pairs=True)
+@defect(replace(TWO_PHASE, runs=(1,), parallel=True), "I3", pairs=True, at=669)
 def decision_that_counts_no_attempts(change: Change) -> None:
     """R7: a decision lands on branches that a newer attempt has rolled back."""
     decide = ModelStore.decide
@@ -370,6 +370,12 @@ def rewind_without_forbidding_publication(change: Change) -> None:
         return result
 
     change(ModelStore, "abort", forgetful)
+    write = PipelineWrite.set_pipeline
+
+    def in_the_real_log(self: PipelineWrite, **columns: object) -> None:
+        write(self, **{**columns, **({"needs_stage": 0} if "needs_stage" in columns else {})})
+
+    change(PipelineWrite, "set_pipeline", in_the_real_log)
 
 
 @defect(BOTH, "I1 I4 I9 I10")
@@ -384,7 +390,7 @@ def segments_deleted_before_they_are_delivered(change: Change) -> None:
     change(ModelStore, "prune", lambda *_: None)
 
 
-@defect(NAMED["tasks side by side"], "I7", seed=10)
+@defect(NAMED["tasks side by side"], "I7", seed=10, at=118)
 def sinks_not_kept_in_order(change: Change) -> None:
     """A task that passed an undecided number by goes on with the next one (found by the simulator)."""
     change(coordinator.Coordinator, "_require_delivered", lambda *_: None)
@@ -396,7 +402,7 @@ def vote_taken_back_and_never_given_again(change: Change) -> None:
     everywhere(change, planning.wants_vote, lambda checkpoint, _: checkpoint.state is S.STAGED)
 
 
-@defect(replace(BOTH, name="the first delivery"), "I7")
+@defect(replace(BOTH, name="the first delivery"), "I7", at=137)
 def markers_without_a_head_taken_for_a_lost_head(change: Change) -> None:
     """A zombie found no head; its successor made one, and a marker (found by the simulator)."""
 

@@ -56,7 +56,7 @@ def held_rows_without_their_token(change: Change) -> None:
     change(HeldParticipant, "_hold", without)
 
 
-@defect(HELD, "I2 I3")
+@defect(HELD, "I2 I3", at=279)
 def lost_transaction_sent_again_without_asking_the_token(change: Change) -> None:
     judge = token.judge
 

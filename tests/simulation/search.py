@@ -51,9 +51,12 @@ def first_violation(
     return None
 
 
-def first_pair(running: Running, scenario: Scenario, before: tuple[Deviation, ...] = ()) -> Found | None:
-    """The first schedule of a zombie beside its successor that breaks a law."""
-    for index, schedule in enumerate(zombie_and_successor(scenario, running, before)):
+def first_pair(
+    running: Running, scenario: Scenario, before: tuple[Deviation, ...] = (), *, at: int = 0
+) -> Found | None:
+    """The first schedule of a zombie beside its successor that breaks a law; those before `at` are played last."""
+    schedules = list(enumerate(zombie_and_successor(scenario, running, before)))
+    for index, schedule in schedules[at:] + schedules[:at]:
         outcome = play(scenario, replaying(schedule), running)
         if outcome.violation is not None:
             return Found(outcome, 0, index)

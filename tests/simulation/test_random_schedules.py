@@ -13,7 +13,7 @@ from tests.simulation.scenarios import ALL, BOTH, scenario_of
 from tests.simulation.search import SEED_STEP, first_violation, tell
 from tests.tiers import commits
 
-SCHEDULES = 10_000 if os.environ.get("THOROUGH") else 1_500
+SCHEDULES = 10_000 if os.environ.get("THOROUGH") else 1_000
 SEED = int(os.environ.get("SEED") or commits())  # another slice with each commit
 
 
