@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
     from airflow_ft.sources.files import FileSource as FileSource
     from airflow_ft.sources.kafka import KafkaSource as KafkaSource
+    from airflow_ft.spec import PipelineSpec as PipelineSpec
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ _WHERE = {
     "KafkaSink": "airflow_ft.sinks.kafka.spec",
     "KafkaSource": "airflow_ft.sources.kafka",
     "MySqlSink": "airflow_ft.sinks.mysql.spec",
+    "PipelineSpec": "airflow_ft.spec",
     "pipeline_asset": "airflow_ft.assets",
 }
 
@@ -41,6 +43,7 @@ __all__ = [
     "KafkaSink",
     "KafkaSource",
     "MySqlSink",
+    "PipelineSpec",
     "__version__",
     "pipeline_asset",
 ]

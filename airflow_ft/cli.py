@@ -133,6 +133,14 @@ def _looking() -> tuple[ActionCommand, ...]:
             reads_log=False,
         ),
         _command("show", "looking", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),
+        _command(
+            "spec",
+            "looking",
+            "Show what a checkpoint was made with: job, sources, sinks, settings; without a NUMBER the newest",
+            _PIPELINE,
+            _ANY_NUMBER,
+            ARG_OUTPUT,
+        ),
     )
 
 

@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.adoption import participants_of
 from airflow_ft.core.doctor import Check, Examination, examine_state
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.planning import may_be_heuristic
+from airflow_ft.spark.request import listed
 
 if TYPE_CHECKING:
     from airflow_ft.core.model import Segment
+    from airflow_ft.core.planning import Delivery
     from airflow_ft.core.ports import (
         ConnectionResolver,
         Participant,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         WalReader,
     )
     from airflow_ft.sources import Source
+    from airflow_ft.spec import PipelineSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,23 @@ class Patient:
     jars: Sequence[str] = ()
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, spec: PipelineSpec, master: str, delivery: Delivery | None, sources: Mapping[str, Source], **more: Any
+    ) -> Patient:
+        """A pipeline as it is declared; of `spec`, which has its defaults, all but its sources and sinks is taken."""
+        packages = [*listed(spec.spark_conf.get("spark.jars.packages", "")), *spec.packages]
+        return cls(
+            pipeline=spec.pipeline,
+            wal_root=spec.wal_root or "",
+            participants={participant.name: participant for participant in delivery.participants} if delivery else {},
+            sources=sources,
+            spark_master=master,
+            jars=listed(spec.jars or ""),
+            spark_conf={**spec.spark_conf, "spark.jars.packages": ",".join(packages)},
+            **more,
+        )
 
 
 def examine(

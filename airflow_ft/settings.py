@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.config import QUARANTINE_AFTER, CheckpointConfig
+from airflow_ft.core.config import QUARANTINE_AFTER, UNSET, CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.lease import LEASE_SECONDS
+
+if TYPE_CHECKING:
+    from airflow_ft.spec import PipelineSpec
 
 SECTION = "airflow_ft"
 
@@ -29,6 +33,22 @@ def _read(option: str) -> str:
 def airflow_home() -> Path:
     """$AIRFLOW_HOME, or Airflow's own default."""
     return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser().absolute()
+
+
+def resolved(spec: PipelineSpec) -> PipelineSpec:
+    """The specification with this configuration for what it leaves open (`store` is left as it is)."""
+    config = spec.config
+    if config.quarantine_after is UNSET:
+        config = replace(config, quarantine_after=quarantine_after())
+    return replace(
+        spec,
+        checkpointing=config,
+        wal_root=spec.wal_root or wal_root(),
+        spark_master=spec.spark_master or spark_master(),
+        spark_conf={**spark_conf(), **spec.spark_conf},
+        jars=spark_jars() if spec.jars is None else spec.jars,
+        keep_session=timedelta(seconds=keep_session()) if spec.keep_session is None else spec.keep_session,
+    )
 
 
 def store() -> str:

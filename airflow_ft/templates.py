@@ -1,16 +1,17 @@
 """Specifications that contain Jinja: taken apart for Airflow to render, put together and validated afterwards.
 
 Airflow renders strings inside dictionaries and lists, never inside frozen dataclasses. So an operator keeps the
-fields of each specification in a template field, and the classes beside it.
+fields of each specification in a template field, and the specification itself beside it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
 
+from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.core.ports import SinkSpec
@@ -29,28 +30,41 @@ def without_jinja(text: object, instead: str = "*") -> str:
     return _JINJA.sub(instead, text) if isinstance(text, str) else instead
 
 
-def spec_fields(spec: Any) -> dict[str, Any]:
-    """The fields of a specification (a dataclass), in containers that Airflow renders."""
-    return {field.name: _plain(getattr(spec, field.name)) for field in fields(spec) if field.init}
+def is_late(value: object) -> bool:
+    """Whether a value is known only when a task runs: Jinja, or the argument of a mapped group (or task)."""
+    return is_template(value) or hasattr(value, "resolve")
 
 
-def _plain(value: Any) -> Any:
+def declared_name(pipeline: str, suffix: object) -> tuple[str, object]:
+    """Pipeline and suffix as an operator keeps them: one name when both are known. ConfigurationError if it is none."""
+    if suffix is None or hasattr(suffix, "resolve") or hasattr(pipeline, "resolve"):
+        name, left = pipeline, suffix
+    else:
+        name, left = f"{pipeline}-{suffix}", None
+    if not is_late(name):
+        check_name("pipeline", name)
+    return name, left
+
+
+def plain(value: Any) -> Any:
+    """A value in containers that Airflow renders; of a specification (a dataclass) its fields by name."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.init}
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 
-def rebuild(classes: Mapping[str, type[S]], rendered: Mapping[str, Mapping[str, Any]]) -> dict[str, S]:
+def rebuild(declared: Mapping[str, S], rendered: Mapping[str, Mapping[str, Any]]) -> dict[str, S]:
     """The specifications by name, validated anew. ConfigurationError names the one that cannot work."""
     specs = {}
-    for name, kind in classes.items():
-        values = dict(rendered[name])
+    for name, values in rendered.items():
         if left := _unrendered(values):
             raise ConfigurationError(f"{left!r} still contains Jinja after rendering.", sink=name)
         try:
-            specs[name] = kind(**values)
+            specs[name] = type(declared[name])(**values)
         except ConfigurationError as error:
             error.located(sink=name)
             raise

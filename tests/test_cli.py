@@ -16,7 +16,7 @@ from airflow_ft.cli import get_ft_cli_commands
 from airflow_ft.core import steps
 from airflow_ft.core.errors import ForeignOwnerError
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason
+from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, RunKey
 from airflow_ft.core.remnants import Remnant, RemnantKind
 from tests.core.systems import Systems
 from tests.core.world import PIPELINE, World
@@ -74,6 +74,22 @@ def test_looking_changes_nothing(world: World, ft: Any) -> None:
     for words in ("PREPARED", "db carries the commit point", "voted yes", "copies 10, rows 10"):
         assert words in text, text
     assert len(world.store.events(PIPELINE)) == before
+
+
+def test_spec_shows_what_a_checkpoint_was_made_with(world: World, ft: Any) -> None:
+    with pytest.raises(SystemExit, match="it has no checkpoint yet"):
+        world.store.register(PIPELINE)
+        ft("spec", PIPELINE)
+    world.stage(1)
+    with pytest.raises(SystemExit, match="what it was made with is not known"):
+        ft("spec", PIPELINE)
+    with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):
+        world.store.begin_stage(PIPELINE, epoch, RunKey("d", "r"), "t", {"job": "jobs.orders", "overlap": False})
+        number = world.store.trigger(PIPELINE, epoch, RunKey("d", "r"))
+    rows = json.loads(ft("spec", PIPELINE, "-o", "json"))
+    assert rows == [{"field": "job", "value": "jobs.orders"}, {"field": "overlap", "value": False}]
+    assert f"checkpoint {number} of {PIPELINE} was made with" in ft("spec", PIPELINE, str(number))
+    assert "jobs.orders" in ft("spec", PIPELINE) and f"`airflow ft spec {PIPELINE}" in ft("show", PIPELINE, str(number))
 
 
 def test_values_are_of_their_own_type_for_programs_and_text_for_people(world: World, ft: Any) -> None:

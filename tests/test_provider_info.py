@@ -15,6 +15,7 @@ from airflow_ft import settings
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError, NotDeliveredError
 from airflow_ft.provider_info import get_provider_info
+from tests.operators.declared import spec
 
 pytestmark = pytest.mark.airflow
 
@@ -126,9 +127,9 @@ def test_a_pipelines_own_quarantine_after_goes_before_the_setting(
 
     monkeypatch.setattr("airflow_ft.core.steps.confirm_step", confirm_step)
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__QUARANTINE_AFTER", setting)
-    task = confirm.ConfirmOperator(task_id="confirmed", pipeline="orders", checkpointing=argument)
+    task = confirm.ConfirmOperator(task_id="confirmed", spec=spec(checkpointing=argument))
     with pytest.raises(NotDeliveredError):
-        task.step(None, {})  # type: ignore[arg-type]
+        task.step(task.rendered(), None, {})  # type: ignore[arg-type]
     assert [config.quarantine_after for config in found] == [expected]
 
 

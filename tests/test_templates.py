@@ -11,7 +11,7 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sources import FileSource, KafkaSource, Source
-from airflow_ft.templates import declared, is_template, rebuild, spec_fields
+from airflow_ft.templates import declared, is_template, plain, rebuild
 
 
 def render(value: Any) -> Any:
@@ -41,18 +41,18 @@ def test_jinja_is_recognised() -> None:
     ],
 )
 def test_a_rendered_specification_is_validated_and_equal_but_for_its_templates(spec: Any) -> None:
-    fields = spec_fields(spec)
-    [again] = rebuild({"name": type(spec)}, {"name": render(fields)}).values()
-    assert spec_fields(again) == render(fields)
+    fields = plain(spec)
+    [again] = rebuild({"name": spec}, {"name": render(fields)}).values()
+    assert plain(again) == render(fields)
     again.settings() if hasattr(again, "settings") else again.to_json()
 
 
 def test_what_rendering_made_invalid_is_refused_by_name() -> None:
-    fields = spec_fields(MySqlSink(table="{{ x }}"))
+    fields = plain(MySqlSink(table="{{ x }}"))
     with pytest.raises(ConfigurationError, match="sink 'orders'"):
-        rebuild({"orders": MySqlSink}, {"orders": {**fields, "table": "a.b.c"}})
+        rebuild({"orders": MySqlSink(table="{{ x }}")}, {"orders": {**fields, "table": "a.b.c"}})
     with pytest.raises(ConfigurationError, match="still contains Jinja"):
-        rebuild({"orders": MySqlSink}, {"orders": fields})
+        rebuild({"orders": MySqlSink(table="{{ x }}")}, {"orders": fields})
 
 
 def test_a_nested_template_that_was_not_rendered_is_found() -> None:
@@ -61,7 +61,7 @@ def test_a_nested_template_that_was_not_rendered_is_found() -> None:
         options: dict[str, Any] = field(default_factory=dict)
 
     with pytest.raises(ConfigurationError, match="still contains Jinja"):
-        rebuild({"s": Spec}, {"s": {"options": {"a": ["b", "{{ c }}"]}}})
+        rebuild({"s": Spec()}, {"s": {"options": {"a": ["b", "{{ c }}"]}}})
 
 
 def test_sinks_are_planned_before_their_settings_are_known() -> None:
@@ -71,5 +71,4 @@ def test_sinks_are_planned_before_their_settings_are_known() -> None:
 
 def test_sources_are_rebuilt_as_what_they_were() -> None:
     sources: dict[str, Source] = {"a": KafkaSource(topics=["t"]), "b": FileSource(path="/p", schema="id bigint")}
-    classes: dict[str, type[Source]] = {name: type(source) for name, source in sources.items()}
-    assert rebuild(classes, {name: spec_fields(source) for name, source in sources.items()}) == sources
+    assert rebuild(sources, {name: plain(source) for name, source in sources.items()}) == sources

@@ -16,6 +16,7 @@ from airflow_ft.commands.common import (
     state_text,
     time_text,
 )
+from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Checkpoint, PipelineStatus
 from airflow_ft.core.set_aside import of_proof
 
@@ -89,6 +90,29 @@ def show(args: Namespace) -> None:
             say(line)
 
 
+@command
+def spec(args: Namespace) -> None:
+    """`airflow ft spec PIPELINE [NUMBER]`."""
+    with open_store(args) as store:
+        if args.number is not None:
+            checkpoint = find_checkpoint(store, args.pipeline, args.number)
+        elif newest := store.checkpoints(args.pipeline, 1):
+            checkpoint = newest[0]
+        else:
+            raise ConfigurationError("it has no checkpoint yet.", remedy="run it.", pipeline=args.pipeline)
+        if not checkpoint.spec:
+            raise ConfigurationError(
+                "what it was made with is not known.",
+                remedy="an older version of airflow-ft made it, or it only carries the rows of others: look at those.",
+                pipeline=args.pipeline,
+                checkpoint=checkpoint.number,
+            )
+        found = store.spec(checkpoint.spec)
+        if args.output == "table":
+            say(f"checkpoint {checkpoint.number} of {args.pipeline} was made with {checkpoint.spec[:16]}...")
+        print_table([{"field": name, "value": value} for name, value in found.items()], args.output)
+
+
 def describe(checkpoint: Checkpoint) -> Iterator[str]:
     """One checkpoint in lines: state, rows, plan with its reasons, votes and proofs."""
     yield f"checkpoint {checkpoint.number} of {checkpoint.pipeline}: {state_text(checkpoint)}"
@@ -100,6 +124,8 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
     for what in ("triggered", "staged", "prepared", "decided", "completed"):
         if at := getattr(checkpoint, f"{what}_at"):
             yield f"  {what:9} {time_text(at)}"
+    if checkpoint.spec:
+        yield f"  made with {checkpoint.spec[:16]}... (`airflow ft spec {checkpoint.pipeline} {checkpoint.number}`)"
     if segment := checkpoint.segment:
         rows = ", ".join(f"{sink} {count:,}" for sink, count in segment.rows.items())
         yield f"  rows      {segment.total_rows:,} ({rows}), {segment.bytes:,} bytes"

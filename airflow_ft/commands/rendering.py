@@ -5,43 +5,39 @@ What only a run knows (its dates, outputs of other tasks) is left out, and named
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.templates import is_template
 
-T = TypeVar("T")
-_SPECS = {"sinks": "_sink_classes", "sources": "_source_classes"}
+if TYPE_CHECKING:
+    from airflow_ft.operators.base import CheckpointOperator
+
+_SPECS = ("sinks", "sources")
+_NEEDED = ("pipeline", "job")
 
 
-def rendered(task: T | None, left_out: dict[str, str]) -> T | None:
-    """A copy of the task (None: of none); in `left_out` is noted what could not be rendered, and why."""
-    if task is None:
-        return None
-    found: Any = copy.copy(task)
-    render = _renderer(found)
-    for name in found.template_fields:
-        value = getattr(found, name)
-        if name not in _SPECS:
-            if not _holds_template(value):
-                continue
-            try:
-                setattr(found, name, render(value))
-            except Exception as error:  # whatever Jinja or a filter raises
-                left_out[name] = _why(value, error)
-                setattr(found, name, type(value)() if isinstance(value, dict | list) else None)
+def rendered(task: CheckpointOperator, left_out: dict[str, str]) -> dict[str, Any]:
+    """The task's fields of its specification; in `left_out` is noted what could not be rendered, and why."""
+    render = _renderer(task)
+    found: dict[str, Any] = {}
+    for name in task.carried():
+        value = getattr(task, name)
+        if name in _SPECS:
+            found[name] = {}
+            for spec, fields in value.items():
+                try:
+                    found[name][spec] = render(fields)
+                except Exception as error:  # whatever Jinja or a filter raises
+                    left_out[f"{name.removesuffix('s')} {spec!r}"] = _why(fields, error)
             continue
-        specs, classes = {}, dict(getattr(found, _SPECS[name]))
-        for spec, fields in value.items():
-            try:
-                specs[spec] = render(fields)
-            except Exception as error:
-                left_out[f"{name.removesuffix('s')} {spec!r}"] = _why(fields, error)
-                del classes[spec]
-        setattr(found, name, specs)
-        setattr(found, _SPECS[name], classes)
-    return cast("T", found)
+        try:
+            found[name] = render(value) if _holds_template(value) else value
+        except Exception as error:
+            left_out[name] = _why(value, error)
+            if name not in _NEEDED:
+                found[name] = type(value)() if isinstance(value, dict | list) else None
+    return found
 
 
 def _renderer(task: Any) -> Callable[[Any], Any]:

@@ -342,7 +342,8 @@ class Run:
 
     `stage_task` is the task that staged it ("": not known), `stage_began` when its newest attempt began. `through` is
     the highest number that was published when its stage ended. `complete`: that stage has read everything that its
-    sources held when it began, and no number up to `through` was rewound since.
+    sources held when it began, and no number up to `through` was rewound since. `spec` is the digest of what it was
+    staged with (`Store.spec`; "": not known).
     """
 
     pipeline: str
@@ -354,6 +355,7 @@ class Run:
     stage_began: datetime | None = None
     through: int = 0
     complete: bool = False
+    spec: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +379,8 @@ class Checkpoint:
 
     `delivered_by` is the COMPLETED number whose plan contained this one's segment. `after_abort` is set on ABORTED
     only. `rollback_pending`: it was aborted, and a TWO_PHASE participant may still hold what it had prepared.
-    `positions` are the source positions by source name (plain JSON). Times are UTC by the store's clock.
+    `positions` are the source positions by source name (plain JSON). Times are UTC by the store's clock. `spec` is the
+    digest of the specification that it was made with (`Store.spec`; "": not known).
     """
 
     pipeline: str
@@ -403,6 +406,7 @@ class Checkpoint:
     prepared_at: datetime | None
     decided_at: datetime | None
     completed_at: datetime | None
+    spec: str = ""
 
     @property
     def is_confirmed(self) -> bool:

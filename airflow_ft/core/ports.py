@@ -106,10 +106,13 @@ class Store(Protocol):
         """The run's delivery tasks share `epoch` from now on (a new try of a fenced task took it for the run)."""
 
     # staging
-    def begin_stage(self, pipeline: str, epoch: int, run: RunKey, task: str = "") -> int:
+    def begin_stage(
+        self, pipeline: str, epoch: int, run: RunKey, task: str = "", spec: Mapping[str, Any] | None = None
+    ) -> int:
         """Gives the run this epoch, `staged` false, marks the base unclean; returns a new attempt number.
 
         `task` is kept as the run's `stage_task`, the time as its `stage_began`: nothing is read before.
+        `spec` (plain JSON, no secret) is what the run, and each number that it triggers, is made with.
         """
 
     def trigger(self, pipeline: str, epoch: int, run: RunKey | None) -> int:
@@ -294,6 +297,9 @@ class Store(Protocol):
 
     def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
         """Newest first; all numbers, or one."""
+
+    def spec(self, digest: str) -> Mapping[str, Any]:
+        """What a run or a checkpoint with this `spec` was made with, as `begin_stage` was told; KeyError: not known."""
 
 
 class Participant(Protocol):

@@ -1,4 +1,6 @@
-"""What all operators share: the run as the core sees it, and errors as Airflow understands them."""
+"""What all operators share: their part of the pipeline's specification, the run as the core sees it, and errors as
+Airflow understands them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_ft import settings
 from airflow_ft.core import steps
-from airflow_ft.core.arguments import check_text
+from airflow_ft.core.arguments import check_type
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.lease import Worker
@@ -18,8 +20,9 @@ from airflow_ft.core.model import RunKey
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail
-from airflow_ft.operators.place import check_place, declared_name, own_stage
+from airflow_ft.operators.place import check_place, own_stage
 from airflow_ft.runs import plain_utc, refuse_test_run, run_is_over
+from airflow_ft.spec import SPEC_FIELDS, PipelineSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -29,12 +32,10 @@ class CheckpointOperator(BaseOperator):
     """Base of the pipeline's tasks.
 
     A `TerminalError` fails the task at once, a `TransientError` lets Airflow try again; both keep their message.
+    Fields of the specification that are among `template_fields` are attributes of the operator, too, and rendered.
 
     Args:
-        pipeline: the pipeline's name, its stable identity.
-        suffix: what follows it, after a '-': an argument of a mapped task group, for example.
-        store: decision log: a URL without a password, or the id of a PostgreSQL connection; None:
-            `[airflow_ft] store`.
+        spec: the pipeline; the same for all of its tasks.
     """
 
     template_fields: Sequence[str] = ("pipeline", "suffix", "store")
@@ -43,30 +44,45 @@ class CheckpointOperator(BaseOperator):
     role: ClassVar[str] = ""
     """What it does for its pipeline, where one task of a DAG can do that; "": any number of them."""
 
-    def __init__(self, *, pipeline: str, suffix: Any = None, store: str | None = None, **kwargs: Any) -> None:
+    pipeline: str
+    suffix: Any
+    store: str | None
+
+    def __init__(self, *, spec: PipelineSpec, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_text("store", store, optional=True)
-        self.pipeline, self.suffix = declared_name(pipeline, suffix)
-        self.store = check_store(store)
+        check_type("spec", spec, PipelineSpec, 'give PipelineSpec(pipeline="orders", ...).')
+        check_store(spec.store)
+        self.spec = spec
+        for name in self.carried():
+            setattr(self, name, spec.plain(name))
         check_place(self, self.role, self.pipeline, self.suffix)
+
+    def carried(self) -> Iterator[str]:
+        """The fields of the specification that this operator carries."""
+        return (name for name in self.template_fields if name in SPEC_FIELDS)
 
     def execute(self, context: Context) -> Any:
         """Does the step; it may be repeated for ever (each step reads the state first)."""
         try:
-            self.check_rendered()
+            spec = self.rendered()
             refuse_test_run(context)
             with self.run_context(context) as run:
-                return self.step(run, context)
+                return self.step(spec, run, context)
         except AirflowFtError as error:
             fail(self.log, error)
 
-    def check_rendered(self) -> None:
-        """ConfigurationError when what was rendered cannot be; from then on `pipeline` is the whole name."""
-        self.pipeline, self.suffix = declared_name(self.pipeline, self.suffix)
+    def rendered(self) -> PipelineSpec:
+        """The specification with what was rendered of it, and with its defaults; from then on `pipeline` is whole.
+
+        ConfigurationError when something in it cannot be.
+        """
+        spec = self.spec.rendered({name: getattr(self, name) for name in self.carried()})
+        self.pipeline, self.suffix = spec.pipeline, spec.suffix
         check_name("pipeline", self.pipeline)
         check_store(self.store)
+        return spec
 
-    def step(self, run: steps.Context, context: Context) -> Any:
+    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """The task's own work; the result goes to XCom."""
         raise NotImplementedError
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ft.core.model import Checkpoint
+    from airflow_ft.spec import PipelineSpec
 
 
 class CommitOperator(CheckpointOperator):
@@ -33,7 +34,7 @@ class CommitOperator(CheckpointOperator):
         check_text("participant", participant)
         self.participant = participant
 
-    def step(self, run: steps.Context, context: Context) -> Any:
+    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Commits; AirflowSkipException when there was nothing to commit."""
         numbers = self._proven(steps.commit_step(run, self.participant))
         if not numbers:  # another try, or recover, may have committed this run's numbers before

@@ -9,28 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.templates import is_template
+from airflow_ft.templates import is_late
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, TaskGroup
-
-
-def is_late(value: object) -> bool:
-    """Whether a value is known only when a task runs: Jinja, or the argument of a mapped group (or task)."""
-    return is_template(value) or hasattr(value, "resolve")
-
-
-def declared_name(pipeline: str, suffix: object) -> tuple[str, object]:
-    """Pipeline and suffix as an operator keeps them: one name when both are known. ConfigurationError if it is none."""
-    if suffix is None or hasattr(suffix, "resolve") or hasattr(pipeline, "resolve"):
-        name, left = pipeline, suffix
-    else:
-        name, left = f"{pipeline}-{suffix}", None
-    if not is_late(name):
-        check_name("pipeline", name)
-    return name, left
 
 
 def check_place(operator: BaseOperator, role: str, pipeline: str, suffix: object) -> None:

@@ -11,11 +11,12 @@ from airflow_ft.assets import SCHEME, declared_asset, pipeline_asset
 from airflow_ft.core import steps
 from airflow_ft.core.arguments import check_type
 from airflow_ft.core.errors import LeaseHeldError, TurnHeldError
-from airflow_ft.operators.arguments import check_switches
 from airflow_ft.operators.base import CheckpointOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ft.spec import PipelineSpec
 
 
 class RecoverOperator(CheckpointOperator):
@@ -27,7 +28,6 @@ class RecoverOperator(CheckpointOperator):
     Args:
         poll_interval: seconds between two looks at the decision log while it is deferred.
         turn_timeout: how long it waits for others in all, None: without end. Then the task fails.
-        emit_asset: whether the asset is updated.
 
     The other arguments are those of `CheckpointOperator`. Result: {"completed": [numbers]}.
     """
@@ -39,19 +39,17 @@ class RecoverOperator(CheckpointOperator):
         *,
         poll_interval: float = 5.0,
         turn_timeout: timedelta | None = None,
-        emit_asset: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         check_type("poll_interval", poll_interval, (int, float), "give a number of seconds.")
         check_type("turn_timeout", turn_timeout, timedelta, "give timedelta(hours=1), for example.", optional=True)
-        check_switches(emit_asset=emit_asset)
         self.poll_interval = poll_interval
         self.turn_timeout = turn_timeout
-        if emit_asset:
+        if self.spec.emit_asset:
             self.add_outlets([declared_asset(self.pipeline, self.suffix)])
 
-    def step(self, run: steps.Context, context: Context) -> Any:
+    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Recovers, or defers while somebody else is at work."""
         try:
             recovery = steps.recover_step(run)

@@ -17,9 +17,9 @@ from airflow_ft.core.model import RunKey
 from airflow_ft.hooks.store import check_store, open_configured_store
 from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail
-from airflow_ft.operators.place import declared_name
 from airflow_ft.runs import plain_utc
 from airflow_ft.sensors.implied import implied_gate
+from airflow_ft.templates import declared_name
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from airflow_ft.core.arguments import check_job
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.core.secrets import SECRET
 from airflow_ft.sources import source_from_json
 
 # What the protocol rests on; a user's `conf` must not say otherwise.
@@ -133,12 +134,9 @@ class StageRequest:
             found.add(match[1])
         for connection in self.connections.values():
             found.add(connection.password)
-            found.update(str(v) for k, v in connection.extra.items() if _SECRET.search(k))
-        found.update(value for name, value in self.conf.items() if _SECRET.search(name))
+            found.update(str(v) for k, v in connection.extra.items() if SECRET.search(k))
+        found.update(value for name, value in self.conf.items() if SECRET.search(name))
         return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
-
-
-_SECRET = re.compile(r"(?i)secret|password|passwd|token|jaas|\.pem$|ssl\.key|credential|access\.?key")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import AirflowFtError
@@ -42,14 +42,15 @@ def stage_step(
     *,
     on_line: Callable[[str], None],
     on_start: Callable[[Driver], None] = lambda _: None,
+    spec: Mapping[str, Any] | None = None,
     overlap: tuple[Delivery, CheckpointConfig, Progress] | None = None,
     judge: Judge | None = None,
 ) -> StageResult | None:
     """Stages a run, once: None when it has been staged before, and then no epoch is taken.
 
-    `on_line` gets Spark's lines, `on_start` the driver's process. With `overlap` what is published is delivered while
-    Spark goes on. `judge` says what of the job's columns the sinks would not take, before any row is computed; a plain
-    use binds `airflow_ft.sinks.fitting.misfits`.
+    `on_line` gets Spark's lines, `on_start` the driver's process; `spec` is kept as what the run is made with. With
+    `overlap` what is published is delivered while Spark goes on. `judge` says what of the job's columns the sinks would
+    not take, before any row is computed; a plain use binds `airflow_ft.sinks.fitting.misfits`.
 
     Raises TurnHeldError, JobError, FencedError (the driver is ended then), what the launcher raises, and with `overlap`
     what a delivery raises that trying again does not mend, such as DeclinedError.
@@ -69,7 +70,7 @@ def stage_step(
             beside.settle_plans()
         before = store.pipeline(pipeline)  # read before begin_stage marks the base unclean
         require_own_stage(context)  # again: from this epoch on no other task begins the stage of this run
-        attempt = store.begin_stage(pipeline, epoch, run, context.worker.task)
+        attempt = store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
         checks = [keeper.check, beside.check] if beside else [keeper.check]
         try:
             with beside or nullcontext(), _Watch(checks) as watch:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -69,6 +70,14 @@ class ReadingOperations:
         """All leases on the pipeline, by holder."""
         rows = self._database.read("SELECT * FROM lease WHERE pipeline = ? ORDER BY holder", pipeline)
         return [to_lease(row) for row in rows] or self._nothing(pipeline)
+
+    def spec(self, digest: str) -> Mapping[str, Any]:
+        """See `Store.spec`."""
+        rows = self._database.read("SELECT text FROM spec WHERE digest = ?", digest)
+        if not rows:
+            raise KeyError(digest)
+        found: Mapping[str, Any] = json.loads(rows[0]["text"])
+        return found
 
     def run(self, pipeline: str, run: RunKey) -> Run | None:
         """The run's row, or None."""

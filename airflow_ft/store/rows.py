@@ -102,6 +102,7 @@ def to_run(row: Row) -> Run:
         stage_began=_time(row["stage_began"]),
         through=row["published_through"],
         complete=bool(row["complete"]),
+        spec=row["spec"],
     )
 
 
@@ -213,4 +214,5 @@ def _checkpoint(row: Row, votes: Mapping[str, Vote]) -> Checkpoint:
         prepared_at=_time(row["prepared_at"]),
         decided_at=_time(row["decided_at"]),
         completed_at=_time(row["completed_at"]),
+        spec=row["spec"],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,18 +19,29 @@ class StagingOperations:
 
     _database: Database
 
-    def begin_stage(self, pipeline: str, epoch: int, run: RunKey, task: str = "") -> int:
+    def begin_stage(
+        self, pipeline: str, epoch: int, run: RunKey, task: str = "", spec: Mapping[str, Any] | None = None
+    ) -> int:
         """See `Store.begin_stage`."""
+        text = "" if spec is None else json_text(spec)
+        digest = text and hashlib.sha256(text.encode()).hexdigest()
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.require_active()
             attempt = write.draw("next_attempt")
+            if text:
+                write.tx.change(
+                    "INSERT INTO spec (digest, text, created_at) VALUES (?, ?, ?) ON CONFLICT (digest) DO NOTHING",
+                    digest,
+                    text,
+                    write.now,
+                )
             write.tx.change(
-                "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged, stage_task, stage_began)"
-                " VALUES (?, ?, ?, ?, ?, 0, ?, ?)"
+                "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged, stage_task, stage_began, spec)"
+                " VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?)"
                 " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET epoch = excluded.epoch, staged = 0,"
                 " stage_task = excluded.stage_task, stage_began = excluded.stage_began, published_through = 0,"
-                " complete = 0",
+                " complete = 0, spec = excluded.spec",
                 pipeline,
                 run.dag_id,
                 run.run_id,
@@ -37,12 +49,13 @@ class StagingOperations:
                 epoch,
                 clean_text(task),
                 write.now,
+                digest,
             )
             write.set_pipeline(base_clean=0, needs_stage=0)
             write.event(
                 EventKind.STAGE_BEGUN,
                 f"run {run} stages in attempt {attempt}, by epoch {epoch}",
-                detail={**run_detail(run), "attempt": attempt},
+                detail={**run_detail(run), "attempt": attempt, "spec": digest},
             )
             return attempt
 
@@ -54,7 +67,8 @@ class StagingOperations:
             number = write.draw("next_number")  # only ever grows: a number is never used twice
             write.tx.change(
                 "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, map_index, predecessor,"
-                " positions, message, finalised, triggered_at) VALUES (?, ?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?)",
+                " positions, message, finalised, triggered_at, spec)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?, ?)",
                 pipeline,
                 number,
                 CheckpointState.TRIGGERED.value,
@@ -63,6 +77,7 @@ class StagingOperations:
                 None if run is None else run.run_id,
                 -1 if run is None else run.map_index,
                 write.now,
+                "" if run is None else _spec_of(write, run),
             )
             whose = "outside a run" if run is None else f"in run {run}"
             write.event(EventKind.TRIGGERED, f"{whose}, by epoch {epoch}", number=number)
@@ -173,3 +188,14 @@ def _require_order(write: PipelineWrite, number: int, predecessor: int) -> None:
         )
     if number <= published:
         raise write.conflict(number, f"the later number {published} is published already.")
+
+
+def _spec_of(write: PipelineWrite, run: RunKey) -> str:
+    found = write.tx.rows(
+        "SELECT spec FROM run WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?",
+        write.name,
+        run.dag_id,
+        run.run_id,
+        run.map_index,
+    )
+    return str(found[0]["spec"]) if found else ""

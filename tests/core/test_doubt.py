@@ -402,13 +402,15 @@ def test_what_is_not_decided_is_not_set_aside(world: World) -> None:
 # --- the age of a doubt -------------------------------------------------------------------------------------------
 
 
-def test_what_comes_after_a_young_doubt_waits_for_it(world: World) -> None:
+def test_what_comes_after_a_young_doubt_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settling the later number alone would meet a sink that stands before the earlier one: HALTED for nothing."""
     world.prepared(2)
     between = world.store.now()
     with new_epoch(world.store, PIPELINE, Worker("dag/run-1/step", 2), "a test", 0.03) as (epoch, _):
         Coordinator(world.store, PIPELINE, epoch, Systems(world.systems)).commit(1, "db")
-    age = world.store.now() - between
+    now = world.store.now()
+    monkeypatch.setattr(world.store, "now", lambda: now)  # so that no time passes between here and the look
+    age = now - between
     assert [c.state for c in world.store.open_checkpoints(PIPELINE)] == [S.COMMITTING, S.PREPARED]
     assert in_doubt(world.store, PIPELINE, age) == [], "2 is older than 1, which was decided just now"
     recover(world.store, PIPELINE, Systems(world.systems), Worker(), min_age=age, lease_seconds=0.03)

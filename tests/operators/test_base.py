@@ -21,9 +21,11 @@ from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.failing import fail
 from airflow_ft.operators.recover import RecoverOperator
+from airflow_ft.spec import PipelineSpec
 from airflow_ft.triggers.turn import TurnTrigger
 from tests.core.systems import NoArchive
 from tests.core.world import PIPELINE, World
+from tests.operators.declared import spec
 
 pytestmark = pytest.mark.airflow
 
@@ -59,7 +61,7 @@ def do(operator: CheckpointOperator, run: Context, context: Any = None) -> Any:
 class Raising(CheckpointOperator):
     error: Exception = RuntimeError()
 
-    def step(self, run: Context, context: Any) -> Any:
+    def step(self, spec: PipelineSpec, run: Context, context: Any) -> Any:
         raise self.error
 
 
@@ -73,7 +75,7 @@ class Raising(CheckpointOperator):
 def test_only_what_trying_again_can_mend_is_tried_again(
     error: AirflowFtError, expected: type[Exception], tmp_path: Path
 ) -> None:
-    operator = Raising(task_id="t", pipeline="orders")
+    operator = Raising(task_id="t", spec=spec())
     operator.error = error
     with pytest.raises(AirflowException) as caught:
         do(operator, World(tmp_path).context())
@@ -94,7 +96,7 @@ def test_the_remedy_stands_on_a_line_of_its_own(caplog: pytest.LogCaptureFixture
 
 def test_the_worker_is_named_without_its_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    operator = CheckpointOperator(task_id="t", pipeline="orders")
+    operator = CheckpointOperator(task_id="t", spec=spec())
     with operator.run_context(airflow_context()) as run:
         assert run.worker.task == "dag/run-1/orders.step[2]"
         assert run.worker.try_number == 3
@@ -108,7 +110,7 @@ def test_recover_waits_in_the_triggerer_while_another_run_is_at_work(tmp_path: P
     world.store.enter_turn(PIPELINE, RunKey("dag", "another"), None)
     run = steps.Context(**{**_fields(world.context()), "run_is_over": lambda _: False})
     with pytest.raises(TaskDeferred) as caught:
-        do(RecoverOperator(task_id="t", pipeline=PIPELINE, poll_interval=1.5), run)
+        do(RecoverOperator(task_id="t", spec=spec(PIPELINE), poll_interval=1.5), run)
     trigger = caught.value.trigger
     assert isinstance(trigger, TurnTrigger)
     assert (trigger.pipeline, trigger.dag_id, trigger.run_id, trigger.poll_interval) == (PIPELINE, "dag", "run-1", 1.5)
@@ -123,7 +125,7 @@ def test_a_commit_with_nothing_to_commit_is_skipped(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stage(0)
     with pytest.raises(AirflowSkipException):
-        do(CommitOperator(task_id="t", pipeline=PIPELINE, participant="db"), world.context())
+        do(CommitOperator(task_id="t", spec=spec(PIPELINE), participant="db"), world.context())
 
 
 def test_a_commit_before_the_decision_is_skipped(tmp_path: Path) -> None:
@@ -133,11 +135,11 @@ def test_a_commit_before_the_decision_is_skipped(tmp_path: Path) -> None:
     steps.prepare_step(run, world.delivery, world.config, "db")
     steps.prepare_step(run, world.delivery, world.config, "log")
     with pytest.raises(AirflowSkipException):
-        do(CommitOperator(task_id="t", pipeline=PIPELINE, participant="log"), run)
-    assert do(CommitOperator(task_id="t", pipeline=PIPELINE, participant="db"), run) == {"numbers": [1]}
-    assert do(CommitOperator(task_id="t", pipeline=PIPELINE, participant="log"), run) == {"numbers": [1]}
+        do(CommitOperator(task_id="t", spec=spec(PIPELINE), participant="log"), run)
+    assert do(CommitOperator(task_id="t", spec=spec(PIPELINE), participant="db"), run) == {"numbers": [1]}
+    assert do(CommitOperator(task_id="t", spec=spec(PIPELINE), participant="log"), run) == {"numbers": [1]}
     # Killed after its commit, before Airflow knew: the next try finds the proof.
-    assert do(CommitOperator(task_id="t", pipeline=PIPELINE, participant="log"), run) == {"numbers": [1]}
+    assert do(CommitOperator(task_id="t", spec=spec(PIPELINE), participant="log"), run) == {"numbers": [1]}
 
 
 def test_the_asset_tells_what_was_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +151,7 @@ def test_the_asset_tells_what_was_confirmed(tmp_path: Path, monkeypatch: pytest.
         steps.prepare_step(run, world.delivery, world.config, name)
     for name in world.delivery.names:
         steps.commit_step(run, name)
-    operator = ConfirmOperator(task_id="t", pipeline=PIPELINE)
+    operator = ConfirmOperator(task_id="t", spec=spec(PIPELINE))
     context = airflow_context()
     assert do(operator, run, context) == {"numbers": [1, 2], "latest": 2, "rows": 40, "set_aside": {}}
     [extra] = [event.extra for event in context["outlet_events"].values()]
@@ -161,7 +163,7 @@ def test_a_confirmation_of_nothing_updates_no_asset(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("airflow_ft.wal.retention.WalArchive", lambda _: NoArchive())
     world = World(tmp_path)
     world.stage(0)
-    operator = ConfirmOperator(task_id="t", pipeline=PIPELINE)
+    operator = ConfirmOperator(task_id="t", spec=spec(PIPELINE))
     context = airflow_context()
     assert do(operator, world.context(), context)["numbers"] == []
     assert not context["outlet_events"] and not operator.outlets
@@ -172,4 +174,4 @@ def test_a_confirmation_without_proof_fails_at_once(tmp_path: Path, monkeypatch:
     world = World(tmp_path)
     world.stage(1)
     with pytest.raises(AirflowFailException, match="checkpoint 1 is STAGED"):
-        do(ConfirmOperator(task_id="t", pipeline=PIPELINE), world.context())
+        do(ConfirmOperator(task_id="t", spec=spec(PIPELINE)), world.context())

@@ -1,42 +1,52 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ft.operators.doctor import DoctorOperator
 from airflow_ft.sources import FileSource
+from tests.operators.declared import spec
+from tools.servers import Database
 
 pytestmark = pytest.mark.airflow
 
-
-def operator(tmp_path: Path, **arguments: Any) -> DoctorOperator:
-    return DoctorOperator(
-        task_id="doctor",
-        pipeline="orders",
-        store=f"sqlite:///{tmp_path}/ft.db",
-        wal_root=str(tmp_path),
-        **arguments,
-    )
+Make = Callable[..., DoctorOperator]
 
 
-def test_what_is_well_is_its_result(tmp_path: Path) -> None:
-    source = FileSource(path=str(tmp_path), schema="id bigint")
-    checks = operator(tmp_path, sources={"files": source}).execute({})  # type: ignore[arg-type]
-    assert {"subject": "source files", "check": "folder", "verdict": "ok"}.items() <= next(
-        check for check in checks if check["subject"] == "source files"
-    ).items()
+@pytest.fixture
+def make(tmp_path: Path, mariadb_database: Database, monkeypatch: pytest.MonkeyPatch) -> Make:
+    server: Any = mariadb_database.server
+    login = f"{server.user}:{quote(server.password)}@{server.host}:{server.port}"
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", f"mysql://{login}/{mariadb_database.name}")
+    mariadb_database.sql("CREATE TABLE t (id BIGINT)")
+
+    def operator(folder: Path, **arguments: Any) -> DoctorOperator:
+        files = {"files": FileSource(path=str(folder), schema="id bigint")}
+        declared = spec(store=f"sqlite:///{tmp_path}/ft.db", wal_root=str(tmp_path), sources=files)
+        return DoctorOperator(task_id="doctor", spec=declared, **arguments)
+
+    return operator
 
 
-def test_a_problem_fails_the_task_for_good(tmp_path: Path) -> None:
-    source = FileSource(path=f"{tmp_path}/nothing", schema="id bigint")
+def test_what_is_well_is_its_result(make: Make, tmp_path: Path) -> None:
+    checks = make(tmp_path).execute({})  # type: ignore[arg-type]
+    found = {(check["subject"], check["check"]): check["verdict"] for check in checks}
+    assert found["source files", "folder"] == "ok"
+    assert found["connection shop", "connect"] == "ok"
+    assert {"spark", "pipeline orders", "connection shop"} <= {subject for subject, _ in found}
+
+
+def test_a_problem_fails_the_task_for_good(make: Make, tmp_path: Path) -> None:
     with pytest.raises(AirflowFailException, match="source files: folder: there is nothing"):
-        operator(tmp_path, sources={"files": source}).execute({})  # type: ignore[arg-type]
+        make(tmp_path / "nothing").execute({})  # type: ignore[arg-type]
 
 
-def test_a_warning_fails_it_only_when_asked_for(tmp_path: Path) -> None:
-    assert any(check["verdict"] == "warning" for check in operator(tmp_path).execute({}))  # type: ignore[arg-type]
+def test_a_warning_fails_it_only_when_asked_for(make: Make, tmp_path: Path) -> None:
+    assert any(check["verdict"] == "warning" for check in make(tmp_path).execute({}))  # type: ignore[arg-type]
     with pytest.raises(AirflowFailException, match="it never ran"):
-        operator(tmp_path, fail_on_warning=True).execute({})  # type: ignore[arg-type]
+        make(tmp_path, fail_on_warning=True).execute({})  # type: ignore[arg-type]

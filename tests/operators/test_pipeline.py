@@ -13,6 +13,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_ft import CheckpointConfig, CheckpointedPipeline, FileSource, KafkaSink, KafkaSource, MySqlSink
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.operators.stage import StageOperator
+from tests.operators.declared import spec
 
 pytestmark = pytest.mark.airflow
 
@@ -187,7 +188,10 @@ FILES = FileSource(path="/data", schema="id bigint")
         ({"sinks": {"orders": MySqlSink}}, r"sinks\['orders'\] is the class MySqlSink, which is no sink"),
         ({"sinks": {"orders": FILES}}, r"sinks\['orders'\] is a FileSource.* which is no sink"),
         ({"sinks": {5: SINKS["orders"]}}, "5 cannot name a sink"),
-        ({"checkpointing": {"timeout": 5}}, "checkpointing is a dict.*CheckpointConfig"),
+        ({"checkpointing": {"timeout": "soon"}}, "timeout is 'soon'.*seconds"),
+        ({"checkpointing": {"time_out": 5}}, "unknown checkpoint settings: time_out"),
+        ({"chekpointing": None}, "chekpointing is no argument.*did you mean checkpointing"),
+        ({"spec": "orders"}, "spec is 'orders'.*PipelineSpec"),
         ({"checkpointing": timedelta(minutes=1)}, "checkpointing is a timedelta"),
         ({"optional_sinks": "orders"}, r'optional_sinks is \'orders\'.*\["orders"\]'),
         ({"optional_sinks": None}, "optional_sinks is None"),
@@ -276,4 +280,5 @@ def test_what_only_a_run_knows_may_stand_for_text(dag: DAG) -> None:
             return "/wal"
 
         job = "{{ params.job }}"
-        StageOperator(task_id="stage", pipeline="p", job=job, sources={"files": FILES}, sinks=SINKS, wal_root=where())
+        stage = StageOperator(task_id="stage", spec=spec("p", job=job, wal_root=where()))
+    assert stage.upstream_task_ids == {"where"}

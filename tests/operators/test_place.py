@@ -13,7 +13,7 @@ from airflow.sdk import DAG, Asset, AssetAlias, TaskGroup, task_group
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_ft import CheckpointedPipeline, FileSource, MySqlSink
+from airflow_ft import CheckpointedPipeline, PipelineSpec
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey
 from airflow_ft.operators.base import CheckpointOperator
@@ -23,12 +23,10 @@ from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
 from tests.core.world import World
+from tests.operators.declared import SINKS, SOURCES, spec
 from tests.operators.test_base import Events
 
 pytestmark = pytest.mark.airflow
-
-SINKS = {"orders": MySqlSink(table="t", conn_id="shop")}
-SOURCES = {"files": FileSource(path="/data", schema="id bigint")}
 
 
 def group(**changes: Any) -> CheckpointedPipeline:
@@ -39,13 +37,13 @@ def group(**changes: Any) -> CheckpointedPipeline:
 
 def by_hand(pipeline: str = "orders", prefix: str = "") -> list[CheckpointOperator]:
     """The single operators of one pipeline, in their order."""
-    common = {"pipeline": pipeline}
+    of = spec(pipeline)
     tasks: list[CheckpointOperator] = [
-        RecoverOperator(task_id=f"{prefix}recover", **common),
-        StageOperator(task_id=f"{prefix}stage", job="jobs.orders", sources=SOURCES, sinks=SINKS, **common),
-        PrepareOperator(task_id=f"{prefix}prepare", participant="shop", sinks=SINKS, **common),
-        CommitOperator(task_id=f"{prefix}commit", participant="shop", **common),
-        ConfirmOperator(task_id=f"{prefix}confirmed", sources=SOURCES, **common),
+        RecoverOperator(task_id=f"{prefix}recover", spec=of),
+        StageOperator(task_id=f"{prefix}stage", spec=of),
+        PrepareOperator(task_id=f"{prefix}prepare", participant="shop", spec=of),
+        CommitOperator(task_id=f"{prefix}commit", participant="shop", spec=of),
+        ConfirmOperator(task_id=f"{prefix}confirmed", spec=of),
     ]
     for one, other in pairwise(tasks):
         one >> other
@@ -134,7 +132,7 @@ def test_single_operators_of_one_pipeline_are_no_second_one(dag: DAG) -> None:
         by_hand()
         by_hand("other", "other_")
         with TaskGroup("a"), pytest.raises(ConfigurationError, match=r"stage and a\.again of the DAG d"):
-            StageOperator(task_id="again", pipeline="orders", job="j", sources=SOURCES, sinks=SINKS)
+            StageOperator(task_id="again", spec=spec())
 
 
 def test_a_group_beside_single_operators_of_its_pipeline_is_refused(dag: DAG) -> None:
@@ -147,7 +145,7 @@ def test_a_group_beside_single_operators_of_its_pipeline_is_refused(dag: DAG) ->
 class Probe(CheckpointOperator):
     """Says which pipeline and run it works on."""
 
-    def step(self, run: Any, context: Any) -> Any:
+    def step(self, spec: PipelineSpec, run: Any, context: Any) -> Any:
         return self.pipeline, run.run
 
 
@@ -165,11 +163,11 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_rendered_suffix_follows_the_name(url: str) -> None:
     ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=2, try_number=1)
-    operator = Probe(task_id="t", pipeline="shop", suffix="{{ x }}", store=url)
+    operator = Probe(task_id="t", spec=spec("shop", suffix="{{ x }}", store=url))
     operator.render_template_fields({"x": "fr"})
     assert execute(operator, ti) == ("shop-fr", RunKey("d", "r", 2))
     assert execute(operator, ti)[0] == "shop-fr", "also when it is resumed"
-    bad = Probe(task_id="t", pipeline="shop", suffix="{{ x }}", store=url)
+    bad = Probe(task_id="t", spec=spec("shop", suffix="{{ x }}", store=url))
     bad.render_template_fields({"x": "Not A Name"})
     with pytest.raises(AirflowFailException, match="'shop-Not A Name' cannot name a pipeline"):
         execute(bad)
@@ -180,7 +178,7 @@ def test_the_asset_of_a_rendered_name_gets_the_event(tmp_path: Path, monkeypatch
 
     added: list[Any] = []
     accessor = SimpleNamespace(add=lambda asset, extra: added.append((asset, extra)))
-    operator = ConfirmOperator(task_id="t", pipeline="{{ name }}")
+    operator = ConfirmOperator(task_id="t", spec=spec("{{ name }}"))
     assert operator.outlets == [AssetAlias("airflow-ft://*")]
     operator.pipeline = "orders"
     world = World(tmp_path)
@@ -245,7 +243,7 @@ def test_a_test_run_touches_nothing(command: str, url: str, monkeypatch: pytest.
         monkeypatch.setenv("AIRFLOW_TEST_MODE", "True")
     else:
         context["dag_run"] = SimpleNamespace(triggering_user_name="dag_test")
-    operator = Probe(task_id="t", pipeline="orders", store=url)
+    operator = Probe(task_id="t", spec=spec(store=url))
     with pytest.raises(AirflowFailException, match=f"`{command}` would act on the checkpoints of other runs"):
         execute(operator, **context)
     assert not Path(url.removeprefix("sqlite:///")).exists(), "the decision log is not even opened"

@@ -196,7 +196,7 @@ class ModelStore(ModelReading):
 
     # --- staging --------------------------------------------------------------------------------------------------
 
-    def begin_stage(self, pipeline: str, epoch: int, run: RunKey, task: str = "") -> int:
+    def begin_stage(self, pipeline: str, epoch: int, run: RunKey, task: str = "", spec: Any = None) -> int:
         self._require_epoch(pipeline, epoch)
         self._require_active(pipeline)
         before = self._runs.get(run, Run(pipeline, run, 0, False, None))
@@ -207,6 +207,9 @@ class ModelStore(ModelReading):
         self._needs_stage = False
         self.version += 1
         return self._draw()
+
+    def spec(self, digest: str) -> Any:
+        raise KeyError(digest)
 
     def _draw(self) -> int:
         self._next_attempt += 1

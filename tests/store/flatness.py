@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from airflow_ft.core.model import AfterAbort, HaltReason, Promise
@@ -124,6 +124,8 @@ def every_operation(store: Store) -> None:
     store.runs(PIPELINE, RUN.dag_id, RUN.run_id)
     store.complete_since(PIPELINE, store.now())
     store.complete_around(PIPELINE, 2)
+    with suppress(KeyError):
+        store.spec("digest")
     store.is_rewound(PIPELINE, 0, 2)
     store.checkpoints(PIPELINE)
     store.open_checkpoints(PIPELINE)

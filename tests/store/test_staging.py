@@ -21,6 +21,24 @@ class TestStaging:
         pipeline = scene.store.pipeline(PIPELINE)
         assert (pipeline.base, pipeline.base_is_clean) == (a_position(1), False)
 
+    def test_what_a_checkpoint_was_made_with_is_kept_once(self, scene: Scene) -> None:
+        scene.take()
+        one = {"job": "jobs.orders", "sinks": {"orders": {"table": "törders"}}}
+        other = {**one, "job": "jobs.new"}
+        for spec in (one, one, other):
+            scene.store.begin_stage(PIPELINE, 1, RUN, "task", spec)
+            scene.publish(scene.trigger())
+        carried = scene.carry()
+        scene.store.begin_stage(PIPELINE, 1, LATER_RUN)
+        digests = [scene.checkpoint(number).spec for number in (1, 2, 3)]
+        assert digests[0] == digests[1] != digests[2] and all(len(digest) == 64 for digest in digests)
+        assert [scene.store.spec(digest) for digest in digests] == [one, one, other]
+        runs = [scene.store.run(PIPELINE, run) for run in (RUN, LATER_RUN)]
+        assert [run and run.spec for run in runs] == [digests[2], ""], "of the newest attempt; none was given"
+        assert scene.checkpoint(carried).spec == scene.checkpoint(scene.trigger(LATER_RUN)).spec == ""
+        with pytest.raises(KeyError):
+            scene.store.spec("0" * 64)
+
     def test_an_ended_stage_leaves_a_clean_base(self, scene: Scene) -> None:
         scene.stage(2)
         pipeline = scene.store.pipeline(PIPELINE)

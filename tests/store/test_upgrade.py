@@ -52,7 +52,7 @@ class TestUpgrade:
         for run, numbers in ((first, [1, 2]), (second, [3])):
             row = store.run(PIPELINE, run)
             assert row is not None and row.staged and row.key == run
-            assert (row.stage_task, row.stage_began, row.through, row.complete) == ("", None, 0, False)
+            assert (row.stage_task, row.stage_began, row.through, row.complete, row.spec) == ("", None, 0, False, "")
             assert [c.number for c in store.run_checkpoints(PIPELINE, run)] == numbers
             assert {c.run for c in store.run_checkpoints(PIPELINE, run)} == {run}
         row = store.run(PIPELINE, second)

@@ -1,0 +1,244 @@
+"""`PipelineSpec`: all that a pipeline's author says, in one frozen value. Each task carries its part of it.
+
+Its fields are listed here and nowhere else: the operators name those that they use as template fields, the driver gets
+it whole, and the decision log keeps what each checkpoint was made with (`to_json`, by its digest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import timedelta
+from difflib import get_close_matches
+from inspect import isclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.arguments import check_job, check_text, check_texts, check_type, is_resolved_later, shown
+from airflow_ft.core.config import CheckpointConfig, check_name
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.planning import Delivery, plan_delivery
+from airflow_ft.core.ports import HoldingSinkSpec
+from airflow_ft.core.secrets import without_secrets
+from airflow_ft.templates import declared, declared_name, is_template, plain, rebuild
+
+if TYPE_CHECKING:
+    from airflow_ft.core.ports import SinkSpec
+    from airflow_ft.sources import Source
+
+_SINK = ("kind", "conn_id", "strategy", "promise", "settings")
+_SOURCE = ("conn_id", "to_json", "read")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineSpec:
+    """A pipeline as its author declares it.
+
+    All text in `sources`, `sinks`, `job`, `job_args`, `checkpointing`, `spark_*`, `store` and `wal_root` may contain
+    Jinja, except connection ids of sinks: the tasks are named by them.
+
+    Args:
+        pipeline: its name, the stable identity of the sources' positions and of the sinks' ledgers: 1 to 63 of the
+            characters a-z, 0-9, '_' and '-'. Renaming it begins another pipeline. It may contain Jinja. In a mapped
+            task group each map index needs a pipeline of its own, by Jinja here or by `suffix`.
+        suffix: what follows the name, after a '-': an argument of the mapped task group around it, or Jinja.
+        job: "package.module" or "package.module:Object" with `transform(spark, sources)` and optionally
+            `split(batch)`; imported by Spark's driver, never by the DAG.
+        sources: what the job reads, by the names it uses (`KafkaSource`, `FileSource`).
+        sinks: what its rows go into, by the names it uses (`MySqlSink`, `KafkaSink`). Sinks of one connection are
+            one participant, and become visible together.
+        optional_sinks: names of sinks that `split` may leave out, such as a dead-letter topic.
+        checkpointing: time-out, retention and size of deliveries: `CheckpointConfig`, or its settings by name (times
+            in seconds), where one is to be rendered: {"timeout": "{{ params.timeout }}"}.
+        commit_point: the connection whose own transaction decides; None: the first ATOMIC one declared, else the
+            decision log.
+        store: decision log: a URL without a password, or the id of a PostgreSQL connection; None:
+            `[airflow_ft] store`.
+        wal_root: folder (path or URI) of the write-ahead log; None: `[airflow_ft] wal_root`.
+        spark_master: for spark-submit, or "conn:<id>" of a Spark connection; None: `[airflow_ft] spark_master`.
+        spark_conf: settings that go before those of `[airflow_ft] spark_conf`, one by one.
+        jars: jar files or folders of them (a list, or text with commas); None: `[airflow_ft] spark_jars`.
+        packages: Maven coordinates that Spark fetches besides.
+        job_args: plain data for the job.
+        keep_session: for how long Spark waits for the next run of this pipeline on the same machine, which then
+            needs no start of a JVM: a small run takes a fraction of the time. It holds the driver's memory meanwhile;
+            zero: it ends with its run. None: `[airflow_ft] keep_session`.
+        overlap: deliver what is staged while the stage goes on, in its process; the tasks behind it deliver the rest.
+            A run of many checkpoints is done sooner, and confirms the first ones long before its end. One difference:
+            refused rows end the stage.
+        emit_asset: update the asset `airflow-ft://<pipeline>` when checkpoints are confirmed.
+
+    Raises ConfigurationError for whatever cannot work, as soon as it shows: in general when the DAG is parsed.
+    """
+
+    pipeline: str
+    suffix: Any = None
+    job: str
+    sources: Mapping[str, Source]
+    sinks: Mapping[str, SinkSpec]
+    optional_sinks: Sequence[str] = ()
+    checkpointing: CheckpointConfig | Mapping[str, Any] = field(default_factory=CheckpointConfig)
+    commit_point: str | None = None
+    store: str | None = None
+    wal_root: str | None = None
+    spark_master: str | None = None
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    jars: str | Sequence[str] | None = None
+    packages: Sequence[str] = ()
+    job_args: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    keep_session: timedelta | None = None
+    overlap: bool = False
+    emit_asset: bool = True
+
+    def __post_init__(self) -> None:
+        for name, default in (("checkpointing", CheckpointConfig()), ("spark_conf", {}), ("job_args", {})):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+        pipeline, suffix = declared_name(self.pipeline, self.suffix)
+        object.__setattr__(self, "pipeline", pipeline)
+        object.__setattr__(self, "suffix", suffix)
+        for check in (self._check_job, self._check_places, self._check_sinks, self._check_checkpointing):
+            try:
+                check()
+            except ConfigurationError as error:
+                error.located(pipeline=pipeline if isinstance(pipeline, str) else "")
+                raise
+
+    def _check_job(self) -> None:
+        if not is_template(self.job) and not is_resolved_later(self.job):
+            check_job(self.job)
+        _check_specs("source", self.sources, _SOURCE, 'KafkaSource(topics=["orders"])')
+        if not self.sources:
+            raise ConfigurationError(
+                "sources is empty.", remedy='declare what the job reads: {"orders": KafkaSource(topics=["orders"])}.'
+            )
+        check_type("job_args", self.job_args, Mapping, 'give a dictionary, such as {"limit": 100}.')
+        for name in self.job_args:
+            check_text("a name in job_args", name)
+
+    def _check_places(self) -> None:
+        for name in ("commit_point", "store", "wal_root", "spark_master"):
+            check_text(name, getattr(self, name), optional=True)
+        check_type("spark_conf", self.spark_conf, Mapping, 'give {"spark.driver.memory": "2g"}, for example.')
+        for name, value in self.spark_conf.items():
+            check_text("a name in spark_conf", name)
+            if not isinstance(value, str):  # it may be a secret: only its type is told
+                raise ConfigurationError(
+                    f"spark_conf[{name!r}] is a {type(value).__name__}.", remedy=f'give text: {{"{name}": "..."}}.'
+                )
+        if self.jars is not None and not isinstance(self.jars, str):
+            check_texts("jars", self.jars)
+        check_texts("packages", self.packages)
+        if self.keep_session is not None and (
+            not isinstance(self.keep_session, timedelta) or self.keep_session < timedelta(0)
+        ):
+            raise ConfigurationError(
+                f"keep_session is {shown(self.keep_session)}.",
+                remedy="give timedelta(minutes=15), for example, or timedelta(0).",
+            )
+        for name in ("overlap", "emit_asset"):
+            check_type(name, getattr(self, name), bool, "give True or False.")
+
+    def _check_sinks(self) -> None:
+        _check_specs("sink", self.sinks, _SINK, 'MySqlSink(table="shop.orders")')
+        check_texts("optional_sinks", self.optional_sinks)
+        if unknown := sorted(set(self.optional_sinks) - set(self.sinks)):
+            raise ConfigurationError(f"optional_sinks names no sink: {', '.join(unknown)}.")
+        if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
+            plan_delivery(declared(self.sinks), self.commit_point)
+
+    def _check_checkpointing(self) -> None:
+        remedy = "give CheckpointConfig(timeout=timedelta(minutes=10)), for example."
+        check_type("checkpointing", self.checkpointing, (CheckpointConfig, Mapping), remedy)
+        given = self.checkpointing
+        if isinstance(given, Mapping):
+            known = {name: value for name, value in given.items() if not is_template(value)}
+            config = CheckpointConfig.from_json(known)
+            if len(known) < len(given):
+                return
+        else:
+            config = given
+        for name, sink in self.sinks.items():
+            if isinstance(sink, HoldingSinkSpec):  # it cannot hold its rows for as long as a checkpoint may take
+                try:
+                    sink.check_checkpointing(config)
+                except ConfigurationError as error:
+                    error.located(sink=name)
+                    raise
+
+    @property
+    def config(self) -> CheckpointConfig:
+        """`checkpointing`; ConfigurationError while it contains Jinja."""
+        given = self.checkpointing
+        return given if isinstance(given, CheckpointConfig) else CheckpointConfig.from_json(given)
+
+    @property
+    def delivery(self) -> Delivery:
+        """Who takes part in a delivery, and who decides."""
+        return plan_delivery(self.sinks, self.commit_point)
+
+    def plain(self, name: str) -> Any:
+        """A field in containers that Airflow renders, and shows."""
+        value = getattr(self, name)
+        return value.to_json() if isinstance(value, CheckpointConfig) else plain(value)
+
+    def rendered(self, values: Mapping[str, Any]) -> PipelineSpec:
+        """With what Airflow has rendered of some fields (as `plain` gave them), checked anew."""
+        changed = dict(values)
+        for name in ("sources", "sinks"):
+            if name in changed:
+                changed[name] = rebuild(getattr(self, name), changed[name])
+        if "checkpointing" in changed:
+            changed["checkpointing"] = CheckpointConfig.from_json(changed["checkpointing"])
+        return replace(self, **changed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the decision log, the CLI and the page: without defaults of its own, and without secrets."""
+        found = {each.name: self.plain(each.name) for each in fields(self) if each.name != "suffix"}
+        found["sources"] = {name: source.to_json() for name, source in self.sources.items()}
+        found["sinks"] = {
+            name: {
+                "kind": sink.kind,
+                "conn_id": sink.conn_id,
+                "strategy": sink.strategy,
+                "promise": sink.promise.value,
+                **sink.settings(),
+            }
+            for name, sink in self.sinks.items()
+        }
+        found["keep_session"] = None if self.keep_session is None else self.keep_session.total_seconds()
+        safe: dict[str, Any] = without_secrets(found)
+        return safe
+
+
+SPEC_FIELDS = tuple(each.name for each in fields(PipelineSpec))
+
+
+def take_spec(arguments: Mapping[str, Any], others: Sequence[str]) -> tuple[PipelineSpec, dict[str, Any]]:
+    """A specification out of keyword arguments, and what is left of them: arguments named in `others`.
+
+    ConfigurationError for those that nobody knows, and for those that are missing.
+    """
+    known = {name: value for name, value in arguments.items() if name in SPEC_FIELDS}
+    left = {name: value for name, value in arguments.items() if name not in SPEC_FIELDS}
+    for name in left:
+        if name not in others:
+            close = get_close_matches(name, [*SPEC_FIELDS, *others], 1)
+            raise ConfigurationError(
+                f"{name} is no argument of a pipeline.",
+                remedy=f"did you mean {close[0]}?" if close else f"known are {', '.join([*SPEC_FIELDS, *others])}.",
+            )
+    for name in ("pipeline", "job", "sources", "sinks"):
+        if name not in known:
+            raise ConfigurationError(f"{name} is missing.", remedy=f"give {name}=.")
+    return PipelineSpec(**known), left
+
+
+def _check_specs(kind: str, given: object, attributes: tuple[str, ...], example: str) -> None:
+    check_type(f"{kind}s", given, Mapping, f'give a dictionary by name: {{"orders": {example}}}.')
+    assert isinstance(given, Mapping)
+    for name, spec in given.items():
+        check_name(kind, name)
+        if isclass(spec) or not is_dataclass(spec) or not all(hasattr(spec, attribute) for attribute in attributes):
+            raise ConfigurationError(
+                f"{kind}s[{name!r}] is {shown(spec)}, which is no {kind}.", remedy=f"give {example}, for example."
+            )

@@ -1,0 +1,120 @@
+"""A pipeline's specification: what it refuses, what a task makes of it, what is kept of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_ft import CheckpointConfig, FileSource, KafkaSink, KafkaSource, MySqlSink, settings
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.spec import SPEC_FIELDS, PipelineSpec, take_spec
+from tests.operators.declared import SINKS, spec
+
+
+def rendered(declared: PipelineSpec, **values: Any) -> PipelineSpec:
+    return declared.rendered({name: declared.plain(name) for name in SPEC_FIELDS} | values)
+
+
+def test_it_is_frozen_and_equal_by_value() -> None:
+    assert spec() == spec()
+    with pytest.raises(FrozenInstanceError):
+        spec().job = "jobs.other"  # type: ignore[misc]
+
+
+def test_what_nothing_is_rendered_of_is_as_it_was() -> None:
+    declared = spec(
+        sources={"a": KafkaSource(topics=["t"]), "b": FileSource(path="/p", schema="id bigint")},
+        sinks={**SINKS, "alerts": KafkaSink(topic="t", strategy="held", transaction_timeout=timedelta(minutes=14))},
+        checkpointing=CheckpointConfig(num_retained=7, quarantine_after=None),
+        job_args={"limits": [1, 2]},
+        jars=["/a.jar"],
+        packages=["org:x:1"],
+    )
+    again = rendered(declared)
+    assert again.to_json() == declared.to_json()
+    assert again.config == declared.config and again.delivery == declared.delivery
+
+
+def test_checkpointing_may_be_rendered_from_params() -> None:
+    declared = spec(checkpointing={"timeout": "{{ params.t }}", "num_retained": 2})
+    assert rendered(declared, checkpointing={"timeout": "90", "num_retained": 2}).config == CheckpointConfig(
+        timeout=timedelta(seconds=90), num_retained=2
+    )
+    with pytest.raises(ConfigurationError, match="timeout is 'soon'"):
+        rendered(declared, checkpointing={"timeout": "soon"})
+    with pytest.raises(ConfigurationError, match=r"timeout is '\{\{ params.t \}\}'"):
+        rendered(declared)
+
+
+def test_a_time_out_that_a_sink_cannot_hold_is_refused_also_when_it_is_rendered() -> None:
+    held = {"alerts": KafkaSink(topic="alerts", strategy="held")}
+    declared = spec(sinks=held, checkpointing={"timeout": "{{ params.t }}"})
+    with pytest.raises(ConfigurationError, match=r"sink 'alerts'.*shorter than CheckpointConfig.timeout"):
+        rendered(declared, checkpointing={"timeout": 3600})
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"), [("job", "job is missing"), ("sources", "sources is missing"), ("sinks", "sinks is missing")]
+)
+def test_what_is_missing_is_named(missing: str, words: str) -> None:
+    arguments = {name: getattr(spec(), name) for name in ("pipeline", "job", "sources", "sinks") if name != missing}
+    with pytest.raises(ConfigurationError, match=words):
+        take_spec(arguments, ())
+
+
+def test_what_nobody_knows_is_named_with_what_was_meant() -> None:
+    with pytest.raises(ConfigurationError, match=r"wal_rot is no argument of a pipeline.*did you mean wal_root\?"):
+        take_spec({"wal_rot": "/wal"}, ("tooltip",))
+    with pytest.raises(ConfigurationError, match=r"known are pipeline, .*, tooltip"):
+        take_spec({"zzzzzzzz": "/wal"}, ("tooltip",))
+
+
+def test_what_is_kept_is_plain_and_holds_no_secret() -> None:
+    kept = spec(
+        spark_conf={"spark.hadoop.fs.s3a.secret.key": "planted-1", "spark.ui.enabled": "false"},
+        job_args={"api": {"token": "planted-2", "url": "https://example.org"}},
+        sources={"in": KafkaSource(topics=["t"], options={"kafka.sasl.jaas.config": "planted-3"})},
+        keep_session=timedelta(minutes=2),
+    ).to_json()
+    text = json.dumps(kept)
+    assert "planted" not in text and text.count("***") == 3
+    assert kept["spark_conf"]["spark.ui.enabled"] == "false"
+    assert kept["job_args"]["api"]["url"] == "https://example.org"
+    assert kept["sinks"]["orders"]["table"] == "t" and kept["sinks"]["orders"]["promise"] == "ATOMIC"
+    assert kept["keep_session"] == 120 and kept["checkpointing"]["timeout"] == 600
+
+
+@pytest.mark.airflow
+def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "WAL_ROOT": "/of/all",
+        "SPARK_MASTER": "local[3]",
+        "SPARK_CONF": '{"a": "1", "b": "1"}',
+        "SPARK_JARS": "/jars",
+        "KEEP_SESSION": "60",
+        "QUARANTINE_AFTER": "never",
+    }.items():
+        monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{name}", value)
+    found = settings.resolved(spec(spark_conf={"b": "2"}))
+    assert (found.wal_root, found.spark_master, found.jars) == ("/of/all", "local[3]", "/jars")
+    assert (found.spark_conf, found.keep_session) == ({"a": "1", "b": "2"}, timedelta(minutes=1))
+    assert found.config.quarantine_after is None
+    own = spec(
+        wal_root="/own",
+        spark_master="yarn",
+        jars=(),
+        keep_session=timedelta(0),
+        checkpointing=CheckpointConfig(quarantine_after=timedelta(1)),
+    )
+    found = settings.resolved(own)
+    assert (found.wal_root, found.spark_master, found.jars, found.keep_session) == ("/own", "yarn", (), timedelta(0))
+    assert found.config.quarantine_after == timedelta(1)
+
+
+def test_sinks_of_one_connection_are_one_participant() -> None:
+    names = spec(sinks={"a": MySqlSink(table="a", conn_id="x"), "b": MySqlSink(table="b", conn_id="x")}).delivery.names
+    assert names == ("x",)
