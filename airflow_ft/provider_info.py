@@ -132,12 +132,11 @@ def get_provider_info() -> dict[str, Any]:
                         "30",
                         kind="float",
                     ),
-                    "quarantine_after": _option(
-                        "How long, in seconds, a checkpoint may be in doubt although its sinks answer, before it is"
-                        " QUARANTINED: kept whole for a person, with every gate closed. `never`: it is tried again for"
-                        " ever. CheckpointConfig(quarantine_after=...) of a pipeline goes before this.",
-                        "86400",
-                        "never",
+                    "checkpointing": _option(
+                        "Settings of `CheckpointConfig` as a JSON object (times in seconds, `never` where None is"
+                        " allowed), for pipelines that do not say them.",
+                        "",
+                        '{"timeout": 1800, "num_retained": 5, "quarantine_after": "never"}',
                     ),
                     "spark_master": _option(
                         "Master for spark-submit, or conn:<id> of a Spark connection. Empty: local[*], in the worker.",

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.config import QUARANTINE_AFTER, UNSET, CheckpointConfig
+from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.lease import LEASE_SECONDS
 
@@ -37,12 +37,9 @@ def airflow_home() -> Path:
 
 def resolved(spec: PipelineSpec) -> PipelineSpec:
     """The specification with this configuration for what it leaves open (`store` is left as it is)."""
-    config = spec.config
-    if config.quarantine_after is UNSET:
-        config = replace(config, quarantine_after=quarantine_after())
     return replace(
         spec,
-        checkpointing=config,
+        checkpointing=spec.config.resolved(checkpointing()),
         wal_root=spec.wal_root or wal_root(),
         spark_master=spec.spark_master or spark_master(),
         spark_conf={**spark_conf(), **spec.spark_conf},
@@ -77,19 +74,12 @@ def lease_seconds() -> float:
     return seconds
 
 
-def quarantine_after() -> timedelta | None:
-    """`[airflow_ft] quarantine_after`: `CheckpointConfig.quarantine_after` of pipelines that do not say it."""
-    text = _read("quarantine_after")
-    if not text:
-        return QUARANTINE_AFTER
-    if text.lower() == "never":
-        return None
+def checkpointing() -> CheckpointConfig:
+    """`[airflow_ft] checkpointing`: settings of `CheckpointConfig` (a JSON object), where pipelines leave them open."""
     try:
-        return CheckpointConfig(quarantine_after=timedelta(seconds=float(text))).patience
-    except (ValueError, OverflowError, ConfigurationError):
-        raise ConfigurationError(
-            f"[{SECTION}] quarantine_after is {text!r}.", remedy="give a number of seconds, 0 or more, or 'never'."
-        ) from None
+        return CheckpointConfig.from_json(_json("checkpointing", '{"timeout": 1800, "num_retained": 5}'))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"[{SECTION}] checkpointing: {error.what}", remedy=error.remedy) from None
 
 
 def spark_master() -> str:
@@ -99,18 +89,19 @@ def spark_master() -> str:
 
 def spark_conf() -> dict[str, str]:
     """`[airflow_ft] spark_conf`: a JSON object of Spark settings."""
-    text = _read("spark_conf")
-    if not text:
-        return {}
+    found = _json("spark_conf", '{"spark.driver.memory": "2g"}')
+    return {str(key): _text(value) for key, value in found.items()}
+
+
+def _json(option: str, example: str) -> dict[str, Any]:
+    text = _read(option)
     try:
-        found: Any = json.loads(text)
+        found: Any = json.loads(text or "{}")
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ConfigurationError(
-            f"[{SECTION}] spark_conf is not a JSON object.", remedy='write {"spark.driver.memory": "2g"}, for example.'
-        )
-    return {str(key): _text(value) for key, value in found.items()}
+        raise ConfigurationError(f"[{SECTION}] {option} is not a JSON object.", remedy=f"write {example}, for example.")
+    return found
 
 
 def spark_jars() -> str:

@@ -53,7 +53,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "store": "conn:log",
         "wal_root": "/wal",
         "lease_seconds": "5",
-        "quarantine_after": "90.5",
+        "checkpointing": '{"timeout": 90.5, "quarantine_after": "never"}',
         "spark_master": "local[1]",
         "spark_conf": '{"spark.ui.enabled": false, "a": 1}',
         "spark_jars": "/jars",
@@ -69,7 +69,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "store": f"sqlite:///{tmp_path}/airflow_ft/ft.db",
         "wal_root": f"{tmp_path}/airflow_ft/wal",
         "lease_seconds": 30.0,
-        "quarantine_after": timedelta(days=1),
+        "checkpointing": CheckpointConfig(),
         "spark_master": "",
         "spark_conf": {},
         "spark_jars": "",
@@ -84,7 +84,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert given == {
         **values,
         "lease_seconds": 5.0,
-        "quarantine_after": timedelta(seconds=90.5),
+        "checkpointing": CheckpointConfig(timeout=timedelta(seconds=90.5), quarantine_after=None),
         "keep_session": 900.0,
         "preload": True,
         "allow_test_runs": True,
@@ -104,18 +104,18 @@ def test_the_described_defaults_are_those_that_count(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("argument", "setting", "expected"),
     [
-        (CheckpointConfig(), "60", timedelta(minutes=1)),
+        (CheckpointConfig(), 60, timedelta(minutes=1)),
         (CheckpointConfig(), "never", None),
-        (CheckpointConfig(), "", timedelta(days=1)),
-        (None, "60", timedelta(minutes=1)),
-        ({"num_retained": 1}, "0", timedelta(0)),
-        (CheckpointConfig(quarantine_after=None), "60", None),
-        (CheckpointConfig(quarantine_after=timedelta(hours=1)), "never", timedelta(hours=1)),
-        ({"quarantine_after": 5}, "no number, but not looked at", timedelta(seconds=5)),
+        (CheckpointConfig(), None, None),
+        (None, 60, timedelta(minutes=1)),
+        ({"num_retained": 1}, 0, timedelta(0)),
+        (CheckpointConfig(quarantine_after=None), 60, None),
+        (CheckpointConfig(quarantine_after=timedelta(days=1)), "never", timedelta(days=1)),
+        ({"quarantine_after": 5}, 60, timedelta(seconds=5)),
     ],
 )
-def test_a_pipelines_own_quarantine_after_goes_before_the_setting(
-    argument: Any, setting: str, expected: timedelta | None, monkeypatch: pytest.MonkeyPatch
+def test_a_pipelines_own_settings_go_before_the_configured_ones(
+    argument: Any, setting: Any, expected: timedelta | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_ft.operators import confirm
 
@@ -126,7 +126,7 @@ def test_a_pipelines_own_quarantine_after_goes_before_the_setting(
         raise NotDeliveredError("enough")
 
     monkeypatch.setattr("airflow_ft.core.steps.confirm_step", confirm_step)
-    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__QUARANTINE_AFTER", setting)
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", json.dumps({"quarantine_after": setting}))
     task = confirm.ConfirmOperator(task_id="confirmed", spec=spec(checkpointing=argument))
     with pytest.raises(NotDeliveredError):
         task.step(task.rendered(), None, {})  # type: ignore[arg-type]
@@ -138,9 +138,12 @@ def test_a_pipelines_own_quarantine_after_goes_before_the_setting(
     [
         ("lease_seconds", "soon"),
         ("lease_seconds", "0"),
-        ("quarantine_after", "a day"),
-        ("quarantine_after", "-1"),
-        ("quarantine_after", "nan"),
+        ("checkpointing", "timeout=5"),
+        ("checkpointing", '{"quarantine_after": "a day"}'),
+        ("checkpointing", '{"quarantine_after": -1}'),
+        ("checkpointing", '{"quarantine_after": "nan"}'),
+        ("checkpointing", '{"num_retained": 2.5}'),
+        ("checkpointing", '{"time_out": 2}'),
         ("spark_conf", "spark.a=b"),
         ("spark_conf", "[1]"),
     ],

@@ -85,7 +85,7 @@ def test_what_is_kept_is_plain_and_holds_no_secret() -> None:
     assert kept["spark_conf"]["spark.ui.enabled"] == "false"
     assert kept["job_args"]["api"]["url"] == "https://example.org"
     assert kept["sinks"]["orders"]["table"] == "t" and kept["sinks"]["orders"]["promise"] == "ATOMIC"
-    assert kept["keep_session"] == 120 and kept["checkpointing"]["timeout"] == 600
+    assert kept["keep_session"] == 120 and kept["checkpointing"] == {}
 
 
 @pytest.mark.airflow
@@ -96,13 +96,13 @@ def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.
         "SPARK_CONF": '{"a": "1", "b": "1"}',
         "SPARK_JARS": "/jars",
         "KEEP_SESSION": "60",
-        "QUARANTINE_AFTER": "never",
+        "CHECKPOINTING": '{"quarantine_after": "never", "num_retained": 9}',
     }.items():
         monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{name}", value)
     found = settings.resolved(spec(spark_conf={"b": "2"}))
     assert (found.wal_root, found.spark_master, found.jars) == ("/of/all", "local[3]", "/jars")
     assert (found.spark_conf, found.keep_session) == ({"a": "1", "b": "2"}, timedelta(minutes=1))
-    assert found.config.quarantine_after is None
+    assert (found.config.quarantine_after, found.config.num_retained) == (None, 9)
     own = spec(
         wal_root="/own",
         spark_master="yarn",
@@ -112,7 +112,7 @@ def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.
     )
     found = settings.resolved(own)
     assert (found.wal_root, found.spark_master, found.jars, found.keep_session) == ("/own", "yarn", (), timedelta(0))
-    assert found.config.quarantine_after == timedelta(1)
+    assert (found.config.quarantine_after, found.config.num_retained) == (timedelta(1), 9)
 
 
 def test_sinks_of_one_connection_are_one_participant() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from enum import Enum
-from typing import Any
+from typing import Any, Self
 
+from airflow_ft.core.arguments import shown
 from airflow_ft.core.errors import ConfigurationError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -24,20 +24,59 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
-class Unset(Enum):
-    """The value of what nobody has set, where None already means something."""
+@dataclass(frozen=True, slots=True)
+class _Duration:
+    """A timedelta; as plain data seconds. `never`: None stands for no end."""
 
-    UNSET = "unset"
+    least: timedelta
+    never: bool = False
+
+    @property
+    def remedy(self) -> str:
+        least = f" of at least {self.least.total_seconds():g} s" if self.least else ""
+        return f"give a timedelta{least}" + (", or None for never." if self.never else ".")
+
+    def is_good(self, value: object) -> bool:
+        return (value is None and self.never) or (isinstance(value, timedelta) and value >= self.least)
+
+    def to_json(self, value: Any) -> Any:
+        return None if value is None else value.total_seconds()
+
+    def from_json(self, value: Any) -> Any:
+        if self.never and (value is None or value == "never"):
+            return None
+        return timedelta(seconds=float(value))
+
+    plain = "a number of seconds"
 
 
-UNSET = Unset.UNSET
-QUARANTINE_AFTER = timedelta(days=1)
-"""Where neither pipeline nor `[airflow_ft] quarantine_after` says anything."""
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """A whole number."""
+
+    least: int
+
+    @property
+    def remedy(self) -> str:
+        return f"give a whole number from {self.least}."
+
+    def is_good(self, value: object) -> bool:
+        return type(value) is int and value >= self.least
+
+    def to_json(self, value: Any) -> Any:
+        return value
+
+    def from_json(self, value: Any) -> Any:
+        return int(value) if isinstance(value, str) else value
+
+    plain = "a whole number"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """How a pipeline's checkpoints are made and kept (names as in Flink's CheckpointConfig).
+
+    What is not given is `[airflow_ft] checkpointing`'s, or else has the default that stands here.
 
     timeout: from TRIGGERED to STAGED; a micro-batch that takes longer is ABORTED(EXPIRED) and ends the attempt.
     num_retained: delivered checkpoints whose rows stay in the write-ahead log, at least 1.
@@ -45,67 +84,54 @@ class CheckpointConfig:
         checkpoint is delivered alone). 0: each checkpoint by itself.
     quarantine_after: a checkpoint that has been in doubt for this long, although its sinks answer, is QUARANTINED: kept
         whole for a person, nothing later is delivered, every gate stays closed. None: it is tried again for ever.
-        Not given: `[airflow_ft] quarantine_after`, which is a day by default.
     """
 
-    timeout: timedelta = field(default=timedelta(minutes=10))
-    num_retained: int = 3
-    max_delivery_rows: int = 1_000_000
-    quarantine_after: timedelta | Unset | None = UNSET
+    timeout: timedelta = field(default=timedelta(minutes=10), metadata={"kind": _Duration(timedelta(seconds=1))})
+    num_retained: int = field(default=3, metadata={"kind": _Count(1)})
+    max_delivery_rows: int = field(default=1_000_000, metadata={"kind": _Count(0)})
+    quarantine_after: timedelta | None = field(
+        default=timedelta(days=1), metadata={"kind": _Duration(timedelta(0), never=True)}
+    )
+    given: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The names of what was given, in code, by Jinja or in the provider's configuration."""
+
+    def __new__(cls, **given: Any) -> Self:
+        self = super().__new__(cls)
+        object.__setattr__(self, "given", frozenset(given))
+        return self
 
     def __post_init__(self) -> None:
-        if not isinstance(self.timeout, timedelta) or self.timeout < timedelta(seconds=1):
-            raise ConfigurationError(
-                f"CheckpointConfig.timeout is {self.timeout!r}.", remedy="give a timedelta of at least one second."
-            )
-        if type(self.num_retained) is not int or self.num_retained < 1:
-            raise ConfigurationError(
-                f"CheckpointConfig.num_retained is {self.num_retained!r}.", remedy="give a whole number from 1."
-            )
-        if type(self.max_delivery_rows) is not int or self.max_delivery_rows < 0:
-            raise ConfigurationError(
-                f"CheckpointConfig.max_delivery_rows is {self.max_delivery_rows!r}.",
-                remedy="give a whole number of rows from 0 (0: every checkpoint is delivered by itself).",
-            )
-        after = self.quarantine_after
-        if after not in (None, UNSET) and (not isinstance(after, timedelta) or after < timedelta(0)):
-            raise ConfigurationError(
-                f"CheckpointConfig.quarantine_after is {after!r}.", remedy="give a timedelta, or None for never."
-            )
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if not kind.is_good(value):
+                raise ConfigurationError(f"CheckpointConfig.{name} is {shown(value)}.", remedy=kind.remedy)
 
-    @property
-    def patience(self) -> timedelta | None:
-        """`quarantine_after` as it counts: the built-in default where nobody has set it."""
-        return QUARANTINE_AFTER if isinstance(self.quarantine_after, Unset) else self.quarantine_after
+    def resolved(self, defaults: CheckpointConfig) -> CheckpointConfig:
+        """With `defaults` for what was not given."""
+        return type(self)(**{name: getattr(self if name in self.given else defaults, name) for name in _KINDS})
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; times in seconds. What is not set is left out."""
-        settings: dict[str, Any] = {
-            "timeout": self.timeout.total_seconds(),
-            "num_retained": self.num_retained,
-            "max_delivery_rows": self.max_delivery_rows,
-        }
-        if not isinstance(self.quarantine_after, Unset):
-            after = self.quarantine_after
-            settings["quarantine_after"] = None if after is None else after.total_seconds()
-        return settings
+        """What was given, as plain data; times in seconds."""
+        return {name: kind.to_json(getattr(self, name)) for name, kind in _KINDS.items() if name in self.given}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CheckpointConfig:
-        """The inverse of `to_json`; settings that are missing keep their defaults."""
-        known = dict(data)
-        for name in ("timeout", "quarantine_after"):
-            if known.get(name) is not None:
-                try:
-                    known[name] = timedelta(seconds=float(known[name]))
-                except (TypeError, ValueError, OverflowError):
-                    raise ConfigurationError(
-                        f"checkpointing: {name} is {known[name]!r}.", remedy="give a number of seconds."
-                    ) from None
-        unknown = sorted(set(known) - {"timeout", "num_retained", "max_delivery_rows", "quarantine_after"})
-        if unknown:
+        """The inverse of `to_json`; numbers may be text, as Jinja makes it, and "never" stands for None."""
+        if unknown := sorted(set(data) - set(_KINDS)):
             raise ConfigurationError(
-                f"unknown checkpoint settings: {', '.join(unknown)}.",
-                remedy="known are timeout and quarantine_after (seconds), num_retained, max_delivery_rows.",
+                f"unknown checkpoint settings: {', '.join(unknown)}.", remedy=f"known are {', '.join(_KINDS)}."
             )
+        known = {}
+        for name, value in data.items():
+            try:
+                known[name] = _KINDS[name].from_json(value)
+            except (TypeError, ValueError, OverflowError):
+                raise ConfigurationError(
+                    f"checkpointing: {name} is {shown(value)}.", remedy=f"give {_KINDS[name].plain}."
+                ) from None
         return cls(**known)
+
+
+_KINDS: dict[str, _Duration | _Count] = {
+    each.name: each.metadata["kind"] for each in fields(CheckpointConfig) if each.init
+}

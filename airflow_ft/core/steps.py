@@ -267,7 +267,7 @@ def confirm_step(
     store, pipeline = context.store, context.pipeline
     store.register(pipeline)
     require_own_stage(context)
-    quarantine_unresolved(store, pipeline, context.participants, config.patience)
+    quarantine_unresolved(store, pipeline, context.participants, config.quarantine_after)
     row = store.run(pipeline, context.run)
     numbers = store.run_checkpoints(pipeline, context.run)
     problems = [_problem(checkpoint) for checkpoint in context.unsettled(numbers)]

@@ -42,10 +42,9 @@ class ConfirmOperator(CheckpointOperator):
         from airflow_ft.sources.progress import GroupOffsets
         from airflow_ft.wal.retention import WalArchive
 
-        spec = settings.resolved(spec)
-        assert spec.wal_root is not None
-        progress = GroupOffsets(spec.sources, task_connections)
-        confirmation = steps.confirm_step(run, spec.config, WalArchive(spec.wal_root), progress)
+        config = spec.config.resolved(settings.checkpointing())
+        archive = WalArchive(spec.wal_root or settings.wal_root())
+        confirmation = steps.confirm_step(run, config, archive, GroupOffsets(spec.sources, task_connections))
         emit(self, context, confirmation.numbers, run)
         self.log.info(
             "confirmed in this run: %s (%s rows)",

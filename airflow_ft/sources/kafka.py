@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_ft.core.ports import ConnectionInfo
 
+GROUP_OFFSETS = "group_offsets"
 StartingOffsets = str | Mapping[str, Mapping[int, int]] | datetime
 
 # Set by the fields below, or by the protocol; Spark itself refuses some of them.
@@ -48,13 +49,14 @@ class KafkaSource:
 
     Give `topics` or `pattern` (a Java regular expression). `starting_offsets` counts only until the pipeline's first
     run: later runs go on from the checkpoint. It is "earliest", "latest", `{topic: {partition: offset}}` (-2:
-    earliest, -1: latest) or a datetime with a zone (the first record at or after it; a partition without one starts
-    at its end). `max_offsets_per_trigger` bounds a checkpoint, in offsets over all partitions. With
-    `fail_on_data_loss` a run fails when records are gone before they were read, and when a topic was deleted and made
-    anew (DataLossError); without it such a topic is read from its beginning. The committed offsets of `group_id`
-    follow what is confirmed, so that tools which watch the lag of a consumer group see this pipeline's; nothing is
-    read by it, and no consumer may use it. `options` go to Spark's reader as they are. Raises ConfigurationError for
-    combinations that cannot work.
+    earliest, -1: latest), a datetime with a zone (the first record at or after it; a partition without one starts
+    at its end) or "group_offsets": where the group `group_id` stands, and at the earliest offset of a partition where
+    it does not, so that a pipeline goes on from another consumer. `max_offsets_per_trigger` bounds a checkpoint, in
+    offsets over all partitions. With `fail_on_data_loss` a run fails when records are gone before they were read, and
+    when a topic was deleted and recreated (DataLossError); without it such a topic is read from its beginning. The
+    committed offsets of `group_id` follow what is confirmed, so that tools which watch the lag of a consumer group see
+    this pipeline's; nothing is read by it, and no consumer may use it. With `commit_offsets=False` none are committed.
+    `options` go to Spark's reader as they are. Raises ConfigurationError for combinations that cannot work.
     """
 
     topics: Sequence[str] = ()
@@ -65,6 +67,7 @@ class KafkaSource:
     max_offsets_per_trigger: int | None = None
     fail_on_data_loss: bool = True
     group_id: str | None = None
+    commit_offsets: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,10 +104,11 @@ class KafkaSource:
             check_text(name, getattr(self, name), optional=True, of=of)
         for name in ("conn_id", "isolation_level"):
             check_text(name, getattr(self, name), of=of)
-        check_type("fail_on_data_loss", self.fail_on_data_loss, bool, "give True or False.", of=of)
+        for name in ("fail_on_data_loss", "commit_offsets"):
+            check_type(name, getattr(self, name), bool, "give True or False.", of=of)
         number = "give a whole number of offsets, at least 1."
         check_type("max_offsets_per_trigger", self.max_offsets_per_trigger, int, number, optional=True, of=of)
-        start = 'give "earliest", "latest", {topic: {partition: offset}} or a datetime with a zone.'
+        start = 'give "earliest", "latest", "group_offsets", {topic: {partition: offset}} or a datetime with a zone.'
         check_type("starting_offsets", self.starting_offsets, (str, Mapping, datetime), start, of=of)
         if isinstance(self.starting_offsets, Mapping):
             for topic, offsets in self.starting_offsets.items():
@@ -119,9 +123,19 @@ class KafkaSource:
     def _check_start(self) -> None:
         start = self.starting_offsets
         if isinstance(start, str):
-            if start not in ("earliest", "latest"):
+            if start not in ("earliest", "latest", GROUP_OFFSETS):
                 raise ConfigurationError(
-                    f'starting_offsets of KafkaSource is "earliest", "latest", offsets or a datetime, not {start!r}'
+                    'starting_offsets of KafkaSource is "earliest", "latest", "group_offsets", offsets or a datetime,'
+                    f" not {start!r}"
+                )
+            if start == GROUP_OFFSETS and not self.group_id:
+                raise ConfigurationError(
+                    'starting_offsets="group_offsets" of KafkaSource needs group_id', remedy="name the group"
+                )
+            if start == GROUP_OFFSETS and self.pattern:
+                raise ConfigurationError(
+                    'starting_offsets="group_offsets" of KafkaSource needs topics, not a pattern',
+                    remedy="list the topics for the first run; a pattern may take their place later",
                 )
         elif isinstance(start, datetime):
             if start.tzinfo is None:
@@ -167,8 +181,8 @@ class KafkaSource:
         if isinstance(start, datetime):
             options["startingTimestamp"] = str(int(start.timestamp() * 1000))
             options["startingOffsetsByTimestampStrategy"] = "latest"
-        elif isinstance(start, str):
-            options["startingOffsets"] = start
+        elif isinstance(start, str):  # where a group stands is looked up before a first run: `starting_at`
+            options["startingOffsets"] = "earliest" if start == GROUP_OFFSETS else start
         else:
             options["startingOffsets"] = json.dumps({t: {str(p): o for p, o in v.items()} for t, v in start.items()})
         options["kafka.isolation.level"] = self.isolation_level
@@ -192,8 +206,10 @@ class KafkaSource:
         options = self.reader_options(connection)
         if not streaming:
             options.pop("maxOffsetsPerTrigger", None)
-            if options.get("startingOffsets") == "latest":
-                raise ConfigurationError('starting_offsets="latest" makes no sense for a static read of a topic')
+            if self.starting_offsets in ("latest", GROUP_OFFSETS):
+                raise ConfigurationError(
+                    f'starting_offsets="{self.starting_offsets}" makes no sense for a static read of a topic'
+                )
         reader = spark.readStream if streaming else spark.read
         return reader.format("kafka").options(**options, **(tags or {})).load()
 
@@ -206,6 +222,7 @@ _PLAIN_FIELDS = (
     "max_offsets_per_trigger",
     "fail_on_data_loss",
     "group_id",
+    "commit_offsets",
     "options",
 )
 

@@ -25,7 +25,8 @@ class GroupOffsets:
     """Commits the end positions of a checkpoint to the `group_id` of each Kafka source. See `core.ports.Progress`."""
 
     def __init__(self, sources: Mapping[str, Source], connections: ConnectionResolver) -> None:
-        self._sources = {n: s for n, s in sources.items() if isinstance(s, KafkaSource) and s.group_id}
+        kafka = {name: source for name, source in sources.items() if isinstance(source, KafkaSource)}
+        self._sources = {name: source for name, source in kafka.items() if source.group_id and source.commit_offsets}
         self._connections = connections
 
     def __call__(self, checkpoint: Checkpoint) -> None:

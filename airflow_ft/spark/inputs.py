@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import JobError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import Source, source_from_json
+from airflow_ft.sources.kafka import GROUP_OFFSETS, KafkaSource
+from airflow_ft.spark.kafka_admin import TopicAdmin
 from airflow_ft.spark.listing import Listing, static_listings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("airflow_ft.spark")
 
 _TAG = "airflowftsource"
 
@@ -21,7 +28,8 @@ class Sources(Mapping[str, "DataFrame"]):
 
     `sources["orders"]` is a streaming DataFrame of the source (always the same object), and
     `sources.static("orders")` a plain one of what is there now: for joins, and for jobs that do not stream. A
-    static read is not part of a checkpoint: its positions are not kept.
+    static read is not part of a checkpoint: its positions are not kept. `begins`: nothing was published yet, so that
+    the streams' starting positions count.
     """
 
     def __init__(
@@ -29,7 +37,10 @@ class Sources(Mapping[str, "DataFrame"]):
         spark: SparkSession,
         specs: Mapping[str, Mapping[str, Any]],
         connections: Mapping[str, ConnectionInfo],
+        *,
+        begins: bool = True,
     ) -> None:
+        self._begins = begins
         self._spark = spark
         self._specs: dict[str, Source] = {name: source_from_json(spec) for name, spec in specs.items()}
         self._connections = connections
@@ -60,7 +71,19 @@ class Sources(Mapping[str, "DataFrame"]):
         spec = self._specs[name]
         connection = self._connections.get(spec.conn_id) if spec.conn_id else None
         tags = {_TAG: name} if streaming else None
+        if streaming and self._begins and connection is not None:
+            spec = _starting(self._spark, name, spec, connection)
         return spec.read(self._spark, connection, streaming=streaming, tags=tags)
+
+
+def _starting(spark: SparkSession, name: str, spec: Source, connection: ConnectionInfo) -> Source:
+    """A source that starts where a group stands, with its offsets: Spark knows no such start."""
+    if not isinstance(spec, KafkaSource) or spec.starting_offsets != GROUP_OFFSETS:
+        return spec
+    with closing(TopicAdmin(spark, name, spec, connection)) as admin:
+        offsets = admin.group_offsets()
+    log.info("source %s: group %s stands at %s (-2: nowhere, so the earliest)", name, spec.group_id, offsets)
+    return replace(spec, starting_offsets=offsets)
 
 
 def source_order(frame: DataFrame) -> list[str]:

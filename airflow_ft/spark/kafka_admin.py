@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_ft.sources.kafka import KafkaSource
 
 _SECONDS = 60
+_EARLIEST = -2  # in Spark's words
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers that give topics no ids
 _MANY = 20  # topics: from then on one answer about all of a cluster takes less than some of py4j's calls for each
 _LISTED = re.compile(r"\(name=([\w.-]+), topicId=([\w-]{22}), internal=")  # as Java's TopicListing prints itself
@@ -73,6 +74,39 @@ class TopicAdmin:
                 found[name] = "" if text == _NO_ID else text
         return found
 
+    def group_offsets(self) -> dict[str, dict[int, int]]:
+        """Where the source's group stands: topic -> partition -> offset; -2 (the earliest) where it does not."""
+        group, source = str(self._source.group_id), self._source
+        where = self._asked(
+            lambda client, unit: (
+                client.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get(_SECONDS, unit)
+            )
+        )
+        committed = {}
+        for entry in where.entrySet() if where is not None else ():
+            if entry.getValue() is not None:
+                partition = entry.getKey()
+                committed[str(partition.topic()), int(partition.partition())] = int(entry.getValue().offset())
+        return {
+            topic: {n: committed.get((topic, n), _EARLIEST) for n in range(self._partitions(topic))}
+            for topic in source.topics
+        }
+
+    def _partitions(self, topic: str) -> int:
+        def ask(client: Any, unit: Any) -> Any:
+            collection = self._jvm.java.util.ArrayList()
+            collection.add(topic)
+            return client.describeTopics(collection).topicNameValues().get(topic).get(_SECONDS, unit)
+
+        described = self._asked(ask)
+        if described is None:
+            raise StageError(
+                f"topic {topic!r} of source {self._name!r} does not exist.",
+                participant=self._source.conn_id,
+                remedy="create it, or take it out of the source.",
+            )
+        return int(described.partitions().size())
+
     def close(self) -> None:
         """Ends its connections: a JVM that is kept would go on with them."""
         if self._client is not None:
@@ -94,9 +128,10 @@ class TopicAdmin:
             if kind in _NOT_THERE:
                 return None
             raise StageError(
-                f"the brokers do not say which topics source {self._name!r} reads: {kind}: {cause.getMessage()}",
+                f"the brokers do not say what source {self._name!r} reads: {kind}: {cause.getMessage()}",
                 participant=self._source.conn_id,
-                remedy="see whether they can be reached, and the source's user may DESCRIBE its topics; try again.",
+                remedy="see whether they can be reached, and the source's user may DESCRIBE its topics (and its group,"
+                " to start where that stands); try again.",
             ) from error
 
     def _connect(self) -> Any:

@@ -29,8 +29,9 @@ from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
 from airflow_ft.core.model import SparkPosition, canonical_json
+from airflow_ft.sources.kafka import GROUP_OFFSETS
 from airflow_ft.spark import schema_paths, source_log
-from airflow_ft.wal.filesystem import FileSystem, another_history, filesystem, refuse_another_history
+from airflow_ft.wal.filesystem import FileSystem, Synced, another_history, filesystem, refuse_another_history
 
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)?$")
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
@@ -60,7 +61,7 @@ class SparkLocation:
         files = filesystem(self.uri)
         return files.exists(files.uri(self.uri, "commits", str(batch)))
 
-    def sync(self, synced: set[tuple[str, int, int]]) -> None:
+    def sync(self, synced: Synced) -> None:
         """Makes all of it durable; `synced` is the memory between calls."""
         filesystem(self.uri).sync_tree(self.uri, self.root, synced)
 
@@ -230,7 +231,10 @@ def origin_file(root: str, pipeline: str, sources: Mapping[str, Any]) -> str:
 
 def _start(source: Any) -> Any:
     """What of a declared source says where it starts; nothing is frozen of files, but that there are some."""
-    names = ("kind", "topics", "pattern", "conn_id", "starting_offsets") if source.get("kind") == "kafka" else ("kind",)
+    names = ["kind"]
+    if source.get("kind") == "kafka":
+        names += ["topics", "pattern", "conn_id", "starting_offsets"]
+        names += ["group_id"] if source.get("starting_offsets") == GROUP_OFFSETS else []
     return {name: source.get(name) for name in names}
 
 

@@ -45,6 +45,7 @@ from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.publisher import Publisher
 from airflow_ft.spark.reports import describe_error
 from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.room import QueueIsFull, Room
 from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import fix_conf, write_batch
 from airflow_ft.spark.standing import Offsets, leave_out, mend_origin, record_ids, recorded_ids, standing
@@ -53,7 +54,7 @@ from airflow_ft.spark.submit import REQUEST, RESULT
 from airflow_ft.spark.topics import Topics
 from airflow_ft.spark.types import check_types
 from airflow_ft.store import open_store
-from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.filesystem import Synced, filesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,15 +62,7 @@ if TYPE_CHECKING:
 # How long a query may take to stop before the process ends without it, in seconds: a job may hang in its own code.
 STOP_SECONDS = 15.0
 
-# Batches that Spark keeps beyond those that wait for delivery: the last delivered one, to which a rewind goes, and the
-# one under way.
-SPARE_BATCHES = 2
-
 log = logging.getLogger("airflow_ft.spark")
-
-
-class _QueueIsFull(Exception):
-    """As many checkpoints wait for delivery as Spark keeps state for: more could not be rewound any more (I10)."""
 
 
 def main(folder: str, session: int | None = None) -> int:
@@ -111,7 +104,8 @@ class Attempt:
             spark = self._session()
             try:
                 job = Job(self._request.job, self._request.job_arguments)
-                sources = Sources(spark, self._request.sources, self._request.connections)
+                begins = self._request.base is None
+                sources = Sources(spark, self._request.sources, self._request.connections, begins=begins)
                 frame = job.transform(spark, sources)
                 await_answer = ask(self._report.parent, self._request, job, spark, frame)
                 fix_conf(spark, "spark.sql.")
@@ -227,14 +221,12 @@ class Attempt:
             stop=stopper,
         )
 
-        waiting = sum(checkpoint.is_undelivered for checkpoint in store.open_checkpoints(request.pipeline))
-        room = request.retained_batches - SPARE_BATCHES - waiting
+        room = Room(store, request)
 
         def on_batch(batch: DataFrame, batch_id: int) -> None:
             try:
                 publisher.settle()
-                if len(publisher.published) >= room:
-                    raise _QueueIsFull
+                room.take()
                 durable.freeze()
                 query = next(each for each in frame.sparkSession.streams.active if each.name == request.pipeline)
                 read = [*batch_listings(frame.sparkSession, location, batch_id, query), *sources.listings]
@@ -259,10 +251,10 @@ class Attempt:
             durable()
         except BaseException as error:
             publisher.close(f"the attempt ended: {type(error).__name__}")
-            if isinstance(self._failed, _QueueIsFull) and publisher.failure is None:
+            if isinstance(self._failed, QueueIsFull) and publisher.failure is None:
                 log.warning(
                     "%d checkpoints wait for delivery: no more are staged before; the next run reads what is left",
-                    waiting + len(publisher.published),
+                    self._failed.waiting,
                 )
                 # The batch under way makes this end an unclean one, and its input waits for the next run.
                 return replace(_result(publisher, None), complete=False)
@@ -331,7 +323,7 @@ class _Durable:
     def __init__(self, location: SparkLocation, request: StageRequest, topics: Topics) -> None:
         self._location, self._request, self._topics = location, request, topics
         self._frozen = request.base is not None
-        self._synced: set[tuple[str, int, int]] = set()
+        self._synced: Synced = {}
 
     def freeze(self) -> None:
         """Freezes the starting positions of a pipeline that has published nothing yet: "latest" is one moment."""

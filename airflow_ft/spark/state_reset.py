@@ -64,7 +64,7 @@ def reset_state(store: Store, pipeline: str, epoch: int, why: str) -> SparkPosit
     # No attempt has the number 0, so the folder is this epoch's own.
     new = SparkLocation(root, pipeline, new_location(root, pipeline, epoch, 0), _BEFORE_THE_FIRST, "without state")
     _tell_sources(filesystem(root), old, new)
-    new.sync(set())
+    new.sync({})
     position = new.position(_BEFORE_THE_FIRST)
     store.reset_state(pipeline, epoch, position, why)
     return position

@@ -18,6 +18,9 @@ from airflow_ft.core.errors import ConfigurationError, StageError, TransientErro
 
 _COPY_TRIES = 10
 
+Synced = dict[str, dict[str, tuple[int, int, int]]]
+"""What of a tree is durable: by folder and name, whatever tells an entry from another one in its place."""
+
 
 class FileSystem(Protocol):
     """What the log needs of a file system. Locations are URIs; relative names use `/`."""
@@ -54,8 +57,11 @@ class FileSystem(Protocol):
     def sync_folders(self, uri: str, up_to: str) -> None:
         """Returns when the entries of the folder, and of each parent down from `up_to`, survive a power cut."""
 
-    def sync_tree(self, uri: str, up_to: str, synced: set[tuple[str, int, int]]) -> None:
-        """Returns when everything in a folder survives a power cut; skips, and adds to, the files in `synced`."""
+    def sync_tree(self, uri: str, up_to: str, synced: Synced) -> None:
+        """Returns when everything in a folder survives a power cut.
+
+        `synced` is the memory between calls: what was synced, and is still the same, is skipped.
+        """
 
     def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
         """Copies a folder, which others may still be writing to, without its later changes; returns the files copied.
@@ -180,22 +186,36 @@ class LocalFileSystem:
                 return
             folder = folder.parent
 
-    def sync_tree(self, uri: str, up_to: str, synced: set[tuple[str, int, int]]) -> None:
-        for folder, _, names in os.walk(local_path(uri)):
-            changed = False
-            for name in names:
-                path = Path(folder, name)
-                # A file that is replaced or removed meanwhile belongs to a later batch: it is seen the next time.
-                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                    status = os.fstat(file.fileno())
-                    if (key := (str(path), status.st_ino, status.st_mtime_ns)) not in synced:
-                        os.fsync(file.fileno())
-                        synced.add(key)
-                        changed = True
+    def sync_tree(self, uri: str, up_to: str, synced: Synced) -> None:
+        found: Synced = {}
+        folders = [str(local_path(uri))]
+        while folders:
+            folder = folders.pop()
+            known, now, changed = synced.get(folder, {}), {}, False
+            # What is replaced or removed meanwhile belongs to a later batch: it is seen the next time.
+            with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                        mark = (entry.inode(), 0, 0)
+                        changed |= known.get(entry.name) != mark
+                        now[entry.name] = mark
+                        continue
+                    with contextlib.suppress(FileNotFoundError):
+                        mark = _mark(entry.stat(follow_symlinks=False))
+                        if known.get(entry.name) != mark:  # looked at, not opened: most files have been there for long
+                            with Path(entry.path).open("rb") as file:
+                                mark = _mark(os.fstat(file.fileno()))
+                                os.fsync(file.fileno())
+                            changed = True
+                        now[entry.name] = mark
             if changed:
                 with contextlib.suppress(FileNotFoundError):
                     _sync_folder(Path(folder))
+            found[folder] = now
         self.sync_folders(uri, up_to)
+        synced.clear()
+        synced.update(found)
 
     def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
         base, copy = local_path(source), local_path(target)
@@ -242,6 +262,10 @@ def _link_or_copy(path: Path, place: Path) -> None:
         raise
     except OSError:  # another volume, or a file system without hard links
         shutil.copy2(path, place)
+
+
+def _mark(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _sync_folder(folder: Path) -> None:

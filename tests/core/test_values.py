@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import pickle
 from datetime import timedelta
 
 import pytest
@@ -33,8 +35,20 @@ def test_bad_checkpoint_settings_are_refused(settings: dict[str, object]) -> Non
 def test_checkpoint_settings_survive_json_and_unknown_ones_are_named() -> None:
     config = CheckpointConfig(timeout=timedelta(seconds=90), num_retained=7, max_delivery_rows=5)
     assert CheckpointConfig.from_json(config.to_json()) == config
+    assert CheckpointConfig.from_json({"timeout": "90", "num_retained": "7", "max_delivery_rows": 5}) == config
     with pytest.raises(ConfigurationError, match="minimum_pause"):
         CheckpointConfig.from_json({"minimum_pause": 3})
+
+
+def test_what_was_given_goes_before_defaults_also_where_it_equals_the_built_in_one() -> None:
+    defaults = CheckpointConfig(timeout=timedelta(seconds=90), num_retained=7)
+    own = CheckpointConfig(timeout=timedelta(minutes=10), quarantine_after=None)
+    assert own.timeout == CheckpointConfig().timeout
+    found = own.resolved(defaults)
+    assert (found.timeout, found.num_retained, found.quarantine_after) == (timedelta(minutes=10), 7, None)
+    for same in (copy.deepcopy(own), pickle.loads(pickle.dumps(own)), CheckpointConfig.from_json(own.to_json())):
+        assert same.resolved(defaults) == found
+    assert own.to_json() == {"timeout": 600, "quarantine_after": None}
 
 
 def test_final_states_are_final() -> None:

@@ -72,7 +72,8 @@ def test_a_topic_that_was_deleted_or_recreated_since_gets_no_offsets(kafka: Kafk
 def test_without_a_group_nothing_is_committed(topic_factory: TopicFactory) -> None:
     topic = topic_factory(partitions=1)
     nobody = f"127.0.0.1:{free_port()}"
-    group_offsets(nobody, KafkaSource(topics=[topic]))(confirmed(topic, {"0": 10}))  # connects to nothing
+    for source in (KafkaSource(topics=[topic]), KafkaSource(topics=[topic], group_id="g", commit_offsets=False)):
+        group_offsets(nobody, source)(confirmed(topic, {"0": 10}))  # connects to nothing
 
 
 def test_a_cluster_that_is_away_is_named(topic_factory: TopicFactory) -> None:

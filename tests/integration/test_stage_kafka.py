@@ -3,11 +3,12 @@
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from airflow_ft.core.errors import JobError
 from airflow_ft.core.ports import ConnectionInfo
@@ -123,3 +124,25 @@ def test_latest_means_the_same_moment_in_every_attempt(
     _send(kafka, topic, _orders(2, 3))
     pipeline.complete(request("Plain"))
     assert [json.loads(row["value"])["id"] for row in pipeline.all_rows()] == [2, 3]
+
+
+def test_it_goes_on_where_a_group_stands_and_stays_there(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    """In place of another consumer: what that has committed until an attempt first looked, whatever it does later."""
+    topic = topic_factory(partitions=2)
+    _send(kafka, topic, _orders(1, 2, 3))
+    _send(kafka, topic, _orders(4, 5), partition=1)
+    group = f"before-{topic}"
+    with closing(Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})) as other:
+        other.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
+        source = KafkaSource(topics=[topic], starting_offsets="group_offsets", group_id=group)
+        faulty = {"job_arguments": {"fault": "split"}}
+        request = pipeline.request("stage_jobs:Faulty", {"numbers": source}, jars=(str(JARS),), **faulty)
+        connection = ConnectionInfo("kafka_default", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
+        with pytest.raises(JobError, match="colour"):
+            pipeline.stage(with_connection(request, connection))
+        other.commit(offsets=[TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2)], asynchronous=False)
+    request = pipeline.request("stage_jobs:Plain", {"numbers": source}, jars=(str(JARS),))
+    pipeline.complete(with_connection(request, connection))
+    assert sorted(json.loads(row["value"])["id"] for row in pipeline.all_rows()) == [3, 4, 5]

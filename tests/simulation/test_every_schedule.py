@@ -70,7 +70,8 @@ def test_a_zombie_and_its_successor_where_rows_wait_in_the_sink(running: Running
     assert play_all(small, zombie_and_successor(small, running), running) > 500
 
 
+@by_turns
 def test_a_zombie_whose_rows_were_refused_beside_a_successor_whose_rows_are_not(running: Running) -> None:
-    """A late refusal must not abort what another try has prepared or delivered. Only this test shows that."""
+    """A late refusal must not abort what another try has prepared or delivered."""
     refused = (Deviation("A1", 1, Act.EVENT, "prepare declines item 1"),)
     assert play_all(ONE_ITEM, zombie_and_successor(ONE_ITEM, running, refused), running) > 1000

@@ -1,0 +1,82 @@
+"""What `sync_tree` makes durable, and what it leaves alone since it is durable already."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.wal.filesystem import LocalFileSystem, Synced
+
+Sync = Callable[[], set[str]]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    tree = tmp_path / "root" / "location"
+    for name in ("offsets/0", "commits/0", "state/0/0/1.delta"):
+        put(tree / name)
+    return tree
+
+
+def put(path: Path, text: str = "x") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def sync(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Sync:
+    """Syncs with one memory; says which files and folders below the location were synced by it."""
+    memory: Synced = {}
+    inodes: set[int] = set()
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        inodes.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+
+    def run() -> set[str]:
+        inodes.clear()
+        LocalFileSystem().sync_tree(tree.as_uri(), tree.parent.as_uri(), memory)
+        there = [tree, *tree.rglob("*")]
+        assert set(memory) == {str(path) for path in there if path.is_dir()}, "it forgets what is gone"
+        return {str(path.relative_to(tree)) for path in there if path.stat().st_ino in inodes} - {"."}
+
+    return run
+
+
+def test_all_of_it_then_what_is_new(tree: Path, sync: Sync) -> None:
+    assert sync() == {str(path.relative_to(tree)) for path in tree.rglob("*")}
+    assert sync() == set()
+    put(tree / "offsets/1")
+    assert sync() == {"offsets", "offsets/1"}
+    assert sync() == set()
+
+
+def test_a_file_in_the_place_of_another_and_one_that_has_grown(tree: Path, sync: Sync) -> None:
+    sync()
+    put(tree / "offsets/.new")
+    (tree / "offsets/.new").replace(tree / "offsets/0")
+    assert sync() == {"offsets", "offsets/0"}
+    put(tree / "state/0/0/1.delta", "longer")
+    assert sync() == {"state/0/0", "state/0/0/1.delta"}
+
+
+def test_a_folder_that_is_new_is_written_into_its_parent(tree: Path, sync: Sync) -> None:
+    sync()
+    put(tree / "state/1/0/1.delta")
+    assert sync() == {"state", "state/1", "state/1/0", "state/1/0/1.delta"}
+
+
+def test_what_goes_needs_no_sync_and_what_comes_again_does(tree: Path, sync: Sync) -> None:
+    sync()
+    (tree / "offsets/0").unlink()
+    (tree / "commits/0").unlink()
+    (tree / "commits").rmdir()
+    assert sync() == set()
+    put(tree / "offsets/0")
+    assert sync() == {"offsets", "offsets/0"}
