@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from airflow_ft.core.arguments import shown
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.flink import settings_of
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
@@ -130,6 +131,14 @@ class CheckpointConfig:
                     f"checkpointing: {name} is {shown(value)}.", remedy=f"give {_KINDS[name].plain}."
                 ) from None
         return cls(**known)
+
+    @classmethod
+    def from_flink(cls, settings: Mapping[str, Any]) -> CheckpointConfig:
+        """From Flink's own keys, such as {"execution.checkpointing.timeout": "10 min"}.
+
+        A key that would promise what is not done is refused with the reason, one without an effect is warned of.
+        """
+        return cls(**settings_of(settings))
 
 
 _KINDS: dict[str, _Duration | _Count] = {
