@@ -130,6 +130,8 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
         rows = ", ".join(f"{sink} {count:,}" for sink, count in segment.rows.items())
         yield f"  rows      {segment.total_rows:,} ({rows}), {segment.bytes:,} bytes"
         yield f"  log       {segment.location} (digest {segment.digest[:16]}...)"
+    if position := checkpoint.position:
+        yield f"  Spark     {position.location}, batch {position.batch}"
     if plan := checkpoint.plan:
         yield f"  plan      delivers {', '.join(str(s.number) for s in plan.segments)}; digest {plan.digest[:16]}..."
         for reason in plan.reasons:

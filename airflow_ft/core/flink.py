@@ -64,13 +64,14 @@ class _Idle:
 
 
 _SPARK_STATE = "Spark's own settings decide how state is stored (spark_conf)"
+_NO_BARRIERS = "there are no barriers among operators: Spark cuts between micro-batches"
 KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "timeout": _Taken("timeout", _duration, 'a duration, such as "10 min"'),
     "num-retained": _Taken("num_retained", int, "a whole number"),
     "mode": _Refused("every checkpoint is delivered exactly once, and nothing less is offered", ("EXACTLY_ONCE",)),
     "interval": _Refused(
-        "a pipeline is cut by the DAG's schedule, and within a run by max_offsets_per_trigger or max_files_per_trigger of"
-        " its source"
+        "a pipeline is cut by the DAG's schedule, and within a run by max_offsets_per_trigger or max_files_per_trigger"
+        " of its source"
     ),
     "interval-during-backlog": _Refused("a pipeline is cut by the DAG's schedule, whatever its backlog"),
     "min-pause": _Refused("the DAG's schedule says how often it runs", ("0", "0 ms", "0 s")),
@@ -83,12 +84,10 @@ KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "externalized-checkpoint-retention": _Refused(
         "checkpoints are never deleted because a run was ended", ("RETAIN_ON_CANCELLATION",)
     ),
-    "unaligned.enabled": _Refused(
-        "there are no barriers among operators: Spark cuts between micro-batches", ("false",)
-    ),
-    "unaligned": _Refused("there are no barriers among operators: Spark cuts between micro-batches", ("false",)),
-    "aligned-checkpoint-timeout": _Refused("there are no barriers among operators", ("0", "0 ms", "0 s")),
-    "unaligned.forced": _Refused("there are no barriers among operators", ("false",)),
+    "unaligned.enabled": _Refused(_NO_BARRIERS, ("false",)),
+    "unaligned": _Refused(_NO_BARRIERS, ("false",)),
+    "aligned-checkpoint-timeout": _Refused(_NO_BARRIERS, ("0", "0 ms", "0 s")),
+    "unaligned.forced": _Refused(_NO_BARRIERS, ("false",)),
     "checkpoints-after-tasks-finish": _Refused("a run ends with what its sources held when it began", ("true",)),
     "incremental": _Idle(f"{_SPARK_STATE}: RocksDB with changelog, which is incremental, unless they say otherwise"),
     "storage": _Idle("the write-ahead log and Spark's locations lie under wal_root"),
