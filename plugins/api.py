@@ -61,6 +61,20 @@ def create_app() -> FastAPI:
             raise HTTPException(503, str(error)) from error
         return {"now": now, "pipelines": [each for each in found if _is_visible(each, visible)]}
 
+    @app.get("/pipelines/{name}/checkpoints/{number}/spec")
+    def spec(name: str, number: int, user: GetUserDep) -> dict[str, Any]:
+        visible = get_auth_manager().get_authorized_dag_ids(user=user)
+        try:
+            with closing(open_configured_store(connections=server_connections)) as store:
+                checkpoint = store.checkpoint(name, number)
+                if not _is_visible({"checkpoints": [_checkpoint(checkpoint)]}, visible):
+                    raise KeyError(name)
+                return dict(store.spec(checkpoint.spec))
+        except KeyError as error:
+            raise HTTPException(404, f"it is not known what checkpoint {number} of {name} was made with") from error
+        except AirflowFtError as error:
+            raise HTTPException(503, str(error)) from error
+
     return app
 
 
@@ -117,6 +131,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         ),
         "delivers": [segment.number for segment in plan.segments] if plan else [],
         "reasons": list(plan.reasons) if plan else [],
+        "spec": checkpoint.spec,
         "participants": [
             {
                 "name": participant.name,

@@ -27,7 +27,25 @@ const cell = { padding: "8px 12px", textAlign: "left", verticalAlign: "top", whi
 const line = (props, ...children) =>
   h(Box, { as: "tr", borderTopWidth: "1px", borderColor: "border", ...props }, ...children);
 
-function Details({ checkpoint }) {
+function Specification({ pipeline, checkpoint }) {
+  const [text, setText] = useState("");
+  async function load() {
+    try {
+      const path = `airflow-ft/pipelines/${encodeURIComponent(pipeline)}/checkpoints/${checkpoint.number}/spec`;
+      const answer = await fetch(new URL(path, document.baseURI));
+      const body = await answer.json();
+      setText(answer.ok ? JSON.stringify(body, null, 2) : String(body.detail ?? answer.statusText));
+    } catch (problem) {
+      setText(String(problem.message ?? problem));
+    }
+  }
+  if (!text) {
+    return h("button", { type: "button", onClick: load }, h(Text, { as: "span", color: "fg.info" }, "Show what it was made with"));
+  }
+  return h(Box, { as: "pre", whiteSpace: "pre-wrap", overflowWrap: "anywhere", fontSize: "xs" }, text);
+}
+
+function Details({ pipeline, checkpoint }) {
   const runs = checkpoint.run_id
     ? h("a", { href: new URL(`dags/${encodeURIComponent(checkpoint.dag_id)}/runs/${encodeURIComponent(checkpoint.run_id)}`, document.baseURI).href },
         h(Text, { as: "span", color: "fg.info" }, `${checkpoint.dag_id} / ${checkpoint.run_id}${checkpoint.map_index >= 0 ? ` [${checkpoint.map_index}]` : ""}`))
@@ -38,10 +56,11 @@ function Details({ checkpoint }) {
     h(Text, null, "Run: ", runs),
     rows && h(Text, null, `Rows: ${rows}`),
     checkpoint.delivers.length > 0 && h(Text, null, `Plan: delivers checkpoint ${checkpoint.delivers.join(", ")}`),
-    checkpoint.reasons.map((reason) => h(Text, { key: reason, paddingLeft: "4" }, reason)));
+    checkpoint.reasons.map((reason) => h(Text, { key: reason, paddingLeft: "4" }, reason)),
+    checkpoint.spec && h(Specification, { pipeline, checkpoint }));
 }
 
-function Row({ checkpoint, now, opened }) {
+function Row({ pipeline, checkpoint, now, opened }) {
   const [open, setOpen] = useState(opened);
   const sinks = checkpoint.participants.map((p) =>
     h(Text, { key: p.name, as: "span", title: `${p.kind}, strategy ${p.strategy}; sinks ${p.sinks.join(", ")}` },
@@ -59,7 +78,7 @@ function Row({ checkpoint, now, opened }) {
       h("td", { style: { ...cell, whiteSpace: "normal" } }, sinks.length ? sinks : waiting),
       h("td", { style: { ...cell, textAlign: "right" }, title: checkpoint.at }, age(checkpoint.at, now))),
     open && h("tr", null,
-      h("td", { colSpan: 5, style: { padding: "0 12px 8px 32px" } }, h(Details, { checkpoint }))));
+      h("td", { colSpan: 5, style: { padding: "0 12px 8px 32px" } }, h(Details, { pipeline, checkpoint }))));
 }
 
 function Pipeline({ pipeline, now, opened }) {
@@ -79,7 +98,7 @@ function Pipeline({ pipeline, now, opened }) {
         h("th", { key: name, scope: "col", style: { ...cell, textAlign: right.has(name) ? "right" : "left" } },
           h(Text, { fontSize: "sm", color: "fg.muted" }, name))))),
       h("tbody", null, pipeline.checkpoints.map((checkpoint, index) =>
-        h(Row, { key: checkpoint.number, checkpoint, now, opened: opened && index === 0 })))));
+        h(Row, { key: checkpoint.number, pipeline: pipeline.name, checkpoint, now, opened: opened && index === 0 })))));
 }
 
 function Checkpoints() {

@@ -361,13 +361,18 @@ def test_a_token_that_vanished_while_all_was_settled_is_set_anew(shop: Shop) -> 
 
 def test_the_page_is_for_those_who_may_see_it(shop: Shop) -> None:
     airflow = shop.airflow
-    for path in ("/airflow-ft/pipelines", "/airflow-ft/page.js"):
+    of_first = "/airflow-ft/pipelines/orders/checkpoints/1/spec"
+    for path in ("/airflow-ft/pipelines", "/airflow-ft/page.js", of_first):
         assert httpx.get(airflow.url + path, trust_env=False).status_code == 401
     found = {pipeline["name"]: pipeline for pipeline in airflow.get("/airflow-ft/pipelines")["pipelines"]}
     newest = found["orders"]["checkpoints"][0]
     assert newest["state"] == "COMPLETED" and newest["dag_id"] == "orders"
     assert any("carries the commit point" in reason for reason in newest["reasons"])
     assert {p["name"]: p["proof"] for p in newest["participants"]} == {"shop": True, "bus": True}
+    made_with = airflow.get(of_first)
+    assert set(made_with["sinks"]) == set(newest["rows"]) and made_with["pipeline"] == "orders"
+    assert made_with["wal_root"], "as it counts, not as it is written in the DAG"
+    assert newest["spec"] and made_with["job"] in airflow.command("ft", "spec", "orders", str(newest["number"]))
     [plugin] = [p for p in airflow.get("/api/v2/plugins")["plugins"] if p["name"] == "airflow_ft"]
     assert plugin["react_apps"][0]["url_route"] == "airflow-ft"
     path = f"/api/v2/dags/orders/dagRuns/{quote(newest['run_id'])}/taskInstances/orders.confirmed/links"
