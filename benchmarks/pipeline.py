@@ -81,7 +81,7 @@ def main(job: dict[str, Any]) -> None:
     with closing(open_store(store_url)) as store:
         context = Context(store, job["pipeline"], RunKey("bench", "run"), participant, Worker("bench/run/task", 1))
         recover_step(context)
-        beside = (delivery, config, lambda _: None) if job["overlap"] else None
+        beside = (delivery, config, lambda _: None, open_archive(root)) if job["overlap"] else None
         stage_step(context, request, on_line=logging.info, overlap=beside)
         for name in delivery.names:
             prepare_step(context, delivery, config, name)

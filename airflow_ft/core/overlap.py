@@ -15,15 +15,16 @@ from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.errors import FencedError, TransientError
 from airflow_ft.core.planning import Delivery
-from airflow_ft.core.ports import Progress
-from airflow_ft.core.retention import finalise
+from airflow_ft.core.ports import Archive, Progress
+from airflow_ft.core.retention import retain
 from airflow_ft.core.steps import Context, has_work
 
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 30.0
-FINALISED_TOGETHER = 20
-"""So many delivered checkpoints are finalised at once: until then each is read with every look at the open ones."""
+RETAINED_TOGETHER = 20
+"""So many delivered checkpoints are finalised, and old ones pruned, at once: until then each is read with every look at
+the open ones, and keeps its place on disk."""
 
 
 class Overlap:
@@ -40,12 +41,13 @@ class Overlap:
         delivery: Delivery,
         config: CheckpointConfig,
         progress: Progress,
+        archive: Archive,
         interval: float = 0.5,
     ) -> None:
         self._context = context
         self._coordinator = Coordinator(context.store, context.pipeline, epoch, context.participants)
         self._delivery, self._config, self._interval = delivery, config, interval
-        self._progress, self._delivered = progress, 0
+        self._progress, self._archive, self._delivered = progress, archive, 0
         self._stop = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"overlap-{context.pipeline}", daemon=True)
@@ -72,9 +74,18 @@ class Overlap:
                 return
             self._coordinator.deliver(number)
             self._delivered += 1
-            if self._delivered >= FINALISED_TOGETHER:
-                finalise(self._context.store, self._context.pipeline, self._progress)
+            if self._delivered >= RETAINED_TOGETHER:
+                self._retain()
                 self._delivered = 0
+
+    def _retain(self) -> None:
+        """What `confirmed` does at the end of a run: one that goes on for long must not keep all that it has staged.
+
+        The stage's own folders are of the present epoch, which the sweep leaves alone.
+        """
+        self._coordinator.close()  # the sinks are told over connections of their own to forget old markers
+        context = self._context
+        retain(context.store, context.pipeline, self._config, context.participants, self._archive, self._progress)
 
     def check(self) -> None:
         """Raises what ended it, such as DeclinedError."""

@@ -75,6 +75,7 @@ class StageOperator(CheckpointOperator):
         from airflow_ft.sinks.fitting import misfits
         from airflow_ft.sources.progress import GroupOffsets
         from airflow_ft.spark.stage import stage_step
+        from airflow_ft.wal.retention import WalArchive
 
         spec = settings.resolved(spec)
         delivery = spec.delivery
@@ -88,7 +89,8 @@ class StageOperator(CheckpointOperator):
 
         overlap = None
         if spec.overlap:
-            overlap = (delivery, spec.config, GroupOffsets(spec.sources, task_connections))
+            progress = GroupOffsets(spec.sources, task_connections)
+            overlap = (delivery, spec.config, progress, WalArchive(spec.wal_root or ""))
         result = stage_step(
             run,
             make,

@@ -22,7 +22,7 @@ from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import Pipeline
 from airflow_ft.core.overlap import Overlap
 from airflow_ft.core.planning import Delivery
-from airflow_ft.core.ports import Progress
+from airflow_ft.core.ports import Archive, Progress
 from airflow_ft.core.steps import Context, require_active, require_own_stage, take_turn
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.launcher import Driver, run_stage
@@ -43,7 +43,7 @@ def stage_step(
     on_line: Callable[[str], None],
     on_start: Callable[[Driver], None] = lambda _: None,
     spec: Mapping[str, Any] | None = None,
-    overlap: tuple[Delivery, CheckpointConfig, Progress] | None = None,
+    overlap: tuple[Delivery, CheckpointConfig, Progress, Archive] | None = None,
     judge: Judge | None = None,
 ) -> StageResult | None:
     """Stages a run, once: None when it has been staged before, and then no epoch is taken.

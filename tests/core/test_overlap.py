@@ -19,6 +19,19 @@ from tests.core.world import LEASE_SECONDS, PIPELINE, RUN, Crash, Fault, World, 
 from tests.density import stride
 
 
+class Archive:
+    """Remembers whose files were deleted."""
+
+    def __init__(self) -> None:
+        self.deleted: list[int] = []
+
+    def delete(self, segment: Segment) -> None:
+        self.deleted.append(segment.number)
+
+    def sweep(self, pipeline: str, keep: object, below_epoch: int) -> None:
+        pass
+
+
 class Stage:
     """A stage under way: publishes numbers, and delivers beside that, with one epoch."""
 
@@ -26,8 +39,14 @@ class Stage:
         self.world, self.epoch, self.run = world, epoch, run
         self.progress: list[int] = []
         context = world.context(fault=fault, run=run)
+        self.archive = Archive()
         self.overlap = Overlap(
-            context, epoch, world.delivery, world.config, lambda checkpoint: self.progress.append(checkpoint.number)
+            context,
+            epoch,
+            world.delivery,
+            world.config,
+            lambda checkpoint: self.progress.append(checkpoint.number),
+            self.archive,
         )
         self.seen = world.store.pipeline(PIPELINE).last_published  # what this attempt stands on
         self.numbers: list[int] = []
@@ -57,9 +76,9 @@ def staging(world: World, fault: Fault | None = None, try_number: int = 1) -> It
 
 
 @pytest.fixture
-def finalising_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def retaining_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that there are few calls to die at."""
-    monkeypatch.setattr(overlap, "FINALISED_TOGETHER", 1)
+    monkeypatch.setattr(overlap, "RETAINED_TOGETHER", 1)
 
 
 @pytest.mark.parametrize("max_rows", [0, 1000])
@@ -85,7 +104,7 @@ def test_what_is_published_between_any_two_calls_is_delivered_too(tmp_path: Path
     assert at > 20
 
 
-@pytest.mark.usefixtures("finalising_each")
+@pytest.mark.usefixtures("retaining_each")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_death_at_any_call_is_made_good(tmp_path: Path, mix: str, when: str) -> None:
@@ -109,7 +128,7 @@ def test_a_death_at_any_call_is_made_good(tmp_path: Path, mix: str, when: str) -
     assert at > 20
 
 
-@pytest.mark.usefixtures("finalising_each")
+@pytest.mark.usefixtures("retaining_each")
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_stage_that_was_replaced_delivers_nothing_more(tmp_path: Path, mix: str) -> None:
     """I5: it sleeps at any call, another try stages and delivers everything, then it goes on."""
@@ -142,12 +161,14 @@ def test_what_is_delivered_in_a_long_stage_does_not_stay_among_the_open_ones(tmp
     world = World(tmp_path, max_rows=1)
     opened = []
     with staging(world) as stage:
-        for _ in range(3 * overlap.FINALISED_TOGETHER + 1):
+        for _ in range(3 * overlap.RETAINED_TOGETHER + 1):
             stage.publish()
             stage.overlap.deliver()
             opened.append(len(world.store.open_checkpoints(PIPELINE)))
-    assert max(opened) < 2 * overlap.FINALISED_TOGETHER
-    assert stage.progress == [stage.numbers[overlap.FINALISED_TOGETHER * n - 1] for n in (1, 2, 3)], "sources follow"
+    assert max(opened) < 2 * overlap.RETAINED_TOGETHER
+    assert stage.progress == [stage.numbers[overlap.RETAINED_TOGETHER * n - 1] for n in (1, 2, 3)], "sources follow"
+    kept = world.config.num_retained
+    assert stage.archive.deleted == stage.numbers[: 3 * overlap.RETAINED_TOGETHER - kept], "the log does not grow"
     finish(world, 3)
     world.check_exactly_once(stage.numbers)
 

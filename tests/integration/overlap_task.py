@@ -23,6 +23,7 @@ from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.stage import stage_step
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
+from airflow_ft.wal.retention import WalArchive
 from tests.integration.stage_world import PIPELINE, RUN
 
 CONFIG = CheckpointConfig(max_delivery_rows=0)
@@ -75,7 +76,7 @@ def main() -> None:
         )
 
     run = context(folder, given["mariadb"], given["try"])
-    stage_step(run, make, on_line=print, overlap=(delivery(), CONFIG, lambda _: None))
+    stage_step(run, make, on_line=print, overlap=(delivery(), CONFIG, lambda _: None, WalArchive(str(folder / "wal"))))
 
 
 if __name__ == "__main__":
