@@ -35,11 +35,18 @@ def airflow_home() -> Path:
     return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser().absolute()
 
 
+def with_checkpointing(spec: PipelineSpec) -> PipelineSpec:
+    """The specification with `[airflow_ft] checkpointing` for what its own leaves open.
+
+    ConfigurationError: a sink cannot hold its rows for as long as a checkpoint may take.
+    """
+    return replace(spec, checkpointing=spec.config.resolved(checkpointing()))
+
+
 def resolved(spec: PipelineSpec) -> PipelineSpec:
     """The specification with this configuration for what it leaves open (`store` is left as it is)."""
     return replace(
-        spec,
-        checkpointing=spec.config.resolved(checkpointing()),
+        with_checkpointing(spec),
         wal_root=spec.wal_root or wal_root(),
         spark_master=spec.spark_master or spark_master(),
         spark_conf={**spark_conf(), **spec.spark_conf},
@@ -76,6 +83,11 @@ def lease_seconds() -> float:
 
 def checkpointing() -> CheckpointConfig:
     """`[airflow_ft] checkpointing`: settings of `CheckpointConfig` (a JSON object), where pipelines leave them open."""
+    if older := _read("quarantine_after"):
+        raise ConfigurationError(
+            f"[{SECTION}] quarantine_after is an option no longer.",
+            remedy=f'write it into checkpointing: {{"quarantine_after": "{older}"}}.',
+        )
     try:
         return CheckpointConfig.from_json(_json("checkpointing", '{"timeout": 1800, "num_retained": 5}'))
     except ConfigurationError as error:

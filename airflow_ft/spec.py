@@ -6,6 +6,7 @@ it whole, and the decision log keeps what each checkpoint was made with (`to_jso
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
@@ -157,6 +158,8 @@ class PipelineSpec:
                 return
         else:
             config = given
+        if "timeout" not in config.given:  # the provider's configuration may say it: `settings.with_checkpointing`
+            return
         for name, sink in self.sinks.items():
             if isinstance(sink, HoldingSinkSpec):  # it cannot hold its rows for as long as a checkpoint may take
                 try:
@@ -164,6 +167,12 @@ class PipelineSpec:
                 except ConfigurationError as error:
                     error.located(sink=name)
                     raise
+
+    @property
+    def is_rendered(self) -> bool:
+        """Whether `checkpointing` can be told: nothing of it is Jinja."""
+        given = self.checkpointing
+        return isinstance(given, CheckpointConfig) or not any(map(is_template, given.values()))
 
     @property
     def config(self) -> CheckpointConfig:
@@ -192,7 +201,7 @@ class PipelineSpec:
         return replace(self, **changed)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for the decision log, the CLI and the page: without defaults of its own, and without secrets."""
+        """Plain data for the decision log, the CLI and the page, without secrets; what only a run knows is left out."""
         found = {each.name: self.plain(each.name) for each in fields(self) if each.name != "suffix"}
         found["sources"] = {name: source.to_json() for name, source in self.sources.items()}
         found["sinks"] = {
@@ -206,7 +215,7 @@ class PipelineSpec:
             for name, sink in self.sinks.items()
         }
         found["keep_session"] = None if self.keep_session is None else self.keep_session.total_seconds()
-        safe: dict[str, Any] = without_secrets(found)
+        safe: dict[str, Any] = without_secrets(json.loads(json.dumps(found, default=lambda _: "known in a run")))
         return safe
 
 

@@ -63,7 +63,7 @@ def test_every_setting_is_documented_and_no_other() -> None:
     known = set(get_provider_info()["config"]["airflow_ft"]["options"])
     section = page.partition("## Settings")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == known | {
-        each.name for each in fields(CheckpointConfig) if each.init
+        each.name for each in fields(CheckpointConfig) if each.metadata
     }
 
 

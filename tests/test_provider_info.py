@@ -139,6 +139,7 @@ def test_a_pipelines_own_settings_go_before_the_configured_ones(
         ("lease_seconds", "soon"),
         ("lease_seconds", "0"),
         ("checkpointing", "timeout=5"),
+        ("checkpointing", '["timeout"]'),
         ("checkpointing", '{"quarantine_after": "a day"}'),
         ("checkpointing", '{"quarantine_after": -1}'),
         ("checkpointing", '{"quarantine_after": "nan"}'),
@@ -152,3 +153,9 @@ def test_an_option_that_makes_no_sense_is_named(option: str, value: str, monkeyp
     monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{option.upper()}", value)
     with pytest.raises(ConfigurationError, match=option):
         getattr(settings, option)()
+
+
+def test_an_option_of_before_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__QUARANTINE_AFTER", "never")
+    with pytest.raises(ConfigurationError, match=r"quarantine_after is an option no longer.*checkpointing"):
+        settings.checkpointing()

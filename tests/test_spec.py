@@ -75,14 +75,32 @@ def test_what_nobody_knows_is_named_with_what_was_meant() -> None:
 
 def test_what_is_kept_is_plain_and_holds_no_secret() -> None:
     kept = spec(
-        spark_conf={"spark.hadoop.fs.s3a.secret.key": "planted-1", "spark.ui.enabled": "false"},
-        job_args={"api": {"token": "planted-2", "url": "https://example.org"}},
-        sources={"in": KafkaSource(topics=["t"], options={"kafka.sasl.jaas.config": "planted-3"})},
+        spark_conf={
+            "spark.hadoop.fs.s3a.secret.key": "planted-1",
+            "spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net": "planted-2",
+            "spark.hadoop.fs.azure.sas.container.account": "planted-3",
+            "spark.driver.extraJavaOptions": "-Dx=1 -Djavax.net.ssl.keyStorePassword=planted-4 -Dy=2",
+            "spark.ui.enabled": "false",
+        },
+        job_args={
+            "api": {"token": "planted-5", "url": "https://example.org"},
+            "credentials": {"user": "ada", "key": "planted-6"},
+            "jdbc": "jdbc:mysql://ada:planted-7@h/db?user=ada&password=planted-8&ssl=true",
+            "password": ["planted-9"],
+            "weights": {1: 0.5, "rest": 1},
+            "of another task": object(),
+        },
+        sources={"in": KafkaSource(topics=["t"], options={"kafka.sasl.jaas.config": "planted-10"})},
         keep_session=timedelta(minutes=2),
     ).to_json()
-    text = json.dumps(kept)
-    assert "planted" not in text and text.count("***") == 3
+    text = json.dumps(kept, sort_keys=True)
+    assert "planted" not in text, text
     assert kept["spark_conf"]["spark.ui.enabled"] == "false"
+    assert kept["spark_conf"]["spark.driver.extraJavaOptions"] == "-Dx=1 -Djavax.net.ssl.keyStorePassword=*** -Dy=2"
+    assert kept["job_args"]["jdbc"] == "jdbc:mysql://***@h/db?user=ada&password=***&ssl=true"
+    assert kept["job_args"]["weights"] == {"1": 0.5, "rest": 1}
+    assert kept["job_args"]["of another task"] == "known in a run"
+    assert kept["sources"]["in"]["topics"] == ["t"] and kept["job"] == "jobs.orders"
     assert kept["job_args"]["api"]["url"] == "https://example.org"
     assert kept["sinks"]["orders"]["table"] == "t" and kept["sinks"]["orders"]["promise"] == "ATOMIC"
     assert kept["keep_session"] == 120 and kept["checkpointing"] == {}
@@ -113,6 +131,55 @@ def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.
     found = settings.resolved(own)
     assert (found.wal_root, found.spark_master, found.jars, found.keep_session) == ("/own", "yarn", (), timedelta(0))
     assert (found.config.quarantine_after, found.config.num_retained) == (timedelta(1), 9)
+
+
+@pytest.mark.airflow
+def test_what_the_decision_log_keeps_is_what_the_dag_says_where_a_run_may_put_in_a_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from airflow_ft.operators.stage import StageOperator
+
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_CONF", '{"spark.of.all": "planted-1", "spark.own": "planted-2"}')
+    declared = spec(
+        job_args={"key": "{{ conn.api.password }}"}, spark_conf={"spark.own": "{{ var.value.x }}"}, wal_root="{{ ds }}"
+    )
+    stage = StageOperator(task_id="stage", spec=declared)
+    stage.job_args, stage.spark_conf, stage.wal_root = {"key": "planted-3"}, {"spark.own": "planted-4"}, "/wal"
+    found = settings.resolved(stage.rendered())
+    assert (found.job_args, found.spark_conf["spark.own"]) == ({"key": "planted-3"}, "planted-4")
+    kept = stage._kept(found)
+    assert kept["job_args"] == {"key": "{{ conn.api.password }}"} and kept["wal_root"] == "/wal"
+    assert kept["spark_conf"] == {"spark.own": "{{ var.value.x }}", "spark.of.all": "[airflow_ft] spark_conf"}
+
+
+@pytest.mark.airflow
+def test_an_operator_carries_all_that_it_resolves() -> None:
+    from airflow_ft.operators.doctor import DoctorOperator
+    from airflow_ft.operators.stage import StageOperator
+
+    for operator in (StageOperator, DoctorOperator):
+        texts = {"checkpointing", "wal_root", "spark_master", "spark_conf", "jars", "packages", "sources", "sinks"}
+        assert texts | {"commit_point", "store"} <= set(operator.template_fields)
+
+
+@pytest.mark.airflow
+def test_a_time_out_of_the_configuration_is_compared_with_what_a_sink_can_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from airflow.sdk import DAG
+
+    from airflow_ft import CheckpointedPipeline
+
+    held = {"alerts": KafkaSink(topic="t", strategy="held", transaction_timeout=timedelta(minutes=5))}
+    with DAG("d", schedule=None), pytest.raises(ConfigurationError, match=r"sink 'alerts'.*shorter than"):
+        CheckpointedPipeline(spec(sinks=held))
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"timeout": 60}')
+    with DAG("d", schedule=None):
+        CheckpointedPipeline(spec(sinks=held))
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"timeout": 1800}')
+    usual = {"alerts": KafkaSink(topic="t", strategy="held")}
+    with DAG("d", schedule=None), pytest.raises(ConfigurationError, match=r"sink 'alerts'.*shorter than"):
+        CheckpointedPipeline(spec(sinks=usual))
 
 
 def test_sinks_of_one_connection_are_one_participant() -> None:

@@ -93,15 +93,22 @@ class CheckpointConfig:
     quarantine_after: timedelta | None = field(
         default=timedelta(days=1), metadata={"kind": _Duration(timedelta(0), never=True)}
     )
-    given: frozenset[str] = field(init=False, repr=False, compare=False)
-    """The names of what was given, in code, by Jinja or in the provider's configuration."""
+    given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    """The names of what was given, in code, by Jinja or in the provider's configuration. Not an argument."""
 
-    def __new__(cls, **given: Any) -> Self:
+    def __new__(cls, **arguments: Any) -> Self:
         self = super().__new__(cls)
-        object.__setattr__(self, "given", frozenset(given))
+        object.__setattr__(self, "_arguments", arguments)
         return self
 
     def __post_init__(self) -> None:
+        arguments = self.__dict__.pop("_arguments")
+        if "given" in arguments:  # by dataclasses.replace, with all fields: what differs from its default was given
+            defaults = {each.name: each.default for each in fields(self)}
+            changed = {name for name in _KINDS if arguments[name] != defaults[name]}
+            object.__setattr__(self, "given", self.given | changed)
+        else:
+            object.__setattr__(self, "given", frozenset(arguments))
         for name, kind in _KINDS.items():
             value = getattr(self, name)
             if not kind.is_good(value):
@@ -142,5 +149,5 @@ class CheckpointConfig:
 
 
 _KINDS: dict[str, _Duration | _Count] = {
-    each.name: each.metadata["kind"] for each in fields(CheckpointConfig) if each.init
+    each.name: each.metadata["kind"] for each in fields(CheckpointConfig) if each.metadata
 }

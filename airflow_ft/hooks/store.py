@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from airflow.sdk.bases.hook import BaseHook
 
@@ -56,12 +56,19 @@ def store_url(setting: str | None = None, connections: ConnectionResolver = task
 
 def check_store(setting: str | None) -> str | None:
     """Returns an operator's `store` argument; ConfigurationError when it holds a password, which the UI would show."""
-    if setting is not None and "://" in setting and urlsplit(setting).password:
+    if setting is not None and "://" in setting and _holds_password(setting):
         raise ConfigurationError(
             "the argument `store` holds a password, and Airflow shows the arguments of tasks.",
             remedy="name an Airflow connection (conn:<connection id>), or put the URL into [airflow_ft] store.",
         )
     return setting
+
+
+def _holds_password(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.password) or any(
+        name.lower() in ("password", "sslpassword") for name, _ in parse_qsl(parts.query)
+    )
 
 
 def _postgres_url(connection: ConnectionInfo) -> str:

@@ -42,7 +42,7 @@ class ConfirmOperator(CheckpointOperator):
         from airflow_ft.sources.progress import GroupOffsets
         from airflow_ft.wal.retention import WalArchive
 
-        config = spec.config.resolved(settings.checkpointing())
+        config = settings.with_checkpointing(spec).config
         archive = WalArchive(spec.wal_root or settings.wal_root())
         confirmation = steps.confirm_step(run, config, archive, GroupOffsets(spec.sources, task_connections))
         emit(self, context, confirmation.numbers, run)

@@ -37,10 +37,13 @@ class DoctorOperator(CheckpointOperator):
         "sources",
         "wal_root",
         "spark_master",
+        "spark_conf",
         "jars",
+        "packages",
         "commit_point",
+        "checkpointing",
     )
-    template_fields_renderers = {"sinks": "json", "sources": "json"}  # noqa: RUF012 - as Airflow declares it
+    template_fields_renderers = {"sinks": "json", "sources": "json", "spark_conf": "json"}  # noqa: RUF012 - as Airflow declares it
 
     def __init__(self, *, fail_on_warning: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)

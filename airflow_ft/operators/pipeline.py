@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TaskGroup, TriggerRule
 
+from airflow_ft import settings
 from airflow_ft.assets import declared_asset
 from airflow_ft.core.arguments import check_text, check_type
 from airflow_ft.core.errors import ConfigurationError
@@ -73,6 +74,13 @@ class CheckpointedPipeline(TaskGroup):
         if spec is None:
             spec, arguments = take_spec(arguments, _OF_THE_GROUP)
         check_type("spec", spec, PipelineSpec, 'give PipelineSpec(pipeline="orders", ...).')
+        if besides := sorted(set(arguments) - set(_OF_THE_GROUP)):
+            raise ConfigurationError(
+                f"{', '.join(besides)} cannot be given beside a specification.",
+                remedy="write it into PipelineSpec(...).",
+            )
+        if spec.is_rendered:
+            settings.with_checkpointing(spec)
         check_text("group_id", group_id, optional=True)
         check_type("default_args", default_args, Mapping, 'give {"retries": 5}, for example.', optional=True)
         for name, sink in spec.sinks.items():

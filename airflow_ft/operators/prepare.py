@@ -42,8 +42,7 @@ class PrepareOperator(CheckpointOperator):
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Plans and votes; a refusal aborts the checkpoint and rewinds the pipeline."""
         delivery = spec.delivery
-        config = spec.config.resolved(settings.checkpointing())
-        prepared = steps.prepare_step(run, delivery, config, self.participant)
+        prepared = steps.prepare_step(run, delivery, settings.with_checkpointing(spec).config, self.participant)
         for reason in delivery.reasons:
             self.log.info("plan: %s", reason)
         return {"numbers": {str(checkpoint.number): checkpoint.state.value for checkpoint in prepared}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
@@ -79,7 +80,7 @@ class StageOperator(CheckpointOperator):
 
         spec = settings.resolved(spec)
         delivery = spec.delivery
-        kept: Any = redact(spec.to_json())  # hides what Airflow knows to be secret, wherever Jinja has put it
+        kept: Any = redact(self._kept(spec))  # hides what Airflow knows to be secret, wherever Jinja has put it
 
         def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
             return request(spec, run.run, pipeline, epoch, attempt)
@@ -101,6 +102,15 @@ class StageOperator(CheckpointOperator):
             judge=judge,
         )
         return None if result is None else {"numbers": list(result.numbers), "rows": dict(result.rows)}
+
+    def _kept(self, spec: PipelineSpec) -> dict[str, Any]:
+        """What the decision log keeps of it: of arguments and settings that may hold secrets what the DAG says.
+
+        So they are not rendered, and of the provider's settings there are the names.
+        """
+        configured = dict.fromkeys(settings.spark_conf(), f"[{settings.SECTION}] spark_conf")
+        declared = replace(spec, job_args=self.spec.job_args, spark_conf={**configured, **self.spec.spark_conf})
+        return declared.to_json()
 
     def _remember(self, driver: Driver) -> None:
         self._driver = driver

@@ -156,7 +156,7 @@ class KafkaSource:
             else:
                 start = {t: {int(p): o for p, o in offsets.items()} for t, offsets in start["offsets"].items()}
         rest = {name: data[name] for name in _PLAIN_FIELDS}
-        return cls(starting_offsets=start, **rest)
+        return cls(starting_offsets=start, commit_offsets=data.get("commit_offsets", True), **rest)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data without secrets."""
@@ -171,6 +171,8 @@ class KafkaSource:
             **{name: getattr(self, name) for name in _PLAIN_FIELDS},
             "topics": list(self.topics),
             "options": dict(self.options),
+            # Left out where it says nothing: positions are found by digests of this (`spark.locations.origin_file`).
+            **({} if self.commit_offsets else {"commit_offsets": False}),
         }
 
     def reader_options(self, connection: ConnectionInfo) -> dict[str, str]:
@@ -222,7 +224,6 @@ _PLAIN_FIELDS = (
     "max_offsets_per_trigger",
     "fail_on_data_loss",
     "group_id",
-    "commit_offsets",
     "options",
 )
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import JobError
+from airflow_ft.core.errors import JobError, StageError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import Source, source_from_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS, KafkaSource
@@ -28,7 +28,7 @@ class Sources(Mapping[str, "DataFrame"]):
 
     `sources["orders"]` is a streaming DataFrame of the source (always the same object), and
     `sources.static("orders")` a plain one of what is there now: for joins, and for jobs that do not stream. A
-    static read is not part of a checkpoint: its positions are not kept. `begins`: nothing was published yet, so that
+    static read is not part of a checkpoint: its positions are not kept. `begins`: no attempt has frozen it yet, so that
     the streams' starting positions count.
     """
 
@@ -41,6 +41,8 @@ class Sources(Mapping[str, "DataFrame"]):
         begins: bool = True,
     ) -> None:
         self._begins = begins
+        self.started: dict[str, Mapping[str, str]] = {}
+        """By source: the ids of topics of which a starting position was looked up, around that."""
         self._spark = spark
         self._specs: dict[str, Source] = {name: source_from_json(spec) for name, spec in specs.items()}
         self._connections = connections
@@ -72,18 +74,29 @@ class Sources(Mapping[str, "DataFrame"]):
         connection = self._connections.get(spec.conn_id) if spec.conn_id else None
         tags = {_TAG: name} if streaming else None
         if streaming and self._begins and connection is not None:
-            spec = _starting(self._spark, name, spec, connection)
+            spec, ids = _starting(self._spark, name, spec, connection)
+            self.started[name] = ids
         return spec.read(self._spark, connection, streaming=streaming, tags=tags)
 
 
-def _starting(spark: SparkSession, name: str, spec: Source, connection: ConnectionInfo) -> Source:
-    """A source that starts where a group stands, with its offsets: Spark knows no such start."""
+def _starting(
+    spark: SparkSession, name: str, spec: Source, connection: ConnectionInfo
+) -> tuple[Source, Mapping[str, str]]:
+    """A source that starts where a group stands, with its offsets (Spark knows no such start), and its topics' ids."""
     if not isinstance(spec, KafkaSource) or spec.starting_offsets != GROUP_OFFSETS:
-        return spec
+        return spec, {}
     with closing(TopicAdmin(spark, name, spec, connection)) as admin:
+        before = admin.ids(spec.topics)
         offsets = admin.group_offsets()
+        ids = admin.ids(spec.topics)
+    if ids != before:
+        raise StageError(
+            f"topics of source {name!r} were made while it was looked up where group {spec.group_id} stands.",
+            participant=spec.conn_id,
+            remedy="nothing to do: the next attempt looks again.",
+        )
     log.info("source %s: group %s stands at %s (-2: nowhere, so the earliest)", name, spec.group_id, offsets)
-    return replace(spec, starting_offsets=offsets)
+    return replace(spec, starting_offsets=offsets), ids
 
 
 def source_order(frame: DataFrame) -> list[str]:

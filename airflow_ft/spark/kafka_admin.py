@@ -77,9 +77,11 @@ class TopicAdmin:
     def group_offsets(self) -> dict[str, dict[int, int]]:
         """Where the source's group stands: topic -> partition -> offset; -2 (the earliest) where it does not."""
         group, source = str(self._source.group_id), self._source
+        # Stable ones: a transaction that has committed offsets may not have ended for the group's own log yet.
+        options = self._jvm.org.apache.kafka.clients.admin.ListConsumerGroupOffsetsOptions().requireStable(True)
         where = self._asked(
             lambda client, unit: (
-                client.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get(_SECONDS, unit)
+                client.listConsumerGroupOffsets(group, options).partitionsToOffsetAndMetadata().get(_SECONDS, unit)
             )
         )
         committed = {}

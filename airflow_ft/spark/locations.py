@@ -172,6 +172,11 @@ def restore_order(location: SparkLocation, sources: Mapping[str, Any]) -> None:
         files.write(files.uri(location.uri, SOURCES_FILE), canonical_json(names).encode())
 
 
+def has_origin(root: str, pipeline: str, sources: Mapping[str, Any]) -> bool:
+    """Whether an earlier attempt has frozen where the sources begin."""
+    return filesystem(root).exists(origin_file(root, pipeline, sources))
+
+
 def origin_positions(frozen: Mapping[str, Any]) -> dict[str, str]:
     """What an origin says of each source, by its place: its first offsets, as Spark has written them."""
     return {index: text for index, text in frozen.items() if index.isdigit()}

@@ -36,6 +36,7 @@ from airflow_ft.spark.locations import (
     SparkLocation,
     check_sources,
     freeze_origin,
+    has_origin,
     open_location,
     restore_order,
     restore_origin,
@@ -104,7 +105,8 @@ class Attempt:
             spark = self._session()
             try:
                 job = Job(self._request.job, self._request.job_arguments)
-                begins = self._request.base is None
+                request = self._request
+                begins = request.base is None and not has_origin(request.wal_root, request.pipeline, request.sources)
                 sources = Sources(spark, self._request.sources, self._request.connections, begins=begins)
                 frame = job.transform(spark, sources)
                 await_answer = ask(self._report.parent, self._request, job, spark, frame)
@@ -155,7 +157,7 @@ class Attempt:
         names = source_order(frame)
         kafka = {i: (n, source) for i, n in enumerate(names) if isinstance(source := self._source(n), KafkaSource)}
         admins = topic_admins(frame.sparkSession, kafka, self._request.connections)
-        with closing(Topics(self._request.pipeline, kafka, admins)) as topics:
+        with closing(Topics(self._request.pipeline, kafka, admins, sources.started)) as topics:
             return self._run_query(store, job, frame, names, topics, sources, await_answer)
 
     def _source(self, name: str) -> Source | None:

@@ -37,11 +37,19 @@ class Admin(Protocol):
 
 
 class Topics:
-    """The topics of an attempt's Kafka sources, by the sources' places among those of the query."""
+    """The topics of an attempt's Kafka sources, by the sources' places among those of the query.
+
+    `started`: by source, the ids of topics of which a starting position was looked up before.
+    """
 
     def __init__(
-        self, pipeline: str, sources: Mapping[int, tuple[str, KafkaSource]], admins: Mapping[int, Admin]
+        self,
+        pipeline: str,
+        sources: Mapping[int, tuple[str, KafkaSource]],
+        admins: Mapping[int, Admin],
+        started: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
+        self._started = started or {}
         self._pipeline, self._sources, self._admins = pipeline, sources, admins
         self._known: dict[int, dict[str, str]] = {}
         self._reading: Ids = {}
@@ -61,6 +69,9 @@ class Topics:
             offsets, ids = standing.offsets.get(index, {}), standing.ids.get(index, {})
             counted = {topic for topic in offsets if source.pattern or topic in source.topics}
             now = self._known[index] = dict(self._admins[index].topics(sorted(counted)))
+            for topic, old in self._started.get(name, {}).items():
+                if is_other(old, now.get(topic)):
+                    raise self._too_new(topic, name)
             for topic in source.topics:
                 if topic not in now:
                     raise StageError(
@@ -139,11 +150,7 @@ class Topics:
             known, now = self._known[index], self._admins[index].ids(sorted(topics))
             for topic in sorted(topics):
                 if topic not in known or is_other(known[topic], now.get(topic)):
-                    raise StageError(
-                        f"topic {topic!r} of source {name!r} was made while its starting position was looked up.",
-                        pipeline=self._pipeline,
-                        remedy="nothing to do: the next attempt looks again.",
-                    )
+                    raise self._too_new(topic, name)
             found[index] = {topic: known[topic] for topic in sorted(topics)}
         return found
 
@@ -158,6 +165,13 @@ class Topics:
         """Closes the clients."""
         for admin in self._admins.values():
             admin.close()
+
+    def _too_new(self, topic: str, source: str) -> StageError:
+        return StageError(
+            f"topic {topic!r} of source {source!r} was made while its starting position was looked up.",
+            pipeline=self._pipeline,
+            remedy="nothing to do: the next attempt looks again.",
+        )
 
     def _lost_of(self, ids: Ids, consequence: str) -> DataLossError | StageError | None:
         """What to raise where a topic is not the one that it was; None: all are."""

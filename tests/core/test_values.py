@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -49,6 +50,10 @@ def test_what_was_given_goes_before_defaults_also_where_it_equals_the_built_in_o
     for same in (copy.deepcopy(own), pickle.loads(pickle.dumps(own)), CheckpointConfig.from_json(own.to_json())):
         assert same.resolved(defaults) == found
     assert own.to_json() == {"timeout": 600, "quarantine_after": None}
+    varied = replace(own, num_retained=9)
+    assert varied.to_json() == {"timeout": 600, "num_retained": 9, "quarantine_after": None}
+    assert replace(CheckpointConfig(num_retained=5), timeout=timedelta(seconds=30)).resolved(defaults).num_retained == 5
+    assert replace(CheckpointConfig(), num_retained=5).resolved(defaults).timeout == timedelta(seconds=90)
 
 
 def test_final_states_are_final() -> None:

@@ -201,6 +201,7 @@ def test_a_run_without_news_confirms_nothing_and_updates_no_asset(shop: Shop) ->
     shop.check_exactly_once()
 
 
+@pytest.mark.rotating("one run beside another")
 def test_a_cleared_run_that_is_finished_changes_nothing(shop: Shop) -> None:
     airflow = shop.airflow
     shop.put("orders", 3)
@@ -221,6 +222,7 @@ def test_a_cleared_run_that_is_finished_changes_nothing(shop: Shop) -> None:
     shop.check_exactly_once()
 
 
+@pytest.mark.rotating("one run beside another")
 def test_two_runs_at_once_take_turns(shop: Shop) -> None:
     airflow = shop.airflow
     for rows in (5, 5, 5):
@@ -267,6 +269,7 @@ def of_map_indexes(airflow: AirflowWorld, dag_id: str, run_id: str) -> dict[tupl
     return {(task["task_id"], task["map_index"]): task["state"] for task in found}
 
 
+@pytest.mark.rotating("a DAG of its own")
 def test_each_map_index_of_a_group_has_a_pipeline_and_delivers_its_rows(shop: Shop) -> None:
     airflow = shop.airflow
     airflow.trigger("on_half")  # unpauses it; nothing is confirmed yet, so this run waits for the first confirmation

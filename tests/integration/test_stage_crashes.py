@@ -100,6 +100,7 @@ def test_a_snapshot_that_an_unpublished_batch_left_is_not_loaded(pipeline: Stage
     _assert_continuous(pipeline.all_rows(), FILES + 1)
 
 
+@pytest.mark.release
 def test_an_aggregation_ends_with_the_sums_of_an_undisturbed_run(pipeline: StageWorld, tmp_path: Path) -> None:
     """Built-in operators, a snapshot of the state at every version, two crashes; then a rewind to the first batch."""
     conf = {

@@ -191,7 +191,6 @@ FILES = FileSource(path="/data", schema="id bigint")
         ({"checkpointing": {"timeout": "soon"}}, "timeout is 'soon'.*seconds"),
         ({"checkpointing": {"time_out": 5}}, "unknown checkpoint settings: time_out"),
         ({"chekpointing": None}, "chekpointing is no argument.*did you mean checkpointing"),
-        ({"spec": "orders"}, "spec is 'orders'.*PipelineSpec"),
         ({"checkpointing": timedelta(minutes=1)}, "checkpointing is a timedelta"),
         ({"optional_sinks": "orders"}, r'optional_sinks is \'orders\'.*\["orders"\]'),
         ({"optional_sinks": None}, "optional_sinks is None"),
@@ -219,6 +218,19 @@ def test_an_argument_of_the_wrong_type_is_named_when_the_dag_is_parsed(
     with pytest.raises(ConfigurationError, match=f"(?s){words}") as caught:
         pipeline(dag, **changes)
     assert caught.value.remedy and len(str(caught.value)) < 500 and " at 0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"spec": "orders"}, "spec is 'orders'.*PipelineSpec"),
+        ({"spec": spec(), "overlap": True}, "overlap cannot be given beside a specification"),
+        ({"spec": spec(), "overlpa": True}, "overlpa cannot be given beside a specification"),
+    ],
+)
+def test_what_stands_beside_a_specification_is_named(dag: DAG, given: dict[str, Any], words: str) -> None:
+    with dag, pytest.raises(ConfigurationError, match=words):
+        CheckpointedPipeline(**given)
 
 
 K, F, M, C, CC = KafkaSource, FileSource, MySqlSink, KafkaSink, CheckpointConfig

@@ -17,6 +17,7 @@ from airflow_ft.core.model import AbortReason, CheckpointState, Pipeline, RunKey
 from airflow_ft.core.steps import Context
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.stage import stage_step
+from tests.core.systems import NoArchive
 from tests.core.world import PIPELINE, RUN, World
 
 POSITION = SparkPosition("file:///spark/1-1", 4)
@@ -229,7 +230,7 @@ def test_what_is_published_is_delivered_while_spark_goes_on(tmp_path: Path, laun
         return StageResult((1, 2), {}, POSITION)
 
     launch(launcher)
-    assert stage(context(world), overlap=(world.delivery, world.config, lambda _: None)) is not None
+    assert stage(context(world), overlap=(world.delivery, world.config, lambda _: None, NoArchive())) is not None
     world.steps(context(world))
     world.check_exactly_once([1, 2])
 
@@ -248,7 +249,7 @@ def test_a_sink_that_is_away_is_tried_again_and_does_not_end_the_stage(tmp_path:
         return StageResult((1, 2), {}, POSITION)
 
     launch(launcher)
-    assert stage(context(world), overlap=(world.delivery, world.config, lambda _: None)) is not None
+    assert stage(context(world), overlap=(world.delivery, world.config, lambda _: None, NoArchive())) is not None
     world.systems["log"].away = False
     world.steps(context(world))
     world.check_exactly_once([1, 2])
@@ -267,7 +268,7 @@ def test_refused_rows_end_the_driver_and_are_the_reason_that_is_given(tmp_path: 
 
     launch(launcher)
     with pytest.raises(DeclinedError, match="NULL in a NOT NULL column"):
-        stage(context(world), overlap=(world.delivery, world.config, lambda _: None))
+        stage(context(world), overlap=(world.delivery, world.config, lambda _: None, NoArchive()))
     assert world.store.checkpoint(PIPELINE, 1).reason is AbortReason.DECLINED
     row = world.store.run(PIPELINE, RUN)
     assert row is not None and not row.staged

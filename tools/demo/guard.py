@@ -34,8 +34,10 @@ def kill_descendants() -> None:
 def main() -> int:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     ended = threading.Event()
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())  # raises nothing: no second signal interrupts the killing
+        # Raises nothing: no second signal interrupts the killing. Sets no event: this thread may hold its lock.
+        signal.signal(number, lambda received, _: signals.append(received))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # that was for the guard
     command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, env=environment)
 
@@ -45,7 +47,7 @@ def main() -> int:
         ended.set()
 
     threading.Thread(target=watch_starter, daemon=True).start()
-    while command.poll() is None and not ended.wait(0.1):
+    while command.poll() is None and not signals and not ended.wait(0.1):
         pass
     status = command.poll()
     kill_descendants()
