@@ -66,9 +66,8 @@ def check_store(setting: str | None) -> str | None:
 
 def _holds_password(url: str) -> bool:
     parts = urlsplit(url)
-    return bool(parts.password) or any(
-        name.lower() in ("password", "sslpassword") for name, _ in parse_qsl(parts.query)
-    )
+    parameters = {name.lower() for name, _ in parse_qsl(parts.query)}
+    return bool(parts.password) or not parameters.isdisjoint(("password", "sslpassword"))
 
 
 def _postgres_url(connection: ConnectionInfo) -> str:

@@ -269,7 +269,6 @@ def of_map_indexes(airflow: AirflowWorld, dag_id: str, run_id: str) -> dict[tupl
     return {(task["task_id"], task["map_index"]): task["state"] for task in found}
 
 
-@pytest.mark.rotating("a DAG of its own")
 def test_each_map_index_of_a_group_has_a_pipeline_and_delivers_its_rows(shop: Shop) -> None:
     airflow = shop.airflow
     airflow.trigger("on_half")  # unpauses it; nothing is confirmed yet, so this run waits for the first confirmation
