@@ -19,6 +19,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tools.servers import Database, Kafka, MariaDb, MySql, Postgres, Server, ServerError, processes
 
+pytestmark = pytest.mark.rotating
+
 SQL_SERVERS = [MariaDb, MySql, Postgres]
 OwnServer = Callable[..., Any]
 
