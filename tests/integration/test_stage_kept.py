@@ -1,5 +1,6 @@
 """Spark sessions that are kept between runs: what the next run finds, and what ends with whom."""
 
+import contextlib
 import json
 import os
 import signal
@@ -197,8 +198,9 @@ def test_a_killed_task_takes_driver_and_jvm_with_it(pipeline: StageWorld, tmp_pa
 
     def driver() -> Any:
         for child in psutil.Process(task.pid).children():
-            if child.cmdline()[-1:] and child.cmdline()[-1].endswith("main.py"):
-                return child
+            with contextlib.suppress(psutil.NoSuchProcess):  # another one has just ended
+                if child.cmdline()[-1:] and child.cmdline()[-1].endswith("main.py"):
+                    return child
         return None
 
     try:
