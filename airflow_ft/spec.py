@@ -150,18 +150,15 @@ class PipelineSpec:
     def _check_checkpointing(self) -> None:
         remedy = "give CheckpointConfig(timeout=timedelta(minutes=10)), for example."
         check_type("checkpointing", self.checkpointing, (CheckpointConfig, Mapping), remedy)
-        given = self.checkpointing
-        if isinstance(given, Mapping):
-            known = {name: value for name, value in given.items() if not is_template(value)}
-            config = CheckpointConfig.from_json(known)
-            if len(known) < len(given):
-                return
-        else:
-            config = given
-        if "timeout" not in config.given:  # the provider's configuration may say it: `settings.with_checkpointing`
-            return
+        if isinstance(self.checkpointing, Mapping) and not self.is_rendered:
+            CheckpointConfig.from_json({n: value for n, value in self.checkpointing.items() if not is_template(value)})
+        elif "timeout" in self.config.given:  # else the provider's configuration may say it
+            self.check_holding(self.config)
+
+    def check_holding(self, config: CheckpointConfig) -> None:
+        """ConfigurationError, naming the sink, when one cannot hold its rows for as long as a checkpoint may take."""
         for name, sink in self.sinks.items():
-            if isinstance(sink, HoldingSinkSpec):  # it cannot hold its rows for as long as a checkpoint may take
+            if isinstance(sink, HoldingSinkSpec):
                 try:
                     sink.check_checkpointing(config)
                 except ConfigurationError as error:

@@ -67,7 +67,7 @@ def create_app() -> FastAPI:
         try:
             with closing(open_configured_store(connections=server_connections)) as store:
                 checkpoint = store.checkpoint(name, number)
-                if not _is_visible({"checkpoints": [_checkpoint(checkpoint)]}, visible):
+                if checkpoint.run is not None and checkpoint.run.dag_id not in visible:
                     raise KeyError(name)
                 return dict(store.spec(checkpoint.spec))
         except KeyError as error:

@@ -81,7 +81,7 @@ class Overlap:
     def _retain(self) -> None:
         """What `confirmed` does at the end of a run: one that goes on for long must not keep all that it has staged.
 
-        The stage's own folders are of the present epoch, which the sweep leaves alone.
+        The stage works in folders of the present epoch, or in that of the base: the sweep leaves both alone.
         """
         self._coordinator.close()  # the sinks are told over connections of their own to forget old markers
         context = self._context

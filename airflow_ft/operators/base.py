@@ -72,7 +72,7 @@ class CheckpointOperator(BaseOperator):
             fail(self.log, error)
 
     def rendered(self) -> PipelineSpec:
-        """The specification with what was rendered of it, and with its defaults; from then on `pipeline` is whole.
+        """The specification with what was rendered of it, checked anew; from then on `pipeline` is whole.
 
         ConfigurationError when something in it cannot be.
         """

@@ -6,7 +6,7 @@ Another client would need the connection's security in other words (Java's own s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -60,15 +60,7 @@ class TopicAdmin:
         if not wanted:
             return found
 
-        def ask(client: Any, unit: Any) -> Any:
-            collection = self._jvm.java.util.ArrayList()
-            for name in wanted:
-                collection.add(name)
-            return client.describeTopics(collection).topicNameValues()
-
-        answers = self._asked(ask)
-        for name in wanted:
-            described = self._asked(lambda _, unit, name=name: answers.get(name).get(_SECONDS, unit))
+        for name, described in self._described(wanted).items():
             if described is not None:
                 text = str(described.topicId().toString())
                 found[name] = "" if text == _NO_ID else text
@@ -89,25 +81,25 @@ class TopicAdmin:
             if entry.getValue() is not None:
                 partition = entry.getKey()
                 committed[str(partition.topic()), int(partition.partition())] = int(entry.getValue().offset())
-        return {
-            topic: {n: committed.get((topic, n), _EARLIEST) for n in range(self._partitions(topic))}
-            for topic in source.topics
-        }
+        found: dict[str, dict[int, int]] = {}
+        for topic, described in self._described(source.topics).items():
+            if described is None:
+                raise StageError(
+                    f"topic {topic!r} of source {self._name!r} does not exist.",
+                    participant=source.conn_id,
+                    remedy="create it, or take it out of the source.",
+                )
+            partitions = range(int(described.partitions().size()))
+            found[topic] = {number: committed.get((topic, number), _EARLIEST) for number in partitions}
+        return found
 
-    def _partitions(self, topic: str) -> int:
-        def ask(client: Any, unit: Any) -> Any:
-            collection = self._jvm.java.util.ArrayList()
-            collection.add(topic)
-            return client.describeTopics(collection).topicNameValues().get(topic).get(_SECONDS, unit)
-
-        described = self._asked(ask)
-        if described is None:
-            raise StageError(
-                f"topic {topic!r} of source {self._name!r} does not exist.",
-                participant=self._source.conn_id,
-                remedy="create it, or take it out of the source.",
-            )
-        return int(described.partitions().size())
+    def _described(self, names: Sequence[str]) -> dict[str, Any]:
+        """Java's TopicDescription of each topic; None for one that is not there."""
+        collection = self._jvm.java.util.ArrayList()
+        for name in names:
+            collection.add(name)
+        answers = self._asked(lambda client, _: client.describeTopics(collection).topicNameValues())
+        return {name: self._asked(lambda _, unit, n=name: answers.get(n).get(_SECONDS, unit)) for name in names}
 
     def close(self) -> None:
         """Ends its connections: a JVM that is kept would go on with them."""

@@ -64,20 +64,21 @@ class StagingOperations:
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.require_active()
+            of_run = (None, None, -1) if run is None else (run.dag_id, run.run_id, run.map_index)
             number = write.draw("next_number")  # only ever grows: a number is never used twice
             write.tx.change(
                 "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, map_index, predecessor,"
                 " positions, message, finalised, triggered_at, spec)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?, ?)",
+                " VALUES (?, ?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?, COALESCE((SELECT spec FROM run"
+                " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?), ''))",
                 pipeline,
                 number,
                 CheckpointState.TRIGGERED.value,
                 epoch,
-                None if run is None else run.dag_id,
-                None if run is None else run.run_id,
-                -1 if run is None else run.map_index,
+                *of_run,
                 write.now,
-                "" if run is None else _spec_of(write, run),
+                pipeline,
+                *of_run,
             )
             whose = "outside a run" if run is None else f"in run {run}"
             write.event(EventKind.TRIGGERED, f"{whose}, by epoch {epoch}", number=number)
@@ -188,14 +189,3 @@ def _require_order(write: PipelineWrite, number: int, predecessor: int) -> None:
         )
     if number <= published:
         raise write.conflict(number, f"the later number {published} is published already.")
-
-
-def _spec_of(write: PipelineWrite, run: RunKey) -> str:
-    found = write.tx.rows(
-        "SELECT spec FROM run WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?",
-        write.name,
-        run.dag_id,
-        run.run_id,
-        run.map_index,
-    )
-    return str(found[0]["spec"]) if found else ""

@@ -191,28 +191,18 @@ class LocalFileSystem:
         folders = [str(local_path(uri))]
         while folders:
             folder = folders.pop()
-            known, now, changed = synced.get(folder, {}), {}, False
+            known, now = synced.get(folder, {}), found.setdefault(folder, {})
             # What is replaced or removed meanwhile belongs to a later batch: it is seen the next time.
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
-                        mark = (entry.inode(), 0, 0)
-                        changed |= known.get(entry.name) != mark
+                        now[entry.name] = (entry.inode(), 0, 0)
+                    elif (mark := _sync_entry(entry, known.get(entry.name))) is not None:
                         now[entry.name] = mark
-                        continue
-                    with contextlib.suppress(FileNotFoundError):
-                        mark = _mark(entry.stat(follow_symlinks=False))
-                        if known.get(entry.name) != mark:  # looked at, not opened: most files have been there for long
-                            with Path(entry.path).open("rb") as file:
-                                mark = _mark(os.fstat(file.fileno()))
-                                os.fsync(file.fileno())
-                            changed = True
-                        now[entry.name] = mark
-            if changed:
+            if any(known.get(name) != mark for name, mark in now.items()):
                 with contextlib.suppress(FileNotFoundError):
                     _sync_folder(Path(folder))
-            found[folder] = now
         self.sync_folders(uri, up_to)
         synced.clear()
         synced.update(found)
@@ -266,6 +256,18 @@ def _link_or_copy(path: Path, place: Path) -> None:
 
 def _mark(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _sync_entry(entry: os.DirEntry[str], known: tuple[int, int, int] | None) -> tuple[int, int, int] | None:
+    """Syncs a file unless it is the one that is known: then it is not even opened. What it is; None: it has gone."""
+    with contextlib.suppress(FileNotFoundError):
+        mark = _mark(entry.stat(follow_symlinks=False))
+        if mark != known:
+            with Path(entry.path).open("rb") as file:
+                mark = _mark(os.fstat(file.fileno()))
+                os.fsync(file.fileno())
+        return mark
+    return None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,22 +15,20 @@ from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import AbortReason, RunKey, Segment, SparkPosition
 from airflow_ft.core.overlap import Overlap
 from airflow_ft.core.steps import prepare_step
+from tests.core.systems import NoArchive
 from tests.core.test_every_crash_point import MIXES, finish, systems
 from tests.core.world import LEASE_SECONDS, PIPELINE, RUN, Crash, Fault, World, crash
 from tests.density import stride
 
 
-class Archive:
+class Archive(NoArchive):
     """Remembers whose files were deleted."""
 
     def __init__(self) -> None:
         self.deleted: list[int] = []
 
-    def delete(self, segment: Segment) -> None:
+    def delete(self, segment: Any) -> None:
         self.deleted.append(segment.number)
-
-    def sweep(self, pipeline: str, keep: object, below_epoch: int) -> None:
-        pass
 
 
 class Stage:
