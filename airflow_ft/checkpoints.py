@@ -22,7 +22,8 @@ class Gate:
         rewound of them was computed again and confirmed.
     run: the DAG run has staged, and all that was published by then is settled: confirmed, or aborted without rows.
     as_of: a stage that began to read its sources at or after that time, by the store's clock, has read them to their
-        end, and all that was published by then is settled. So everything that was there at that time is confirmed.
+        end, or a stream has come so far, and all that was published by then is settled. So everything that was there
+        at that time is confirmed.
     after: a checkpoint was confirmed at or after that time, by the store's clock, whatever its rows are.
     """
 
@@ -113,9 +114,9 @@ def _is_settled_through(store: Store, pipeline: str, number: int) -> bool:
 
 
 def _is_confirmed_as_of(store: Store, pipeline: str, at: datetime) -> bool:
-    run = store.complete_since(pipeline, at)
-    settled = run is not None and _is_settled_through(store, pipeline, run.through)
-    return settled and store.complete_since(pipeline, at) == run
+    through = store.read_through(pipeline, at)
+    settled = through is not None and _is_settled_through(store, pipeline, through)
+    return settled and store.read_through(pipeline, at) == through
 
 
 def _is_confirmed_through(store: Store, pipeline: str, number: int) -> bool:

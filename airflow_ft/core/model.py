@@ -433,6 +433,29 @@ class Checkpoint:
         return self.after_abort is not AfterAbort.REWOUND
 
 
+class RequestKind(StrEnum):
+    """What a person may ask of a stream that runs."""
+
+    STOP = "STOP"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something that was asked of whoever runs the pipeline; `id` counts within a pipeline.
+
+    `outcome` says what became of it ("": nobody has answered yet). Times are UTC by the store's clock.
+    """
+
+    pipeline: str
+    id: int
+    kind: RequestKind
+    arguments: Mapping[str, Any]
+    asked_by: str
+    asked_at: datetime
+    answered_at: datetime | None
+    outcome: str
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One line of the append-only event log; `number` is 0 for what concerns the whole pipeline."""

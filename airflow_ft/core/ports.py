@@ -20,6 +20,8 @@ from airflow_ft.core.model import (
     Plan,
     Promise,
     Proof,
+    Request,
+    RequestKind,
     Run,
     RunKey,
     Segment,
@@ -127,12 +129,23 @@ class Store(Protocol):
         segment: Segment | None,
         position: SparkPosition | None,
         positions: Mapping[str, Any],
+        as_of: datetime | None = None,
     ) -> None:
         """TRIGGERED -> STAGED, and the pipeline's base becomes `position` (unclean) unless that is None.
 
         Conditions: `predecessor` is the highest number ever published before (0: none). `segment` is None for a
-        number that only carries earlier segments.
+        number that only carries earlier segments. `as_of`: all that was in the sources at that time, by the store's
+        clock, is in this number or in one before it (None: nobody knows).
         """
+
+    def begin_again(self, pipeline: str, epoch: int, run: RunKey) -> int:
+        """As `begin_stage`, for a stage that this epoch has begun: a new attempt in the same process, as told before.
+
+        StateConflictError when this epoch has not begun the run's stage.
+        """
+
+    def read_all(self, pipeline: str, epoch: int, run: RunKey, as_of: datetime) -> None:
+        """A stream that goes on: what was in the sources at `as_of` is in the numbers that are published by now."""
 
     def end_stage(
         self, pipeline: str, epoch: int, run: RunKey, position: SparkPosition | None, *, complete: bool = True
@@ -141,6 +154,18 @@ class Store(Protocol):
 
         `complete`: it has read everything that was there when it began.
         """
+
+    # requests
+    def ask(self, pipeline: str, kind: RequestKind, arguments: Mapping[str, Any], by: str) -> int:
+        """Leaves a request (plain JSON, no secret) for whoever runs the pipeline; returns its id."""
+
+    def open_requests(self, pipeline: str) -> Sequence[Request]:
+        """Those that nobody has answered, ascending."""
+
+    def request(self, pipeline: str, id: int) -> Request: ...
+
+    def answer(self, pipeline: str, id: int, outcome: str) -> None:
+        """Says what became of it; the first answer counts."""
 
     # delivery
     def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
@@ -283,11 +308,16 @@ class Store(Protocol):
     def latest_confirmed(self, pipeline: str) -> Checkpoint | None:
         """The COMPLETED checkpoint with the highest number."""
 
-    def complete_since(self, pipeline: str, at: datetime) -> Run | None:
-        """Of the runs whose stage is `complete` and began at or after `at` the one that began first."""
+    def read_through(self, pipeline: str, at: datetime) -> int | None:
+        """The number up to which everything is published that was in the sources at `at`; None: nobody has read that.
+
+        Known by a stage that began at or after it and is `complete`, by a stream's checkpoint, or by a stream that has
+        found nothing new since. What was rewound tells nothing.
+        """
 
     def complete_around(self, pipeline: str, number: int) -> tuple[int, int | None]:
-        """The highest `through` of a complete run that is at most `number` (0: none), the lowest that is at least."""
+        """The highest number, at most `number`, with which all of some moment's input was published (0: none), and
+        the lowest that is at least `number`: `through` of a complete run, or a stream's checkpoint with an `as_of`."""
 
     def is_rewound(self, pipeline: str, after: int, through: int) -> bool:
         """Whether a number above `after`, and at most `through`, was rewound."""

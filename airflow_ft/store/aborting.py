@@ -188,6 +188,11 @@ def _rewind(
         write.name,
         rewind_from,
     )
+    write.tx.change(
+        "UPDATE run SET read_as_of = NULL WHERE pipeline = ? AND read_as_of IS NOT NULL AND read_through >= ?",
+        write.name,
+        rewind_from,
+    )
     write.set_pipeline(
         base_location=None if rewind_to is None else rewind_to.location,
         base_batch=None if rewind_to is None else rewind_to.batch,

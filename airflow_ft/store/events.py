@@ -39,6 +39,8 @@ class EventKind(StrEnum):
     RESUMED = "RESUMED"
     ADOPTED = "ADOPTED"
     PRUNING = "PRUNING"
+    REQUESTED = "REQUESTED"
+    ANSWERED = "ANSWERED"
 
 
 def bytes_text(count: int) -> str:

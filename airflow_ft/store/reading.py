@@ -35,13 +35,22 @@ _REFERENCED = (
     "SELECT base_location AS one, NULL AS other FROM pipeline WHERE name = ?"
     " UNION SELECT segment_location, spark_location FROM checkpoint WHERE pipeline = ? AND is_referenced = 1"
 )
-_COMPLETE_SINCE = (
-    "SELECT * FROM run WHERE pipeline = ? AND stage_began >= ? AND complete = 1 ORDER BY stage_began LIMIT 1"
+# Who has read all: a whole stage, a checkpoint of a stream, a stream that has found nothing new.
+_READ_THROUGH = (
+    "SELECT (SELECT published_through FROM run WHERE pipeline = ? AND stage_began >= ? AND complete = 1"
+    " ORDER BY stage_began LIMIT 1) AS stage,"
+    " (SELECT number FROM checkpoint WHERE pipeline = ? AND as_of >= ? AND as_of IS NOT NULL"
+    " AND (after_abort IS NULL OR after_abort <> 'rewound') ORDER BY as_of LIMIT 1) AS stream,"
+    " (SELECT read_through FROM run WHERE pipeline = ? AND read_as_of >= ? AND read_as_of IS NOT NULL"
+    " ORDER BY read_as_of LIMIT 1) AS idle"
 )
+_COVERING = "pipeline = ? AND as_of IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
 _COMPLETE_AROUND = (
     "SELECT (SELECT max(published_through) FROM run WHERE pipeline = ? AND complete = 1 AND published_through <= ?)"
-    " AS below, (SELECT min(published_through) FROM run WHERE pipeline = ? AND complete = 1"
-    " AND published_through >= ?) AS above"
+    " AS stage_below, (SELECT min(published_through) FROM run WHERE pipeline = ? AND complete = 1"
+    " AND published_through >= ?) AS stage_above,"
+    f" (SELECT max(number) FROM checkpoint WHERE {_COVERING} AND number <= ?) AS stream_below,"
+    f" (SELECT min(number) FROM checkpoint WHERE {_COVERING} AND number >= ?) AS stream_above"
 )
 _REWOUND = (
     "SELECT number FROM checkpoint WHERE pipeline = ? AND number > ? AND number <= ? AND after_abort = 'rewound'"
@@ -103,20 +112,23 @@ class ReadingOperations:
         )
         return [to_run(row) for row in rows] or self._nothing(pipeline)
 
-    def complete_since(self, pipeline: str, at: datetime) -> Run | None:
-        """See `Store.complete_since`."""
-        rows = self._database.read(_COMPLETE_SINCE, pipeline, from_time(at))
-        if rows:
-            return to_run(rows[0])
-        self._nothing(pipeline)
-        return None
+    def read_through(self, pipeline: str, at: datetime) -> int | None:
+        """See `Store.read_through`."""
+        time = from_time(at)
+        [row] = self._database.read(_READ_THROUGH, *(pipeline, time) * 3)
+        known = [number for number in row.values() if number is not None]
+        if not known:
+            self._nothing(pipeline)
+        return min(known, default=None)
 
     def complete_around(self, pipeline: str, number: int) -> tuple[int, int | None]:
         """See `Store.complete_around`."""
-        [row] = self._database.read(_COMPLETE_AROUND, pipeline, number, pipeline, number)
-        if row["below"] is None and row["above"] is None:
+        [row] = self._database.read(_COMPLETE_AROUND, *(pipeline, number) * 4)
+        if all(value is None for value in row.values()):
             self._nothing(pipeline)
-        return row["below"] or 0, row["above"]
+        below = max(row["stage_below"] or 0, row["stream_below"] or 0)
+        above = [value for value in (row["stage_above"], row["stream_above"]) if value is not None]
+        return below, min(above, default=None)
 
     def is_rewound(self, pipeline: str, after: int, through: int) -> bool:
         """See `Store.is_rewound`."""

@@ -14,6 +14,7 @@ from airflow_ft.store.epochs import EpochOperations
 from airflow_ft.store.migrations import migrate
 from airflow_ft.store.quarantine import QuarantineOperations
 from airflow_ft.store.reading import ReadingOperations
+from airflow_ft.store.requests import RequestOperations
 from airflow_ft.store.rows import to_time
 from airflow_ft.store.staging import StagingOperations
 
@@ -25,6 +26,7 @@ class SqlStore(
     AbortingOperations,
     AdoptionOperations,
     QuarantineOperations,
+    RequestOperations,
     ReadingOperations,
 ):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import CheckpointState, RunKey, Segment, SparkPosition
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind, run_detail, segment_text
-from airflow_ft.store.rows import clean_text, json_text
+from airflow_ft.store.rows import clean_text, from_time, json_text
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 
@@ -43,9 +44,7 @@ class StagingOperations:
                 " stage_task = excluded.stage_task, stage_began = excluded.stage_began, published_through = 0,"
                 " complete = 0, spec = excluded.spec",
                 pipeline,
-                run.dag_id,
-                run.run_id,
-                run.map_index,
+                *_key(run),
                 epoch,
                 clean_text(task),
                 write.now,
@@ -59,12 +58,52 @@ class StagingOperations:
             )
             return attempt
 
+    def begin_again(self, pipeline: str, epoch: int, run: RunKey) -> int:
+        """See `Store.begin_again`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            write.require_active()
+            attempt = write.draw("next_attempt")
+            begun = write.tx.change(
+                "UPDATE run SET stage_began = ?, staged = 0, complete = 0"
+                " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ? AND epoch = ?",
+                write.now,
+                pipeline,
+                *_key(run),
+                epoch,
+            )
+            if begun != 1:
+                raise _not_begun(pipeline, epoch, run)
+            write.set_pipeline(base_clean=0, needs_stage=0)
+            write.event(
+                EventKind.STAGE_BEGUN,
+                f"run {run} stages again, in attempt {attempt}, by epoch {epoch}",
+                detail={**run_detail(run), "attempt": attempt},
+            )
+            return attempt
+
+    def read_all(self, pipeline: str, epoch: int, run: RunKey, as_of: datetime) -> None:
+        """See `Store.read_all`. No event."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            if write.row["needs_stage"]:  # rewound: it is computed again
+                return
+            write.tx.change(
+                "UPDATE run SET read_as_of = ?, read_through = ?"
+                " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ? AND epoch = ?",
+                from_time(as_of),
+                write.row["published"],
+                pipeline,
+                *_key(run),
+                epoch,
+            )
+
     def trigger(self, pipeline: str, epoch: int, run: RunKey | None) -> int:
         """See `Store.trigger`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.require_active()
-            of_run = (None, None, -1) if run is None else (run.dag_id, run.run_id, run.map_index)
+            of_run = (None, None, -1) if run is None else _key(run)
             number = write.draw("next_number")  # only ever grows: a number is never used twice
             write.tx.change(
                 "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, map_index, predecessor,"
@@ -93,6 +132,7 @@ class StagingOperations:
         segment: Segment | None,
         position: SparkPosition | None,
         positions: Mapping[str, Any],
+        as_of: datetime | None = None,
     ) -> None:
         """See `Store.publish`.
 
@@ -139,6 +179,7 @@ class StagingOperations:
                 spark_location=None if position is None else position.location,
                 spark_batch=None if position is None else position.batch,
                 positions=positions_text,
+                as_of=None if as_of is None else from_time(as_of),
                 staged_at=write.now,
             )
             write.set_pipeline(published=number)
@@ -157,18 +198,11 @@ class StagingOperations:
                 write.row["published"],
                 int(complete),
                 pipeline,
-                run.dag_id,
-                run.run_id,
-                run.map_index,
+                *_key(run),
                 epoch,
             )
             if ended != 1 or write.row["needs_stage"]:
-                raise StateConflictError(
-                    f"the stage of run {run} was not begun by epoch {epoch}"
-                    + (", or the pipeline was rewound since." if write.row["needs_stage"] else "."),
-                    remedy="begin the stage again.",
-                    pipeline=pipeline,
-                )
+                raise _not_begun(pipeline, epoch, run, rewound=bool(write.row["needs_stage"]))
             if position is not None:
                 write.set_pipeline(base_location=position.location, base_batch=position.batch, base_clean=1)
             write.event(
@@ -178,6 +212,19 @@ class StagingOperations:
                 + ("" if position is None else f"; the next attempt continues after Spark's batch {position.batch}"),
                 detail=run_detail(run),
             )
+
+
+def _key(run: RunKey) -> tuple[str, str, int]:
+    return run.dag_id, run.run_id, run.map_index
+
+
+def _not_begun(pipeline: str, epoch: int, run: RunKey, *, rewound: bool = False) -> StateConflictError:
+    return StateConflictError(
+        f"the stage of run {run} was not begun by epoch {epoch}"
+        + (", or the pipeline was rewound since." if rewound else "."),
+        remedy="begin the stage again.",
+        pipeline=pipeline,
+    )
 
 
 def _require_order(write: PipelineWrite, number: int, predecessor: int) -> None:

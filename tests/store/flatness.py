@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from airflow_ft.core.model import AfterAbort, HaltReason, Promise
+from airflow_ft.core.model import AfterAbort, HaltReason, Promise, RequestKind
 from airflow_ft.core.ports import Store
 from airflow_ft.store.database import Row
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease, a_position
@@ -25,7 +25,11 @@ INDEXES = {
     "dag_id = ? AND run_id = ? AND map_index = ?)": "checkpoint_run",
     "after_abort = 'rewound' LIMIT 1": "checkpoint_rewound",
     "ORDER BY stage_began": "run_complete_began",
-    "AS below": "run_complete_through",
+    "ORDER BY as_of": "checkpoint_as_of",
+    "ORDER BY read_as_of": "run_read",
+    "AS stage_below": "run_complete_through",
+    "AS stream_below": "checkpoint_covering",
+    "outcome IS NULL": "request_open",
     "FROM event WHERE pipeline = ? AND number = ?": "event_number",
 }
 
@@ -119,10 +123,18 @@ def every_operation(store: Store) -> None:
     store.halt(PIPELINE, HaltReason.TOKEN_LOST, "a test")
     store.adopt(PIPELINE, 5, {"db": 20}, "a test")
     store.resume(PIPELINE, "a test")
+    epoch = store.pipeline(PIPELINE).epoch
+    store.begin_stage(PIPELINE, epoch, RUN)
+    store.begin_again(PIPELINE, epoch, RUN)
+    store.read_all(PIPELINE, epoch, RUN, store.now())
     store.pipelines()
     store.run(PIPELINE, RUN)
     store.runs(PIPELINE, RUN.dag_id, RUN.run_id)
-    store.complete_since(PIPELINE, store.now())
+    store.read_through(PIPELINE, store.now())
+    asked = store.ask(PIPELINE, RequestKind.STOP, {}, "a test")
+    store.open_requests(PIPELINE)
+    store.answer(PIPELINE, asked, "stopped")
+    store.request(PIPELINE, asked)
     store.complete_around(PIPELINE, 2)
     with suppress(KeyError):
         store.spec("digest")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from airflow_ft.core.model import (
     AbortReason,
@@ -59,7 +60,14 @@ class Scene:
     def trigger(self, run: RunKey | None = RUN) -> int:
         return self.store.trigger(self.pipeline, self.epoch, run)
 
-    def publish(self, number: int, *, segment: bool = True, positions: Mapping[str, int] | None = None) -> None:
+    def publish(
+        self,
+        number: int,
+        *,
+        segment: bool = True,
+        positions: Mapping[str, int] | None = None,
+        as_of: datetime | None = None,
+    ) -> None:
         self.store.publish(
             self.pipeline,
             self.epoch,
@@ -68,6 +76,7 @@ class Scene:
             a_segment(number) if segment else None,
             a_position(number) if segment else None,
             positions or {"orders": number},
+            as_of,
         )
 
     def stage(self, count: int = 1, run: RunKey = RUN) -> list[int]:

@@ -65,21 +65,20 @@ class TestRuns:
         scene.stage(1)
         began = scene.store.now()
         scene.store.begin_stage(PIPELINE, scene.epoch, RUN)
-        assert scene.store.complete_since(PIPELINE, began - timedelta(days=1)) is None
+        assert scene.store.read_through(PIPELINE, began - timedelta(days=1)) is None
         scene.store.end_stage(PIPELINE, scene.epoch, RUN, None)
-        found = scene.store.complete_since(PIPELINE, began)
-        assert found is not None and found.key == RUN
+        assert scene.store.read_through(PIPELINE, began) == 1
 
     def test_the_first_complete_stage_at_or_after_a_time_is_found(self, scene: Scene) -> None:
         scene.stage(1)
         between = scene.store.now()
         scene.stage(2, LATER_RUN)
         scene.stage(1, MAPPED)
-        found = scene.store.complete_since(PIPELINE, between)
-        assert found is not None and (found.key, found.through) == (LATER_RUN, 3)
-        assert found.stage_began is not None
-        assert scene.store.complete_since(PIPELINE, found.stage_began) == found, "at that very moment too"
-        assert scene.store.complete_since(PIPELINE, scene.store.now()) is None
+        assert scene.store.read_through(PIPELINE, between) == 3
+        found = scene.store.run(PIPELINE, LATER_RUN)
+        assert found is not None and found.stage_began is not None
+        assert scene.store.read_through(PIPELINE, found.stage_began) == 3, "at that very moment too"
+        assert scene.store.read_through(PIPELINE, scene.store.now()) is None
         assert scene.store.complete_around(PIPELINE, 3) == (3, 3)
         assert scene.store.complete_around(PIPELINE, 2) == (1, 3)
         assert scene.store.complete_around(PIPELINE, 5) == (4, None)
@@ -93,7 +92,7 @@ class TestRuns:
         scene.store.end_stage(PIPELINE, scene.epoch, RUN, None, complete=False)
         row = scene.store.run(PIPELINE, RUN)
         assert row is not None and row.staged and not row.complete
-        assert scene.store.complete_since(PIPELINE, began) is None
+        assert scene.store.read_through(PIPELINE, began) is None
 
     def test_a_rewind_takes_back_what_runs_have_read(self, scene: Scene) -> None:
         began = scene.store.now()
@@ -106,8 +105,7 @@ class TestRuns:
         assert scene.store.complete_around(PIPELINE, 2) == (2, 2)
         scene.abort(2, AfterAbort.REWOUND, 2)
         assert scene.store.complete_around(PIPELINE, 2) == (1, None)
-        found = scene.store.complete_since(PIPELINE, began)
-        assert found is not None and found.key == RUN, "what it has read is not computed again"
+        assert scene.store.read_through(PIPELINE, began) == 1, "what the first run has read is not computed again"
         assert scene.store.is_rewound(PIPELINE, 1, 2) and not scene.store.is_rewound(PIPELINE, 0, 1)
         scene.take()
         scene.stage(1, LATER_RUN)
@@ -115,7 +113,7 @@ class TestRuns:
 
     def test_a_pipeline_that_is_not_known_is_told(self, scene: Scene) -> None:
         for ask in (
-            lambda: scene.store.complete_since("nobody", scene.store.now()),
+            lambda: scene.store.read_through("nobody", scene.store.now()),
             lambda: scene.store.complete_around("nobody", 1),
             lambda: scene.store.is_rewound("nobody", 0, 1),
             lambda: scene.store.runs("nobody", "d", "r"),

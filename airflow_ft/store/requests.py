@@ -1,0 +1,81 @@
+"""What people ask of a pipeline that runs: a stream reads it, acts, and answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_ft.core.model import Request, RequestKind
+from airflow_ft.store.database import Database, Row
+from airflow_ft.store.errors import UnknownPipelineError
+from airflow_ft.store.events import EventKind
+from airflow_ft.store.rows import clean_text, json_text, to_time
+from airflow_ft.store.writing import pipeline_write
+
+
+class RequestOperations:
+    """The part of the store that holds requests."""
+
+    _database: Database
+
+    def ask(self, pipeline: str, kind: RequestKind, arguments: Mapping[str, Any], by: str) -> int:
+        """See `Store.ask`."""
+        with pipeline_write(self._database, pipeline) as write:
+            [newest] = write.tx.rows("SELECT max(id) AS id FROM request WHERE pipeline = ?", pipeline)
+            number: int = (newest["id"] or 0) + 1
+            write.tx.change(
+                "INSERT INTO request (pipeline, id, kind, arguments, asked_by, asked_at) VALUES (?, ?, ?, ?, ?, ?)",
+                pipeline,
+                number,
+                kind.value,
+                json_text(dict(arguments)),
+                clean_text(by),
+                write.now,
+            )
+            write.event(EventKind.REQUESTED, f"{kind.value} {_shown(arguments)}by {by}", detail={"id": number})
+            return number
+
+    def open_requests(self, pipeline: str) -> Sequence[Request]:
+        """See `Store.open_requests`."""
+        rows = self._database.read(
+            "SELECT * FROM request WHERE pipeline = ? AND outcome IS NULL ORDER BY id", pipeline
+        )
+        return [_request(row) for row in rows]
+
+    def request(self, pipeline: str, id: int) -> Request:
+        """See `Store.request`; UnknownPipelineError when there is none."""
+        rows = self._database.read("SELECT * FROM request WHERE pipeline = ? AND id = ?", pipeline, id)
+        if not rows:
+            raise UnknownPipelineError(pipeline)
+        return _request(rows[0])
+
+    def answer(self, pipeline: str, id: int, outcome: str) -> None:
+        """See `Store.answer`."""
+        with pipeline_write(self._database, pipeline) as write:
+            changed = write.tx.change(
+                "UPDATE request SET outcome = ?, answered_at = ? WHERE pipeline = ? AND id = ? AND outcome IS NULL",
+                clean_text(outcome),
+                write.now,
+                pipeline,
+                id,
+            )
+            if changed:
+                write.event(EventKind.ANSWERED, f"request {id}: {outcome}", detail={"id": id})
+
+
+def _shown(arguments: Mapping[str, Any]) -> str:
+    return f"{json_text(dict(arguments))} " if arguments else ""
+
+
+def _request(row: Row) -> Request:
+    return Request(
+        pipeline=row["pipeline"],
+        id=row["id"],
+        kind=RequestKind(row["kind"]),
+        arguments=json.loads(row["arguments"]),
+        asked_by=row["asked_by"],
+        asked_at=to_time(row["asked_at"]),
+        answered_at=None if row["answered_at"] is None else to_time(row["answered_at"]),
+        outcome=row["outcome"] or "",
+    )
