@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow_ft.assets import pipeline_asset as pipeline_asset
     from airflow_ft.core.config import CheckpointConfig as CheckpointConfig
     from airflow_ft.operators.pipeline import CheckpointedPipeline as CheckpointedPipeline
+    from airflow_ft.operators.stream import StreamingPipelineOperator as StreamingPipelineOperator
     from airflow_ft.sensors.checkpoint import CheckpointSensor as CheckpointSensor
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
@@ -32,6 +33,7 @@ _WHERE = {
     "KafkaSource": "airflow_ft.sources.kafka",
     "MySqlSink": "airflow_ft.sinks.mysql.spec",
     "PipelineSpec": "airflow_ft.spec",
+    "StreamingPipelineOperator": "airflow_ft.operators.stream",
     "pipeline_asset": "airflow_ft.assets",
 }
 
@@ -44,6 +46,7 @@ __all__ = [
     "KafkaSource",
     "MySqlSink",
     "PipelineSpec",
+    "StreamingPipelineOperator",
     "__version__",
     "pipeline_asset",
 ]

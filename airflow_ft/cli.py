@@ -64,6 +64,8 @@ _ACCEPT_PARTIAL = _arg(
     help="go past checkpoints of the lost log of which a part is visible (with --prepared commit: may become visible)"
     " and the rest cannot be delivered any more",
 )
+_NOW = _arg("--now", action="store_true", help="at once: what is not published is computed again")
+_WAIT = _arg("--wait", type=float, default=120.0, help="seconds to wait for it (default: 120; 0: do not wait)")
 _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
 
 
@@ -175,6 +177,14 @@ def _settling() -> tuple[ActionCommand, ...]:
             _PIPELINE,
             _REASON,
             ARG_YES,
+        ),
+        _command(
+            "stop",
+            "streams",
+            "Stop a stream after the checkpoint under way; a new run of its DAG goes on from there",
+            _PIPELINE,
+            _NOW,
+            _WAIT,
         ),
         _command("resume", "settling", "Let a HALTED pipeline go on", _PIPELINE, ARG_YES),
         _command(

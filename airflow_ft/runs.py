@@ -47,6 +47,13 @@ def run_is_over(run: RunKey) -> bool:
     return RuntimeTaskInstance.get_dr_count(dag_id=run.dag_id, run_ids=[run.run_id], states=_CAN_GO_ON) == 0
 
 
+def is_paused(dag_id: str) -> bool:
+    """Whether somebody has paused the DAG."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    return bool(RuntimeTaskInstance.get_dag(dag_id).is_paused)
+
+
 def plain_utc(at: datetime | None) -> datetime | None:
     """A time of Airflow (a pendulum DateTime, whose arithmetic differs) as the standard library's, in UTC."""
     return None if at is None else datetime.fromisoformat(at.isoformat()).astimezone(UTC)

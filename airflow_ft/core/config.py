@@ -73,13 +73,45 @@ class _Count:
     plain = "a whole number"
 
 
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    """True or False."""
+
+    remedy = plain = "give True or False."
+
+    def is_good(self, value: object) -> bool:
+        return isinstance(value, bool)
+
+    def to_json(self, value: Any) -> Any:
+        return value
+
+    def from_json(self, value: Any) -> Any:
+        known = {"true": True, "false": False}
+        return known.get(value.strip().lower(), value) if isinstance(value, str) else value
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """How a pipeline's checkpoints are made and kept (names as in Flink's CheckpointConfig).
 
     What is not given is `[airflow_ft] checkpointing`'s, or else has the default that stands here.
 
-    timeout: from TRIGGERED to STAGED; a micro-batch that takes longer is ABORTED(EXPIRED) and ends the attempt.
+    The first six are for streams (`streaming=True`); a scheduled pipeline is cut by its schedule and its sources.
+
+    interval: a stream is cut so often; 0: as fast as it goes. Where a source is bounded (`max_offsets_per_trigger`,
+        `max_files_per_trigger`) and has more, slices follow each other without a pause.
+    min_pause: so long after a checkpoint was confirmed the next one is triggered at the earliest. More than 0 allows
+        one checkpoint at a time.
+    max_concurrent: so many checkpoints may be between TRIGGERED and COMPLETED: while sinks deliver one, the next is
+        computed. When there are that many the stream waits, and its source with it (backpressure).
+    tolerable_failures: so many checkpoints in a row may fail (EXPIRED) before the stream itself fails, and is restarted
+        by its strategy; -1: all. One that is confirmed begins the count anew.
+    unaligned: rows on their way to a slow sink lie in the write-ahead log and belong to their checkpoint, so the next
+        one is triggered without waiting for it. Allows one checkpoint to be computed at a time.
+    aligned_timeout: an unaligned stream waits so long for the sinks first.
+    timeout: from TRIGGERED to STAGED, and in a stream to the decision. A checkpoint that takes longer is
+        ABORTED(EXPIRED): nothing of it is visible. If it was not staged it is computed again, else its rows are
+        delivered with the next one.
     num_retained: delivered checkpoints whose rows stay in the write-ahead log, at least 1.
     max_delivery_rows: several staged checkpoints are delivered as one up to this many rows (a single larger
         checkpoint is delivered alone). 0: each checkpoint by itself.
@@ -87,6 +119,12 @@ class CheckpointConfig:
         whole for a person, nothing later is delivered, every gate stays closed. None: it is tried again for ever.
     """
 
+    interval: timedelta = field(default=timedelta(seconds=10), metadata={"kind": _Duration(timedelta(0))})
+    min_pause: timedelta = field(default=timedelta(0), metadata={"kind": _Duration(timedelta(0))})
+    max_concurrent: int = field(default=4, metadata={"kind": _Count(1)})
+    tolerable_failures: int = field(default=0, metadata={"kind": _Count(-1)})
+    unaligned: bool = field(default=False, metadata={"kind": _Flag()})
+    aligned_timeout: timedelta = field(default=timedelta(0), metadata={"kind": _Duration(timedelta(0))})
     timeout: timedelta = field(default=timedelta(minutes=10), metadata={"kind": _Duration(timedelta(seconds=1))})
     num_retained: int = field(default=3, metadata={"kind": _Count(1)})
     max_delivery_rows: int = field(default=1_000_000, metadata={"kind": _Count(0)})
@@ -113,10 +151,36 @@ class CheckpointConfig:
             value = getattr(self, name)
             if not kind.is_good(value):
                 raise ConfigurationError(f"CheckpointConfig.{name} is {shown(value)}.", remedy=kind.remedy)
+        for name, alone in (("min_pause", bool(self.min_pause)), ("unaligned", self.unaligned)):
+            if alone and "max_concurrent" in self.given and self.max_concurrent != 1:
+                raise ConfigurationError(
+                    f"CheckpointConfig.{name} allows one checkpoint at a time, and max_concurrent is"
+                    f" {self.max_concurrent}.",
+                    remedy=f"leave max_concurrent out, or {name}.",
+                )
+        if self.aligned_timeout and not self.unaligned:
+            raise ConfigurationError(
+                "CheckpointConfig.aligned_timeout says when alignment is given up, and unaligned is not set.",
+                remedy="add unaligned=True.",
+            )
+
+    @property
+    def concurrent(self) -> int:
+        """How many checkpoints may be between TRIGGERED and COMPLETED."""
+        return 1 if self.min_pause or self.unaligned else self.max_concurrent
+
+    @property
+    def given_to_streams(self) -> tuple[str, ...]:
+        """What was given that says nothing to a scheduled pipeline."""
+        return tuple(name for name in _OF_STREAMS if name in self.given)
 
     def resolved(self, defaults: CheckpointConfig) -> CheckpointConfig:
         """With `defaults` for what was not given."""
-        return type(self)(**{name: getattr(self if name in self.given else defaults, name) for name in _KINDS})
+        values = {name: getattr(defaults, name) for name in defaults.given}
+        values |= {name: getattr(self, name) for name in self.given}
+        if "max_concurrent" not in self.given and (self.min_pause or self.unaligned):
+            values.pop("max_concurrent", None)  # what is asked for here allows one
+        return type(self)(**values)
 
     def to_json(self) -> dict[str, Any]:
         """What was given, as plain data; times in seconds."""
@@ -148,6 +212,14 @@ class CheckpointConfig:
         return cls(**settings_of(settings))
 
 
-_KINDS: dict[str, _Duration | _Count] = {
+_OF_STREAMS = (
+    "interval",
+    "min_pause",
+    "max_concurrent",
+    "tolerable_failures",
+    "unaligned",
+    "aligned_timeout",
+)
+_KINDS: dict[str, _Duration | _Count | _Flag] = {
     each.name: each.metadata["kind"] for each in fields(CheckpointConfig) if each.metadata
 }

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from airflow_ft.core.errors import (
     AirflowFtError,
+    CheckpointExpiredError,
     DeclinedError,
     FencedError,
     HaltError,
@@ -73,7 +74,20 @@ class Coordinator:
     A participant whose step went well stays open for the next one, and until `close`.
     """
 
-    def __init__(self, store: Store, pipeline: str, epoch: int, participants: ParticipantFactory) -> None:
+    def __init__(
+        self,
+        store: Store,
+        pipeline: str,
+        epoch: int,
+        participants: ParticipantFactory,
+        *,
+        timeout: timedelta | None = None,
+        level: int = logging.INFO,
+    ) -> None:
+        """`timeout`: from TRIGGERED to the decision; a checkpoint that takes longer is ABORTED(EXPIRED), its rows are
+        delivered with another. `level`: of what is logged of each step that went well.
+        """
+        self._timeout, self._level = timeout, level
         self._store = store
         self._pipeline = pipeline
         self.epoch = epoch
@@ -175,9 +189,9 @@ class Coordinator:
         for name, note in notes.items():
             if note:
                 text = note if isinstance(note, str) else canonical_json(note)
-                log.info("checkpoint %d: %s: %s: %s", number, participant, name, text)
+                log.log(self._level, "checkpoint %d: %s: %s: %s", number, participant, name, text)
         checkpoint = self._store.vote(self._pipeline, self.epoch, number, participant, attempt, notes)
-        log.info("checkpoint %d: %s voted yes; it is %s", number, participant, checkpoint.state)
+        log.log(self._level, "checkpoint %d: %s voted yes; it is %s", number, participant, checkpoint.state)
         return checkpoint
 
     def _vote_of(self, sink: Participant, plan: Plan, name: str, fence: Fence) -> Mapping[str, Any]:
@@ -222,6 +236,7 @@ class Coordinator:
                 elif self._has_forgotten(checkpoint, plan, name):
                     checkpoint = self.prepare(number, name, again=True)
                     del self._forgotten[name]
+            self._require_in_time(checkpoint)
             if plan.commit_point is None and checkpoint.state is S.PREPARED:
                 checkpoint = self._decide(checkpoint)
         if checkpoint.votes[participant].proof is not None:
@@ -296,7 +311,8 @@ class Coordinator:
         if checkpoint.state is S.PREPARED:
             self._decide(checkpoint)
         checkpoint = self._store.record_proof(self._pipeline, self.epoch, number, proof)
-        log.info(
+        log.log(
+            self._level,
             "checkpoint %d: %s has committed %s; it is %s",
             number,
             proof.participant,
@@ -380,6 +396,33 @@ class Coordinator:
         if away is not None:
             raise away
         return checkpoint
+
+    # --- deadline ------------------------------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Aborts what has taken longer than its time-out and is not decided; CheckpointExpiredError names the first.
+
+        A carrier that is away cannot be asked whether it has decided: then its number stays (SinkUnavailableError).
+        """
+        for checkpoint in self._store.open_checkpoints(self._pipeline):
+            if checkpoint.state in (S.STAGED, S.PREPARED):
+                self._require_in_time(self._store.checkpoint(self._pipeline, checkpoint.number))
+
+    def _require_in_time(self, checkpoint: Checkpoint) -> None:
+        if self._timeout is None or checkpoint.state not in (S.STAGED, S.PREPARED):
+            return
+        age = self._store.now() - checkpoint.triggered_at
+        if age <= self._timeout:
+            return
+        timeout = self._timeout.total_seconds()
+        self.abort(checkpoint.number, AbortReason.EXPIRED, f"not decided within {timeout:g} s", AfterAbort.CARRIED)
+        raise CheckpointExpiredError(
+            f"it was not decided within CheckpointConfig.timeout ({timeout:g} s) and was aborted (EXPIRED). Nothing of"
+            " it is visible; its rows are delivered with the next one.",
+            pipeline=self._pipeline,
+            checkpoint=checkpoint.number,
+            remedy="see why the sinks take so long (the task's log), or raise the time-out.",
+        )
 
     # --- abort ---------------------------------------------------------------------------------------------------
 

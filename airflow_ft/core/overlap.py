@@ -13,9 +13,10 @@ from typing import Self
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.coordinator import Coordinator
-from airflow_ft.core.errors import FencedError, TransientError
+from airflow_ft.core.errors import CheckpointExpiredError, FencedError, TransientError
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress
+from airflow_ft.core.pulse import Pulse
 from airflow_ft.core.retention import retain
 from airflow_ft.core.steps import Context, has_work
 
@@ -32,6 +33,9 @@ class Overlap:
 
     A sink that is away is tried again, with growing pauses (seconds, from `interval`). Anything that trying again does
     not mend ends it: refused rows have rewound the pipeline, and then the stage has to end too.
+
+    In a stream a checkpoint that is not decided in time expires; more of these in a row than
+    `config.tolerable_failures` end it. What goes well is told as `Pulse` does, not each by itself.
     """
 
     def __init__(
@@ -43,12 +47,22 @@ class Overlap:
         progress: Progress,
         archive: Archive,
         interval: float = 0.5,
+        *,
+        streaming: bool = False,
     ) -> None:
         self._context = context
-        self._coordinator = Coordinator(context.store, context.pipeline, epoch, context.participants)
+        self._coordinator = Coordinator(
+            context.store,
+            context.pipeline,
+            epoch,
+            context.participants,
+            timeout=config.timeout if streaming else None,
+            level=logging.DEBUG if streaming else logging.INFO,
+        )
+        self._pulse = Pulse(context.store, context.pipeline) if streaming else None
         self._delivery, self._config, self._interval = delivery, config, interval
         self._progress, self._archive, self._delivered = progress, archive, 0
-        self._stop = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"overlap-{context.pipeline}", daemon=True)
 
@@ -65,14 +79,21 @@ class Overlap:
         except TransientError as error:
             log.warning("what was staged before could not be planned yet: %s", error)
 
+    def wake(self) -> None:
+        """Something was published: it need not wait for the next look."""
+        self._wake.set()
+
     def deliver(self) -> None:
         """Delivers what is staged at this moment, number by number; returns early when the block has ended."""
         if not has_work(self._context):
             return
+        self._coordinator.expire()
         for number in self._coordinator.plan(self._delivery, self._config.max_delivery_rows):
             if self._stop.is_set():
                 return
-            self._coordinator.deliver(number)
+            checkpoint = self._coordinator.deliver(number)
+            if self._pulse:
+                self._pulse.beat(checkpoint)
             self._delivered += 1
             if self._delivered >= RETAINED_TOGETHER:
                 self._retain()
@@ -93,15 +114,25 @@ class Overlap:
             raise self._error
 
     def _run(self) -> None:
-        pause = self._interval
-        while not self._stop.wait(pause):
+        pause, waiting = self._interval, self._wake
+        while True:
+            waiting.wait(pause)
+            if self._stop.is_set():
+                return
+            self._wake.clear()
             try:
                 self.deliver()
-                pause = self._interval
+                pause, waiting = self._interval, self._wake
             except FencedError:  # whoever watches the stage's lease hears of it too
                 return
+            except CheckpointExpiredError as error:
+                failures = self._context.store.expired_in_a_row(self._context.pipeline)
+                if 0 <= self._config.tolerable_failures < failures:
+                    self._error = error
+                    return
+                log.warning("%s (failure %d in a row)", error, failures)
             except TransientError as error:
-                pause = min(LONGEST_PAUSE, 2 * pause)
+                pause, waiting = min(LONGEST_PAUSE, 2 * pause), self._stop
                 log.warning("delivery beside the stage is tried again in %.0f s: %s", pause, error)
             except Exception as error:
                 self._error = error
@@ -113,6 +144,7 @@ class Overlap:
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self._stop.set()
+        self._wake.set()
         if kind is None or issubclass(kind, Exception):  # else this process is being ended: nothing to wait for
             self._thread.join()
             self._coordinator.close()

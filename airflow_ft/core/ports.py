@@ -141,6 +141,7 @@ class Store(Protocol):
     def begin_again(self, pipeline: str, epoch: int, run: RunKey) -> int:
         """As `begin_stage`, for a stage that this epoch has begun: a new attempt in the same process, as told before.
 
+        What the attempt before it has TRIGGERED becomes ABORTED(ATTEMPT_ENDED), so it can no longer be published.
         StateConflictError when this epoch has not begun the run's stage.
         """
 
@@ -321,6 +322,9 @@ class Store(Protocol):
 
     def is_rewound(self, pipeline: str, after: int, through: int) -> bool:
         """Whether a number above `after`, and at most `through`, was rewound."""
+
+    def expired_in_a_row(self, pipeline: str) -> int:
+        """How many numbers have EXPIRED since the newest confirmed one."""
 
     def last_delivered(self, pipeline: str, participant: str) -> int:
         """The highest decided (COMMITTING, COMPLETED) number whose plan contains the participant; 0: none."""

@@ -46,16 +46,21 @@ class ConfirmOperator(CheckpointOperator):
         archive = WalArchive(spec.wal_root or settings.wal_root())
         confirmation = steps.confirm_step(run, config, archive, GroupOffsets(spec.sources, task_connections))
         emit(self, context, confirmation.numbers, run)
-        self.log.info(
-            "confirmed in this run: %s (%s rows)",
-            ", ".join(f"checkpoint {number}" for number in confirmation.numbers) or "nothing, since nothing was new",
-            f"{confirmation.rows:,}",
-        )
-        for sink, aside in confirmation.set_aside.items():
-            self.log.warning("confirmed without all rows: %s", aside.text(sink))
-        return {
-            "numbers": list(confirmation.numbers),
-            "latest": confirmation.latest,
-            "rows": confirmation.rows,
-            "set_aside": {sink: aside.rows for sink, aside in confirmation.set_aside.items()},
-        }
+        return told(self, confirmation)
+
+
+def told(operator: CheckpointOperator, confirmation: steps.Confirmation) -> dict[str, Any]:
+    """Says in the log what was confirmed; returns the task's result."""
+    operator.log.info(
+        "confirmed in this run: %s (%s rows)",
+        ", ".join(f"checkpoint {number}" for number in confirmation.numbers) or "nothing, since nothing was new",
+        f"{confirmation.rows:,}",
+    )
+    for sink, aside in confirmation.set_aside.items():
+        operator.log.warning("confirmed without all rows: %s", aside.text(sink))
+    return {
+        "numbers": list(confirmation.numbers),
+        "latest": confirmation.latest,
+        "rows": confirmation.rows,
+        "set_aside": {sink: aside.rows for sink, aside in confirmation.set_aside.items()},
+    }

@@ -16,6 +16,7 @@ from airflow_ft.operators.base import CheckpointOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ft.core.recovery import Recovery
     from airflow_ft.spec import PipelineSpec
 
 
@@ -51,33 +52,41 @@ class RecoverOperator(CheckpointOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Recovers, or defers while somebody else is at work."""
-        try:
-            recovery = steps.recover_step(run)
-        except (TurnHeldError, LeaseHeldError) as error:
-            self.log.info("%s", error)
-            from airflow_ft.triggers.turn import TurnTrigger  # parsing a DAG needs no triggers
-
-            self.defer(
-                trigger=TurnTrigger(
-                    pipeline=self.pipeline,
-                    dag_id=run.run.dag_id,
-                    run_id=run.run.run_id,
-                    map_index=run.run.map_index,
-                    store=self.store,
-                    lease_seconds=settings.lease_seconds(),
-                    poll_interval=self.poll_interval,
-                ),
-                method_name="resume",
-                timeout=self.turn_timeout,
-            )
-        for number, state in recovery.settled:
-            self.log.info("checkpoint %d was in doubt: it is %s now", number, state)
+        recovery = recover_or_wait(self, run, self.poll_interval, self.turn_timeout)
         emit(self, context, recovery.completed, run)
         return {"completed": list(recovery.completed)}
 
     def resume(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Goes on after the trigger; looks at everything anew, since a trigger proves nothing."""
         return self.execute(context)
+
+
+def recover_or_wait(
+    operator: CheckpointOperator, run: steps.Context, poll_interval: float, timeout: timedelta | None
+) -> Recovery:
+    """Recovers; while somebody else is at work it defers the task, which goes on in its method `resume`."""
+    try:
+        recovery = steps.recover_step(run)
+    except (TurnHeldError, LeaseHeldError) as error:
+        operator.log.info("%s", error)
+        from airflow_ft.triggers.turn import TurnTrigger  # parsing a DAG needs no triggers
+
+        operator.defer(
+            trigger=TurnTrigger(
+                pipeline=operator.pipeline,
+                dag_id=run.run.dag_id,
+                run_id=run.run.run_id,
+                map_index=run.run.map_index,
+                store=operator.store,
+                lease_seconds=settings.lease_seconds(),
+                poll_interval=poll_interval,
+            ),
+            method_name="resume",
+            timeout=timeout,
+        )
+    for number, state in recovery.settled:
+        operator.log.info("checkpoint %d was in doubt: it is %s now", number, state)
+    return recovery
 
 
 def emit(operator: CheckpointOperator, context: Context, numbers: tuple[int, ...], run: steps.Context) -> None:

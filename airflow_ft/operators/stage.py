@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from airflow.sdk import Context
 
+    from airflow_ft.core.config import CheckpointConfig
     from airflow_ft.core.errors import AirflowFtError
     from airflow_ft.core.model import Pipeline, RunKey
+    from airflow_ft.core.planning import Delivery
+    from airflow_ft.core.ports import Archive, Progress
     from airflow_ft.spark.launcher import Driver
     from airflow_ft.spark.request import StageRequest
     from airflow_ft.spec import PipelineSpec
@@ -71,16 +74,19 @@ class StageOperator(CheckpointOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Stages; see `airflow_ft.spark.stage`."""
+        from airflow_ft.spark.stage import stage_step
+
+        spec = settings.resolved(spec)
+        result = stage_step(run, **self.staging(spec, run), overlap=delivering(spec) if spec.overlap else None)
+        return None if result is None else {"numbers": list(result.numbers), "rows": dict(result.rows)}
+
+    def staging(self, spec: PipelineSpec, run: steps.Context) -> dict[str, Any]:
+        """What the step is told, in any case; `spec` has its defaults."""
         from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
         from airflow_ft.sinks.fitting import misfits
-        from airflow_ft.sources.progress import GroupOffsets
-        from airflow_ft.spark.stage import stage_step
-        from airflow_ft.wal.retention import WalArchive
 
-        spec = settings.resolved(spec)
         delivery = spec.delivery
-        kept: Any = redact(self._kept(spec))  # hides what Airflow knows to be secret, wherever Jinja has put it
 
         def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
             return request(spec, run.run, pipeline, epoch, attempt)
@@ -88,20 +94,13 @@ class StageOperator(CheckpointOperator):
         def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
             return misfits(delivery.participants, task_connections, schemas)
 
-        overlap = None
-        if spec.overlap:
-            progress = GroupOffsets(spec.sources, task_connections)
-            overlap = (delivery, spec.config, progress, WalArchive(spec.wal_root or ""))
-        result = stage_step(
-            run,
-            make,
-            on_line=spark_log.info,
-            on_start=self._remember,
-            spec=kept,
-            overlap=overlap,
-            judge=judge,
-        )
-        return None if result is None else {"numbers": list(result.numbers), "rows": dict(result.rows)}
+        return {
+            "make_request": make,
+            "on_line": spark_log.info,
+            "on_start": self._remember,
+            "spec": redact(self._kept(spec)),  # hides what Airflow knows to be secret, wherever Jinja has put it
+            "judge": judge,
+        }
 
     def _kept(self, spec: PipelineSpec) -> dict[str, Any]:
         """What the decision log keeps of it: of arguments and settings that may hold secrets what the DAG says.
@@ -119,6 +118,15 @@ class StageOperator(CheckpointOperator):
         """Ends Spark when the task is ended; what was not published is computed again."""
         if self._driver is not None:
             self._driver.kill()
+
+
+def delivering(spec: PipelineSpec) -> tuple[Delivery, CheckpointConfig, Progress, Archive]:
+    """What a delivery beside the stage needs; `spec` has its defaults."""
+    from airflow_ft.sources.progress import GroupOffsets
+    from airflow_ft.wal.retention import WalArchive
+
+    progress = GroupOffsets(spec.sources, task_connections)
+    return spec.delivery, spec.config, progress, WalArchive(spec.wal_root or "")
 
 
 def request(spec: PipelineSpec, run: RunKey, pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
@@ -147,7 +155,9 @@ def request(spec: PipelineSpec, run: RunKey, pipeline: Pipeline, epoch: int, att
         sinks=tuple(name for name in spec.sinks if name not in spec.optional_sinks),
         optional_sinks=tuple(spec.optional_sinks),
         packages=tuple(spec.packages),
-        checkpoint_timeout=spec.config.timeout.total_seconds(),
+        checkpointing=spec.config,
+        streaming=spec.streaming,
+        restart=spec.strategy.to_json() if spec.streaming else None,
         master=spark_master(spec.spark_master or ""),
         conf=spec.spark_conf,
         jars=listed(spec.jars),

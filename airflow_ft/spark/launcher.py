@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -16,17 +17,19 @@ from airflow_ft.core.errors import FencedError, StageError, StoreUnavailableErro
 from airflow_ft.core.ports import Store
 from airflow_ft.spark import class_archive
 from airflow_ft.spark.fitting import Answers, Judge
-from airflow_ft.spark.private import private_folder
+from airflow_ft.spark.private import private_folder, write
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import Loan, borrow
 from airflow_ft.spark.state_settings import refuse_changed
 from airflow_ft.spark.story import Story
-from airflow_ft.spark.submit import MAIN, RESULT, driver_environment, environment, prepare, write_main
+from airflow_ft.spark.submit import END, MAIN, RESULT, driver_environment, environment, prepare, write_main
 from airflow_ft.spark.symptoms import Symptoms
 
 logger = logging.getLogger("airflow_ft.spark")
+
+_OF_A_CHECKPOINT = re.compile(r"checkpoint \d+(?: (published)|: [\d,]+ rows staged)")
 
 __all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
 
@@ -38,13 +41,15 @@ def run_stage(
     log: Callable[[str], None],
     on_start: Callable[[Driver], None] = lambda _: None,
     judge: Judge | None = None,
+    on_publish: Callable[[], None] = lambda: None,
 ) -> StageResult:
-    """Runs the job in a Spark driver until everything that there is to read has been published.
+    """Runs the job in a Spark driver until everything that there is to read has been published, a stream until it is
+    told to end.
 
     `log` gets what tells a story of the driver's output (`airflow_ft.spark.story`), line by line and without secrets,
     and the logger `airflow_ft.spark` the rest at level DEBUG; `on_start` the process, for `on_kill`; `judge` the
-    columns that each sink will get, before anything is computed (`airflow_ft.spark.fitting`). When this returns or
-    raises, the driver has ended. When this process is killed, the driver dies with it.
+    columns that each sink will get, before anything is computed (`airflow_ft.spark.fitting`); `on_publish` is called
+    for each checkpoint that is published. When this returns or raises, the driver has ended. When this process is killed, the driver dies with it.
 
     Raises JobError (the user's code raised, or returned the wrong thing), UnfitTargetError (a sink would not take it,
     and nothing was computed), ConfigurationError, FencedError,
@@ -70,6 +75,12 @@ def run_stage(
         symptoms, story = Symptoms(), Story()
 
         def look_and_log(line: str) -> None:
+            match = _OF_A_CHECKPOINT.match(line)
+            if match and match[1]:
+                on_publish()
+            if match and request.streaming:  # there is one a second, for days
+                logger.debug("%s", line)
+                return
             symptoms.look(line)
             if story.tells(line):
                 log(hide(line))
@@ -105,13 +116,17 @@ def _jvm(request: StageRequest) -> Iterator[Loan | None]:
 
 
 def _start(folder: Path, request: StageRequest, loan: Loan | None) -> Driver:
+    def end() -> None:
+        with suppress(OSError):  # the driver may have ended, and its folder gone
+            write(folder / END, "")
+
     if loan is None:
         variables = environment(request)
         class_archive.mention(request.class_archives, variables["SPARK_SUBMIT_OPTS"])
-        return Driver(prepare(folder, request), variables)
+        return Driver(prepare(folder, request), variables, end=end)
     write_main(folder, request, loan.fileno())
     command = [sys.executable, str(folder / MAIN)]
-    return Driver(command, driver_environment(request), pass_fds=[loan.fileno()], share=loan.share)
+    return Driver(command, driver_environment(request), pass_fds=[loan.fileno()], share=loan.share, end=end)
 
 
 def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms) -> dict[str, Any]:

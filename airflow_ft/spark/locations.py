@@ -61,6 +61,10 @@ class SparkLocation:
         files = filesystem(self.uri)
         return files.exists(files.uri(self.uri, "commits", str(batch)))
 
+    def ends_at(self, batch: int) -> bool:
+        """Whether Spark has begun nothing after this batch, so that another attempt may go on in this folder."""
+        return _newest(self.uri, "offsets") == _newest(self.uri, "commits") == batch
+
     def sync(self, synced: Synced) -> None:
         """Makes all of it durable; `synced` is the memory between calls."""
         filesystem(self.uri).sync_tree(self.uri, self.root, synced)

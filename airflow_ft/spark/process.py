@@ -80,8 +80,11 @@ class Driver:
         *,
         pass_fds: Sequence[int] = (),
         share: Callable[[int], None] | None = None,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`share` gets the file that the output goes to, for another process that writes into it as well."""
+        """`share` gets the file that the output goes to, for another process that writes into it as well; `end` asks a
+        stream to end.
+        """
         reader, writer = os.pipe()
         self._output = os.fdopen(reader, "rb", buffering=0)
         self._quiet = 0.5 if share is None else 0.05  # seconds without output, after which it may have ended
@@ -96,6 +99,11 @@ class Driver:
             os.close(writer)
         self.pid = self._process.pid
         self.killed = False
+        self._end = end
+
+    def end(self) -> None:
+        """Asks a stream to end after the checkpoint under way. Any thread."""
+        self._end()
 
     def kill(self, grace: float = TERM_SECONDS) -> None:
         """Ends the driver: SIGTERM to its group, SIGKILL after `grace` seconds. For a task's `on_kill`; any thread."""

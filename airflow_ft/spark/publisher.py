@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError
 from airflow_ft.core.model import AbortReason, AfterAbort, Segment, SparkPosition
+from airflow_ft.core.planning import stranded
 from airflow_ft.core.ports import Store
-from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.request import NUMBERS_TOLD, StageRequest
 
 POLL_SECONDS = 0.02
 
@@ -37,6 +40,26 @@ class _Open:
     sealing: Future[Segment] | None = None
     segment: Segment | None = None
     positions: Mapping[str, Any] | None = None
+    as_of: datetime | None = None
+
+
+class Tally:
+    """What was published: the newest numbers, how many in all, rows by sink."""
+
+    def __init__(self) -> None:
+        self.numbers: deque[int] = deque(maxlen=NUMBERS_TOLD)
+        self.count = 0
+        self.rows: Counter[str] = Counter()
+
+    def add(self, segment: Segment) -> None:
+        """One more."""
+        self.numbers.append(segment.number)
+        self.count += 1
+        self.rows.update(segment.rows)
+
+    def told(self) -> tuple[tuple[int, ...], dict[str, int]]:
+        """Numbers and rows as plain values."""
+        return tuple(self.numbers), dict(self.rows)
 
 
 class Publisher:
@@ -57,6 +80,7 @@ class Publisher:
         durable: Callable[[], None],
         position: Callable[[int], SparkPosition | None],
         stop: Callable[[BaseException], None],
+        tally: Tally | None = None,
     ) -> None:
         self._store, self._request = store, request
         self._committed, self._durable, self._position, self._stop = committed, durable, position, stop
@@ -65,7 +89,7 @@ class Publisher:
         self._closed = False
         self._predecessor = request.last_published
         self.failure: BaseException | None = None
-        self.published: list[Segment] = []
+        self.tally = tally or Tally()
         self.last_batch: int | None = None
         self._thread = threading.Thread(target=self._watch, name="publisher", daemon=True)
         self._thread.start()
@@ -75,16 +99,36 @@ class Publisher:
         self.settle()
         number = self._store.trigger(self._request.pipeline, self._request.epoch, self._request.run)
         with self._changed:
-            self._open = _Open(number, batch, time.monotonic() + self._request.checkpoint_timeout)
+            self._open = _Open(number, batch, time.monotonic() + self._timeout)
         return number
 
-    def written(self, seal: Callable[[], Segment], positions: Mapping[str, Any]) -> None:
-        """The open number's files are there: they are sealed now, and published when Spark has committed the batch."""
+    def written(
+        self, seal: Callable[[], Segment], positions: Mapping[str, Any], as_of: datetime | None = None
+    ) -> None:
+        """The open number's files are there: they are sealed now, and published when Spark has committed the batch.
+
+        `as_of`: see `Store.publish`.
+        """
         with self._changed:
             self._raise()
             assert self._open is not None
-            self._open.seal, self._open.positions = seal, positions
+            self._open.seal, self._open.positions, self._open.as_of = seal, positions, as_of
             self._changed.notify_all()
+
+    def carry(self) -> int | None:
+        """Publishes a number for rows that an aborted one has left, when nothing else would deliver them; returns it.
+
+        Nobody else may while this attempt goes on: a number between two of its own would end it.
+        """
+        self.settle()
+        request = self._request
+        if not stranded(self._store.open_checkpoints(request.pipeline)):
+            return None
+        number = self._store.trigger(request.pipeline, request.epoch, request.run)
+        self._store.publish(request.pipeline, request.epoch, number, self._predecessor, None, None, {})
+        self._predecessor = number
+        log.info("checkpoint %d published: it delivers what an aborted one has left", number)
+        return number
 
     def settle(self) -> None:
         """Waits until nothing is open; raises what prevented a publication. Call it when Spark has committed."""
@@ -106,6 +150,10 @@ class Publisher:
             return
         if self._open.segment is None or not isinstance(self.failure, AirflowFtError):  # no publication is in doubt
             self._abort(self._open, AbortReason.ATTEMPT_ENDED, why)
+
+    @property
+    def _timeout(self) -> float:
+        return self._request.checkpointing.timeout.total_seconds()
 
     def _raise(self) -> None:
         if self.failure is not None:
@@ -156,17 +204,18 @@ class Publisher:
             segment,
             self._position(now.batch),
             now.positions or {},
+            now.as_of,
         )
         log.info("checkpoint %d published (batch %d)", now.number, now.batch)
         with self._changed:
-            self.published.append(segment)
+            self.tally.add(segment)
             self.last_batch = now.batch
             self._predecessor = now.number
             self._open = None
             self._changed.notify_all()
 
     def _expire(self, now: _Open) -> None:
-        timeout = self._request.checkpoint_timeout
+        timeout = self._timeout
         self._abort(now, AbortReason.EXPIRED, f"not staged within {timeout:g} s")
         raise CheckpointExpiredError(
             f"it was not staged within CheckpointConfig.timeout ({timeout:g} s) and was aborted (EXPIRED).",

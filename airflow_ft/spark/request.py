@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_ft.core.arguments import check_job
+from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo
@@ -56,7 +57,9 @@ class StageRequest:
     job: "package.module" or "package.module:Name"; job_arguments: keyword arguments for it (plain JSON).
     sources: source name -> `to_json` of it, in a fixed order; connections: connection id -> connection, for sources.
     sinks: names that `split` has to return; optional_sinks: names that it may return (dead-letter sinks).
-    checkpoint_timeout: seconds from TRIGGERED to STAGED.
+    checkpointing: the pipeline's; of a scheduled one its timeout counts here.
+    streaming: the stage goes on, and cuts a checkpoint each `checkpointing.interval`, until it is told to end.
+    restart: what is done about a job that fails, for a stream (`RestartStrategy`, plain data); None: it ends.
     wal_root: absolute path or URI, the same for the driver and all readers.
     master, conf: for spark-submit. jars: jar files or folders of them; the Kafka connector, when a source needs it and
     it is not among them, is chosen and fetched (`airflow_ft.spark.connector`). packages: further Maven coordinates.
@@ -84,7 +87,9 @@ class StageRequest:
     base: SparkPosition | None = None
     base_is_clean: bool = False
     last_published: int = 0
-    checkpoint_timeout: float = 600.0
+    checkpointing: CheckpointConfig = field(default_factory=CheckpointConfig)
+    streaming: bool = False
+    restart: Mapping[str, Any] | None = None
     master: str = ""
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     jars: tuple[str, ...] = ()
@@ -114,7 +119,7 @@ class StageRequest:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data. It holds credentials: only for the private file of the driver."""
-        return asdict(self)
+        return asdict(replace(self, checkpointing=CheckpointConfig())) | {"checkpointing": self.checkpointing.to_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StageRequest:
@@ -122,6 +127,7 @@ class StageRequest:
         values = dict(data)
         values["run"] = RunKey(**values["run"])
         values["base"] = SparkPosition(**values["base"]) if values["base"] else None
+        values["checkpointing"] = CheckpointConfig.from_json(values["checkpointing"])
         values["connections"] = {name: ConnectionInfo(**value) for name, value in values["connections"].items()}
         for name in ("sinks", "optional_sinks", "jars", "packages", "python_path"):
             values[name] = tuple(values[name])
@@ -139,13 +145,17 @@ class StageRequest:
         return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
 
 
+NUMBERS_TOLD = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class StageResult:
     """How an attempt at staging ended well.
 
-    numbers: what it published, ascending; rows: by sink name, over them all. position: where Spark stands now, for
-    `Store.end_stage` (None: a static job, which has none). already_staged: a static job that this run had published
-    before; nothing was computed. complete: nothing that was there when it began is left to the next run.
+    numbers: what it published, ascending: the newest `NUMBERS_TOLD`; count: how many in all; rows: by sink name, over
+    them all. position: where Spark stands now, for `Store.end_stage` (None: a static job, which has none).
+    already_staged: a static job that this run had published before; nothing was computed. complete: nothing that was
+    there when it began is left to the next run.
     """
 
     numbers: tuple[int, ...]
@@ -153,6 +163,7 @@ class StageResult:
     position: SparkPosition | None
     already_staged: bool = False
     complete: bool = True
+    count: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -162,7 +173,7 @@ class StageResult:
     def from_json(cls, data: Mapping[str, Any]) -> StageResult:
         """The inverse of `to_json`."""
         position = SparkPosition(**data["position"]) if data["position"] else None
-        return cls(tuple(data["numbers"]), dict(data["rows"]), position, data["already_staged"], data["complete"])
+        return cls(**{**data, "numbers": tuple(data["numbers"]), "position": position})
 
 
 def listed(given: str | Sequence[str]) -> tuple[str, ...]:

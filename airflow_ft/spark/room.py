@@ -1,13 +1,28 @@
-"""For how many checkpoints Spark keeps the state: all that wait for delivery, since a rewind goes back before them."""
+"""When the next checkpoint may be triggered.
+
+Spark keeps the state of so many micro-batches, and a rewind goes back to before all that wait for delivery. A scheduled
+stage ends when that many wait. A stream waits, and its sources with it: for the sinks, for `max_concurrent`, for
+`min_pause`.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from airflow_ft.core.model import Checkpoint
 from airflow_ft.core.ports import Store
 from airflow_ft.spark.request import StageRequest
 
 # Batches that Spark keeps beyond those that wait for delivery: the last delivered one, to which a rewind goes, and the
 # one under way.
 SPARE_BATCHES = 2
+_LOOK_SECONDS = 0.02
+_TOLD_EACH = 30.0
+
+log = logging.getLogger(__name__)
 
 
 class QueueIsFull(Exception):
@@ -19,16 +34,54 @@ class QueueIsFull(Exception):
 
 
 class Room:
-    """How much is left of it. What is delivered meanwhile makes room, so the decision log is read when none is left."""
+    """How much is left. What is delivered meanwhile makes room, so the decision log is read when none is left."""
 
     def __init__(self, store: Store, request: StageRequest) -> None:
         self._store, self._request, self._left = store, request, 0
+        self.waited = 0.0
+        """Seconds that a stream has waited for sinks (backpressure)."""
 
-    def take(self) -> None:
-        """For one checkpoint more, when those before it are published; raises QueueIsFull."""
-        if not self._left:
-            waiting = sum(each.is_undelivered for each in self._store.open_checkpoints(self._request.pipeline))
-            self._left = max(0, self._request.retained_batches - SPARE_BATCHES - waiting)
+    def take(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """For one checkpoint more, when those before it are published; raises QueueIsFull for a scheduled stage.
+
+        A stream waits here; returns early, with nothing taken, when `is_over`.
+        """
+        if not self._request.streaming:
             if not self._left:
-                raise QueueIsFull(waiting)
+                self._left = self._kept(waiting := self._waiting())
+                if not self._left:
+                    raise QueueIsFull(len(waiting))
+            self._left -= 1
+            return
+        began = told = time.monotonic()
+        while not self._may() and not is_over():
+            time.sleep(_LOOK_SECONDS)
+            if time.monotonic() - told > _TOLD_EACH:
+                told = time.monotonic()
+                log.info("backpressure: %d checkpoints wait for the sinks, for %.0f s", len(self._waiting()), told - began)
+        self.waited += time.monotonic() - began
+
+    def _may(self) -> bool:
+        config = self._request.checkpointing
+        if not self._left:
+            waiting = self._waiting()
+            aligned = [c for c in waiting if self._counts(c, self._store.now())] if config.unaligned else waiting
+            self._left = max(0, min(config.concurrent - len(aligned), self._kept(waiting)))
+            if self._left and config.min_pause:
+                latest = self._store.latest_confirmed(self._request.pipeline)
+                if latest and latest.completed_at and self._store.now() - latest.completed_at < config.min_pause:
+                    self._left = 0
+        if not self._left:
+            return False
         self._left -= 1
+        return True
+
+    def _counts(self, checkpoint: Checkpoint, now: datetime) -> bool:
+        """Whether an unaligned stream still waits for this one: its rows are in the log, and belong to it."""
+        return now - checkpoint.triggered_at < self._request.checkpointing.aligned_timeout
+
+    def _waiting(self) -> list[Checkpoint]:
+        return [c for c in self._store.open_checkpoints(self._request.pipeline) if c.is_undelivered]
+
+    def _kept(self, waiting: list[Checkpoint]) -> int:
+        return max(0, self._request.retained_batches - SPARE_BATCHES - len(waiting))

@@ -12,30 +12,30 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError, JobError, StageError
 from airflow_ft.core.model import AfterAbort
 from airflow_ft.core.ports import Store
+from airflow_ft.core.restart import Restarts, RestartStrategy
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.failures import as_error
 from airflow_ft.spark.fitting import ask
-from airflow_ft.spark.inputs import Sources, named_positions, source_order
+from airflow_ft.spark.inputs import Sources, source_order
 from airflow_ft.spark.job import Job
 from airflow_ft.spark.kafka_admin import topic_admins
-from airflow_ft.spark.listing import Listing, batch_listings, check_listings, static_listings
+from airflow_ft.spark.listing import check_listings, static_listings
 from airflow_ft.spark.locations import (
     SparkLocation,
     check_sources,
-    freeze_origin,
     has_origin,
     open_location,
     restore_order,
@@ -43,25 +43,22 @@ from airflow_ft.spark.locations import (
 )
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
-from airflow_ft.spark.publisher import Publisher
+from airflow_ft.spark.publisher import Publisher, Tally
+from airflow_ft.spark.query import Query, Stopper, by_topic
 from airflow_ft.spark.reports import describe_error
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.room import QueueIsFull, Room
+from airflow_ft.spark.room import QueueIsFull
 from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import fix_conf, write_batch
-from airflow_ft.spark.standing import Offsets, leave_out, mend_origin, record_ids, recorded_ids, standing
+from airflow_ft.spark.standing import leave_out, mend_origin, record_ids, standing
 from airflow_ft.spark.state_settings import remember_given, tell_changed
-from airflow_ft.spark.submit import REQUEST, RESULT
+from airflow_ft.spark.submit import END, REQUEST, RESULT
 from airflow_ft.spark.topics import Topics
 from airflow_ft.spark.types import check_types
 from airflow_ft.store import open_store
-from airflow_ft.wal.filesystem import Synced, filesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-# How long a query may take to stop before the process ends without it, in seconds: a job may hang in its own code.
-STOP_SECONDS = 15.0
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -96,26 +93,83 @@ class Attempt:
     def __init__(self, request: StageRequest, report: Path, session: int | None) -> None:
         self._request, self._report, self._kept = request, report, session
         self._failed: BaseException | None = None
+        self._began = False  # whether the job has computed anything
+        self._requests = Requests(report.parent)
+        self._tally = Tally()
         self.tidy = True  # whether Spark was left as it has to be for the next run
         self._reported = threading.Lock()
 
     def run(self) -> StageResult:
-        """Stages until nothing is left to read; raises what ended it."""
+        """Stages until nothing is left to read, a stream until it is told to end; raises what ended it."""
         with closing(open_store(self._request.store_url)) as store:
             spark = self._session()
+            given = self._request.restart
+            restarts = None if given is None else RestartStrategy.from_json(given).begin(time.monotonic())
             try:
-                job = Job(self._request.job, self._request.job_arguments)
-                request = self._request
-                begins = request.base is None and not has_origin(request.wal_root, request.pipeline, request.sources)
-                sources = Sources(spark, self._request.sources, self._request.connections, begins=begins)
-                frame = job.transform(spark, sources)
-                await_answer = ask(self._report.parent, self._request, job, spark, frame)
-                fix_conf(spark, "spark.sql.")
-                if frame.isStreaming:
-                    return self._run_stream(store, job, frame, sources, await_answer)
-                return self._run_static(store, job, frame, sources, await_answer)
+                while True:
+                    try:
+                        return self._stage(store, spark)
+                    except Exception as error:
+                        if self._is_over_after(store, spark, error, restarts):
+                            return StageResult(*self._tally.told(), None, complete=False, count=self._tally.count)
             finally:
                 self._leave(spark)
+
+    def _stage(self, store: Store, spark: SparkSession) -> StageResult:
+        request = self._request
+        job = Job(request.job, request.job_arguments)
+        begins = request.base is None and not has_origin(request.wal_root, request.pipeline, request.sources)
+        sources = Sources(spark, request.sources, request.connections, begins=begins)
+        frame = job.transform(spark, sources)
+        await_answer = ask(self._report.parent, request, job, spark, frame)
+        fix_conf(spark, "spark.sql.")
+        if frame.isStreaming:
+            return self._run_stream(store, job, frame, sources, await_answer)
+        if request.streaming:
+            raise JobError(
+                f"job {request.job} returns a DataFrame that does not stream, and the pipeline is one of streaming=True.",
+                remedy='begin `transform` with a source (sources["orders"]), or leave streaming out.',
+            )
+        return self._run_static(store, job, frame, sources, await_answer)
+
+    def _is_over_after(self, store: Store, spark: SparkSession, error: Exception, restarts: Restarts | None) -> bool:
+        """What a stream does about an error: False, it goes on in a new attempt; True, it was told to end meanwhile.
+
+        Raises the error where the strategy has had enough, or restarting here cannot help: an error in what the job is
+        (and not in what it meets), a decision log that is away, a JVM that has gone.
+        """
+        request = self._request
+        cause = as_error(self._failed or error, request.pipeline, request.job)
+        if restarts is None or not self._began or not isinstance(cause, (JobError, StageError, CheckpointExpiredError)):
+            raise error
+        if not _is_alive(spark):
+            raise error
+        tolerable, wait = request.checkpointing.tolerable_failures, None
+        if isinstance(cause, CheckpointExpiredError) and (
+            tolerable < 0 or store.expired_in_a_row(request.pipeline) <= tolerable
+        ):
+            wait = 0.0
+        else:
+            wait = restarts.failed(time.monotonic(), random.random())
+        if wait is None:
+            log.error("the job is not restarted any more (%s)", restarts.strategy)
+            raise error
+        log.warning("%s: %s", type(cause).__name__, cause)
+        log.warning("the job is restarted in %.1f s (restart %s: %s)", wait, restarts.count, restarts.strategy)
+        if self._requests.is_to_end(within=wait):
+            return True
+        before = store.pipeline(request.pipeline)
+        attempt = store.begin_again(request.pipeline, request.epoch, request.run)
+        self._request = replace(
+            request,
+            attempt=attempt,
+            base=before.base,
+            base_is_clean=False,
+            last_published=before.last_published,
+            ask_sinks=False,
+        )
+        self._failed, self._began = None, False
+        return False
 
     def report(self, error: BaseException) -> None:
         """Leaves the reason of the end for the launcher; the first one counts."""
@@ -188,7 +242,7 @@ class Attempt:
             return location
         if void:
             leave_out(location, void)
-        ids = topics.ids_of(_by_topic(location.offsets(location.batch)), before.ids)
+        ids = topics.ids_of(by_topic(location.offsets(location.batch)), before.ids)
         if ids != before.ids:
             record_ids(location, location.batch, ids)
         return location
@@ -207,88 +261,53 @@ class Attempt:
         location = self._open_location(names, topics)
         remember_given(location.uri, request.conf)
         tell_changed(request.base, frame.sparkSession.conf.get)
-        durable = _Durable(location, request, topics)
-        stopper = _Stopper(self)
-
-        def publishable() -> None:
-            durable()
-            topics.check()
-
-        publisher = Publisher(
-            store,
-            request,
-            committed=location.is_committed,
-            durable=publishable,
-            position=location.position,
-            stop=stopper,
-        )
-
-        room = Room(store, request)
-
-        def on_batch(batch: DataFrame, batch_id: int) -> None:
-            try:
-                publisher.settle()
-                room.take()
-                durable.freeze()
-                query = next(each for each in frame.sparkSession.streams.active if each.name == request.pipeline)
-                read = [*batch_listings(frame.sparkSession, location, batch_id, query), *sources.listings]
-                self._on_batch(job, publisher, location, names, topics, batch, batch_id, read)
-            except BaseException as error:
-                self.failed(error)
-                raise
-
-        try:
-            await_answer()
-            query = (
-                frame.writeStream.foreachBatch(on_batch)
-                .outputMode(job.output_mode)
-                .queryName(request.pipeline)
-                .option("checkpointLocation", filesystem(location.uri).hadoop_path(location.uri))
-                .trigger(availableNow=True)
-                .start()
+        declared = {name: self._source(name) for name in names}
+        with self._stopping() as stop:
+            query = Query(
+                store,
+                request,
+                job,
+                frame,
+                location,
+                declared,
+                sources,
+                topics,
+                tally=self._tally,
+                failed=self.failed,
+                stop=stop,
             )
-            stopper.query = query
-            query.awaitTermination()
-            publisher.settle()
-            durable()
-        except BaseException as error:
-            publisher.close(f"the attempt ended: {type(error).__name__}")
-            if isinstance(self._failed, QueueIsFull) and publisher.failure is None:
-                log.warning(
-                    "%d checkpoints wait for delivery: no more are staged before; the next run reads what is left",
-                    self._failed.waiting,
-                )
-                # The batch under way makes this end an unclean one, and its input waits for the next run.
-                return replace(_result(publisher, None), complete=False)
-            if self._failed is None and (reason := topics.explain()) is not None:
-                self.failed(reason)  # Spark has met the new topic before we have
-            raise
-        publisher.close("the attempt ended")
-        if publisher.failure is not None:
-            raise publisher.failure
-        last = location.batch if publisher.last_batch is None else publisher.last_batch
-        return _result(publisher, location.position(last) if last >= 0 else None)
+            publisher = query.publisher
+            try:
+                await_answer()
+                self._began = True
+                query.drain(self._requests.is_to_end)
+                while request.streaming and not self._requests.is_to_end():
+                    if query.follow(self._requests.is_to_end):
+                        query.drain(self._requests.is_to_end)
+            except BaseException as error:
+                publisher.close(f"the attempt ended: {type(error).__name__}")
+                if isinstance(self._failed, QueueIsFull) and publisher.failure is None:
+                    log.warning(
+                        "%d checkpoints wait for delivery: no more are staged before; the next run reads what is left",
+                        self._failed.waiting,
+                    )
+                    # The batch under way makes this end an unclean one, and its input waits for the next run.
+                    return query.result(complete=False)
+                if self._failed is None and (reason := topics.explain()) is not None:
+                    self.failed(reason)  # Spark has met the new topic before we have
+                raise
+            publisher.close("the attempt ended")
+            if publisher.failure is not None:
+                raise publisher.failure
+            return query.result(complete=not request.streaming)
 
-    def _on_batch(
-        self,
-        job: Job,
-        publisher: Publisher,
-        location: SparkLocation,
-        names: list[str],
-        topics: Topics,
-        batch: DataFrame,
-        batch_id: int,
-        read: Sequence[Listing],
-    ) -> None:
-        number = publisher.begin(batch_id)
-        end = location.offsets(batch_id)
-        ids = topics.reading(_by_topic(end))
-        if ids != recorded_ids(replace(location, batch=batch_id)):
-            record_ids(location, batch_id, ids)
-        positions = named_positions(names, location.offsets(batch_id - 1), end, ids)
-        written = write_batch(self._request, job, batch, batch_id, number, positions)
-        check_listings(read, self._request.pipeline)
-        publisher.written(written.seal, positions)
+    @contextmanager
+    def _stopping(self) -> Iterator[Stopper]:
+        stop = Stopper(self.failed, self.report)
+        try:
+            yield stop
+        finally:
+            stop.ended()
 
     def _run_static(
         self, store: Store, job: Job, frame: DataFrame, sources: Sources, await_answer: Callable[[], None]
@@ -299,76 +318,46 @@ class Attempt:
             if checkpoint.segment is not None and checkpoint.after_abort is not AfterAbort.REWOUND:
                 log.info("checkpoint %d holds this run's rows already: nothing is computed", checkpoint.number)
                 return StageResult((), {}, None, already_staged=True, complete=False)  # read when that began
-        publisher = Publisher(
-            store,
-            request,
-            committed=lambda _: True,
-            durable=lambda: None,
-            position=lambda _: None,
-            stop=_Stopper(self),
-        )
-        try:
-            await_answer()
-            number = publisher.begin(0)
-            written = write_batch(request, job, frame, 0, number, {})
-            check_listings([*static_listings(frame), *sources.listings], request.pipeline)
-            publisher.written(written.seal, {})
-            publisher.settle()
-        finally:
-            publisher.close("the attempt ended")
-        return _result(publisher, None)
+        with self._stopping() as stop:
+            publisher = Publisher(
+                store,
+                request,
+                committed=lambda _: True,
+                durable=lambda: None,
+                position=lambda _: None,
+                stop=stop,
+                tally=self._tally,
+            )
+            try:
+                await_answer()
+                number = publisher.begin(0)
+                written = write_batch(request, job, frame, 0, number, {})
+                check_listings([*static_listings(frame), *sources.listings], request.pipeline)
+                publisher.written(written.seal, {})
+                publisher.settle()
+            finally:
+                publisher.close("the attempt ended")
+        return StageResult(*self._tally.told(), None, count=self._tally.count)
 
 
-class _Durable:
-    """What has to be on disk before a publication: the starting positions (once) and Spark's location."""
+class Requests:
+    """What the task asks of the driver: files in the attempt's private folder."""
 
-    def __init__(self, location: SparkLocation, request: StageRequest, topics: Topics) -> None:
-        self._location, self._request, self._topics = location, request, topics
-        self._frozen = request.base is not None
-        self._synced: Synced = {}
+    def __init__(self, folder: Path) -> None:
+        self._end = folder / END
 
-    def freeze(self) -> None:
-        """Freezes the starting positions of a pipeline that has published nothing yet: "latest" is one moment."""
-        if not self._frozen:
-            freeze_origin(self._location, self._request.sources, list(self._topics.known), self._topics.check_start)
-            self._frozen = True
-
-    def __call__(self) -> None:
-        self.freeze()
-        self._location.sync(self._synced)
+    def is_to_end(self, within: float = 0.0) -> bool:
+        """Whether a stream is to end after the checkpoint under way; waits for that for so many seconds."""
+        deadline = time.monotonic() + within
+        while not self._end.exists():
+            if (left := deadline - time.monotonic()) <= 0:
+                return False
+            time.sleep(min(0.1, left))
+        return True
 
 
-class _Stopper:
-    """Stops the query when a publication failed; ends the process when the query does not stop."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-        self.query: Any = None
-
-    def __call__(self, error: BaseException) -> None:
-        self._attempt.failed(error)
-        threading.Thread(target=self._stop, name="stopper", daemon=True).start()
-
-    def _stop(self) -> None:
-        deadline = time.monotonic() + STOP_SECONDS
-        try:
-            if self.query is not None:
-                self.query.stop()
-        except Exception as error:
-            log.warning("the query did not stop: %s", error)
-        time.sleep(max(0.0, deadline - time.monotonic()))
-        # Still here: the job hangs in its own code. Nothing can be published any more, so nothing is lost.
-        self._attempt.report(TimeoutError("the job did not stop"))
-        os._exit(1)
-
-
-def _by_topic(offsets: list[Any]) -> Offsets:
-    return {index: found for index, found in enumerate(offsets) if isinstance(found, dict)}
-
-
-def _result(publisher: Publisher, position: Any) -> StageResult:
-    rows: dict[str, int] = {}
-    for segment in publisher.published:
-        for sink, count in segment.rows.items():
-            rows[sink] = rows.get(sink, 0) + count
-    return StageResult(tuple(s.number for s in publisher.published), rows, position)
+def _is_alive(spark: SparkSession) -> bool:
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()  # type: ignore[union-attr]
+    except Exception:
+        return False

@@ -63,9 +63,29 @@ def stage_step(
     if (row is not None and row.staged) or not take_turn(context):
         logger.info("run %s has staged before: nothing is computed again, and nobody is fenced", run)
         return None
+    return stage(context, make_request, on_line=on_line, on_start=on_start, spec=spec, overlap=overlap, judge=judge)
+
+
+def stage(
+    context: Context,
+    make_request: MakeRequest,
+    *,
+    on_line: Callable[[str], None],
+    on_start: Callable[[Driver], None],
+    spec: Mapping[str, Any] | None,
+    overlap: tuple[Delivery, CheckpointConfig, Progress, Archive] | None,
+    judge: Judge | None,
+    streaming: bool = False,
+    look: Callable[[Driver | None], None] = lambda _: None,
+) -> StageResult:
+    """Takes an epoch and stages, as `stage_step` says, for a run that has the turn; a stream until it is told to end.
+
+    `look` is called each second with the driver, if it has started; what it raises ends the driver.
+    """
+    store, pipeline, run = context.store, context.pipeline, context.run
     why = f"stage of {run}"
     with new_epoch(store, pipeline, context.worker, why, context.lease_seconds) as (epoch, keeper):
-        beside = Overlap(context, epoch, *overlap) if overlap else None
+        beside = Overlap(context, epoch, *overlap, streaming=streaming) if overlap else None
         if beside:
             beside.settle_plans()
         before = store.pipeline(pipeline)  # read before begin_stage marks the base unclean
@@ -73,14 +93,19 @@ def stage_step(
         attempt = store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
         checks = [keeper.check, beside.check] if beside else [keeper.check]
         try:
-            with beside or nullcontext(), _Watch(checks) as watch:
+            with beside or nullcontext(), _Watch(checks, look) as watch:
 
                 def started(driver: Driver) -> None:
                     watch.driver = driver
                     on_start(driver)
 
                 result = run_stage(
-                    make_request(before, epoch, attempt), store, log=on_line, on_start=started, judge=judge
+                    make_request(before, epoch, attempt),
+                    store,
+                    log=on_line,
+                    on_start=started,
+                    judge=judge,
+                    on_publish=beside.wake if beside else lambda: None,
                 )
         except AirflowFtError:
             if beside:
@@ -95,9 +120,11 @@ def stage_step(
 class _Watch:
     """Ends the driver as soon as a check raises: a cheap early stop, safety does not rest on it."""
 
-    def __init__(self, checks: Sequence[Callable[[], None]], interval: float = 1.0) -> None:
+    def __init__(
+        self, checks: Sequence[Callable[[], None]], look: Callable[[Driver | None], None], interval: float = 1.0
+    ) -> None:
         self.driver: Driver | None = None
-        self._checks, self._interval = checks, interval
+        self._checks, self._look, self._interval = checks, look, interval
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch-stage", daemon=True)
 
@@ -106,6 +133,7 @@ class _Watch:
             try:
                 for check in self._checks:
                     check()
+                self._look(self.driver)
             except Exception as error:
                 logger.warning("%s The Spark driver is ended.", error)
                 if self.driver is not None:

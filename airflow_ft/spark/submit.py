@@ -15,6 +15,7 @@ from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, StageRequest, listed
 
 REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
+END = "end"  # a stream is to end after the checkpoint under way
 
 # Airflow's own settings, connections and variables are not for a user's job; the others would
 # make the driver think that it was started from inside another one.

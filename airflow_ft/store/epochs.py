@@ -89,17 +89,8 @@ class EpochOperations:
                 f"epoch {current + 1} taken by {lease_text(lease)}: {why}{taken_from}",
                 detail={"epoch": current + 1, "holder": lease.holder, "dropped": [other.holder for other in held]},
             )
-            unpublished = [c for c in write.open_checkpoints() if c.state is CheckpointState.TRIGGERED]
-            for checkpoint in unpublished:
-                # I5: whoever computed it holds an older epoch and cannot publish it any more.
-                message = f"not published before epoch {current + 1} began"
-                write.move(
-                    checkpoint,
-                    CheckpointState.ABORTED,
-                    f"{AbortReason.ATTEMPT_ENDED.value}, {message}",
-                    reason=AbortReason.ATTEMPT_ENDED.value,
-                    message=message,
-                )
+            # I5: whoever computed them holds an older epoch and cannot publish them any more.
+            abort_unpublished(write, f"not published before epoch {current + 1} began")
             return current + 1
 
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
@@ -231,3 +222,16 @@ def _require_one_map_index(write: PipelineWrite, run: RunKey) -> None:
 def _put_lease(write: PipelineWrite, lease: Lease, counter: int) -> None:
     # A holder that comes again counts on: a challenger must see that it lives.
     write.tx.change(_PUT_LEASE, write.name, lease.holder, write.row["epoch"], lease.task, lease.try_number, counter)
+
+
+def abort_unpublished(write: PipelineWrite, message: str) -> None:
+    """What is TRIGGERED becomes ABORTED(ATTEMPT_ENDED)."""
+    for checkpoint in write.open_checkpoints():
+        if checkpoint.state is CheckpointState.TRIGGERED:
+            write.move(
+                checkpoint,
+                CheckpointState.ABORTED,
+                f"{AbortReason.ATTEMPT_ENDED.value}, {message}",
+                reason=AbortReason.ATTEMPT_ENDED.value,
+                message=message,
+            )

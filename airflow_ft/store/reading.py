@@ -56,6 +56,10 @@ _REWOUND = (
     "SELECT number FROM checkpoint WHERE pipeline = ? AND number > ? AND number <= ? AND after_abort = 'rewound'"
     " LIMIT 1"
 )
+_EXPIRED = (
+    "SELECT count(*) AS failures FROM checkpoint WHERE pipeline = ? AND number > COALESCE((SELECT number FROM checkpoint"
+    " WHERE pipeline = ? AND state = 'COMPLETED' ORDER BY number DESC LIMIT 1), 0) AND reason = 'EXPIRED'"
+)
 _NO_CUTOFF = 2**62
 
 
@@ -196,6 +200,11 @@ class ReadingOperations:
             return found[0]
         self._nothing(pipeline)
         return None
+
+    def expired_in_a_row(self, pipeline: str) -> int:
+        """See `Store.expired_in_a_row`."""
+        [row] = self._database.read(_EXPIRED, pipeline, pipeline)
+        return int(row["failures"])
 
     def last_delivered(self, pipeline: str, participant: str) -> int:
         """See `Store.last_delivered`."""

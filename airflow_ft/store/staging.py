@@ -10,6 +10,7 @@ from typing import Any
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import CheckpointState, RunKey, Segment, SparkPosition
 from airflow_ft.store.database import Database
+from airflow_ft.store.epochs import abort_unpublished
 from airflow_ft.store.events import EventKind, run_detail, segment_text
 from airflow_ft.store.rows import clean_text, from_time, json_text
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
@@ -74,6 +75,7 @@ class StagingOperations:
             )
             if begun != 1:
                 raise _not_begun(pipeline, epoch, run)
+            abort_unpublished(write, f"not published before attempt {attempt} began")
             write.set_pipeline(base_clean=0, needs_stage=0)
             write.event(
                 EventKind.STAGE_BEGUN,

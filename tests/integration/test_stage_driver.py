@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import CheckpointExpiredError, FencedError, JobError, StageError
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import AbortReason, CheckpointState, RunKey
@@ -147,7 +149,7 @@ def test_a_hanging_batch_expires_and_the_driver_ends(pipeline: StageWorld) -> No
         f"{JOBS}:Faulty",
         _numbers(pipeline),
         job_arguments={"fault": "hang", "stop_seconds": 3.0},
-        checkpoint_timeout=2.0,
+        checkpointing=CheckpointConfig(timeout=timedelta(seconds=2)),
         conf={"spark.sql.streaming.stopTimeout": "2s"},
     )
     with pytest.raises(CheckpointExpiredError, match=r"checkpoint 1: .*timeout \(2 s\)"):

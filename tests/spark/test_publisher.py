@@ -3,10 +3,12 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import CheckpointExpiredError, FencedError, JobError, StateConflictError
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import AbortReason, CheckpointState, RunKey, Segment, SparkPosition
@@ -42,7 +44,7 @@ class World:
             wal_root="/wal",
             job="jobs.p",
             sinks=("s",),
-            checkpoint_timeout=timeout,
+            checkpointing=CheckpointConfig(timeout=timedelta(seconds=timeout)),
         )
 
         def durable() -> None:
@@ -88,7 +90,7 @@ def test_nothing_is_published_before_spark_has_committed(world: World) -> None:
     checkpoint = world.store.checkpoint("p", 1)
     assert checkpoint.position == SparkPosition("file:///loc", 0) and checkpoint.positions == {"k": 1}
     publisher.close("done")
-    assert publisher.last_batch == 0 and [s.number for s in publisher.published] == [1]
+    assert publisher.last_batch == 0 and publisher.tally.told() == ((1,), {"s": 1})
 
 
 def test_the_next_batch_waits_for_the_publication_of_the_one_before(world: World) -> None:
@@ -113,7 +115,7 @@ def test_a_fenced_publication_ends_the_attempt(world: World) -> None:
         publisher.settle()
     publisher.close("done")
     assert isinstance(publisher.failure, FencedError) and world.stopped == [publisher.failure]
-    assert world.states() == {1: CheckpointState.ABORTED} and publisher.published == []
+    assert world.states() == {1: CheckpointState.ABORTED} and publisher.tally.count == 0
     with pytest.raises(FencedError):
         publisher.begin(1)
 
@@ -158,7 +160,7 @@ def test_what_cannot_be_sealed_is_not_published_though_spark_has_committed(world
 
 
 def test_what_is_not_staged_in_time_expires(world: World) -> None:
-    publisher = world.publisher(timeout=0.05)
+    publisher = world.publisher(timeout=1.0)
     publisher.begin(0)
     with pytest.raises(CheckpointExpiredError, match="checkpoint 1"):
         publisher.settle()

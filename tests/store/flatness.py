@@ -146,6 +146,7 @@ def every_operation(store: Store) -> None:
     store.position_before(PIPELINE, 3)
     store.referenced_locations(PIPELINE)
     store.latest_confirmed(PIPELINE)
+    store.expired_in_a_row(PIPELINE)
     store.last_delivered(PIPELINE, "db")
     store.events(PIPELINE)
     store.events(PIPELINE, 2)

@@ -97,7 +97,9 @@ class TestAttempts:
         lost = scene.trigger()
         assert scene.store.begin_again(PIPELINE, scene.epoch, RUN) == first + 1
         assert not scene.store.pipeline(PIPELINE).base_is_clean
-        assert scene.checkpoint(lost).state is CheckpointState.TRIGGERED, "whoever triggered it says what became of it"
+        assert scene.checkpoint(lost).state is CheckpointState.ABORTED, "a thread that slept cannot publish it any more"
+        with pytest.raises(StateConflictError):
+            scene.publish(lost)
         assert cut(scene) == lost + 1
 
     def test_of_a_run_that_this_epoch_has_not_begun_it_cannot(self, scene: Scene) -> None:

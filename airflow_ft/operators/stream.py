@@ -1,0 +1,105 @@
+"""`StreamingPipelineOperator`: a pipeline that goes on, in one long task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_ft import settings
+from airflow_ft.assets import declared_asset
+from airflow_ft.core import steps
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.operators.confirm import told
+from airflow_ft.operators.recover import emit, recover_or_wait
+from airflow_ft.operators.stage import StageOperator, delivering
+from airflow_ft.runs import is_paused
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_ft.spec import PipelineSpec
+
+_LOOK_SECONDS = 10.0
+
+
+class StreamingPipelineOperator(StageOperator):
+    """Runs a stream: cuts a checkpoint every `CheckpointConfig.interval`, delivers it while the next one is computed,
+    and goes on for as long as nobody stops it.
+
+    It settles first what earlier runs left. A job that raises, a driver that dies and servers that are away are
+    restarted in this task, by the pipeline's `restart`; what that gives up on, and a worker that dies, by Airflow's
+    `retries`.
+
+    It stops after the checkpoint under way, delivers what is staged and succeeds, when it is asked to
+    (`airflow ft stop`), or when somebody pauses its DAG. When the task is marked or cleared, it ends at once, and
+    whatever was not published is computed again. A new run, or the same one cleared, goes on where it stopped.
+
+    Args:
+        spec: the pipeline, with `streaming=True`.
+
+    Result: {"numbers": the newest ones, "latest": newest confirmed number of the pipeline, "rows": confirmed in this
+    run, "set_aside": rows by sink that a person has set aside}.
+    """
+
+    role = "stage"
+    template_fields: Sequence[str] = (*StageOperator.template_fields, "restart")
+    template_fields_renderers = {**StageOperator.template_fields_renderers, "restart": "json"}  # noqa: RUF012
+    ui_color = "#dff0fa"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not self.spec.streaming:
+            raise ConfigurationError(
+                "StreamingPipelineOperator runs streams, and the specification is of a scheduled pipeline.",
+                remedy="add streaming=True to PipelineSpec, or use CheckpointedPipeline.",
+            )
+        if self.spec.emit_asset:
+            self.add_outlets([declared_asset(self.pipeline, self.suffix)])
+
+    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
+        """Recovers, streams, and delivers what is left."""
+        from airflow_ft.spark.stream import answer_stops, stream_step
+
+        spec = settings.resolved(spec)
+        recover_or_wait(self, run, poll_interval=5.0, timeout=None)
+        overlap = delivering(spec)
+        delivery, config, progress, archive = overlap
+        stream_step(
+            run,
+            **self.staging(spec, run),
+            strategy=spec.strategy,
+            overlap=overlap,
+            why_stop=_Paused(run.run.dag_id),
+        )
+        for name in delivery.names:
+            steps.prepare_step(run, delivery, config, name)
+        for name in delivery.names:
+            steps.commit_step(run, name)
+        confirmation = steps.confirm_step(run, config, archive, progress)
+        emit(self, context, confirmation.numbers, run)
+        answer_stops(run.store, run.pipeline, f"stopped; {confirmation.latest} is the newest confirmed checkpoint")
+        return told(self, confirmation)
+
+    def resume(self, context: Context, event: dict[str, Any] | None = None) -> Any:
+        """Goes on after it has waited for another run; looks at everything anew, since a trigger proves nothing."""
+        return self.execute(context)
+
+
+class _Paused:
+    """Why the stream is to stop: somebody has paused its DAG. Airflow is asked now and then."""
+
+    def __init__(self, dag_id: str) -> None:
+        self._dag_id, self._asked, self._why = dag_id, 0.0, ""
+
+    def __call__(self) -> str:
+        if not self._why and time.monotonic() - self._asked > _LOOK_SECONDS:
+            self._asked = time.monotonic()
+            try:
+                self._why = f"the DAG {self._dag_id} is paused" if is_paused(self._dag_id) else ""
+            except (AirflowException, RuntimeError, OSError):  # Airflow is away: the stream goes on
+                pass
+        return self._why

@@ -1,0 +1,350 @@
+"""The job as a streaming query whose micro-batches become checkpoints, in the location of one attempt.
+
+A scheduled stage reads what there is (`drain`). A stream drains what has gathered, then follows its sources: Spark cuts
+a micro-batch each interval. While a source is bounded and has more than one slice, it drains again.
+
+How far it has read: a micro-batch holds all that its sources had before Spark asked for their newest positions, so all
+that was there when the batch before it ended; unless it is a slice. And when Spark finds nothing new in an interval,
+all that was there before that interval is published.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.ports import Store
+from airflow_ft.sources import FileSource, KafkaSource, Source
+from airflow_ft.spark.inputs import Sources, named_positions
+from airflow_ft.spark.job import Job
+from airflow_ft.spark.listing import Listing, batch_listings, check_listings
+from airflow_ft.spark.locations import SparkLocation, freeze_origin
+from airflow_ft.spark.publisher import Publisher, Tally
+from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.room import Room
+from airflow_ft.spark.staging import write_batch
+from airflow_ft.spark.standing import Offsets, record_ids, recorded_ids
+from airflow_ft.spark.topics import Topics
+from airflow_ft.wal.filesystem import Synced, filesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+# How long a query may take to stop before the process ends without it, in seconds: a job may hang in its own code.
+STOP_SECONDS = 15.0
+_LOOK_SECONDS = 0.1
+_IDLE_SECONDS = 1.0
+_TOLD_SECONDS = 5.0
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+class _Ended(Exception):
+    """Raised in a micro-batch that is not computed any more: it was told to end before."""
+
+
+class Query:
+    """Runs the job's query; `publisher` has what came of it."""
+
+    def __init__(
+        self,
+        store: Store,
+        request: StageRequest,
+        job: Job,
+        frame: DataFrame,
+        location: SparkLocation,
+        sources: Mapping[str, Source | None],
+        inputs: Sources,
+        topics: Topics,
+        *,
+        tally: Tally,
+        failed: Callable[[BaseException], None],
+        stop: Stopper,
+    ) -> None:
+        """`sources`: by their names in Spark's order; None: the job has opened it by itself. `failed` gets what ends
+        a micro-batch, before Spark wraps it beyond recognition."""
+        self._store, self._request, self._job, self._frame = store, request, job, frame
+        self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
+        self._failed, self._stopper = failed, stop
+        self._durable = _Durable(location, request, topics)
+        self._room = Room(store, request)
+        self._busy = threading.Lock()
+        self._ending = self._has_more = False
+        self._cut: datetime | None = None  # all that was there then is in the next micro-batch, or published
+        self.publisher = Publisher(
+            store,
+            request,
+            committed=location.is_committed,
+            durable=self._publishable,
+            position=location.position,
+            stop=stop,
+            tally=tally,
+        )
+
+    def drain(self, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """Reads what there is now, to its end; False: `is_over` came before that."""
+        began = self._store.now() if self._request.streaming else None
+        self._cut = None
+        with self._running(availableNow=True) as query:
+            while not query.awaitTermination(_LOOK_SECONDS):
+                if is_over():
+                    self._end(query)
+                    return False
+        self.publisher.settle()
+        self._durable()
+        if began is not None:
+            self._store.read_all(self._request.pipeline, self._request.epoch, self._request.run, began)
+        return True
+
+    def follow(self, is_over: Callable[[], bool]) -> bool:
+        """Cuts a micro-batch each interval; False: `is_over`. True: there is more than a slice to read."""
+        spark = self._frame.sparkSession
+        interval = self._request.checkpointing.interval.total_seconds()
+        spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", str(int(1000 * _IDLE_SECONDS)))
+        self._has_more = False
+        self._cut = self._store.now()
+        idle = _Idle(self._store)
+        spark.streams.addListener(idle.listener)
+        try:
+            with self._running(processingTime=f"{int(1000 * interval)} milliseconds") as query:
+                looked = 0.0
+                while not query.awaitTermination(_LOOK_SECONDS):
+                    if self._has_more or is_over():
+                        self._end(query)
+                        return self._has_more and not is_over()
+                    if time.monotonic() - looked > _IDLE_SECONDS:
+                        looked = time.monotonic()
+                        self._look(idle)
+            raise RuntimeError("the streaming query ended by itself")
+        finally:
+            with suppress(Exception):  # the JVM may have gone
+                spark.streams.removeListener(idle.listener)
+
+    def result(self, *, complete: bool) -> StageResult:
+        """What came of it, when the query has ended."""
+        publisher, location = self.publisher, self._location
+        last = location.batch if publisher.last_batch is None else publisher.last_batch
+        clean = complete or location.ends_at(last)
+        position = location.position(last) if last >= 0 and clean else None
+        tally = publisher.tally
+        return StageResult(*tally.told(), position, complete=complete, count=tally.count)
+
+    @contextmanager
+    def _running(self, **trigger: Any) -> Iterator[StreamingQuery]:
+        self._ending = False
+        query = (
+            self._frame.writeStream.foreachBatch(self._on_batch)
+            .outputMode(self._job.output_mode)
+            .queryName(self._request.pipeline)
+            .option("checkpointLocation", filesystem(self._location.uri).hadoop_path(self._location.uri))
+            .trigger(**trigger)
+            .start()
+        )
+        self._stopper.query = query
+        yield query
+
+    def _end(self, query: StreamingQuery) -> None:
+        """Ends the query after the micro-batch under way, which is published."""
+        self._ending = True
+        with self._busy:
+            pass
+        self.publisher.settle()
+        with suppress(Exception):  # a micro-batch that began meanwhile has ended by `_Ended`
+            query.stop()
+
+    def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
+        try:
+            with self._busy:
+                self.publisher.settle()
+                self._room.take(lambda: self._ending)
+                if self._ending:
+                    raise _Ended
+                self._compute(batch, batch_id)
+        except _Ended:
+            raise
+        except BaseException as error:
+            self._failed(error)
+            raise
+
+    def _compute(self, batch: DataFrame, batch_id: int) -> None:
+        self._durable.freeze()
+        spark, request, location = self._frame.sparkSession, self._request, self._location
+        query = next(each for each in spark.streams.active if each.name == request.pipeline)
+        read = [*batch_listings(spark, location, batch_id, query), *self._inputs.listings]
+        number = self.publisher.begin(batch_id)
+        end = location.offsets(batch_id)
+        ids = self._topics.reading(by_topic(end))
+        if ids != recorded_ids(replace(location, batch=batch_id)):
+            record_ids(location, batch_id, ids)
+        start = location.offsets(batch_id - 1)
+        positions = named_positions(list(self._sources), start, end, ids)
+        written = write_batch(request, self._job, batch, batch_id, number, positions)
+        check_listings(read, request.pipeline)
+        as_of = self._cut
+        if as_of is not None and not self._is_whole(start, end, read):
+            as_of, self._has_more = None, True
+        self.publisher.written(written.seal, positions, as_of)
+        if self._cut is not None:
+            self._cut = self._store.now()
+
+    def _is_whole(self, start: Sequence[Any], end: Sequence[Any], read: Sequence[Listing]) -> bool:
+        """Whether a micro-batch has all that its sources had, and is no slice of it."""
+        files = sum(len(listing.files) for listing in read)
+        for index, source in enumerate(self._sources.values()):
+            if isinstance(source, KafkaSource):
+                limit = source.max_offsets_per_trigger
+                if limit is not None and not _is_below(limit, _at(start, index), _at(end, index)):
+                    return False
+            elif isinstance(source, FileSource):
+                if source.max_files_per_trigger is not None and files >= source.max_files_per_trigger:
+                    return False
+            else:
+                return False
+        return True
+
+    def _look(self, idle: _Idle) -> None:
+        """Between micro-batches: what an aborted checkpoint has left, and how far the stream has come."""
+        if not self._busy.acquire(blocking=False):
+            return
+        try:
+            self.publisher.settle()
+            self.publisher.carry()
+            as_of = idle.read_as_of()
+            if as_of is None:
+                return
+            if self._cut is not None:
+                self._cut = max(self._cut, as_of)
+            if idle.is_to_be_told():
+                self._store.read_all(self._request.pipeline, self._request.epoch, self._request.run, as_of)
+        finally:
+            self._busy.release()
+
+    def _publishable(self) -> None:
+        self._durable()
+        self._topics.check()
+
+
+class _Durable:
+    """What has to be on disk before a publication: the starting positions (once) and Spark's location."""
+
+    def __init__(self, location: SparkLocation, request: StageRequest, topics: Topics) -> None:
+        self._location, self._request, self._topics = location, request, topics
+        self._frozen = request.base is not None
+        self._synced: Synced = {}
+
+    def freeze(self) -> None:
+        """Freezes the starting positions of a pipeline that has published nothing yet: "latest" is one moment."""
+        if not self._frozen:
+            freeze_origin(self._location, self._request.sources, list(self._topics.known), self._topics.check_start)
+            self._frozen = True
+
+    def __call__(self) -> None:
+        self.freeze()
+        self._location.sync(self._synced)
+
+
+class Stopper:
+    """Stops the query when a publication failed; ends the process when the query does not stop."""
+
+    def __init__(self, failed: Callable[[BaseException], None], report: Callable[[BaseException], None]) -> None:
+        """`failed` gets what went wrong, `report` what is left for the launcher before the process ends."""
+        self._failed, self._report = failed, report
+        self._ended = threading.Event()
+        self.query: Any = None
+
+    def __call__(self, error: BaseException) -> None:
+        self._failed(error)
+        threading.Thread(target=self._stop, name="stopper", daemon=True).start()
+
+    def ended(self) -> None:
+        """The attempt has ended: there is nothing to stop any more."""
+        self._ended.set()
+
+    def _stop(self) -> None:
+        deadline = time.monotonic() + STOP_SECONDS
+        try:
+            if self.query is not None:
+                self.query.stop()
+        except Exception as error:
+            log.warning("the query did not stop: %s", error)
+        if self._ended.wait(max(0.0, deadline - time.monotonic())):
+            return
+        # Still here: the job hangs in its own code. Nothing can be published any more, so nothing is lost.
+        self._report(TimeoutError("the job did not stop"))
+        os._exit(1)
+
+
+class _Idle:
+    """Intervals in which Spark found nothing new.
+
+    Their times are of the JVM's clock, which is this machine's. A time of the decision log's clock that was read before
+    one of them began is before it there, too.
+    """
+
+    def __init__(self, store: Store) -> None:
+        from pyspark.sql.streaming.listener import StreamingQueryListener
+
+        class Listener(StreamingQueryListener):
+            def onQueryStarted(_, event: Any) -> None:
+                pass
+
+            def onQueryProgress(_, event: Any) -> None:
+                pass
+
+            def onQueryIdle(_, event: Any) -> None:
+                self._seen = datetime.fromisoformat(event.timestamp).timestamp()
+
+            def onQueryTerminated(_, event: Any) -> None:
+                pass
+
+        self._store = store
+        self._seen = self._told = 0.0
+        self.listener = Listener()
+        self._mark()
+
+    def _mark(self) -> None:
+        self._at = self._store.now()
+        self._wall = time.time()
+
+    def read_as_of(self) -> datetime | None:
+        """All that was there at this time has been read, by the decision log's clock; None: nothing new is known."""
+        if self._seen <= self._wall:
+            return None
+        as_of = self._at
+        self._mark()
+        return as_of
+
+    def is_to_be_told(self) -> bool:
+        """Not each time: a stream that waits need not write."""
+        if time.monotonic() - self._told < _TOLD_SECONDS:
+            return False
+        self._told = time.monotonic()
+        return True
+
+
+def by_topic(offsets: list[Any]) -> Offsets:
+    """Of the sources' offsets those that have topics, by place."""
+    return {index: found for index, found in enumerate(offsets) if isinstance(found, dict)}
+
+
+def _at(offsets: Sequence[Any], index: int) -> Mapping[str, Mapping[str, int]]:
+    found = offsets[index] if index < len(offsets) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _is_below(limit: int, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> bool:
+    """Spark divides the limit among the partitions, and may round each part down."""
+    counts = [
+        offset - start.get(topic, {}).get(partition, 0)
+        for topic, partitions in end.items()
+        for partition, offset in partitions.items()
+    ]
+    return sum(counts) < limit - len(counts)

@@ -1,0 +1,151 @@
+"""The step of a stream without Airflow: stages and delivers beside that, restarts what fails, until it is asked to stop.
+
+Two things restart. A job that raises is restarted in its driver, whose JVM goes on (`airflow_ft.spark.runner`). A
+driver that died, servers that were away and checkpoints that expired in their delivery end the driver; this process then
+starts another one, with a new epoch. Both count by the same strategy, each for itself.
+
+What if the process dies ...
+- anywhere: as `airflow_ft.spark.stage` says. The task's next try goes on.
+- when it was asked to stop, before that was answered: the request is still open, so the next try stops at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import AirflowFtError, FencedError, StoreUnavailableError, TransientError, TurnHeldError
+from airflow_ft.core.model import Request, RequestKind
+from airflow_ft.core.planning import Delivery
+from airflow_ft.core.ports import Archive, Progress, Store
+from airflow_ft.core.restart import RestartStrategy
+from airflow_ft.core.steps import Context, require_active, require_own_stage, take_turn
+from airflow_ft.spark.fitting import Judge
+from airflow_ft.spark.launcher import Driver
+from airflow_ft.spark.stage import MakeRequest, stage
+
+if TYPE_CHECKING:
+    from airflow_ft.spark.request import StageResult
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = "at_once"
+_LOOK_SECONDS = 1.0
+
+
+def stream_step(
+    context: Context,
+    make_request: MakeRequest,
+    *,
+    strategy: RestartStrategy,
+    on_line: Callable[[str], None],
+    on_start: Callable[[Driver], None] = lambda _: None,
+    spec: Mapping[str, Any] | None = None,
+    overlap: tuple[Delivery, CheckpointConfig, Progress, Archive],
+    judge: Judge | None = None,
+    why_stop: Callable[[], str] = lambda: "",
+) -> StageResult | None:
+    """Runs a stream until it is asked to stop (`Store.ask`), or `why_stop` gives a reason; None: it is to stop already.
+
+    What is published by then may still have to be delivered. Its requests are answered by `answer_stops`, when that is
+    done.
+
+    Raises what restarting does not mend, or what the strategy has had enough of.
+    """
+    store, pipeline, run = context.store, context.pipeline, context.run
+    store.register(pipeline)
+    require_active(store, pipeline)
+    require_own_stage(context)
+    take_turn(context)
+    if store.run(pipeline, run) is None or store.run(pipeline, run).epoch == 0:  # type: ignore[union-attr]
+        answer_stops(store, pipeline, "nothing was running")  # asked before this run began
+    stopping = _Stopping(store, pipeline, why_stop)
+    restarts = strategy.begin(time.monotonic())
+    while not stopping.is_asked():
+        try:
+            return stage(
+                context,
+                make_request,
+                on_line=on_line,
+                on_start=on_start,
+                spec=spec,
+                overlap=overlap,
+                judge=judge,
+                streaming=True,
+                look=stopping.look,
+            )
+        except (FencedError, TurnHeldError):
+            raise
+        except TransientError as error:
+            if stopping.killed:
+                log.info("the driver was ended at once, as asked; what it had not published is computed again")
+                return None
+            wait = restarts.failed(time.monotonic(), random.random())
+            if wait is None:
+                log.error("the stream is not restarted any more (%s)", strategy)
+                raise
+            log.warning("%s: %s", type(error).__name__, error)
+            log.warning("the stream is restarted in %.1f s (restart %d: %s)", wait, restarts.count, strategy)
+            stopping.wait(wait)
+    log.info("the stream is to stop: nothing is staged any more")
+    return None
+
+
+def stops(store: Store, pipeline: str) -> list[Request]:
+    """Open requests to stop."""
+    return [request for request in store.open_requests(pipeline) if request.kind is RequestKind.STOP]
+
+
+def answer_stops(store: Store, pipeline: str, outcome: str) -> None:
+    """Answers all open requests to stop."""
+    for request in stops(store, pipeline):
+        store.answer(pipeline, request.id, outcome)
+
+
+class _Stopping:
+    """Whether the stream is to stop. Whatever cannot be read just now is read again."""
+
+    def __init__(self, store: Store, pipeline: str, why_stop: Callable[[], str]) -> None:
+        self._store, self._pipeline, self._why_stop = store, pipeline, why_stop
+        self._asked = ""
+        self.killed = False
+
+    def is_asked(self) -> bool:
+        """Looks, and remembers."""
+        at_once = False
+        try:
+            for request in stops(self._store, self._pipeline):
+                at_once = at_once or bool(request.arguments.get(AT_ONCE))
+                self._told(f"asked by {request.asked_by}" + (" to stop at once" if at_once else ""))
+            if not self._asked and (why := self._why_stop()):
+                self._told(why)
+        except StoreUnavailableError as error:
+            log.debug("requests to stop cannot be read: %s", error)
+        self._at_once = at_once
+        return bool(self._asked)
+
+    def look(self, driver: Driver | None) -> None:
+        """Each second, beside the driver."""
+        if driver is None or not self.is_asked():
+            return
+        if self._at_once:
+            self.killed = True
+            driver.kill()
+        else:
+            driver.end()
+
+    def wait(self, seconds: float) -> None:
+        """Until then, or until it is to stop."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and not self.is_asked():
+            time.sleep(min(_LOOK_SECONDS, left))
+
+    def _told(self, why: str) -> None:
+        if why != self._asked:
+            log.info("the stream is to stop: %s", why)
+            self._asked = why
