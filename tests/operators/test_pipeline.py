@@ -189,7 +189,7 @@ FILES = FileSource(path="/data", schema="id bigint")
         ({"sinks": {"orders": FILES}}, r"sinks\['orders'\] is a FileSource.* which is no sink"),
         ({"sinks": {5: SINKS["orders"]}}, "5 cannot name a sink"),
         ({"checkpointing": {"timeout": "soon"}}, "timeout is 'soon'.*seconds"),
-        ({"checkpointing": {"time_out": 5}}, "unknown checkpoint settings: time_out"),
+        ({"checkpointing": {"time_out": 5}}, "checkpointing: unknown settings: time_out"),
         ({"chekpointing": None}, "chekpointing is no argument.*did you mean checkpointing"),
         ({"checkpointing": timedelta(minutes=1)}, "checkpointing is a timedelta"),
         ({"optional_sinks": "orders"}, r'optional_sinks is \'orders\'.*\["orders"\]'),
