@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_ft.assets import pipeline_asset as pipeline_asset
     from airflow_ft.core.config import CheckpointConfig as CheckpointConfig
+    from airflow_ft.core.restart import ExponentialDelay as ExponentialDelay
+    from airflow_ft.core.restart import FailureRate as FailureRate
+    from airflow_ft.core.restart import FixedDelay as FixedDelay
+    from airflow_ft.core.restart import NoRestart as NoRestart
+    from airflow_ft.core.restart import RestartStrategy as RestartStrategy
     from airflow_ft.operators.pipeline import CheckpointedPipeline as CheckpointedPipeline
     from airflow_ft.operators.stream import StreamingPipelineOperator as StreamingPipelineOperator
     from airflow_ft.sensors.checkpoint import CheckpointSensor as CheckpointSensor
@@ -28,11 +33,16 @@ _WHERE = {
     "CheckpointConfig": "airflow_ft.core.config",
     "CheckpointSensor": "airflow_ft.sensors.checkpoint",
     "CheckpointedPipeline": "airflow_ft.operators.pipeline",
+    "ExponentialDelay": "airflow_ft.core.restart",
+    "FailureRate": "airflow_ft.core.restart",
     "FileSource": "airflow_ft.sources.files",
+    "FixedDelay": "airflow_ft.core.restart",
     "KafkaSink": "airflow_ft.sinks.kafka.spec",
     "KafkaSource": "airflow_ft.sources.kafka",
     "MySqlSink": "airflow_ft.sinks.mysql.spec",
+    "NoRestart": "airflow_ft.core.restart",
     "PipelineSpec": "airflow_ft.spec",
+    "RestartStrategy": "airflow_ft.core.restart",
     "StreamingPipelineOperator": "airflow_ft.operators.stream",
     "pipeline_asset": "airflow_ft.assets",
 }
@@ -41,11 +51,16 @@ __all__ = [
     "CheckpointConfig",
     "CheckpointSensor",
     "CheckpointedPipeline",
+    "ExponentialDelay",
+    "FailureRate",
     "FileSource",
+    "FixedDelay",
     "KafkaSink",
     "KafkaSource",
     "MySqlSink",
+    "NoRestart",
     "PipelineSpec",
+    "RestartStrategy",
     "StreamingPipelineOperator",
     "__version__",
     "pipeline_asset",

@@ -19,6 +19,7 @@ from airflow_ft.core.config import CheckpointConfig, check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import HoldingSinkSpec
+from airflow_ft.core.restart import RestartStrategy
 from airflow_ft.core.secrets import without_secrets
 from airflow_ft.templates import declared, declared_name, is_template, plain, rebuild
 
@@ -50,6 +51,10 @@ class PipelineSpec:
         optional_sinks: names of sinks that `split` may leave out, such as a dead-letter topic.
         checkpointing: time-out, retention and size of deliveries: `CheckpointConfig`, or its settings by name (times
             in seconds), where one is to be rendered: {"timeout": "{{ params.timeout }}"}.
+        restart: how often, and after which wait, a failed task is tried again (docs/restarts.md): a `RestartStrategy`,
+            or its settings by name (times in seconds): {"type": "fixed-delay", "attempts": 5, "delay": 30}. None:
+            3 times, 15 s apart, unless the DAG says otherwise. `CheckpointedPipeline` needs it when the DAG is parsed,
+            so without Jinja. Operators that are used one by one go by Airflow's own arguments instead.
         commit_point: the connection whose own transaction decides; None: the first ATOMIC one declared, else the
             decision log.
         store: decision log: a URL without a password, or the id of a PostgreSQL connection; None:
@@ -78,6 +83,7 @@ class PipelineSpec:
     sinks: Mapping[str, SinkSpec]
     optional_sinks: Sequence[str] = ()
     checkpointing: CheckpointConfig | Mapping[str, Any] = field(default_factory=CheckpointConfig)
+    restart: RestartStrategy | Mapping[str, Any] | None = None
     commit_point: str | None = None
     store: str | None = None
     wal_root: str | None = None
@@ -97,7 +103,14 @@ class PipelineSpec:
         pipeline, suffix = declared_name(self.pipeline, self.suffix)
         object.__setattr__(self, "pipeline", pipeline)
         object.__setattr__(self, "suffix", suffix)
-        for check in (self._check_job, self._check_places, self._check_sinks, self._check_checkpointing):
+        checks = (
+            self._check_job,
+            self._check_places,
+            self._check_sinks,
+            self._check_checkpointing,
+            self._check_restart,
+        )
+        for check in checks:
             try:
                 check()
             except ConfigurationError as error:
@@ -155,6 +168,17 @@ class PipelineSpec:
         elif "timeout" in self.config.given:  # else the provider's configuration may say it
             self.check_holding(self.config)
 
+    def _check_restart(self) -> None:
+        remedy = "give FixedDelay(attempts=5, delay=timedelta(seconds=30)), for example."
+        check_type("restart", self.restart, (RestartStrategy, Mapping), remedy, optional=True)
+        if not isinstance(self.restart, Mapping):
+            return
+        known = {name: value for name, value in self.restart.items() if not is_template(value)}
+        if len(known) == len(self.restart):
+            object.__setattr__(self, "restart", RestartStrategy.from_json(known))
+        elif "type" in known or "type" not in self.restart:
+            RestartStrategy.read(known)
+
     def check_holding(self, config: CheckpointConfig) -> None:
         """ConfigurationError, naming the sink, when one cannot hold its rows for as long as a checkpoint may take."""
         for name, sink in self.sinks.items():
@@ -185,7 +209,7 @@ class PipelineSpec:
     def plain(self, name: str) -> Any:
         """A field in containers that Airflow renders, and shows."""
         value = getattr(self, name)
-        return value.to_json() if isinstance(value, CheckpointConfig) else plain(value)
+        return value.to_json() if isinstance(value, CheckpointConfig | RestartStrategy) else plain(value)
 
     def rendered(self, values: Mapping[str, Any]) -> PipelineSpec:
         """With what Airflow has rendered of some fields (as `plain` gave them), checked anew."""
@@ -195,6 +219,8 @@ class PipelineSpec:
                 changed[name] = rebuild(getattr(self, name), changed[name])
         if "checkpointing" in changed:
             changed["checkpointing"] = CheckpointConfig.from_json(changed["checkpointing"])
+        if changed.get("restart") is not None:
+            changed["restart"] = RestartStrategy.from_json(changed["restart"])
         return replace(self, **changed)
 
     def to_json(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_ft import CheckpointConfig, FileSource, KafkaSink, KafkaSource, MySqlSink, settings
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.restart import ExponentialDelay, FixedDelay, NoRestart
 from airflow_ft.spec import SPEC_FIELDS, PipelineSpec, take_spec
 from tests.operators.declared import SINKS, spec
 
@@ -48,6 +49,43 @@ def test_checkpointing_may_be_rendered_from_params() -> None:
         rendered(declared, checkpointing={"timeout": "soon"})
     with pytest.raises(ConfigurationError, match=r"timeout is '\{\{ params.t \}\}'"):
         rendered(declared)
+
+
+def test_restart_may_be_plain_data_and_is_a_strategy_then() -> None:
+    declared = spec(restart={"type": "fixed-delay", "attempts": "5", "delay": 30})
+    assert declared.restart == FixedDelay(attempts=5, delay=timedelta(seconds=30))
+    assert rendered(declared).restart == declared.restart
+    assert declared == spec(restart=declared.restart)
+    assert declared.to_json()["restart"] == {"type": "fixed-delay", "attempts": 5, "delay": 30}
+    assert spec().restart is None and spec().to_json()["restart"] is None and rendered(spec()).restart is None
+
+
+def test_restart_may_be_rendered_from_params() -> None:
+    plain = {"type": "exponential-delay", "initial_backoff": 120, "max_backoff": "{{ params.most }}"}
+    declared = spec(restart=plain)  # whether 2 min are too long is not known yet
+    assert declared.to_json()["restart"] == plain
+    found = rendered(declared, restart={**plain, "max_backoff": "300"})
+    assert found.restart == ExponentialDelay(initial_backoff=timedelta(minutes=2), max_backoff=timedelta(minutes=5))
+    with pytest.raises(ConfigurationError, match=r"max_backoff is '\{\{ params.most \}\}'"):
+        rendered(declared)
+    assert rendered(spec(restart={"type": "{{ params.t }}"}), restart={"type": "none"}).restart == NoRestart()
+
+
+@pytest.mark.parametrize(
+    ("restart", "words"),
+    [
+        (5, "restart is 5.*FixedDelay"),
+        (FixedDelay, "restart is the class FixedDelay"),
+        ({"attempts": 3}, "pipeline 'orders': restart: type is missing"),
+        ({"type": "fixed-delay", "attemps": 3}, "unknown settings: attemps"),
+        ({"type": "fixed-delay", "attempts": "{{ params.n }}", "delay": "soon"}, "delay is 'soon'"),
+        ({"attempts": "{{ params.n }}"}, "type is missing"),
+    ],
+)
+def test_a_restart_that_cannot_be_is_named(restart: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        spec(restart=restart)
+    assert caught.value.remedy
 
 
 def test_a_time_out_that_a_sink_cannot_hold_is_refused_also_when_it_is_rendered() -> None:

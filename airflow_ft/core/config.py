@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Self
 
-from airflow_ft.core.arguments import shown
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.flink import settings_of
+from airflow_ft.core.kinds import Count, Duration, Flag, check_settings, kinds_of, read_settings
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
@@ -23,71 +23,6 @@ def check_name(kind: str, name: str) -> str:
             remedy="use 1 to 63 of the characters a-z, 0-9, '_' and '-', beginning with a letter or digit.",
         )
     return name
-
-
-@dataclass(frozen=True, slots=True)
-class _Duration:
-    """A timedelta; as plain data seconds. `never`: None stands for no end."""
-
-    least: timedelta
-    never: bool = False
-
-    @property
-    def remedy(self) -> str:
-        least = f" of at least {self.least.total_seconds():g} s" if self.least else ""
-        return f"give a timedelta{least}" + (", or None for never." if self.never else ".")
-
-    def is_good(self, value: object) -> bool:
-        return (value is None and self.never) or (isinstance(value, timedelta) and value >= self.least)
-
-    def to_json(self, value: Any) -> Any:
-        return None if value is None else value.total_seconds()
-
-    def from_json(self, value: Any) -> Any:
-        if self.never and (value is None or value == "never"):
-            return None
-        return timedelta(seconds=float(value))
-
-    plain = "a number of seconds"
-
-
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """A whole number."""
-
-    least: int
-
-    @property
-    def remedy(self) -> str:
-        return f"give a whole number from {self.least}."
-
-    def is_good(self, value: object) -> bool:
-        return type(value) is int and value >= self.least
-
-    def to_json(self, value: Any) -> Any:
-        return value
-
-    def from_json(self, value: Any) -> Any:
-        return int(value) if isinstance(value, str) else value
-
-    plain = "a whole number"
-
-
-@dataclass(frozen=True, slots=True)
-class _Flag:
-    """True or False."""
-
-    remedy = plain = "give True or False."
-
-    def is_good(self, value: object) -> bool:
-        return isinstance(value, bool)
-
-    def to_json(self, value: Any) -> Any:
-        return value
-
-    def from_json(self, value: Any) -> Any:
-        known = {"true": True, "false": False}
-        return known.get(value.strip().lower(), value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,17 +54,17 @@ class CheckpointConfig:
         whole for a person, nothing later is delivered, every gate stays closed. None: it is tried again for ever.
     """
 
-    interval: timedelta = field(default=timedelta(seconds=10), metadata={"kind": _Duration(timedelta(0))})
-    min_pause: timedelta = field(default=timedelta(0), metadata={"kind": _Duration(timedelta(0))})
-    max_concurrent: int = field(default=4, metadata={"kind": _Count(1)})
-    tolerable_failures: int = field(default=0, metadata={"kind": _Count(-1)})
-    unaligned: bool = field(default=False, metadata={"kind": _Flag()})
-    aligned_timeout: timedelta = field(default=timedelta(0), metadata={"kind": _Duration(timedelta(0))})
-    timeout: timedelta = field(default=timedelta(minutes=10), metadata={"kind": _Duration(timedelta(seconds=1))})
-    num_retained: int = field(default=3, metadata={"kind": _Count(1)})
-    max_delivery_rows: int = field(default=1_000_000, metadata={"kind": _Count(0)})
+    interval: timedelta = field(default=timedelta(seconds=10), metadata={"kind": Duration(timedelta(0))})
+    min_pause: timedelta = field(default=timedelta(0), metadata={"kind": Duration(timedelta(0))})
+    max_concurrent: int = field(default=4, metadata={"kind": Count(1)})
+    tolerable_failures: int = field(default=0, metadata={"kind": Count(-1)})
+    unaligned: bool = field(default=False, metadata={"kind": Flag()})
+    aligned_timeout: timedelta = field(default=timedelta(0), metadata={"kind": Duration(timedelta(0))})
+    timeout: timedelta = field(default=timedelta(minutes=10), metadata={"kind": Duration(timedelta(seconds=1))})
+    num_retained: int = field(default=3, metadata={"kind": Count(1)})
+    max_delivery_rows: int = field(default=1_000_000, metadata={"kind": Count(0)})
     quarantine_after: timedelta | None = field(
-        default=timedelta(days=1), metadata={"kind": _Duration(timedelta(0), never=True)}
+        default=timedelta(days=1), metadata={"kind": Duration(timedelta(0), never=True)}
     )
     given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     """The names of what was given, in code, by Jinja or in the provider's configuration. Not an argument."""
@@ -147,10 +82,7 @@ class CheckpointConfig:
             object.__setattr__(self, "given", self.given | changed)
         else:
             object.__setattr__(self, "given", frozenset(arguments))
-        for name, kind in _KINDS.items():
-            value = getattr(self, name)
-            if not kind.is_good(value):
-                raise ConfigurationError(f"CheckpointConfig.{name} is {shown(value)}.", remedy=kind.remedy)
+        check_settings(self)
         for name, alone in (("min_pause", bool(self.min_pause)), ("unaligned", self.unaligned)):
             if alone and "max_concurrent" in self.given and self.max_concurrent != 1:
                 raise ConfigurationError(
@@ -174,14 +106,6 @@ class CheckpointConfig:
         """What was given that says nothing to a scheduled pipeline."""
         return tuple(name for name in _OF_STREAMS if name in self.given)
 
-    def resolved(self, defaults: CheckpointConfig) -> CheckpointConfig:
-        """With `defaults` for what was not given."""
-        values = {name: getattr(defaults, name) for name in defaults.given}
-        values |= {name: getattr(self, name) for name in self.given}
-        if "max_concurrent" not in self.given and (self.min_pause or self.unaligned):
-            values.pop("max_concurrent", None)  # what is asked for here allows one
-        return type(self)(**values)
-
     def to_json(self) -> dict[str, Any]:
         """What was given, as plain data; times in seconds."""
         return {name: kind.to_json(getattr(self, name)) for name, kind in _KINDS.items() if name in self.given}
@@ -189,19 +113,7 @@ class CheckpointConfig:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CheckpointConfig:
         """The inverse of `to_json`; numbers may be text, as Jinja makes it, and "never" stands for None."""
-        if unknown := sorted(set(data) - set(_KINDS)):
-            raise ConfigurationError(
-                f"unknown checkpoint settings: {', '.join(unknown)}.", remedy=f"known are {', '.join(_KINDS)}."
-            )
-        known = {}
-        for name, value in data.items():
-            try:
-                known[name] = _KINDS[name].from_json(value)
-            except (TypeError, ValueError, OverflowError):
-                raise ConfigurationError(
-                    f"checkpointing: {name} is {shown(value)}.", remedy=f"give {_KINDS[name].plain}."
-                ) from None
-        return cls(**known)
+        return cls(**read_settings(cls, data, "checkpointing"))
 
     @classmethod
     def from_flink(cls, settings: Mapping[str, Any]) -> CheckpointConfig:
@@ -220,6 +132,4 @@ _OF_STREAMS = (
     "unaligned",
     "aligned_timeout",
 )
-_KINDS: dict[str, _Duration | _Count | _Flag] = {
-    each.name: each.metadata["kind"] for each in fields(CheckpointConfig) if each.metadata
-}
+_KINDS = kinds_of(CheckpointConfig)

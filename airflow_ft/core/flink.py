@@ -1,4 +1,5 @@
-"""Flink's own keys for checkpoints (those of Flink 2, and older names): what each means here, or why it is refused.
+"""Flink's own keys for checkpoints and restarts (those of Flink 2, and older names): what each means here, or why it is
+refused.
 
 docs/from-flink.md tells the same for people; a test compares the two.
 """
@@ -27,6 +28,7 @@ _UNITS = {
     "": timedelta(milliseconds=1),
 }
 _LONG = {"day": "d", "hour": "h", "minute": "min", "second": "s", "sec": "s", "milli": "ms", "millisecond": "ms"}
+_LARGEST = 2**31 - 1
 _DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
@@ -37,6 +39,19 @@ def _duration(value: object) -> timedelta:
     if match is None or unit not in _UNITS:
         raise ValueError
     return int(match[1]) * _UNITS[unit]
+
+
+def _whole(value: object) -> int:
+    return int(str(value))  # 3.7 and True are none
+
+
+def _attempts(value: object) -> int | None:
+    """For Flink the largest int is what its documentation calls infinite; here None is."""
+    return None if value == "infinite" or (number := _whole(value)) >= _LARGEST else number
+
+
+def _number(value: object) -> float:
+    return float(str(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +78,13 @@ class _Idle:
     why: str
 
 
+_A_DURATION = 'a duration, such as "10 min"'
+_A_COUNT = "a whole number"
 _SPARK_STATE = "Spark's own settings decide how state is stored (spark_conf)"
 _NO_BARRIERS = "there are no barriers among operators: Spark cuts between micro-batches"
 KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
-    "timeout": _Taken("timeout", _duration, 'a duration, such as "10 min"'),
-    "num-retained": _Taken("num_retained", int, "a whole number"),
+    "timeout": _Taken("timeout", _duration, _A_DURATION),
+    "num-retained": _Taken("num_retained", _whole, _A_COUNT),
     "mode": _Refused("every checkpoint is delivered exactly once, and nothing less is offered", ("EXACTLY_ONCE",)),
     "interval": _Refused(
         "a pipeline is cut by the DAG's schedule, and within a run by max_offsets_per_trigger or max_files_per_trigger"
@@ -79,7 +96,7 @@ KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
         "it is not bounded by number: without overlap=True a stage ends before its checkpoints are delivered"
     ),
     "tolerable-failed-checkpoints": _Refused(
-        "a checkpoint that fails ends the attempt, and the task's retries say how often that may be", ("0",)
+        "a checkpoint that fails ends the attempt, and the pipeline's restart says how often that may be", ("0",)
     ),
     "externalized-checkpoint-retention": _Refused(
         "checkpoints are never deleted because a run was ended", ("RETAIN_ON_CANCELLATION",)
@@ -111,6 +128,33 @@ _OLDER = {
     "state.checkpoint.cleaner.parallel-mode": "cleaner.parallel-mode",
 }
 
+_RESTART = "restart-strategy."
+RESTART_TYPES: Mapping[str, str] = {
+    "none": "none",
+    "off": "none",
+    "disable": "none",
+    "fixed-delay": "fixed-delay",
+    "fixeddelay": "fixed-delay",
+    "failure-rate": "failure-rate",
+    "failurerate": "failure-rate",
+    "exponential-delay": "exponential-delay",
+    "exponentialdelay": "exponential-delay",
+}
+"""What Flink calls its restart strategies, and what each is called here."""
+RESTART_KEYS: Mapping[str, _Taken] = {
+    "fixed-delay.attempts": _Taken("attempts", _attempts, _A_COUNT),
+    "fixed-delay.delay": _Taken("delay", _duration, _A_DURATION),
+    "failure-rate.max-failures-per-interval": _Taken("max_failures_per_interval", _whole, _A_COUNT),
+    "failure-rate.failure-rate-interval": _Taken("failure_rate_interval", _duration, _A_DURATION),
+    "failure-rate.delay": _Taken("delay", _duration, _A_DURATION),
+    "exponential-delay.initial-backoff": _Taken("initial_backoff", _duration, _A_DURATION),
+    "exponential-delay.max-backoff": _Taken("max_backoff", _duration, _A_DURATION),
+    "exponential-delay.backoff-multiplier": _Taken("backoff_multiplier", _number, "a number"),
+    "exponential-delay.reset-backoff-threshold": _Taken("reset_backoff_threshold", _duration, _A_DURATION),
+    "exponential-delay.jitter-factor": _Taken("jitter_factor", _number, "a number"),
+    "exponential-delay.attempts-before-reset-backoff": _Taken("attempts_before_reset_backoff", _attempts, _A_COUNT),
+}
+
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of `CheckpointConfig` that Flink's keys stand for.
@@ -126,16 +170,56 @@ def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
         if meaning is None:
             refused.append(f"{key}: Flink has no such key for checkpoints, or a newer one has")
         elif isinstance(meaning, _Taken):
-            try:
-                found[meaning.name] = meaning.read(value)
-            except (TypeError, ValueError, OverflowError):
-                refused.append(f"{key}={value!r}: give {meaning.plain}")
+            _take(meaning, key, value, found, refused)
         elif isinstance(meaning, _Idle):
             log.warning("%s has no effect: %s", key, meaning.why)
         elif str(value).strip().lower() not in [same.lower() for same in meaning.same]:
             refused.append(f"{key}={value!r}: {meaning.why}")
+    _raise_for(refused)
+    return found
+
+
+def restart_of(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The type of the restart strategy that Flink's keys stand for, and its settings.
+
+    Without any key it is what Flink takes for a job with checkpoints: exponential-delay. ConfigurationError names every
+    key that is not known, and every value that cannot be read. Settings of another strategy than the one chosen have no
+    effect in Flink either: a warning tells of them.
+    """
+    types = {key: given[key] for key in (f"{_RESTART}type", _RESTART.removesuffix(".")) if key in given}
+    kinds = {RESTART_TYPES.get(str(value).strip().lower()) for value in types.values()} or {"exponential-delay"}
+    kind = kinds.pop()
+    if kind is None or kinds:
+        shown = ", ".join(f"{key}={value!r}" for key, value in types.items())
+        _raise_for([f"{shown}: give one of {', '.join(RESTART_TYPES)}"])
+    found: dict[str, Any] = {}
+    refused: list[str] = []
+    for key, value in given.items():
+        meaning = RESTART_KEYS.get(key.removeprefix(_RESTART)) if key.startswith(_RESTART) else None
+        if key in types:
+            continue
+        if meaning is None:
+            refused.append(f"{key}: Flink has no such key for restarts, or a newer one has")
+        elif not types:
+            refused.append(f"{key}: Flink does not look at it without {_RESTART}type")
+        elif not key.startswith(f"{_RESTART}{kind}."):
+            log.warning("%s has no effect: the strategy is %s", key, kind)
+        else:
+            _take(meaning, key, value, found, refused)
+    _raise_for(refused)
+    return str(kind), found
+
+
+def _take(meaning: _Taken, key: str, value: Any, found: dict[str, Any], refused: list[str]) -> None:
+    try:
+        found[meaning.name] = meaning.read(value)
+    except (TypeError, ValueError, OverflowError):
+        refused.append(f"{key}={value!r}: give {meaning.plain}")
+
+
+def _raise_for(refused: list[str]) -> None:
     if refused:
         raise ConfigurationError(
-            f"from_flink: {'; '.join(refused)}.", remedy="leave these out; docs/from-flink.md says what to use instead."
+            f"from_flink: {'; '.join(refused)}.",
+            remedy="mend these, or leave them out; docs/from-flink.md says what to use instead.",
         )
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from inspect import signature
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
+from airflow_ft.operators.retries import USUAL, airflow_arguments
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.spec import PipelineSpec, take_spec
 from airflow_ft.templates import declared, is_template, without_jinja
@@ -26,10 +26,6 @@ from airflow_ft.templates import declared, is_template, without_jinja
 if TYPE_CHECKING:
     from airflow.sdk import Asset, AssetAlias
     from airflow.sdk.definitions._internal.node import DAGNode
-
-# A killed task is the normal case that this package is for, so it is tried again at once and more than once.
-DEFAULT_ARGS: Mapping[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=15)}
-
 
 _OF_THE_GROUP = tuple(signature(TaskGroup).parameters)
 
@@ -43,7 +39,8 @@ class CheckpointedPipeline(TaskGroup):
     Args:
         spec: the pipeline; or, instead of it, the arguments of `PipelineSpec` by name.
         group_id: of the task group; None: the pipeline's name, without what is Jinja in it.
-        default_args: for the tasks; they go before the DAG's, which go before 3 retries after 15 seconds.
+        default_args: for the tasks; they go before the specification's `restart`, which goes before those of the DAG
+            and of groups around this one. Where nobody says anything, there are 3 retries, 15 seconds apart.
 
     The other arguments are those of Airflow's TaskGroup.
 
@@ -86,11 +83,12 @@ class CheckpointedPipeline(TaskGroup):
         for name, sink in spec.sinks.items():
             _check_participant(name, sink.conn_id)
         delivery = plan_delivery(declared(spec.sinks), spec.commit_point)
+        restart = _restart(spec)
         own: Any = dict(default_args or {})
         super().__init__(group_id=group_id or _group_id(spec.pipeline), default_args=own, **arguments)
         # TaskGroup has merged what its parents say; Airflow merges the DAG's own in each task, so ours go below those.
         of_dag = dict(self.dag.default_args or {})
-        self.default_args = {**DEFAULT_ARGS, **of_dag, **self.default_args}
+        self.default_args = {**airflow_arguments(USUAL), **of_dag, **self.default_args, **restart, **own}
         with self:
             recover = RecoverOperator(task_id="recover", spec=spec)
             stage = StageOperator(task_id="stage", spec=spec)
@@ -117,6 +115,18 @@ class CheckpointedPipeline(TaskGroup):
         self.confirmed = confirmed
         self.output = confirmed.output
         self.asset = declared_asset(spec.pipeline, spec.suffix)
+
+
+def _restart(spec: PipelineSpec) -> dict[str, Any]:
+    if spec.restart is None:
+        return {}
+    if isinstance(spec.restart, Mapping):
+        late = ", ".join(name for name, value in spec.restart.items() if is_template(value))
+        raise ConfigurationError(
+            f"restart contains Jinja ({late}), but Airflow wants to know a task's retries when the DAG is parsed.",
+            remedy="write the values themselves.",
+        )
+    return airflow_arguments(spec.restart)
 
 
 def _group_id(pipeline: str) -> str:

@@ -12,7 +12,8 @@ import pytest
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.flink import KEYS
+from airflow_ft.core.flink import KEYS, RESTART_KEYS, RESTART_TYPES
+from airflow_ft.core.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-flink.md"
 
@@ -48,6 +49,8 @@ def test_what_is_taken_counts_as_given() -> None:
     config = CheckpointConfig.from_flink({"state.checkpoints.num-retained": "7"})
     assert config.to_json() == {"num_retained": 7}
     assert CheckpointConfig.from_flink({}).to_json() == {}
+    with pytest.raises(ConfigurationError, match=r"num-retained=3.7: give a whole number"):
+        CheckpointConfig.from_flink({"execution.checkpointing.num-retained": 3.7})
 
 
 def test_every_key_that_would_promise_more_is_named_with_its_reason() -> None:
@@ -81,10 +84,123 @@ def test_a_value_that_is_what_is_done_anyway_is_no_mistake(caplog: pytest.LogCap
     assert ["execution.checkpointing.dir has no effect" in record.getMessage() for record in caplog.records] == [True]
 
 
+def key(name: str) -> str:
+    return f"restart-strategy.{name}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ExponentialDelay()),
+        ({key("type"): "exponential-delay"}, ExponentialDelay()),
+        *(({key("type"): name}, NoRestart()) for name in ("none", "off", "disable", " OFF")),
+        ({"restart-strategy": "fixeddelay"}, FixedDelay()),
+        ({"restart-strategy": "failurerate", key("type"): "failure-rate"}, FailureRate()),
+        (
+            {key("type"): "fixed-delay", key("fixed-delay.attempts"): "7", key("fixed-delay.delay"): "10 s"},
+            FixedDelay(attempts=7, delay=timedelta(seconds=10)),
+        ),
+        ({key("type"): "fixed-delay", key("fixed-delay.attempts"): 2147483647}, FixedDelay(attempts=None)),
+        (
+            {
+                key("type"): "failure-rate",
+                key("failure-rate.max-failures-per-interval"): 3,
+                key("failure-rate.failure-rate-interval"): "5 min",
+                key("failure-rate.delay"): 500,
+            },
+            FailureRate(
+                max_failures_per_interval=3,
+                failure_rate_interval=timedelta(minutes=5),
+                delay=timedelta(milliseconds=500),
+            ),
+        ),
+        (
+            {
+                key("type"): "exponentialdelay",
+                key("exponential-delay.initial-backoff"): "10 s",
+                key("exponential-delay.max-backoff"): "2 min",
+                key("exponential-delay.backoff-multiplier"): "1.4",
+                key("exponential-delay.reset-backoff-threshold"): "10 min",
+                key("exponential-delay.jitter-factor"): 0.2,
+                key("exponential-delay.attempts-before-reset-backoff"): "10",
+            },
+            ExponentialDelay(
+                initial_backoff=timedelta(seconds=10),
+                max_backoff=timedelta(minutes=2),
+                backoff_multiplier=1.4,
+                reset_backoff_threshold=timedelta(minutes=10),
+                jitter_factor=0.2,
+                attempts_before_reset_backoff=10,
+            ),
+        ),
+        (
+            {key("type"): "exponential-delay", key("exponential-delay.attempts-before-reset-backoff"): "infinite"},
+            ExponentialDelay(),
+        ),
+    ],
+)
+def test_a_restart_strategy_is_taken_from_flinks_keys(
+    settings: dict[str, Any], expected: RestartStrategy, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    assert RestartStrategy.from_flink(settings) == expected
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({key("type"): "org.example.Mine"}, "type='org.example.Mine': give one of none, off, disable, fixed-delay"),
+        ({key("type"): "none", "restart-strategy": "fixed-delay"}, "type='none', restart-strategy='fixed-delay': give"),
+        ({key("fixed-delay.attempts"): 3}, "attempts: Flink does not look at it without restart-strategy.type"),
+        (
+            {key("type"): "fixed-delay", key("fixed-delay.tries"): 3},
+            r"restart-strategy\.fixed-delay\.tries: Flink has no",
+        ),
+        ({key("type"): "none", "fixed-delay.delay": 3}, "fixed-delay.delay: Flink has no such key"),
+        ({"execution.checkpointing.timeout": "1 min"}, "execution.checkpointing.timeout: Flink has no such key"),
+        ({key("type"): "fixed-delay", key("fixed-delay.attempts"): 3.7}, "attempts=3.7: give a whole number"),
+        ({key("type"): "fixed-delay", key("fixed-delay.delay"): "soon"}, "delay='soon': give a duration"),
+        (
+            {key("type"): "exponential-delay", key("exponential-delay.jitter-factor"): "2"},
+            "ExponentialDelay.jitter_factor is 2.0",
+        ),
+    ],
+)
+def test_a_restart_key_that_cannot_be_is_named(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        RestartStrategy.from_flink(settings)
+    assert caught.value.remedy
+
+
+def test_keys_of_another_restart_strategy_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    settings = {key("failure-rate.delay"): "9 s", key("type"): "fixed-delay"}
+    assert RestartStrategy.from_flink(settings) == FixedDelay()
+    assert [record.getMessage() for record in caplog.records] == [
+        "restart-strategy.failure-rate.delay has no effect: the strategy is fixed-delay"
+    ]
+
+
+def shown_keys(table: int) -> dict[str, str]:
+    """What a table of the page says, by Flink's key."""
+    text = PAGE.read_text().split("| key | here | status |")[table].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.+?) \| (.+?) \|", text, re.MULTILINE)
+    return {key: text for keys, text in rows for key in re.findall(r"`([\w.-]+)`", keys)}
+
+
+def test_the_page_names_each_restart_key() -> None:
+    shown = shown_keys(2)
+    for name, meaning in RESTART_KEYS.items():
+        strategy = type(RestartStrategy.from_json({"type": name.partition(".")[0]}))
+        assert shown.pop(name, "").startswith(f"`{strategy.__name__}.{meaning.name}`"), name
+    kinds = shown.pop("type")
+    assert shown.pop("restart-strategy") and not shown
+    for kind in set(RESTART_TYPES.values()):
+        assert f"`{type(RestartStrategy.from_json({'type': kind})).__name__}`" in kinds
+
+
 def test_the_page_names_each_key() -> None:
-    table = PAGE.read_text().partition("| key | here | status |")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`.+?) \| (.+?) \|", table, re.MULTILINE)
-    shown = {key: text for keys, text in rows for key in re.findall(r"`([\w.-]+)`", keys)}
+    shown = shown_keys(1)
     kinds = {"_Refused": "refused", "_Idle": "no effect", "_Taken": "`CheckpointConfig."}
     for key, meaning in KEYS.items():
         assert shown.pop(key, "").startswith(kinds[type(meaning).__name__]), key

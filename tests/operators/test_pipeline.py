@@ -12,6 +12,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_ft import CheckpointConfig, CheckpointedPipeline, FileSource, KafkaSink, KafkaSource, MySqlSink
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from airflow_ft.operators.stage import StageOperator
 from tests.operators.declared import spec
 
@@ -86,6 +87,53 @@ def test_retries_are_three_unless_somebody_says_otherwise() -> None:
         dag = DAG("d", schedule=None, default_args=dag_args)
         pipeline(dag, default_args=group_args)
         assert {(task.retries, task.retry_delay) for task in dag.tasks} == {expected}
+
+
+def test_the_restart_strategy_goes_before_the_dags_arguments_and_after_the_groups_own() -> None:
+    from airflow.sdk import TaskGroup
+
+    around = {"retries": 1, "retry_exponential_backoff": 4.0, "max_retry_delay": timedelta(hours=1)}
+    for restart, group_args, expected in (
+        (FixedDelay(attempts=7), {}, (7, timedelta(seconds=1), 0, None)),
+        ({"type": "fixed-delay", "attempts": 7, "delay": 9}, {}, (7, timedelta(seconds=9), 0, None)),
+        (FixedDelay(attempts=7), {"retries": 2}, (2, timedelta(seconds=1), 0, None)),
+        (NoRestart(), {}, (0, timedelta(0), 0, None)),
+        (None, {}, (1, timedelta(seconds=15), 4.0, timedelta(hours=1))),
+        (
+            ExponentialDelay(attempts_before_reset_backoff=9),
+            {},
+            (9, timedelta(seconds=1), 1.5, timedelta(minutes=1)),
+        ),
+    ):
+        in_dag, in_group = DAG("d", schedule=None, default_args=around), DAG("d", schedule=None)
+        pipeline(in_dag, restart=restart, default_args=group_args)
+        with in_group, TaskGroup("outer", default_args=around):
+            pipeline(in_group, restart=restart, default_args=group_args)
+        for dag in (in_dag, in_group):
+            found = {
+                (each.retries, each.retry_delay, each.retry_exponential_backoff, each.max_retry_delay)
+                for each in dag.tasks
+            }
+            assert found == {expected}
+            DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+
+
+@pytest.mark.parametrize(
+    ("restart", "words"),
+    [
+        (FailureRate(), "restart is a FailureRate, but Airflow counts.*FixedDelay"),
+        (
+            ExponentialDelay(),
+            "ExponentialDelay.attempts_before_reset_backoff is None.*attempts_before_reset_backoff=10",
+        ),
+        (FixedDelay(attempts=None), "FixedDelay.attempts is None.*attempts=10"),
+        ({"type": "fixed-delay", "attempts": "{{ params.n }}"}, r"restart contains Jinja \(attempts\).*DAG is parsed"),
+    ],
+)
+def test_a_restart_strategy_that_airflow_cannot_follow_is_refused(dag: DAG, restart: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        pipeline(dag, restart=restart)
+    assert caught.value.remedy and not dag.tasks
 
 
 def test_the_asset_is_updated_by_recover_and_confirmed(dag: DAG) -> None:
@@ -189,7 +237,7 @@ FILES = FileSource(path="/data", schema="id bigint")
         ({"sinks": {"orders": FILES}}, r"sinks\['orders'\] is a FileSource.* which is no sink"),
         ({"sinks": {5: SINKS["orders"]}}, "5 cannot name a sink"),
         ({"checkpointing": {"timeout": "soon"}}, "timeout is 'soon'.*seconds"),
-        ({"checkpointing": {"time_out": 5}}, "unknown checkpoint settings: time_out"),
+        ({"checkpointing": {"time_out": 5}}, "checkpointing: unknown settings: time_out"),
         ({"chekpointing": None}, "chekpointing is no argument.*did you mean checkpointing"),
         ({"checkpointing": timedelta(minutes=1)}, "checkpointing is a timedelta"),
         ({"optional_sinks": "orders"}, r'optional_sinks is \'orders\'.*\["orders"\]'),
