@@ -40,7 +40,8 @@ def with_checkpointing(spec: PipelineSpec) -> PipelineSpec:
 
     ConfigurationError: a sink cannot hold its rows for as long as a checkpoint may take.
     """
-    return replace(spec, checkpointing=spec.config.resolved(checkpointing()))
+    defaults = checkpointing()
+    return replace(spec, checkpointing=spec.config.resolved(defaults if spec.streaming else defaults.of_scheduled()))
 
 
 def resolved(spec: PipelineSpec) -> PipelineSpec:

@@ -19,7 +19,7 @@ from airflow_ft.core.config import CheckpointConfig, check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import HoldingSinkSpec
-from airflow_ft.core.restart import RestartStrategy
+from airflow_ft.core.restart import ExponentialDelay, RestartStrategy
 from airflow_ft.core.secrets import without_secrets
 from airflow_ft.templates import declared, declared_name, is_template, plain, rebuild
 
@@ -71,6 +71,8 @@ class PipelineSpec:
         overlap: deliver what is staged while the stage goes on, in its process; the tasks behind it deliver the rest.
             A run of many checkpoints is done sooner, and confirms the first ones long before its end. One difference:
             refused rows end the stage.
+        streaming: the pipeline goes on until it is stopped: one long task cuts a checkpoint every
+            `CheckpointConfig.interval`, and delivers it while the next one is computed.
         emit_asset: update the asset `airflow-ft://<pipeline>` when checkpoints are confirmed.
 
     Raises ConfigurationError for whatever cannot work, as soon as it shows: in general when the DAG is parsed.
@@ -94,6 +96,7 @@ class PipelineSpec:
     job_args: Mapping[str, Any] = field(default_factory=dict, repr=False)
     keep_session: timedelta | None = None
     overlap: bool = False
+    streaming: bool = False
     emit_asset: bool = True
 
     def __post_init__(self) -> None:
@@ -149,7 +152,7 @@ class PipelineSpec:
                 f"keep_session is {shown(self.keep_session)}.",
                 remedy="give timedelta(minutes=15), for example, or timedelta(0).",
             )
-        for name in ("overlap", "emit_asset"):
+        for name in ("overlap", "streaming", "emit_asset"):
             check_type(name, getattr(self, name), bool, "give True or False.")
 
     def _check_sinks(self) -> None:
@@ -165,7 +168,14 @@ class PipelineSpec:
         check_type("checkpointing", self.checkpointing, (CheckpointConfig, Mapping), remedy)
         if isinstance(self.checkpointing, Mapping) and not self.is_rendered:
             CheckpointConfig.from_json({n: value for n, value in self.checkpointing.items() if not is_template(value)})
-        elif "timeout" in self.config.given:  # else the provider's configuration may say it
+            return
+        if (idle := self.config.given_to_streams) and not self.streaming:
+            raise ConfigurationError(
+                f"CheckpointConfig.{idle[0]} is for streams, and this pipeline runs by the schedule of its DAG.",
+                remedy="add streaming=True, or leave it out: the schedule and the bounds of the sources"
+                " (max_offsets_per_trigger, max_files_per_trigger) say how it is cut.",
+            )
+        if "timeout" in self.config.given:  # else the provider's configuration may say it
             self.check_holding(self.config)
 
     def _check_restart(self) -> None:
@@ -200,6 +210,13 @@ class PipelineSpec:
         """`checkpointing`; ConfigurationError while it contains Jinja."""
         given = self.checkpointing
         return given if isinstance(given, CheckpointConfig) else CheckpointConfig.from_json(given)
+
+    @property
+    def strategy(self) -> RestartStrategy:
+        """How a stream is restarted; ConfigurationError while that contains Jinja."""
+        if isinstance(self.restart, Mapping):
+            return RestartStrategy.from_json(self.restart)
+        return self.restart or ExponentialDelay()
 
     @property
     def delivery(self) -> Delivery:

@@ -91,7 +91,9 @@ def lease() -> float:
 
 def signature(args: Namespace, command: str) -> str:
     """For the event log: which command, by whom, and why."""
-    return f"`airflow ft {command}` by {getpass.getuser()}" + (f": {reason}" if (reason := getattr(args, "reason", "")) else "")
+    return f"`airflow ft {command}` by {getpass.getuser()}" + (
+        f": {reason}" if (reason := getattr(args, "reason", "")) else ""
+    )
 
 
 class Size(int):

@@ -106,6 +106,18 @@ class CheckpointConfig:
         """What was given that says nothing to a scheduled pipeline."""
         return tuple(name for name in _OF_STREAMS if name in self.given)
 
+    def of_scheduled(self) -> CheckpointConfig:
+        """Without what says nothing to a scheduled pipeline."""
+        return type(self)(**{name: getattr(self, name) for name in self.given if name not in _OF_STREAMS})
+
+    def resolved(self, defaults: CheckpointConfig) -> CheckpointConfig:
+        """With `defaults` for what was not given."""
+        values = {name: getattr(defaults, name) for name in defaults.given}
+        values |= {name: getattr(self, name) for name in self.given}
+        if "max_concurrent" not in self.given and (self.min_pause or self.unaligned):
+            values.pop("max_concurrent", None)  # what is asked for here allows one
+        return type(self)(**values)
+
     def to_json(self) -> dict[str, Any]:
         """What was given, as plain data; times in seconds."""
         return {name: kind.to_json(getattr(self, name)) for name, kind in _KINDS.items() if name in self.given}

@@ -318,7 +318,8 @@ class Store(Protocol):
 
     def complete_around(self, pipeline: str, number: int) -> tuple[int, int | None]:
         """The highest number, at most `number`, with which all of some moment's input was published (0: none), and
-        the lowest that is at least `number`: `through` of a complete run, or a stream's checkpoint with an `as_of`."""
+        the lowest that is at least `number`: `through` of a complete run, or a stream's checkpoint with an `as_of`.
+        """
 
     def is_rewound(self, pipeline: str, after: int, through: int) -> bool:
         """Whether a number above `after`, and at most `through`, was rewound."""

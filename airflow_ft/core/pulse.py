@@ -37,8 +37,8 @@ class Pulse:
             return
         waiting = sum(c.is_undelivered for c in self._store.open_checkpoints(self._pipeline))
         log.info(
-            "checkpoint %d is confirmed: %s rows in %d %s in %.0f s; %.2f s from trigger to confirmation (longest %.2f s)"
-            "; %s for delivery",
+            "checkpoint %d is confirmed: %s rows in %d %s in %.0f s; %.2f s from trigger to confirmation"
+            " (longest %.2f s); %s for delivery",
             checkpoint.number,
             f"{self._rows:,}",
             self._count,

@@ -20,6 +20,7 @@ from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.retries import USUAL, airflow_arguments
 from airflow_ft.operators.stage import StageOperator
+from airflow_ft.operators.stream import StreamingPipelineOperator
 from airflow_ft.spec import PipelineSpec, take_spec
 from airflow_ft.templates import declared, is_template, without_jinja
 
@@ -34,7 +35,8 @@ class CheckpointedPipeline(TaskGroup):
     """Runs a PySpark job and delivers its rows exactly once into every sink, all sinks or none.
 
     The tasks are `recover`, `stage`, `prepare.<connection>`, `commit.<connection>` and `confirmed`; whatever stands
-    behind the group in the DAG starts when `confirmed` has succeeded, so on proven data only.
+    behind the group in the DAG starts when `confirmed` has succeeded, so on proven data only. With `streaming=True`
+    there is one task, `stream` (`StreamingPipelineOperator`), which goes on until it is stopped.
 
     Args:
         spec: the pipeline; or, instead of it, the arguments of `PipelineSpec` by name.
@@ -52,8 +54,8 @@ class CheckpointedPipeline(TaskGroup):
     pipeline: str
     commit_order: tuple[str, ...]
     """Connection ids in the order in which they commit."""
-    confirmed: ConfirmOperator
-    """The last task."""
+    confirmed: ConfirmOperator | StreamingPipelineOperator
+    """The last task; of a stream the only one, which succeeds when the stream was stopped."""
     output: Any
     """Its result, for tasks that want to know: {"numbers": [...], "latest": number, "rows": count,
         "set_aside": rows by sink that a person has set aside}."""
@@ -90,35 +92,39 @@ class CheckpointedPipeline(TaskGroup):
         of_dag = dict(self.dag.default_args or {})
         self.default_args = {**airflow_arguments(USUAL), **of_dag, **self.default_args, **restart, **own}
         with self:
-            recover = RecoverOperator(task_id="recover", spec=spec)
-            stage = StageOperator(task_id="stage", spec=spec)
-            recover >> stage
-            with TaskGroup(group_id="prepare"):
-                prepared: list[DAGNode] = [
-                    PrepareOperator(task_id=name, participant=name, spec=spec) for name in delivery.names
-                ]
-            # A commit task runs beside failed siblings too: what is decided is delivered (I3, I7).
-            with TaskGroup(group_id="commit"):
-                commits = [
-                    CommitOperator(task_id=name, participant=name, spec=spec, trigger_rule=TriggerRule.ALL_DONE)
-                    for name in delivery.names
-                ]
-            confirmed = ConfirmOperator(task_id="confirmed", spec=spec, trigger_rule=TriggerRule.ALL_DONE)
-            for task in prepared:
-                stage >> task >> commits[0]
-            for first, second in pairwise(commits):
-                first >> second
-            commits[-1] >> confirmed
+            self.confirmed = StreamingPipelineOperator(task_id="stream", spec=spec) if spec.streaming else _tasks(spec)
         self.spec = spec
         self.pipeline = spec.pipeline
         self.commit_order = delivery.names
-        self.confirmed = confirmed
-        self.output = confirmed.output
+        self.output = self.confirmed.output
         self.asset = declared_asset(spec.pipeline, spec.suffix)
 
 
+def _tasks(spec: PipelineSpec) -> ConfirmOperator:
+    """The tasks of a scheduled pipeline; returns the last one."""
+    names = plan_delivery(declared(spec.sinks), spec.commit_point).names
+    recover = RecoverOperator(task_id="recover", spec=spec)
+    stage = StageOperator(task_id="stage", spec=spec)
+    recover >> stage
+    with TaskGroup(group_id="prepare"):
+        prepared: list[DAGNode] = [PrepareOperator(task_id=name, participant=name, spec=spec) for name in names]
+    # A commit task runs beside failed siblings too: what is decided is delivered (I3, I7).
+    with TaskGroup(group_id="commit"):
+        commits = [
+            CommitOperator(task_id=name, participant=name, spec=spec, trigger_rule=TriggerRule.ALL_DONE)
+            for name in names
+        ]
+    confirmed = ConfirmOperator(task_id="confirmed", spec=spec, trigger_rule=TriggerRule.ALL_DONE)
+    for task in prepared:
+        stage >> task >> commits[0]
+    for first, second in pairwise(commits):
+        first >> second
+    commits[-1] >> confirmed
+    return confirmed
+
+
 def _restart(spec: PipelineSpec) -> dict[str, Any]:
-    if spec.restart is None:
+    if spec.restart is None or spec.streaming:  # a stream restarts in its task
         return {}
     if isinstance(spec.restart, Mapping):
         late = ", ".join(name for name, value in spec.restart.items() if is_template(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import timedelta
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException
@@ -98,8 +98,6 @@ class _Paused:
     def __call__(self) -> str:
         if not self._why and time.monotonic() - self._asked > _LOOK_SECONDS:
             self._asked = time.monotonic()
-            try:
+            with suppress(AirflowException, RuntimeError, OSError):  # Airflow is away: the stream goes on
                 self._why = f"the DAG {self._dag_id} is paused" if is_paused(self._dag_id) else ""
-            except (AirflowException, RuntimeError, OSError):  # Airflow is away: the stream goes on
-                pass
         return self._why

@@ -48,8 +48,9 @@ def run_stage(
 
     `log` gets what tells a story of the driver's output (`airflow_ft.spark.story`), line by line and without secrets,
     and the logger `airflow_ft.spark` the rest at level DEBUG; `on_start` the process, for `on_kill`; `judge` the
-    columns that each sink will get, before anything is computed (`airflow_ft.spark.fitting`); `on_publish` is called
-    for each checkpoint that is published. When this returns or raises, the driver has ended. When this process is killed, the driver dies with it.
+    columns that each sink will get, before anything is computed (`airflow_ft.spark.fitting`). `on_publish` is called
+    for each checkpoint that is published. When this returns or raises, the driver has ended. When this process is
+    killed, the driver dies with it.
 
     Raises JobError (the user's code raised, or returned the wrong thing), UnfitTargetError (a sink would not take it,
     and nothing was computed), ConfigurationError, FencedError,

@@ -102,9 +102,7 @@ class Publisher:
             self._open = _Open(number, batch, time.monotonic() + self._timeout)
         return number
 
-    def written(
-        self, seal: Callable[[], Segment], positions: Mapping[str, Any], as_of: datetime | None = None
-    ) -> None:
+    def written(self, seal: Callable[[], Segment], positions: Mapping[str, Any], as_of: datetime | None = None) -> None:
         """The open number's files are there: they are sealed now, and published when Spark has committed the batch.
 
         `as_of`: see `Store.publish`.

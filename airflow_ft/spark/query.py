@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -43,6 +44,7 @@ STOP_SECONDS = 15.0
 _LOOK_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
 _TOLD_SECONDS = 5.0
+_MARKS = 30  # Spark tells of an interval some time after it
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -70,7 +72,8 @@ class Query:
         stop: Stopper,
     ) -> None:
         """`sources`: by their names in Spark's order; None: the job has opened it by itself. `failed` gets what ends
-        a micro-batch, before Spark wraps it beyond recognition."""
+        a micro-batch, before Spark wraps it beyond recognition.
+        """
         self._store, self._request, self._job, self._frame = store, request, job, frame
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
         self._failed, self._stopper = failed, stop
@@ -94,7 +97,7 @@ class Query:
         began = self._store.now() if self._request.streaming else None
         self._cut = None
         with self._running(availableNow=True) as query:
-            while not query.awaitTermination(_LOOK_SECONDS):
+            while not _has_ended(query):
                 if is_over():
                     self._end(query)
                     return False
@@ -116,7 +119,7 @@ class Query:
         try:
             with self._running(processingTime=f"{int(1000 * interval)} milliseconds") as query:
                 looked = 0.0
-                while not query.awaitTermination(_LOOK_SECONDS):
+                while not _has_ended(query):
                     if self._has_more or is_over():
                         self._end(query)
                         return self._has_more and not is_over()
@@ -285,8 +288,8 @@ class Stopper:
 class _Idle:
     """Intervals in which Spark found nothing new.
 
-    Their times are of the JVM's clock, which is this machine's. A time of the decision log's clock that was read before
-    one of them began is before it there, too.
+    Their times are of the JVM's clock, which is this machine's. What the decision log's clock said before one of them
+    began was before it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -307,20 +310,20 @@ class _Idle:
 
         self._store = store
         self._seen = self._told = 0.0
+        self._marks: deque[tuple[float, datetime]] = deque(maxlen=_MARKS)
         self.listener = Listener()
-        self._mark()
-
-    def _mark(self) -> None:
-        self._at = self._store.now()
-        self._wall = time.time()
 
     def read_as_of(self) -> datetime | None:
-        """All that was there at this time has been read, by the decision log's clock; None: nothing new is known."""
-        if self._seen <= self._wall:
-            return None
-        as_of = self._at
-        self._mark()
-        return as_of
+        """All that was there at this time has been read, by the decision log's clock; None: nothing new is known.
+
+        To be called again and again: it notes the time, to be compared with an interval that begins later.
+        """
+        before = [at for wall, at in self._marks if wall < self._seen]
+        while self._marks and self._marks[0][0] < self._seen:
+            self._marks.popleft()
+        at = self._store.now()
+        self._marks.append((time.time(), at))
+        return before[-1] if before else None
 
     def is_to_be_told(self) -> bool:
         """Not each time: a stream that waits need not write."""
@@ -328,6 +331,11 @@ class _Idle:
             return False
         self._told = time.monotonic()
         return True
+
+
+def _has_ended(query: StreamingQuery) -> bool:
+    """Waits for a moment; raises what the query has failed by."""
+    return bool(query.awaitTermination(_LOOK_SECONDS))  # type: ignore[arg-type]
 
 
 def by_topic(offsets: list[Any]) -> Offsets:

@@ -58,7 +58,9 @@ class Room:
             time.sleep(_LOOK_SECONDS)
             if time.monotonic() - told > _TOLD_EACH:
                 told = time.monotonic()
-                log.info("backpressure: %d checkpoints wait for the sinks, for %.0f s", len(self._waiting()), told - began)
+                log.info(
+                    "backpressure: %d checkpoints wait for the sinks, for %.0f s", len(self._waiting()), told - began
+                )
         self.waited += time.monotonic() - began
 
     def _may(self) -> bool:

@@ -127,7 +127,7 @@ class Attempt:
             return self._run_stream(store, job, frame, sources, await_answer)
         if request.streaming:
             raise JobError(
-                f"job {request.job} returns a DataFrame that does not stream, and the pipeline is one of streaming=True.",
+                f"job {request.job} returns a DataFrame that does not stream, and the pipeline has streaming=True.",
                 remedy='begin `transform` with a source (sources["orders"]), or leave streaming out.',
             )
         return self._run_static(store, job, frame, sources, await_answer)
@@ -358,6 +358,6 @@ class Requests:
 
 def _is_alive(spark: SparkSession) -> bool:
     try:
-        return not spark.sparkContext._jsc.sc().isStopped()  # type: ignore[union-attr]
+        return not spark.sparkContext._jsc.sc().isStopped()
     except Exception:
         return False

@@ -1,8 +1,8 @@
-"""The step of a stream without Airflow: stages and delivers beside that, restarts what fails, until it is asked to stop.
+"""The step of a stream without Airflow: stages, delivers beside that, restarts what fails, until it is asked to stop.
 
 Two things restart. A job that raises is restarted in its driver, whose JVM goes on (`airflow_ft.spark.runner`). A
-driver that died, servers that were away and checkpoints that expired in their delivery end the driver; this process then
-starts another one, with a new epoch. Both count by the same strategy, each for itself.
+driver that died, servers that were away and checkpoints that expired in their delivery end the driver; this process
+then starts another one, with a new epoch. Both count by the same strategy, each for itself.
 
 What if the process dies ...
 - anywhere: as `airflow_ft.spark.stage` says. The task's next try goes on.
@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import AirflowFtError, FencedError, StoreUnavailableError, TransientError, TurnHeldError
+from airflow_ft.core.errors import FencedError, StoreUnavailableError, TransientError, TurnHeldError
 from airflow_ft.core.model import Request, RequestKind
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress, Store

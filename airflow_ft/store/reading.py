@@ -57,8 +57,9 @@ _REWOUND = (
     " LIMIT 1"
 )
 _EXPIRED = (
-    "SELECT count(*) AS failures FROM checkpoint WHERE pipeline = ? AND number > COALESCE((SELECT number FROM checkpoint"
-    " WHERE pipeline = ? AND state = 'COMPLETED' ORDER BY number DESC LIMIT 1), 0) AND reason = 'EXPIRED'"
+    "SELECT count(*) AS failures FROM checkpoint WHERE pipeline = ? AND number > COALESCE((SELECT number"
+    " FROM checkpoint WHERE pipeline = ? AND state = 'COMPLETED' ORDER BY number DESC LIMIT 1), 0)"
+    " AND reason = 'EXPIRED'"
 )
 _NO_CUTOFF = 2**62
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from airflow_ft.spark import publisher, runner, topics
+from airflow_ft.spark import publisher, query, topics
 from airflow_ft.spark.parsing import malformed_rows, parse_json, parsed_rows
 
 
@@ -31,9 +31,9 @@ class Plain:
 class Faulty:
     """Does something wrong; its driver waits `stop_seconds` for a query that does not stop."""
 
-    def __init__(self, fault: str, stop_seconds: float = runner.STOP_SECONDS) -> None:
+    def __init__(self, fault: str, stop_seconds: float = query.STOP_SECONDS) -> None:
         self.fault = fault
-        runner.STOP_SECONDS = stop_seconds
+        query.STOP_SECONDS = stop_seconds
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         frame: DataFrame = sources["numbers"]
