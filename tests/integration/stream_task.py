@@ -1,0 +1,166 @@
+"""A process that runs a stream, as the task of `StreamingPipelineOperator` does: `python -m tests.integration.stream_task`.
+
+Standard input: the JSON of a `Stream`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.lease import Worker
+from airflow_ft.core.model import ParticipantPlan, Pipeline, RunKey
+from airflow_ft.core.planning import Delivery, plan_delivery
+from airflow_ft.core.ports import ConnectionInfo, Participant
+from airflow_ft.core.restart import RestartStrategy
+from airflow_ft.core.steps import Context, commit_step, confirm_step, prepare_step, recover_step
+from airflow_ft.sinks.kafka import participant as kafka_participant
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.mysql import participant as mysql_participant
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sources import source_from_json
+from airflow_ft.sources.progress import GroupOffsets
+from airflow_ft.spark.launcher import Driver
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.stream import answer_stops, stream_step
+from airflow_ft.store import open_store
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.retention import WalArchive
+
+JARS = Path(__file__).parents[2] / ".local" / "jars" / "spark"
+
+
+@dataclass
+class Stream:
+    """A pipeline, its servers, and the task's try. `topics` and `tables`: what each sink goes into, by its name."""
+
+    folder: str
+    job: str
+    sources: Mapping[str, Mapping[str, Any]]
+    pipeline: str = "stream"
+    run: str = "run-1"
+    try_number: int = 1
+    store: str = ""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
+    kafka: str = ""
+    mysql: Mapping[str, Any] = field(default_factory=dict)
+    job_args: Mapping[str, Any] = field(default_factory=dict)
+    checkpointing: Mapping[str, Any] = field(default_factory=dict)
+    restart: Mapping[str, Any] = field(default_factory=lambda: {"type": "fixed-delay", "attempts": 3, "delay": 0.1})
+    conf: Mapping[str, str] = field(default_factory=dict)
+    keep_session: float = 0.0
+    lease_seconds: float = 2.0
+
+    @property
+    def store_url(self) -> str:
+        return self.store or f"sqlite:///{self.folder}/ft.db"
+
+    @property
+    def delivery(self) -> Delivery:
+        sinks: dict[str, Any] = {name: MySqlSink(table=to, conn_id="shop") for name, to in self.tables.items()}
+        sinks |= {name: KafkaSink(topic=to, conn_id="kafka") for name, to in self.topics.items()}
+        return plan_delivery(sinks)
+
+    def connection(self, conn_id: str) -> ConnectionInfo:
+        """Of the two that there are."""
+        if conn_id == "shop":
+            return ConnectionInfo("shop", "mysql", **self.mysql)
+        return ConnectionInfo("kafka", "kafka", extra={"bootstrap.servers": self.kafka, "group.id": "ignored"})
+
+    def participants(self, plan: ParticipantPlan) -> Participant:
+        """Opens one of them."""
+        module: Any = mysql_participant if plan.kind == "mysql" else kafka_participant
+        opened: Participant = module.open_participant(plan, self.connection(plan.name), open_wal())
+        return opened
+
+    def context(self) -> Context:
+        """The run as the task sees it."""
+        return Context(
+            store=open_store(self.store_url),
+            pipeline=self.pipeline,
+            run=RunKey("dag", self.run),
+            participants=self.participants,
+            worker=Worker("dag/stream", self.try_number),
+            lease_seconds=self.lease_seconds,
+        )
+
+    def request(self, pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
+        """What the driver is told."""
+        return StageRequest(
+            pipeline=self.pipeline,
+            run=RunKey("dag", self.run),
+            epoch=epoch,
+            attempt=attempt,
+            base=pipeline.base,
+            base_is_clean=pipeline.base_is_clean,
+            last_published=pipeline.last_published,
+            store_url=self.store_url,
+            wal_root=f"{self.folder}/wal",
+            job=self.job,
+            job_arguments=self.job_args,
+            sources=self.sources,
+            connections={"kafka": self.connection("kafka")} if self.kafka else {},
+            sinks=(*self.tables, *self.topics),
+            master="local[2]",
+            conf={"spark.driver.memory": "900m", "spark.sql.shuffle.partitions": "2", **self.conf},
+            jars=(str(JARS),),
+            python_path=(str(Path(__file__).parent),),
+            checkpointing=CheckpointConfig.from_json(self.checkpointing),
+            streaming=True,
+            restart=self.restart,
+            keep_session=self.keep_session,
+        )
+
+    def to_json(self) -> str:
+        """For the process."""
+        return json.dumps(asdict(self))
+
+    def task(self, on_start: Any = lambda _: None) -> None:
+        """What the operator does, without Airflow."""
+        config = CheckpointConfig.from_json(self.checkpointing)
+        with closing((context := self.context()).store):
+            recover_step(context)
+            sources = {name: source_from_json(source) for name, source in self.sources.items()}
+            progress = GroupOffsets(sources, self.connection)
+            archive = WalArchive(f"{self.folder}/wal")
+            stream_step(
+                context,
+                self.request,
+                strategy=RestartStrategy.from_json(self.restart),
+                on_line=say,
+                on_start=on_start,
+                overlap=(self.delivery, config, progress, archive),
+            )
+            for name in self.delivery.names:
+                prepare_step(context, self.delivery, config, name)
+            for name in self.delivery.names:
+                commit_step(context, name)
+            confirmation = confirm_step(context, config, archive, progress)
+            answer_stops(context.store, self.pipeline, f"stopped; {confirmation.latest} is the newest")
+
+
+def say(line: str) -> None:
+    """Into the log, at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _driver(driver: Driver) -> None:
+    say(f"driver {driver.pid}")
+
+
+def main() -> None:
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    Stream(**json.load(sys.stdin)).task(_driver)
+
+
+if __name__ == "__main__":
+    main()
