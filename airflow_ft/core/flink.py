@@ -54,6 +54,16 @@ def _number(value: object) -> float:
     return float(str(value))
 
 
+def _flag(value: object) -> bool:
+    known = {"true": True, "false": False}
+    if isinstance(value, bool):
+        return value
+    try:
+        return known[str(value).strip().lower()]
+    except KeyError:
+        raise ValueError from None
+
+
 @dataclass(frozen=True, slots=True)
 class _Taken:
     """Becomes the setting `name`."""
@@ -81,30 +91,22 @@ class _Idle:
 _A_DURATION = 'a duration, such as "10 min"'
 _A_COUNT = "a whole number"
 _SPARK_STATE = "Spark's own settings decide how state is stored (spark_conf)"
-_NO_BARRIERS = "there are no barriers among operators: Spark cuts between micro-batches"
 KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "timeout": _Taken("timeout", _duration, _A_DURATION),
     "num-retained": _Taken("num_retained", _whole, _A_COUNT),
     "mode": _Refused("every checkpoint is delivered exactly once, and nothing less is offered", ("EXACTLY_ONCE",)),
-    "interval": _Refused(
-        "a pipeline is cut by the DAG's schedule, and within a run by max_offsets_per_trigger or max_files_per_trigger"
-        " of its source"
-    ),
-    "interval-during-backlog": _Refused("a pipeline is cut by the DAG's schedule, whatever its backlog"),
-    "min-pause": _Refused("the DAG's schedule says how often it runs", ("0", "0 ms", "0 s")),
-    "max-concurrent-checkpoints": _Refused(
-        "it is not bounded by number: without overlap=True a stage ends before its checkpoints are delivered"
-    ),
-    "tolerable-failed-checkpoints": _Refused(
-        "a checkpoint that fails ends the attempt, and the pipeline's restart says how often that may be", ("0",)
-    ),
+    "interval": _Taken("interval", _duration, 'a duration, such as "10 s"'),
+    "interval-during-backlog": _Refused("a backlog is read in slices, as the sources are bounded, without a pause"),
+    "min-pause": _Taken("min_pause", _duration, 'a duration, such as "500 ms"'),
+    "max-concurrent-checkpoints": _Taken("max_concurrent", int, "a whole number"),
+    "tolerable-failed-checkpoints": _Taken("tolerable_failures", int, "a whole number, -1 for all"),
     "externalized-checkpoint-retention": _Refused(
         "checkpoints are never deleted because a run was ended", ("RETAIN_ON_CANCELLATION",)
     ),
-    "unaligned.enabled": _Refused(_NO_BARRIERS, ("false",)),
-    "unaligned": _Refused(_NO_BARRIERS, ("false",)),
-    "aligned-checkpoint-timeout": _Refused(_NO_BARRIERS, ("0", "0 ms", "0 s")),
-    "unaligned.forced": _Refused(_NO_BARRIERS, ("false",)),
+    "unaligned.enabled": _Taken("unaligned", _flag, "true or false"),
+    "unaligned": _Taken("unaligned", _flag, "true or false"),
+    "aligned-checkpoint-timeout": _Taken("aligned_timeout", _duration, 'a duration, such as "30 s"'),
+    "unaligned.forced": _Idle("there are no barriers among operators: Spark cuts between micro-batches"),
     "checkpoints-after-tasks-finish": _Refused("a run ends with what its sources held when it began", ("true",)),
     "incremental": _Idle(f"{_SPARK_STATE}: RocksDB with changelog, which is incremental, unless they say otherwise"),
     "storage": _Idle("the write-ahead log and Spark's locations lie under wal_root"),

@@ -57,16 +57,47 @@ def test_every_key_that_would_promise_more_is_named_with_its_reason() -> None:
     with pytest.raises(ConfigurationError) as caught:
         CheckpointConfig.from_flink(
             {
-                "execution.checkpointing.interval": "10s",
+                "execution.checkpointing.interval-during-backlog": "10s",
                 "execution.checkpointing.mode": "AT_LEAST_ONCE",
                 "execution.checkpointing.timeout": "10min",
                 "execution.checkpointing.speed": "fast",
                 "restart-strategy.type": "none",
             }
         )
-    for words in ("interval='10s': a pipeline is cut by", "mode='AT_LEAST_ONCE'", "speed: Flink has no", "restart-str"):
+    for words in (
+        "interval-during-backlog='10s': a backlog is read",
+        "mode='AT_LEAST_ONCE'",
+        "speed: Flink has no",
+        "restart-str",
+    ):
         assert words in str(caught.value)
     assert "timeout" not in str(caught.value)
+
+
+def test_a_streams_settings_are_taken() -> None:
+    given = {
+        "interval": "1 s",
+        "min-pause": "500 ms",
+        "tolerable-failed-checkpoints": "3",
+        "unaligned.enabled": "true",
+        "aligned-checkpoint-timeout": "30 s",
+        "max-concurrent-checkpoints": 1,
+    }
+    config = CheckpointConfig.from_flink({f"execution.checkpointing.{name}": value for name, value in given.items()})
+    assert config.to_json() == {
+        "interval": 1.0,
+        "min_pause": 0.5,
+        "max_concurrent": 1,
+        "tolerable_failures": 3,
+        "unaligned": True,
+        "aligned_timeout": 30.0,
+    }
+    with pytest.raises(ConfigurationError, match="unaligned.enabled='perhaps': give true or false"):
+        CheckpointConfig.from_flink({"execution.checkpointing.unaligned.enabled": "perhaps"})
+    with pytest.raises(ConfigurationError, match="one checkpoint at a time"):
+        CheckpointConfig.from_flink(
+            {"execution.checkpointing.min-pause": "1 s", "execution.checkpointing.max-concurrent-checkpoints": 2}
+        )
 
 
 def test_a_value_that_is_what_is_done_anyway_is_no_mistake(caplog: pytest.LogCaptureFixture) -> None:

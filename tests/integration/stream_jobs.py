@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 
-class Copy:
-    """Records of Kafka, as they are: {"n", "at"}."""
+class Plain:
+    """Records of Kafka, as they are: {"n", "at"}; into one sink."""
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         frame = cast(DataFrame, sources["numbers"])
         record = F.from_json(F.col("value").cast("string"), "n bigint, at double")
         return frame.select(record.alias("r")).select("r.n", "r.at")
+
+
+class Copy(Plain):
+    """The same into a table and a topic."""
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        return {"numbers": batch, "copies": batch}
+
+
+class FailsAt(Copy):
+    """Raises at a number, unless a file is there."""
+
+    def __init__(self, bad: int, unless: str = "") -> None:
+        self.bad, self.unless = bad, unless
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if not (self.unless and Path(self.unless).exists()) and batch.filter(F.col("n") == self.bad).count():
+            raise ValueError(f"the value {self.bad} is bad")
+        return super().split(batch)
+
+
+class Slow(Copy):
+    """Takes half a second for each micro-batch."""
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        time.sleep(0.5)
+        return super().split(batch)

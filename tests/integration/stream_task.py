@@ -1,4 +1,4 @@
-"""A process that runs a stream, as the task of `StreamingPipelineOperator` does: `python -m tests.integration.stream_task`.
+"""A process that runs a stream, as `StreamingPipelineOperator` does: `python -m tests.integration.stream_task`.
 
 Standard input: the JSON of a `Stream`.
 """

@@ -84,7 +84,9 @@ def test_the_end_is_recorded_and_the_next_attempt_may_go_on_in_place(tmp_path: P
     world = World(tmp_path)
     requests = []
 
-    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any) -> StageResult:
+    def launcher(
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+    ) -> StageResult:
         requests.append(request)
         assert not world.store.pipeline(PIPELINE).base_is_clean, "while it works"
         log("a line")
@@ -172,7 +174,9 @@ def test_a_run_without_the_turn_takes_no_epoch(tmp_path: Path, launch: Any) -> N
 def test_a_failed_attempt_is_not_the_end_of_the_stage(error: Exception, tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
 
-    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any) -> StageResult:
+    def launcher(
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+    ) -> StageResult:
         world.store.trigger(PIPELINE, request.epoch, RUN)
         raise error
 
@@ -192,7 +196,9 @@ def test_the_driver_is_ended_when_somebody_takes_over(tmp_path: Path, launch: An
     world = World(tmp_path)
     driver = FakeDriver()
 
-    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any) -> StageResult:
+    def launcher(
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+    ) -> StageResult:
         on_start(driver)
         leases = {lease.holder: lease.counter for lease in world.store.leases(PIPELINE)}
         world.store.take_epoch(PIPELINE, request.epoch, leases, Worker("other").lease(), "test")
@@ -207,7 +213,9 @@ def test_the_driver_is_ended_when_somebody_takes_over(tmp_path: Path, launch: An
 def test_a_fenced_attempt_does_not_end_the_stage_of_its_successor(tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
 
-    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any) -> StageResult:
+    def launcher(
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+    ) -> StageResult:
         leases = {lease.holder: lease.counter for lease in world.store.leases(PIPELINE)}
         world.store.take_epoch(PIPELINE, request.epoch, leases, Worker("other").lease(), "test")
         return StageResult((), {}, POSITION)
@@ -223,7 +231,9 @@ def test_a_fenced_attempt_does_not_end_the_stage_of_its_successor(tmp_path: Path
 def test_what_is_published_is_delivered_while_spark_goes_on(tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
 
-    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any) -> StageResult:
+    def launcher(
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+    ) -> StageResult:
         for number in (1, 2):
             assert publish(world, request.epoch) == number
             eventually(lambda number=number: world.store.checkpoint(PIPELINE, number).is_confirmed)
@@ -239,7 +249,9 @@ def test_a_sink_that_is_away_is_tried_again_and_does_not_end_the_stage(tmp_path:
     world = World(tmp_path)
     world.systems["log"].away = True
 
-    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any) -> StageResult:
+    def launcher(
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+    ) -> StageResult:
         publish(world, request.epoch)
         eventually(lambda: "db" in world.store.checkpoint(PIPELINE, 1).votes)
         world.systems["log"].away = False
@@ -260,7 +272,9 @@ def test_refused_rows_end_the_driver_and_are_the_reason_that_is_given(tmp_path: 
     world.systems["db"].declines_in_prepare = True
     driver = FakeDriver()
 
-    def launcher(request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any) -> StageResult:
+    def launcher(
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+    ) -> StageResult:
         on_start(driver)
         publish(world, request.epoch)
         assert driver.ended.wait(20), "nobody ended it"

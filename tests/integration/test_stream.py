@@ -1,0 +1,322 @@
+"""A stream with real Spark, Kafka and MariaDB: killed, failing, stopped, gone on with; every row once in each sink."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+from confluent_kafka import Producer
+
+from airflow_ft.checkpoints import Gate
+from airflow_ft.core.model import AbortReason, Checkpoint, RequestKind
+from airflow_ft.core.ports import Store
+from airflow_ft.sources import KafkaSource
+from airflow_ft.store import open_store
+from tests.conftest import TopicFactory
+from tests.integration.kafka_world import read, value
+from tests.integration.stream_task import Stream
+from tools.servers import Database, Kafka
+
+pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+PROJECT = Path(__file__).parents[2]
+
+
+class World:
+    """A topic that grows, a stream that copies it into a topic and a table, and what is in them."""
+
+    def __init__(self, folder: Path, kafka: Kafka, database: Database, topics: TopicFactory) -> None:
+        self.folder, self.kafka, self.database = folder, kafka, database
+        self.input, self.output = topics(partitions=2), topics(partitions=2)
+        server: Any = database.server
+        self._mysql = {
+            "host": server.host,
+            "port": server.port,
+            "login": server.user,
+            "password": server.password,
+            "schema": database.name,
+        }
+        database.sql("CREATE TABLE numbers (n BIGINT, at DOUBLE) ENGINE=InnoDB")
+        self.store: Store = open_store(f"sqlite:///{folder / 'ft.db'}")
+        self.pipeline = f"s{uuid.uuid4().hex[:8]}"  # the broker remembers those of other tests
+        self.store.register(self.pipeline)
+        self._sent = itertools.count()
+        self.sent = 0
+        self._tries = itertools.count(1)
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def stream(self, job: str = "Copy", **changes: Any) -> Stream:
+        source = KafkaSource(
+            topics=[self.input], conn_id="kafka", starting_offsets="earliest", **changes.pop("source", {})
+        )
+        settings: dict[str, Any] = {
+            "sources": {"numbers": source.to_json()},
+            "topics": {"copies": self.output},
+            "tables": {"numbers": "numbers"},
+            "checkpointing": {"interval": 0.3},
+        }
+        return Stream(
+            folder=str(self.folder),
+            pipeline=self.pipeline,
+            job=f"stream_jobs:{job}",
+            kafka=self.kafka.bootstrap,
+            mysql=self._mysql,
+            try_number=next(self._tries),
+            **{**settings, **changes},
+        )
+
+    def send(self, count: int) -> None:
+        """So many more numbers."""
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap})
+        for number in itertools.islice(self._sent, count):
+            producer.produce(self.input, json.dumps({"n": number, "at": time.time()}).encode(), partition=number % 2)
+        assert producer.flush(30) == 0
+        self.sent += count
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Numbers come all the time."""
+        done = threading.Event()
+
+        def send() -> None:
+            while not done.wait(0.1):
+                self.send(7)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    @contextmanager
+    def task(self, stream: Stream) -> Iterator[subprocess.Popen[str]]:
+        """The stream's task; killed at the end of the block if it is still there."""
+        with self._log(stream).open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.integration.stream_task"],
+                cwd=PROJECT,
+                env={**os.environ, "PYTHONPATH": str(PROJECT)},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        assert process.stdin
+        process.stdin.write(stream.to_json())
+        process.stdin.close()
+        self._running = stream, process
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def _log(self, stream: Stream) -> Path:
+        return self.folder / f"task-{stream.try_number}.log"
+
+    def log(self) -> str:
+        """Of the newest task."""
+        return self._log(self._running[0]).read_text()
+
+    def driver(self) -> int:
+        """The newest driver's process."""
+        pids = [line.split()[1] for line in self.log().splitlines() if line.startswith("driver ")]
+        return int(pids[-1]) if pids else 0
+
+    def until(self, condition: Callable[[], Any], seconds: float = 120.0) -> Any:
+        """Waits for it, while the task runs; what it gives."""
+        deadline = time.monotonic() + seconds
+        while not (found := condition()):
+            assert self._running[1].poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.02)
+        return found
+
+    def confirmed(self) -> int:
+        """The newest confirmed number."""
+        latest = self.store.latest_confirmed(self.pipeline)
+        return latest.number if latest else 0
+
+    def until_confirmed(self, more: int = 1) -> None:
+        """So many more checkpoints are confirmed."""
+        before = self.confirmed()
+        self.until(lambda: self.confirmed() >= before + more)
+
+    def until_all_is_there(self) -> None:
+        """All that was sent by now is in the table."""
+        self.until(lambda: len(self.rows()) >= self.sent)
+
+    def stop(self, **arguments: Any) -> str:
+        """Asks it to stop, as `airflow ft stop` does, and waits for its end; the outcome."""
+        asked = self.store.ask(self.pipeline, RequestKind.STOP, arguments, "a test")
+        assert self._running[1].wait(120) == 0, self.log()
+        return self.store.request(self.pipeline, asked).outcome
+
+    def aborted(self) -> list[Checkpoint]:
+        return [c for c in self.store.checkpoints(self.pipeline, 1000) if c.reason is not None]
+
+    def rows(self) -> list[int]:
+        return [row[0] for row in self.database.sql("SELECT n FROM numbers")]
+
+    def records(self) -> list[int]:
+        """What a reader of committed records finds in the output."""
+        return [value(message)["n"] for message in read(self.kafka.bootstrap, self.output)]
+
+    def check_exactly_once(self) -> None:
+        expected = Counter(range(self.sent))
+        assert Counter(self.rows()) == expected
+        assert Counter(self.records()) == expected
+
+
+@pytest.fixture
+def world(tmp_path: Path, kafka: Kafka, mariadb_database: Database, topic_factory: TopicFactory) -> Iterator[World]:
+    made = World(tmp_path, kafka, mariadb_database, topic_factory)
+    yield made
+    made.store.close()
+    sys.stdout.write(made.log()[-20_000:])
+
+
+def _python_driver(pid: int) -> int:
+    return next(
+        child.pid for child in psutil.Process(pid).children(recursive=True) if "main.py" in " ".join(child.cmdline())
+    )
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("victim", ["driver", "task", "python"])
+def test_whatever_is_killed_each_row_is_there_once(world: World, victim: str) -> None:
+    with world.sending():
+        with world.task(world.stream()) as process:
+            for _ in range(2):
+                world.until_confirmed(3)
+                driver = world.driver()
+                if victim == "task":
+                    break
+                os.kill(_python_driver(driver) if victim == "python" else driver, signal.SIGKILL)
+                world.until(lambda driver=driver: world.driver() != driver)
+            else:
+                world.until_confirmed(3)
+            process.kill()
+        with world.task(world.stream()):
+            world.until_confirmed(3)
+            held = world.store.leases(world.pipeline)
+            assert len(held) == 1, "one owner"
+            if victim == "task":
+                world.until_confirmed(3)
+    with world.task(world.stream()):
+        world.until_all_is_there()
+        assert world.stop().startswith("stopped; ")
+    world.check_exactly_once()
+
+
+def test_a_job_that_raises_is_restarted_in_its_driver_and_nothing_of_the_failing_checkpoint_is_visible(
+    world: World,
+) -> None:
+    marker = world.folder / "mended"
+    world.send(10)
+    restart = {"type": "fixed-delay", "attempts": 200, "delay": 0.05}
+    with world.task(world.stream("FailsAt", job_args={"bad": 15, "unless": str(marker)}, restart=restart)):
+        world.until_all_is_there()
+        world.send(10)
+        world.until(lambda: world.log().count("the job is restarted") >= 3)
+        assert sorted(world.rows()) == list(range(10)) and sorted(world.records()) == list(range(10))
+        marker.touch()
+        world.until_all_is_there()
+        assert world.log().count("driver ") == 1, "in the same driver"
+        world.stop()
+    assert {c.reason for c in world.aborted()} == {AbortReason.ATTEMPT_ENDED}
+    world.check_exactly_once()
+
+
+def test_what_the_strategy_gives_up_on_ends_the_task_and_the_next_run_goes_on(world: World) -> None:
+    world.send(20)
+    restart = {"type": "fixed-delay", "attempts": 2, "delay": 0.05}
+    with world.task(world.stream("FailsAt", job_args={"bad": 15}, restart=restart)) as process:
+        assert process.wait(120) != 0
+    log = world.log()
+    assert log.count("the job is restarted") == 2 and "not restarted any more (2 times" in log
+    assert "the value 15 is bad" in log
+    with world.task(world.stream(run="run-2")):
+        world.until_all_is_there()
+        world.stop()
+    world.check_exactly_once()
+
+
+def test_a_gate_opens_on_what_a_running_stream_has_confirmed(world: World) -> None:
+    world.send(5)
+    with world.task(world.stream()):
+        world.until_all_is_there()
+        at = world.store.now()
+        world.until(lambda: Gate(as_of=at).is_open(world.store, world.pipeline))  # nothing is new
+        with world.sending():
+            time.sleep(0.5)
+            sent, at = world.sent, world.store.now()
+            world.until(lambda: Gate(as_of=at).is_open(world.store, world.pipeline))
+            assert set(range(sent)) <= set(world.rows())
+            world.until_confirmed(2)
+            assert Gate(number=world.confirmed()).is_open(world.store, world.pipeline)
+        world.stop()
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_stream_stops_after_the_checkpoint_under_way_and_goes_on_in_place(world: World, bounded: bool) -> None:
+    """Bounded: 500 records wait, in slices of 50; it stops between two of them."""
+    changes: Mapping[str, Any] = {"source": {"max_offsets_per_trigger": 50}} if bounded else {}
+    world.send(500)
+    with world.task(world.stream("Slow" if bounded else "Copy", **changes)):
+        world.until_confirmed(2 if bounded else 1)
+        assert world.stop().startswith("stopped; ")
+    left = world.sent - len(world.rows())
+    assert (left > 0) == bounded
+    assert all(c.is_settled for c in world.store.open_checkpoints(world.pipeline))
+    assert not world.aborted() or bounded
+    with world.task(world.stream(run="run-2", **changes)):
+        world.send(20)
+        world.until_all_is_there()
+        assert bounded or "(in place)" in world.log()
+        world.stop()
+    world.check_exactly_once()
+
+
+def test_at_once_means_what_is_published_and_no_more(world: World) -> None:
+    with world.sending(), world.task(world.stream()):
+        world.until_confirmed(2)
+        assert world.stop(at_once=True).startswith("stopped; ")
+    assert all(c.is_settled for c in world.store.open_checkpoints(world.pipeline))
+    with world.task(world.stream(run="run-2")):
+        world.until_all_is_there()
+        world.stop()
+    world.check_exactly_once()
+
+
+def test_a_request_of_before_the_run_does_not_stop_it_but_one_that_a_dead_task_left_does(world: World) -> None:
+    old = world.store.ask(world.pipeline, RequestKind.STOP, {}, "a test")
+    world.send(5)
+    with world.task(world.stream()) as process:
+        world.until_all_is_there()
+        assert world.store.request(world.pipeline, old).outcome == "nothing was running"
+        process.send_signal(signal.SIGSTOP)
+        asked = world.store.ask(world.pipeline, RequestKind.STOP, {}, "a test")
+        process.kill()
+    with world.task(world.stream()) as process:
+        assert process.wait(60) == 0
+        assert "driver " not in world.log(), "nothing was computed any more"
+    assert world.store.request(world.pipeline, asked).outcome.startswith("stopped; ")
+    world.check_exactly_once()
