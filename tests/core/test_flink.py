@@ -92,7 +92,7 @@ def test_a_streams_settings_are_taken() -> None:
         "unaligned": True,
         "aligned_timeout": 30.0,
     }
-    with pytest.raises(ConfigurationError, match="unaligned.enabled='perhaps': give true or false"):
+    with pytest.raises(ConfigurationError, match=r"unaligned.enabled='perhaps': give true or false"):
         CheckpointConfig.from_flink({"execution.checkpointing.unaligned.enabled": "perhaps"})
     with pytest.raises(ConfigurationError, match="one checkpoint at a time"):
         CheckpointConfig.from_flink(
