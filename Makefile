@@ -68,12 +68,12 @@ types: venv ## check the types of the package, the plugin, the tools and the ben
 	@$(bin)/mypy airflow_ft plugins tools benchmarks
 
 .PHONY: demo
-demo: ## deliver real data while processes are killed; KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
+demo: ## deliver real data while processes are killed; STREAM=1 second by second, KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
 ifneq ($(filter-out 0,$(UNLOCKED)),)
-	@KEEP="$(KEEP)" REPORT="$(REPORT)" tools/unlocked.sh newest $(ARGS)
+	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" tools/unlocked.sh newest $(ARGS)
 else
 	@tools/bootstrap.sh venv kafka spark-jars mariadb
-	@KEEP="$(KEEP)" REPORT="$(REPORT)" $(bin)/python -m tools.demo $(ARGS)
+	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" $(bin)/python -m tools.demo $(ARGS)
 endif
 
 .PHONY: demo-stop

