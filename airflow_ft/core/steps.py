@@ -116,15 +116,15 @@ def require_own_stage(context: Context) -> None:
         )
 
 
-def take_turn(context: Context) -> bool:
-    """True: this run has the turn. False: it needs none, since all that it staged is settled.
+def take_turn(context: Context, *, again: bool = False) -> bool:
+    """True: this run has the turn. False: it needs none, since all that it staged is settled (unless `again`: it goes on).
 
     TurnHeldError when another run that can still continue has it.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
     if store.register(pipeline).turn == run:
         return True
-    if context.is_finished():
+    if not again and context.is_finished():
         return False
     holder = store.enter_turn(pipeline, run, context.interval_end)
     if holder != run and context.run_is_over(holder):
@@ -140,13 +140,13 @@ def take_turn(context: Context) -> bool:
     return True
 
 
-def recover_step(context: Context) -> Recovery:
-    """Takes the turn and settles what earlier runs left; a no-op for a run that is finished."""
+def recover_step(context: Context, *, again: bool = False) -> Recovery:
+    """Takes the turn and settles what earlier runs left; a no-op for a run that is finished, unless it goes on."""
     store, pipeline = context.store, context.pipeline
     store.register(pipeline)
     require_active(store, pipeline)
     require_own_stage(context)
-    if not take_turn(context):
+    if not take_turn(context, again=again):
         log.info("run %s is finished: all its checkpoints are settled; nothing is taken over", context.run)
         return Recovery()
     return recover(

@@ -62,11 +62,16 @@ class RecoverOperator(CheckpointOperator):
 
 
 def recover_or_wait(
-    operator: CheckpointOperator, run: steps.Context, poll_interval: float, timeout: timedelta | None
+    operator: CheckpointOperator,
+    run: steps.Context,
+    poll_interval: float,
+    timeout: timedelta | None,
+    *,
+    again: bool = False,
 ) -> Recovery:
     """Recovers; while somebody else is at work it defers the task, which goes on in its method `resume`."""
     try:
-        recovery = steps.recover_step(run)
+        recovery = steps.recover_step(run, again=again)
     except (TurnHeldError, LeaseHeldError) as error:
         operator.log.info("%s", error)
         from airflow_ft.triggers.turn import TurnTrigger  # parsing a DAG needs no triggers

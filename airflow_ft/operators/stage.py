@@ -134,8 +134,10 @@ def request(spec: PipelineSpec, run: RunKey, pipeline: Pipeline, epoch: int, att
 
     `spec` has its defaults.
     """
-    from airflow_ft.spark.request import StageRequest, listed
+    from airflow_ft.spark.request import RETAINED_BATCHES, StageRequest, listed
 
+    # A stream looks at all that Spark retains with each checkpoint, so that should be no more than it may need.
+    is_short = spec.streaming and not spec.config.unaligned
     conn_ids = {source.conn_id for source in spec.sources.values() if source.conn_id}
     assert spec.wal_root is not None and spec.jars is not None and spec.keep_session is not None
     return StageRequest(
@@ -157,6 +159,7 @@ def request(spec: PipelineSpec, run: RunKey, pipeline: Pipeline, epoch: int, att
         packages=tuple(spec.packages),
         checkpointing=spec.config,
         streaming=spec.streaming,
+        retained_batches=RETAINED_BATCHES if not is_short else max(100, 2 * spec.config.concurrent),
         restart=spec.strategy.to_json() if spec.streaming else None,
         master=spark_master(spec.spark_master or ""),
         conf=spec.spark_conf,

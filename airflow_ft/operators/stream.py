@@ -65,7 +65,7 @@ class StreamingPipelineOperator(StageOperator):
         from airflow_ft.spark.stream import answer_stops, stream_step
 
         spec = settings.resolved(spec)
-        recover_or_wait(self, run, poll_interval=5.0, timeout=None)
+        recover_or_wait(self, run, poll_interval=5.0, timeout=None, again=True)
         overlap = delivering(spec)
         delivery, config, progress, archive = overlap
         stream_step(

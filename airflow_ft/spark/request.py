@@ -47,6 +47,9 @@ DEFAULT_CONF = {
 }
 
 
+RETAINED_BATCHES = 1000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRequest:
     """One attempt at staging a run of a pipeline.
@@ -98,7 +101,7 @@ class StageRequest:
     class_archives: str = ""
     keep_session: float = 0.0
     session_name: str = ""
-    retained_batches: int = 1000
+    retained_batches: int = RETAINED_BATCHES
     ask_sinks: bool = False
 
     def __post_init__(self) -> None:

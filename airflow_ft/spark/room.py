@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from datetime import datetime
 
-from airflow_ft.core.model import Checkpoint
+from airflow_ft.core.model import Checkpoint, CheckpointState
 from airflow_ft.core.ports import Store
 from airflow_ft.spark.request import StageRequest
 
@@ -21,6 +20,7 @@ from airflow_ft.spark.request import StageRequest
 SPARE_BATCHES = 2
 _LOOK_SECONDS = 0.02
 _TOLD_EACH = 30.0
+_LIVE = (CheckpointState.STAGED, CheckpointState.PREPARED, CheckpointState.COMMITTING)
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +38,6 @@ class Room:
 
     def __init__(self, store: Store, request: StageRequest) -> None:
         self._store, self._request, self._left = store, request, 0
-        self.waited = 0.0
-        """Seconds that a stream has waited for sinks (backpressure)."""
 
     def take(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """For one checkpoint more, when those before it are published; raises QueueIsFull for a scheduled stage.
@@ -61,14 +59,17 @@ class Room:
                 log.info(
                     "backpressure: %d checkpoints wait for the sinks, for %.0f s", len(self._waiting()), told - began
                 )
-        self.waited += time.monotonic() - began
 
     def _may(self) -> bool:
         config = self._request.checkpointing
         if not self._left:
             waiting = self._waiting()
-            aligned = [c for c in waiting if self._counts(c, self._store.now())] if config.unaligned else waiting
-            self._left = max(0, min(config.concurrent - len(aligned), self._kept(waiting)))
+            # What was given up, or is delivered with a later one, is not between TRIGGERED and COMPLETED any more.
+            live = [c for c in waiting if c.state in _LIVE]
+            if config.unaligned:
+                now = self._store.now()
+                live = [c for c in live if now - c.triggered_at < config.aligned_timeout]
+            self._left = max(0, min(config.concurrent - len(live), self._kept(waiting)))
             if self._left and config.min_pause:
                 latest = self._store.latest_confirmed(self._request.pipeline)
                 if latest and latest.completed_at and self._store.now() - latest.completed_at < config.min_pause:
@@ -77,10 +78,6 @@ class Room:
             return False
         self._left -= 1
         return True
-
-    def _counts(self, checkpoint: Checkpoint, now: datetime) -> bool:
-        """Whether an unaligned stream still waits for this one: its rows are in the log, and belong to it."""
-        return now - checkpoint.triggered_at < self._request.checkpointing.aligned_timeout
 
     def _waiting(self) -> list[Checkpoint]:
         return [c for c in self._store.open_checkpoints(self._request.pipeline) if c.is_undelivered]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import FencedError, StoreUnavailableError, TransientError, TurnHeldError
+from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import Request, RequestKind
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress, Store
@@ -60,7 +61,7 @@ def stream_step(
     store.register(pipeline)
     require_active(store, pipeline)
     require_own_stage(context)
-    take_turn(context)
+    take_turn(context, again=True)
     if store.run(pipeline, run) is None or store.run(pipeline, run).epoch == 0:  # type: ignore[union-attr]
         answer_stops(store, pipeline, "nothing was running")  # asked before this run began
     stopping = _Stopping(store, pipeline, why_stop)
@@ -83,7 +84,7 @@ def stream_step(
         except TransientError as error:
             if stopping.killed:
                 log.info("the driver was ended at once, as asked; what it had not published is computed again")
-                return None
+                break
             wait = restarts.failed(time.monotonic(), random.random())
             if wait is None:
                 log.error("the stream is not restarted any more (%s)", strategy)
@@ -91,7 +92,10 @@ def stream_step(
             log.warning("%s: %s", type(error).__name__, error)
             log.warning("the stream is restarted in %.1f s (restart %d: %s)", wait, restarts.count, strategy)
             stopping.wait(wait)
-    log.info("the stream is to stop: nothing is staged any more")
+    log.info("nothing is staged any more")
+    with new_epoch(store, pipeline, context.worker, f"the end of {run}", context.lease_seconds) as (epoch, _):
+        store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
+        store.end_stage(pipeline, epoch, run, None, complete=False)
     return None
 
 

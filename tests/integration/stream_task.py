@@ -115,6 +115,7 @@ class Stream:
             python_path=(str(Path(__file__).parent),),
             checkpointing=CheckpointConfig.from_json(self.checkpointing),
             streaming=True,
+            retained_batches=100,
             restart=self.restart,
             keep_session=self.keep_session,
         )
@@ -127,7 +128,7 @@ class Stream:
         """What the operator does, without Airflow."""
         config = CheckpointConfig.from_json(self.checkpointing)
         with closing((context := self.context()).store):
-            recover_step(context)
+            recover_step(context, again=True)
             sources = {name: source_from_json(source) for name, source in self.sources.items()}
             progress = GroupOffsets(sources, self.connection)
             archive = WalArchive(f"{self.folder}/wal")

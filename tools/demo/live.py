@@ -20,10 +20,12 @@ SECONDS = 60.0
 """In which all flights come in, unless there are kills to wait for."""
 SLICES = 10
 """In a second."""
+TRICKLE = 50
+"""So much slower come the last flights, until all kills have struck."""
 
 
 class Feeder:
-    """Produces flights from a thread, evenly over `SECONDS`; the last tenth waits until `finish`."""
+    """Produces flights from a thread, evenly over `SECONDS`; the last tenth trickles until `finish`."""
 
     def __init__(self, bootstrap: str, topic: str, flights: int) -> None:
         self._bootstrap, self._topic, self.flights = bootstrap, topic, flights
@@ -55,12 +57,11 @@ class Feeder:
         held = self.flights - self.flights // 10
         try:
             while not self._stop.wait(1 / SLICES) and not self.is_done:
-                limit = self.flights if self._finish.is_set() else held
-                upto = min(self.sent + share, limit)
-                if upto > self.sent:
-                    send(through, self._topic, found[self.sent : upto])
-                    self.sent = upto
-                    self._sent_at.append((upto, time.monotonic()))
+                slowly = self.sent >= held and not self._finish.is_set()
+                upto = min(self.sent + (max(1, share // TRICKLE) if slowly else share), self.flights)
+                send(through, self._topic, found[self.sent : upto])
+                self.sent = upto
+                self._sent_at.append((upto, time.monotonic()))
         except Exception as error:
             self.error = error
 
