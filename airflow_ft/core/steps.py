@@ -117,7 +117,7 @@ def require_own_stage(context: Context) -> None:
 
 
 def take_turn(context: Context, *, again: bool = False) -> bool:
-    """True: this run has the turn. False: it needs none, since all that it staged is settled (unless `again`: it goes on).
+    """True: this run has the turn. False: it needs none, since all that it staged is settled (and it is not `again`).
 
     TurnHeldError when another run that can still continue has it.
     """
