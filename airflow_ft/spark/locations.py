@@ -33,7 +33,7 @@ from airflow_ft.sources.kafka import GROUP_OFFSETS
 from airflow_ft.spark import schema_paths, source_log
 from airflow_ft.wal.filesystem import FileSystem, Synced, another_history, filesystem, refuse_another_history
 
-_STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)?$")
+_STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
 _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"

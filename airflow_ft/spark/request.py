@@ -31,6 +31,8 @@ FIXED_CONF = {
     "spark.sql.files.ignoreCorruptFiles": "false",
 }
 
+HADOOPS_LOCAL = "org.apache.hadoop.fs.LocalFileSystem"
+
 DEFAULT_CONF = {
     "spark.driver.memory": "1g",
     "spark.log.level": "WARN",
@@ -44,6 +46,8 @@ DEFAULT_CONF = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stopTimeout": "10s",
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|key|truststore|keystore",
+    # Not Hive's, whose `rename` replaces no file (`airflow_ft.spark.local_files`).
+    "spark.hadoop.fs.file.impl": HADOOPS_LOCAL,
 }
 
 

@@ -33,6 +33,7 @@ from airflow_ft.spark.inputs import Sources, source_order
 from airflow_ft.spark.job import Job
 from airflow_ft.spark.kafka_admin import topic_admins
 from airflow_ft.spark.listing import check_listings, static_listings
+from airflow_ft.spark.local_files import spare_processes
 from airflow_ft.spark.locations import (
     SparkLocation,
     check_sources,
@@ -123,6 +124,7 @@ class Attempt:
         frame = job.transform(spark, sources)
         await_answer = ask(self._report.parent, request, job, spark, frame)
         fix_conf(spark, "spark.sql.")
+        spare_processes(frame.sparkSession, request.wal_root)
         if frame.isStreaming:
             return self._run_stream(store, job, frame, sources, await_answer)
         if request.streaming:

@@ -12,13 +12,16 @@ from airflow_ft.core.errors import StageError
 from airflow_ft.core.model import Segment
 from airflow_ft.spark.request import FIXED_CONF, StageRequest
 from airflow_ft.spark.types import check_types
-from airflow_ft.wal.filesystem import refuse_another_history
+from airflow_ft.wal.filesystem import another_history, refuse_another_history
 from airflow_ft.wal.writer import COMPRESSION, DICTIONARY_BYTES, ROW_GROUP_BYTES, ROWS_A_FILE, SegmentFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_ft.spark.job import Job
+
+# Of FileOutputCommitter: where tasks of a job's first attempt have theirs.
+_COMMITTER_FOLDERS = ("_temporary", "0", "_temporary")
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -95,10 +98,11 @@ def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
     from pyspark.sql import functions as F
 
     fix_conf(frame.sparkSession, "spark.sql.parquet.")
+    _make_folder(folder, sink)
     observation = Observation()
     (
         frame.observe(observation, F.count(F.lit(1)).alias("rows"))
-        .write.mode("error")  # an attempt's folder is written once
+        .write.mode("append")  # to nothing: `_make_folder`
         .option("parquet.block.size", str(ROW_GROUP_BYTES))
         .option("parquet.dictionary.page.size", str(DICTIONARY_BYTES))
         .option("maxRecordsPerFile", str(ROWS_A_FILE))
@@ -106,6 +110,19 @@ def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
         .parquet(folder.files.hadoop_path(folder.sink(sink)))
     )
     return int(observation.get["rows"])
+
+
+def _make_folder(folder: SegmentFolder, sink: str) -> None:
+    """Makes the folder of a sink; StageError when it is there: an attempt's folder is written once (I1).
+
+    And the folders that Spark's committer would make in it, and removes in the end: for each that lacks, Hadoop starts
+    a process (`airflow_ft.spark.local_files`).
+    """
+    try:
+        folder.files.make_folder(folder.sink(sink))
+    except FileExistsError as error:
+        raise another_history(folder.location, folder.pipeline) from error
+    folder.files.make_folder(folder.files.uri(folder.sink(sink), *_COMMITTER_FOLDERS))
 
 
 def _release(frame: DataFrame) -> None:

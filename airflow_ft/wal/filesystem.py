@@ -48,6 +48,9 @@ class FileSystem(Protocol):
     def replace(self, uri: str, data: bytes) -> None:
         """Puts a file into its place all at once and durably, also where one is: other links to that one keep it."""
 
+    def make_folder(self, uri: str) -> None:
+        """Makes a folder, and those above it; FileExistsError when it is there already."""
+
     def remove(self, uri: str) -> None:
         """Removes a file if it is there."""
 
@@ -161,6 +164,9 @@ class LocalFileSystem:
         path = local_path(uri)
         self._temporary(path, data).replace(path)
         _sync_folder(path.parent)
+
+    def make_folder(self, uri: str) -> None:
+        local_path(uri).mkdir(parents=True)
 
     def remove(self, uri: str) -> None:
         local_path(uri).unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from airflow_ft.core.errors import JobError, StageError
 from airflow_ft.core.model import RunKey, Segment
 from airflow_ft.sources import FileSource
+from airflow_ft.spark import staging
 from airflow_ft.spark.failures import as_error
 from airflow_ft.spark.inputs import Sources, named_positions, source_order
 from airflow_ft.spark.job import Job
@@ -119,6 +120,20 @@ def test_other_rows_than_spark_has_counted_are_refused(spark: SparkSession, tmp_
     first.unlink()
     with pytest.raises(StageError, match=r"Spark counted \{'orders': 4\} rows, its files have \{'orders': \d\}"):
         written.seal()
+
+
+def test_an_attempts_folder_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+    """I1: whoever comes second writes nothing into it, also between the first look and the writing."""
+    job = Job(f"{HERE}:unsplit", {})
+    write_batch(_request(tmp_path), job, spark.range(4), 0, 1, {})
+    files = {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert not list(tmp_path.rglob("_temporary")), "Spark's committer has removed its folders"
+    with pytest.raises(StageError, match="another history"):
+        write_batch(_request(tmp_path), job, spark.range(5), 0, 1, {})
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StageError, match="another history"):
+        patch.setattr(staging, "refuse_another_history", lambda *_: None)
+        write_batch(_request(tmp_path), job, spark.range(5), 0, 1, {})
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == files
 
 
 def test_values_are_exact_and_statistics_are_those_of_the_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -32,6 +32,10 @@ def _location(root: Path, batches: int, committed: int | None = None) -> Path:
         names += [f"state/0/0/{batch + 1}.delta", f"state/0/0/.{batch + 1}.delta.crc"]
         names += [f"state/0/1/{batch + 1}.zip", f"state/0/1/{batch + 1}.changelog", f"state/0/2/{batch + 1}.snapshot"]
         names += [f"state/0/3/left/{batch + 1}_0a-1b.zip", f"state/0/3/left/{batch + 1}_0a_1b.changelog"]
+        names += [
+            f"state/0/3/left/{batch + 1}_0a_1b.changelog.crc",
+            f"state/0/3/left/.{batch + 1}_0a_1b.changelog.crc.crc",
+        ]
         if committed is None or batch < committed:
             names += [f"commits/{batch}", f"commits/.{batch}.crc"]
     for name in names:
@@ -104,6 +108,8 @@ def test_state_of_unpublished_batches_is_not_copied(tmp_path: Path) -> None:
             f"2/{v}.snapshot",
             f"3/left/{v}_0a-1b.zip",
             f"3/left/{v}_0a_1b.changelog",
+            f"3/left/{v}_0a_1b.changelog.crc",
+            f"3/left/.{v}_0a_1b.changelog.crc.crc",
         )
     }
     assert "state/0/0/SSTs/0001-abc.sst" in found
