@@ -72,8 +72,8 @@ class Overlap:
         for number in self._coordinator.plan(self._delivery, self._config.max_delivery_rows):
             if self._stop.is_set():
                 return
-            self._coordinator.deliver(number)
-            self._delivered += 1
+            plan = self._coordinator.deliver(number).plan
+            self._delivered += len(plan.segments) if plan else 1
             if self._delivered >= RETAINED_TOGETHER:
                 self._retain()
                 self._delivered = 0

@@ -38,7 +38,8 @@ class StageOperator(CheckpointOperator):
     reached.
 
     The arguments are those of `CheckpointOperator`.
-    Result: {"numbers": published, "rows": by sink}; None when there was nothing to do.
+    Result: {"numbers": published, "count", "first", "last": of these, "rows": by sink}; None when there was nothing to
+    do. Of more than 1,000 numbers `numbers` is None.
     """
 
     role = "stage"
@@ -101,7 +102,7 @@ class StageOperator(CheckpointOperator):
             overlap=overlap,
             judge=judge,
         )
-        return None if result is None else {"numbers": list(result.numbers), "rows": dict(result.rows)}
+        return None if result is None else {**result.published.told(), "rows": dict(result.rows)}
 
     def _kept(self, spec: PipelineSpec) -> dict[str, Any]:
         """What the decision log keeps of it: of arguments and settings that may hold secrets what the DAG says.

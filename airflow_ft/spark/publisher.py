@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -18,6 +19,7 @@ from typing import Any
 from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError
 from airflow_ft.core.model import AbortReason, AfterAbort, Segment, SparkPosition
+from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.ports import Store
 from airflow_ft.spark.request import StageRequest
 
@@ -65,7 +67,8 @@ class Publisher:
         self._closed = False
         self._predecessor = request.last_published
         self.failure: BaseException | None = None
-        self.published: list[Segment] = []
+        self.published = Numbers()
+        self.rows: Counter[str] = Counter()  # of what is published, by sink
         self.last_batch: int | None = None
         self._thread = threading.Thread(target=self._watch, name="publisher", daemon=True)
         self._thread.start()
@@ -159,7 +162,8 @@ class Publisher:
         )
         log.info("checkpoint %d published (batch %d)", now.number, now.batch)
         with self._changed:
-            self.published.append(segment)
+            self.published = self.published.plus(segment.number)
+            self.rows.update(segment.rows)
             self.last_batch = now.batch
             self._predecessor = now.number
             self._open = None

@@ -10,6 +10,7 @@ from typing import Any
 from airflow_ft.core.arguments import check_job
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey, SparkPosition
+from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.secrets import SECRET
 from airflow_ft.sources import source_from_json
@@ -143,7 +144,8 @@ class StageRequest:
 class StageResult:
     """How an attempt at staging ended well.
 
-    numbers: what it published, ascending; rows: by sink name, over them all. position: where Spark stands now, for
+    numbers: what it published, ascending, at most the newest 1,000; before, first: how many came before these, and the
+    first of them (0: none). rows: by sink name, over them all. position: where Spark stands now, for
     `Store.end_stage` (None: a static job, which has none). already_staged: a static job that this run had published
     before; nothing was computed. complete: nothing that was there when it began is left to the next run.
     """
@@ -153,6 +155,14 @@ class StageResult:
     position: SparkPosition | None
     already_staged: bool = False
     complete: bool = True
+    before: int = 0
+    first: int = 0
+
+    @property
+    def published(self) -> Numbers:
+        """All that it published."""
+        first = self.first or (self.numbers[0] if self.numbers else 0)
+        return Numbers(self.numbers, self.before + len(self.numbers), first)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -162,7 +172,7 @@ class StageResult:
     def from_json(cls, data: Mapping[str, Any]) -> StageResult:
         """The inverse of `to_json`."""
         position = SparkPosition(**data["position"]) if data["position"] else None
-        return cls(tuple(data["numbers"]), dict(data["rows"]), position, data["already_staged"], data["complete"])
+        return cls(**{**data, "numbers": tuple(data["numbers"]), "position": position})
 
 
 def listed(given: str | Sequence[str]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ class Room:
     def take(self) -> None:
         """For one checkpoint more, when those before it are published; raises QueueIsFull."""
         if not self._left:
-            waiting = sum(each.is_undelivered for each in self._store.open_checkpoints(self._request.pipeline))
+            waiting = self._store.undelivered(self._request.pipeline)
             self._left = max(0, self._request.retained_batches - SPARE_BATCHES - waiting)
             if not self._left:
                 raise QueueIsFull(waiting)

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.model import AfterAbort
 from airflow_ft.core.ports import Store
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.failures import as_error
@@ -295,10 +294,9 @@ class Attempt:
     ) -> StageResult:
         """A plain batch job: one checkpoint a run, and none when this run has published it before."""
         request = self._request
-        for checkpoint in store.run_checkpoints(request.pipeline, request.run):
-            if checkpoint.segment is not None and checkpoint.after_abort is not AfterAbort.REWOUND:
-                log.info("checkpoint %d holds this run's rows already: nothing is computed", checkpoint.number)
-                return StageResult((), {}, None, already_staged=True, complete=False)  # read when that began
+        if published := store.last_published(request.pipeline, request.run):
+            log.info("checkpoint %d holds this run's rows already: nothing is computed", published)
+            return StageResult((), {}, None, already_staged=True, complete=False)  # read when that began
         publisher = Publisher(
             store,
             request,
@@ -367,8 +365,6 @@ def _by_topic(offsets: list[Any]) -> Offsets:
 
 
 def _result(publisher: Publisher, position: Any) -> StageResult:
-    rows: dict[str, int] = {}
-    for segment in publisher.published:
-        for sink, count in segment.rows.items():
-            rows[sink] = rows.get(sink, 0) + count
-    return StageResult(tuple(s.number for s in publisher.published), rows, position)
+    found = publisher.published
+    before = found.count - len(found.newest)
+    return StageResult(found.newest, dict(publisher.rows), position, before=before, first=found.first if before else 0)

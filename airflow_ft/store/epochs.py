@@ -89,8 +89,7 @@ class EpochOperations:
                 f"epoch {current + 1} taken by {lease_text(lease)}: {why}{taken_from}",
                 detail={"epoch": current + 1, "holder": lease.holder, "dropped": [other.holder for other in held]},
             )
-            unpublished = [c for c in write.open_checkpoints() if c.state is CheckpointState.TRIGGERED]
-            for checkpoint in unpublished:
+            for checkpoint in write.open_checkpoints(CheckpointState.TRIGGERED):
                 # I5: whoever computed it holds an older epoch and cannot publish it any more.
                 message = f"not published before epoch {current + 1} began"
                 write.move(

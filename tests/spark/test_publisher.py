@@ -10,6 +10,7 @@ import pytest
 from airflow_ft.core.errors import CheckpointExpiredError, FencedError, JobError, StateConflictError
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import AbortReason, CheckpointState, RunKey, Segment, SparkPosition
+from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.ports import Store
 from airflow_ft.spark.publisher import Publisher
 from airflow_ft.spark.request import StageRequest
@@ -88,7 +89,7 @@ def test_nothing_is_published_before_spark_has_committed(world: World) -> None:
     checkpoint = world.store.checkpoint("p", 1)
     assert checkpoint.position == SparkPosition("file:///loc", 0) and checkpoint.positions == {"k": 1}
     publisher.close("done")
-    assert publisher.last_batch == 0 and [s.number for s in publisher.published] == [1]
+    assert publisher.last_batch == 0 and publisher.published.newest == (1,)
 
 
 def test_the_next_batch_waits_for_the_publication_of_the_one_before(world: World) -> None:
@@ -113,7 +114,7 @@ def test_a_fenced_publication_ends_the_attempt(world: World) -> None:
         publisher.settle()
     publisher.close("done")
     assert isinstance(publisher.failure, FencedError) and world.stopped == [publisher.failure]
-    assert world.states() == {1: CheckpointState.ABORTED} and publisher.published == []
+    assert world.states() == {1: CheckpointState.ABORTED} and publisher.published == Numbers()
     with pytest.raises(FencedError):
         publisher.begin(1)
 
