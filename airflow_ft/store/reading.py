@@ -85,15 +85,15 @@ _CONFIRMED = (
     f"SELECT number, segment_rows FROM checkpoint WHERE {_OF_RUN} AND number > ?"
     " AND (state = 'COMPLETED' OR delivered_by IS NOT NULL) ORDER BY number LIMIT ?"
 )
-_RUN_OF_C = "c.pipeline = ? AND c.dag_id = ? AND c.run_id = ? AND c.map_index = ?"
+# Not a join: SQLite would read all votes.
 _SET_ASIDE = (
-    "SELECT DISTINCT v.number, v.participant, v.proof FROM checkpoint c"
-    " JOIN vote v ON v.pipeline = c.pipeline AND v.number = c.delivered_by"
-    f" WHERE {_RUN_OF_C} AND c.number > ? AND c.number <= ? AND v.proof LIKE ?"
+    "SELECT number, participant, proof FROM vote WHERE pipeline = ? AND number IN"
+    f" (SELECT delivered_by FROM checkpoint WHERE {_OF_RUN} AND number > ? AND number <= ?) AND proof LIKE ?"
 )
 _PROVEN = (
     "SELECT c.number FROM checkpoint c JOIN vote v ON v.pipeline = c.pipeline AND v.number = c.number"
-    f" WHERE {_RUN_OF_C} AND v.participant = ? AND v.proof IS NOT NULL ORDER BY c.number DESC LIMIT ?"
+    " WHERE c.pipeline = ? AND c.dag_id = ? AND c.run_id = ? AND c.map_index = ? AND v.participant = ?"
+    " AND v.proof IS NOT NULL ORDER BY c.number DESC LIMIT ?"
 )
 
 
@@ -237,7 +237,7 @@ class ReadingOperations:
             part = (found.last, page[-1]["number"])
             found = found.plus(*(row["number"] for row in page))
             rows += sum(sum(json.loads(row["segment_rows"]).values()) for row in page if row["segment_rows"])
-            for row in self._database.read(_SET_ASIDE, pipeline, *_key(run), *part, '%"set_aside"%'):
+            for row in self._database.read(_SET_ASIDE, pipeline, pipeline, *_key(run), *part, '%"set_aside"%'):
                 aside[row["number"], row["participant"]] = of_proof(to_proof(row["proof"]))
         if not found.count:
             self._nothing(pipeline)
