@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_ft.store.database import Database
+from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownPipelineError
+from airflow_ft.store.writing import pipeline_write
 
 _BOUNDS = (
-    "SELECT published, (SELECT number FROM checkpoint WHERE pipeline = ? AND is_open = 1 ORDER BY number LIMIT 1)"
-    " AS oldest_open, (SELECT number FROM event WHERE pipeline = ? AND number > 0 ORDER BY number LIMIT 1)"
-    " AS oldest_told FROM pipeline WHERE name = ?"
+    "SELECT published, told_from, (SELECT number FROM checkpoint WHERE pipeline = ? AND is_open = 1"
+    " ORDER BY number LIMIT 1) AS oldest_open FROM pipeline WHERE name = ?"
 )
 
 
@@ -18,20 +18,29 @@ class HistoryOperations:
     _database: Database
 
     def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
-        """See `Store.forget_events`. Nothing to delete costs one look, and no write.
-
-        It needs no lock: a number that is settled and finalised is never open again.
-        """
-        rows = self._database.read(_BOUNDS, pipeline, pipeline, pipeline)
+        """See `Store.forget_events`. When there is nothing to delete, it is one look, and no write."""
+        rows = self._database.read(_BOUNDS, pipeline, pipeline)
         if not rows:
             raise UnknownPipelineError(pipeline)
-        [row] = rows
-        oldest, through = row["oldest_told"], row["published"] - keep
-        if row["oldest_open"] is not None:
-            through = min(through, row["oldest_open"] - 1)
-        if oldest is None or oldest > through:
+        if not _old(rows[0], keep, limit):
             return 0
-        through = min(through, oldest + limit - 1)
-        with self._database.write() as tx:
-            tx.change("DELETE FROM event WHERE pipeline = ? AND number >= ? AND number <= ?", pipeline, oldest, through)
-        return int(through - oldest + 1)
+        with pipeline_write(self._database, pipeline) as write:
+            row = write.tx.rows(_BOUNDS, pipeline, pipeline)[0]
+            if numbers := _old(row, keep, limit):
+                write.tx.change(
+                    "DELETE FROM event WHERE pipeline = ? AND number >= ? AND number < ?",
+                    pipeline,
+                    numbers.start,
+                    numbers.stop,
+                )
+                write.set_pipeline(told_from=numbers.stop)
+            return len(numbers)
+
+
+def _old(row: Row, keep: int, limit: int) -> range:
+    """The next numbers whose events go. A number that is settled and finalised is never open again."""
+    begin: int = row["told_from"]
+    end: int = row["published"] - keep + 1
+    if row["oldest_open"] is not None:
+        end = min(end, row["oldest_open"])
+    return range(begin, max(begin, min(end, begin + limit)))
