@@ -82,13 +82,12 @@ _LAST_PUBLISHED = (
 )
 _PAGE = 2000
 _CONFIRMED = (
-    f"SELECT number, segment_rows FROM checkpoint WHERE {_OF_RUN} AND number > ?"
+    f"SELECT number, segment_rows, delivered_by FROM checkpoint WHERE {_OF_RUN} AND number > ?"
     " AND (state = 'COMPLETED' OR delivered_by IS NOT NULL) ORDER BY number LIMIT ?"
 )
-# Not a join: SQLite would read all votes.
+# Not a join with the above: SQLite and PostgreSQL would read all votes for each page.
 _SET_ASIDE = (
-    "SELECT number, participant, proof FROM vote WHERE pipeline = ? AND number IN"
-    f" (SELECT delivered_by FROM checkpoint WHERE {_OF_RUN} AND number > ? AND number <= ?) AND proof LIKE ?"
+    "SELECT number, participant, proof FROM vote WHERE pipeline = ? AND number >= ? AND number <= ? AND proof LIKE ?"
 )
 _PROVEN = (
     "SELECT c.number FROM checkpoint c JOIN vote v ON v.pipeline = c.pipeline AND v.number = c.number"
@@ -234,11 +233,12 @@ class ReadingOperations:
         found, rows = Numbers(), 0
         aside: dict[tuple[int, str], Mapping[str, SetAside]] = {}  # by delivery and participant
         while page := self._database.read(_CONFIRMED, pipeline, *_key(run), found.last, _PAGE):
-            part = (found.last, page[-1]["number"])
             found = found.plus(*(row["number"] for row in page))
             rows += sum(sum(json.loads(row["segment_rows"]).values()) for row in page if row["segment_rows"])
-            for row in self._database.read(_SET_ASIDE, pipeline, pipeline, *_key(run), *part, '%"set_aside"%'):
-                aside[row["number"], row["participant"]] = of_proof(to_proof(row["proof"]))
+            by = {row["delivered_by"] for row in page} - {None}
+            for row in self._database.read(_SET_ASIDE, pipeline, min(by), max(by), '%"set_aside"%') if by else ():
+                if row["number"] in by:
+                    aside[row["number"], row["participant"]] = of_proof(to_proof(row["proof"]))
         if not found.count:
             self._nothing(pipeline)
         return Confirmed(found, rows, together(aside[each] for each in sorted(aside)))

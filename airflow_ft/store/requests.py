@@ -38,9 +38,7 @@ class RequestOperations:
 
     def open_requests(self, pipeline: str) -> Sequence[Request]:
         """See `Store.open_requests`."""
-        rows = self._database.read(
-            "SELECT * FROM request WHERE pipeline = ? AND outcome IS NULL ORDER BY id", pipeline
-        )
+        rows = self._database.read("SELECT * FROM request WHERE pipeline = ? AND outcome IS NULL ORDER BY id", pipeline)
         return [_request(row) for row in rows]
 
     def request(self, pipeline: str, id: int) -> Request:
