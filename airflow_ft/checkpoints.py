@@ -110,7 +110,7 @@ class Gate:
 
 
 def _is_settled_through(store: Store, pipeline: str, number: int) -> bool:
-    return all(c.is_settled for c in store.open_checkpoints(pipeline) if c.number <= number)
+    return not store.unsettled(pipeline, through=number, limit=1)
 
 
 def _is_confirmed_as_of(store: Store, pipeline: str, at: datetime) -> bool:
@@ -133,7 +133,7 @@ def _run_is_confirmed(store: Store, pipeline: str, key: RunKey) -> bool:
     runs = [r for r in store.runs(pipeline, key.dag_id, key.run_id) if key.map_index in (-1, r.key.map_index)]
     settled = all(
         run.staged
-        and all(c.is_settled for c in store.run_checkpoints(pipeline, run.key))
+        and not store.unsettled(pipeline, run=run.key, limit=1)
         and _is_settled_through(store, pipeline, run.through)
         for run in runs
     )

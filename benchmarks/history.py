@@ -1,4 +1,7 @@
-"""What a checkpoint costs in the decision log, against how many there were before: it must stay the same."""
+"""What a checkpoint costs in the decision log, against how many there were before: it must stay the same.
+
+And what each operation takes behind a long history, in ordinary runs and all in one run, as a stream has it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
+from airflow_ft.checkpoints import Gate
 from airflow_ft.core.model import (
     Lease,
     Outcome,
@@ -27,34 +33,173 @@ from benchmarks.measuring import Claim, Comparison, Contender
 PIPELINE, RUN = "history", RunKey("dag", "run")
 FLAT = 1 / 1.2
 CHECKPOINTS = 30  # in a measurement
+SAMPLES = 200  # of an operation, at least
+TOGETHER = 20  # so many checkpoints are finalised, pruned and forgotten at once
+WAITING = 1_000  # checkpoints that nobody delivers, in the worst case
+LIMIT_MS = 5.0
 PARTICIPANTS = {"db": Promise.ATOMIC, "log": Promise.REDO}
 
 
-def history(bench: Bench) -> list[Comparison]:
-    """For each database two logs, one with a long history; each measurement adds some checkpoints to it."""
+def history(bench: Bench) -> Iterator[Comparison]:
+    """For each database logs with a short and a long history; each measurement adds some checkpoints to them."""
     sizes = (1_000, 20_000) if bench.quick else (1_000, 1_000_000)
-    found = []
-    for name, log in (("SQLite", _sqlite), ("PostgreSQL", _postgres)):
-        contenders = [Contender(f"{name}, {size:,} before", _log(size, *log(bench, size))) for size in sizes]
-        small, large = (contender.name for contender in contenders)
-        claims = [Claim(f"a checkpoint in the store: {small} against {large}", large, (small,), FLAT)]
+    for name, open_log in (("SQLite", _sqlite), ("PostgreSQL", _postgres)):
+        small, large = (Log(open_log(bench, f"runs_{size}"), size, RUNS) for size in sizes)
+        contenders = [Contender(f"{name}, {log.size:,} before", log.checkpoints) for log in (small, large)]
+        one, other = (contender.name for contender in contenders)
+        claims = [Claim(f"a checkpoint in the store: {one} against {other}", other, (one,), FLAT)]
         title = f"One checkpoint in the decision log ({name}), from TRIGGERED to finalised and pruned"
-        found.append(Comparison(f"history/{name}", title, contenders, claims, unit="ms"))
-    return found
+        yield Comparison(f"history/{name}", title, contenders, claims, unit="ms")
+        yield _operations(name, large)
+        large.remove()  # a long one takes some gigabytes
+        stream = Log(open_log(bench, "stream"), sizes[-1], ONE_RUN)
+        yield _operations(name, stream)
+        stream.remove()
+
+
+RUNS, ONE_RUN = "each in a run of its own", "all in one run"
+
+
+def _operations(database: str, log: Log) -> Comparison:
+    """The 99th percentile of each operation against the limit."""
+    timed = Operations(log, f"{database}, behind {log.size:,} checkpoints, {log.shape}")
+    contenders = [Contender(name, partial(timed.percentile, name), warm_up=0) for name in (*OPERATIONS, SLOWEST)]
+    contenders.append(Contender("the limit", lambda: LIMIT_MS, warm_up=0))
+    label = f"{database}, {log.shape}: 5 ms, against the 99th percentile of the slowest operation"
+    title = f"{timed.title}: 99th percentile"
+    claims = [Claim(label, SLOWEST, ("the limit",), 1.0)]
+    return Comparison(f"history/{database}/{log.shape}", title, contenders, claims, unit="ms")
+
+
+SLOWEST = "the slowest"
+CONNECTING = "open the log"  # PostgreSQL starts a process for it: not the log's own cost
+WHOLE = "all that is open"  # its cost is that of what waits, whatever the history
+OPERATIONS = (
+    *(CONNECTING, "trigger", "publish", "plan", "begin an attempt", "vote", "decide", "record a proof"),
+    *("finalise", "prune one", f"forget {TOGETHER}", "take an epoch", "what can be pruned", "the page's list"),
+    *("sensor: number", "sensor: run", "sensor: as_of", "sensor: after", "is the run settled"),
+    *(f"sensor: number, {WAITING:,} wait", f"sensor: run, {WAITING:,} wait", f"how many wait, {WAITING:,} wait"),
+    *(f"take an epoch, {WAITING:,} wait", f"{WHOLE}, {WAITING:,} wait"),
+)
+Found = TypeVar("Found")
+
+
+class Operations:
+    """Makes checkpoints behind a history, looks at it, and notes how long each operation takes."""
+
+    def __init__(self, log: Log, title: str) -> None:
+        self.title = title
+        self._log = log
+        self._taken: dict[str, list[float]] = {}
+        self._told: set[str] = set()
+
+    def percentile(self, operation: str) -> float:
+        """Milliseconds; measures anew when the last measurement has been told already."""
+        if not self._taken or operation in self._told:
+            self._measure()
+        self._told.add(operation)
+        if operation != SLOWEST:
+            return self._of(operation, 0.99)
+        return max(self._of(name, 0.99) for name in OPERATIONS if name != CONNECTING and WHOLE not in name)
+
+    def _of(self, operation: str, part: float) -> float:
+        taken = self._taken[operation]
+        return taken[min(len(taken) - 1, int(len(taken) * part))]
+
+    def _timed(self, operation: str, call: Callable[..., Found], *given: Any, **more: Any) -> Found:
+        began = time.monotonic()
+        try:
+            return call(*given, **more)
+        finally:
+            self._taken.setdefault(operation, []).append((time.monotonic() - began) * 1000)
+
+    def _measure(self) -> None:
+        self._taken, self._told = {}, set()
+        with closing(open_store(self._log.url)) as store:
+            for _ in range(SAMPLES // TOGETHER):
+                numbers = [self._checkpoint(store) for _ in range(TOGETHER)]
+                self._afterwards(store, numbers)
+                for _ in range(TOGETHER):
+                    self._look(store, "")
+            for _ in range(WAITING):
+                _publish(store, self._log.epoch)
+            for _ in range(SAMPLES // 4):
+                self._look(store, f", {WAITING:,} wait")
+            for _ in range(TOGETHER):
+                self._take(store, f", {WAITING:,} wait")
+            store.rewind(PIPELINE, self._log.epoch, store.open_checkpoints(PIPELINE)[0].number, None, "a benchmark")
+            store.begin_stage(PIPELINE, self._log.epoch, RUN)
+        for taken in self._taken.values():
+            taken.sort()
+        say(f"{self.title}, ms (half of them, 99 of 100, samples):")
+        for name in OPERATIONS:
+            say(f"  {name:40} {self._of(name, 0.5):8.2f} {self._of(name, 0.99):8.2f} {len(self._taken[name]):6}")
+
+    def _take(self, store: Store, more: str) -> None:
+        held = {lease.holder: lease.counter for lease in store.leases(PIPELINE)}
+        lease = Lease("bench", 0, "dag/task", 1, 0)
+        self._log.epoch = self._timed(
+            f"take an epoch{more}", store.take_epoch, PIPELINE, self._log.epoch, held, lease, "a benchmark"
+        )
+
+    def _checkpoint(self, store: Store) -> int:
+        timed, epoch = self._timed, self._log.epoch
+        number = timed("trigger", store.trigger, PIPELINE, epoch, RUN)
+        given = _publication(store, number)
+        timed("publish", store.publish, PIPELINE, epoch, number, *given)
+        plan = timed("plan", store.plan, PIPELINE, epoch, _plan(store, given[1]))
+        votes = {}
+        for name in PARTICIPANTS:
+            votes[name] = timed("begin an attempt", store.begin_attempt, PIPELINE, epoch, number, name)
+            timed("vote", store.vote, PIPELINE, epoch, number, name, votes[name])
+        timed("decide", store.decide, PIPELINE, epoch, number, votes)
+        for name in PARTICIPANTS:
+            timed("record a proof", store.record_proof, PIPELINE, epoch, number, _proof(plan, name, epoch))
+        return number
+
+    def _afterwards(self, store: Store, numbers: list[int]) -> None:
+        for number in numbers:
+            self._timed("finalise", store.finalise, PIPELINE, number)
+        for old in self._timed("what can be pruned", store.prunable, PIPELINE, 3, TOGETHER):
+            self._timed("prune one", store.prune, PIPELINE, old.number)
+        self._timed(f"forget {TOGETHER}", store.forget_events, PIPELINE, TOGETHER, TOGETHER)
+        self._take(store, "")
+        store.begin_stage(PIPELINE, self._log.epoch, RUN)
+
+    def _look(self, store: Store, more: str) -> None:
+        newest, now = store.pipeline(PIPELINE).last_published, store.now()
+        gates = {"number": Gate(number=newest), "run": Gate(run=RUN)}
+        if not more:
+            with closing(self._timed(CONNECTING, open_store, self._log.url)):
+                pass
+            self._timed("the page's list", store.checkpoints, PIPELINE, 15)
+            self._timed("is the run settled", store.unsettled, PIPELINE, run=RUN, limit=1)
+            gates |= {"as_of": Gate(as_of=now), "after": Gate(after=now)}
+        else:
+            self._timed(f"how many wait{more}", store.undelivered, PIPELINE)
+            self._timed(f"{WHOLE}{more}", store.open_checkpoints, PIPELINE)
+        for name, gate in gates.items():
+            self._timed(f"sensor: {name}{more}", gate.is_open, store, PIPELINE)
 
 
 Execute = Callable[..., list[tuple[Any, ...]]]
 """(statement with `?`, values) -> its rows, if any."""
 Opened = Callable[[], AbstractContextManager[Execute]]
 
-_COLUMNS_SQLITE = "SELECT name FROM pragma_table_info(?)"
-_COLUMNS_POSTGRES = (
-    "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = ?"
-)
+
+@dataclass(frozen=True)
+class Place:
+    """Where a log is, and how to get at its tables: queries for a table's columns and for the size of all, in bytes."""
+
+    url: str
+    opened: Opened
+    columns: str
+    size: str
+    remove: Callable[[], None]
 
 
-def _sqlite(bench: Bench, size: int) -> tuple[str, str, Opened]:
-    path = bench.folder / f"history-{size}.db"
+def _sqlite(bench: Bench, named: str) -> Place:
+    path = bench.folder / f"history-{named}.db"
 
     @contextmanager
     def opened() -> Iterator[Execute]:
@@ -62,11 +207,12 @@ def _sqlite(bench: Bench, size: int) -> tuple[str, str, Opened]:
             log.execute("PRAGMA synchronous = OFF")
             yield lambda sql, *values: log.execute(sql, values).fetchall()
 
-    return f"sqlite:///{path}", _COLUMNS_SQLITE, opened
+    size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+    return Place(f"sqlite:///{path}", opened, "SELECT name FROM pragma_table_info(?)", size, path.unlink)
 
 
-def _postgres(bench: Bench, size: int) -> tuple[str, str, Opened]:
-    server, schema = bench.servers.postgres, f"history_{size}"
+def _postgres(bench: Bench, named: str) -> Place:
+    server, schema = bench.servers.postgres, f"history_{named}"
 
     @contextmanager
     def opened() -> Iterator[Execute]:
@@ -77,54 +223,87 @@ def _postgres(bench: Bench, size: int) -> tuple[str, str, Opened]:
                 return list(cursor.fetchall()) if cursor.description else []
 
             yield execute
-            cursor.execute("VACUUM ANALYZE")  # as autovacuum has done with a history that grew step by step
 
+    def remove() -> None:
+        with opened() as execute:
+            execute(f"DROP SCHEMA {schema} CASCADE")
+
+    columns = "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name"
+    size = (
+        "SELECT sum(pg_total_relation_size(oid)) FROM pg_class"
+        " WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
+    )
     url = f"postgresql://{server.user}:{server.password}@{server.host}:{server.port}/postgres?schema={schema}"
-    return url, _COLUMNS_POSTGRES, opened
+    return Place(url, opened, f"{columns} = ?", size, remove)
 
 
-def _log(size: int, url: str, columns_of: str, opened: Opened) -> Callable[[], float]:
-    say(f"writing a history of {size:,} checkpoints")
-    with closing(open_store(url)) as store:
-        store.register(PIPELINE)
-        epoch = store.take_epoch(PIPELINE, 0, {}, Lease("bench", 0, "dag/task", 1, 0), "a benchmark")
-        store.begin_stage(PIPELINE, epoch, RUN)
-        number = checkpoint(store, epoch)
-    with opened() as execute:
-        lengthen(execute, columns_of, number, size)
+class Log:
+    """A decision log with a history of `size` checkpoints, in one run or in many."""
 
-    def run() -> float:
-        with closing(open_store(url)) as store:
+    def __init__(self, place: Place, size: int, shape: str) -> None:
+        self.url, self.size, self.shape, self.remove = place.url, size, shape, place.remove
+        say(f"writing a history of {size:,} checkpoints, {shape}")
+        with closing(open_store(self.url)) as store:
+            store.register(PIPELINE)
+            self.epoch = store.take_epoch(PIPELINE, 0, {}, Lease("bench", 0, "dag/task", 1, 0), "a benchmark")
+            store.begin_stage(PIPELINE, self.epoch, RUN)
+            number = checkpoint(store, self.epoch)
+        with place.opened() as execute:
+            lengthen(execute, place.columns, number, size, "'run'" if shape == ONE_RUN else "'old run ' || i")
+            if "postgresql" in self.url:
+                execute("VACUUM ANALYZE")  # as autovacuum has done with a history that grew step by step
+            say(f"  it takes {float(execute(place.size)[0][0]) / 1e6:,.0f} MB")
+
+    def checkpoints(self) -> float:
+        """Milliseconds for a checkpoint."""
+        with closing(open_store(self.url)) as store:
             began = time.monotonic()
             for _ in range(CHECKPOINTS):
-                checkpoint(store, epoch)
+                checkpoint(store, self.epoch)
             return (time.monotonic() - began) * 1000 / CHECKPOINTS
 
-    return run
+
+Publication = tuple[int, Segment, SparkPosition, dict[str, dict[str, int]]]
 
 
-def checkpoint(store: Store, epoch: int) -> int:
-    """One, by the calls that a run makes; its number."""
-    number = store.trigger(PIPELINE, epoch, RUN)
+def _publication(store: Store, number: int) -> Publication:
     segment = Segment(number, f"{number:064x}", f"file:///wal/history/1-1/{number}", {"orders": 1000}, 100_000)
-    predecessor, position = store.pipeline(PIPELINE).last_published, SparkPosition("file:///spark/1-1", number)
-    store.publish(PIPELINE, epoch, number, predecessor, segment, position, {"orders": {"0": number}})
-    store.open_checkpoints(PIPELINE)
+    predecessor = store.pipeline(PIPELINE).last_published
+    return predecessor, segment, SparkPosition("file:///spark/1-1", number), {"orders": {"0": number}}
+
+
+def _publish(store: Store, epoch: int) -> Segment:
+    number = store.trigger(PIPELINE, epoch, RUN)
+    given = _publication(store, number)
+    store.publish(PIPELINE, epoch, number, *given)
+    return given[1]
+
+
+def _plan(store: Store, segment: Segment) -> Plan:
     participants = tuple(
         ParticipantPlan(name, "kind", "strategy", promise, store.last_delivered(PIPELINE, name), {name: {"table": "t"}})
         for name, promise in PARTICIPANTS.items()
     )
-    plan = store.plan(
-        PIPELINE, epoch, Plan(PIPELINE, store.installation, number, (segment,), participants, "db", ("a benchmark",))
-    )
+    return Plan(PIPELINE, store.installation, segment.number, (segment,), participants, "db", ("a benchmark",))
+
+
+def _proof(plan: Plan, name: str, epoch: int) -> Proof:
+    return Proof(name, plan.number, Outcome.COMMITTED, plan.digest, epoch, {"orders": 1000}, {"connection": 7})
+
+
+def checkpoint(store: Store, epoch: int) -> int:
+    """One, by the calls that a run makes; its number."""
+    segment = _publish(store, epoch)
+    number = segment.number
+    store.open_checkpoints(PIPELINE)
+    plan = store.plan(PIPELINE, epoch, _plan(store, segment))
     votes = {}
     for name in PARTICIPANTS:
         votes[name] = store.begin_attempt(PIPELINE, epoch, number, name)
         store.vote(PIPELINE, epoch, number, name, votes[name])
     store.decide(PIPELINE, epoch, number, votes)
     for name in PARTICIPANTS:
-        proof = Proof(name, number, Outcome.COMMITTED, plan.digest, epoch, {"orders": 1000}, {"connection": 7})
-        store.record_proof(PIPELINE, epoch, number, proof)
+        store.record_proof(PIPELINE, epoch, number, _proof(plan, name, epoch))
     store.finalise(PIPELINE, number)
     store.run_checkpoints(PIPELINE, RunKey("dag", "another run"))
     store.latest_confirmed(PIPELINE)
@@ -133,10 +312,10 @@ def checkpoint(store: Store, epoch: int) -> int:
     return number
 
 
-def lengthen(execute: Execute, columns_of: str, template: int, size: int) -> None:
+def lengthen(execute: Execute, columns_of: str, template: int, size: int, run: str) -> None:
     """Adds copies of one checkpoint, with its votes and events, by plain SQL: a million by calls would take hours.
 
-    `columns_of`: the query for the names of a table's columns.
+    `columns_of`: the query for the names of a table's columns. `run`: SQL for the run of copy `i`.
     """
     execute("BEGIN")
     last_event = execute("SELECT MAX(id) FROM event WHERE pipeline = ?", PIPELINE)[0][0]
@@ -144,7 +323,7 @@ def lengthen(execute: Execute, columns_of: str, template: int, size: int) -> Non
     series = f"WITH RECURSIVE series (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM series WHERE i < {size}) "
     special = {
         "checkpoint": {"number": "t.number + i", "predecessor": "t.number + i - 1", "pruned_at": "t.completed_at",
-                       "run_id": "'old run ' || i", "delivered_by": "t.number + i"},
+                       "run_id": run, "delivered_by": "t.number + i"},
         "vote": {"number": "t.number + i"},
         "event": {
             "number": "t.number + i",

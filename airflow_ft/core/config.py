@@ -50,6 +50,8 @@ class CheckpointConfig:
     num_retained: delivered checkpoints whose rows stay in the write-ahead log, at least 1.
     max_delivery_rows: several staged checkpoints are delivered as one up to this many rows (a single larger
         checkpoint is delivered alone). 0: each checkpoint by itself.
+    num_retained_events: the newest checkpoints of which the decision log keeps each event. Of older ones it keeps what
+        was decided and proven, for ever.
     quarantine_after: a checkpoint that has been in doubt for this long, although its sinks answer, is QUARANTINED: kept
         whole for a person, nothing later is delivered, every gate stays closed. None: it is tried again for ever.
     """
@@ -63,6 +65,7 @@ class CheckpointConfig:
     timeout: timedelta = field(default=timedelta(minutes=10), metadata={"kind": Duration(timedelta(seconds=1))})
     num_retained: int = field(default=3, metadata={"kind": Count(1)})
     max_delivery_rows: int = field(default=1_000_000, metadata={"kind": Count(0)})
+    num_retained_events: int = field(default=100_000, metadata={"kind": Count(1)})
     quarantine_after: timedelta | None = field(
         default=timedelta(days=1), metadata={"kind": Duration(timedelta(0), never=True)}
     )

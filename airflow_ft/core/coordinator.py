@@ -141,11 +141,18 @@ class Coordinator:
         raise StateConflictError("others keep changing what is staged.", remedy="try again.", pipeline=self._pipeline)
 
     def _make_plan(self, delivery: Delivery, number: int, segments: tuple[Segment, ...]) -> Plan:
-        live = live_plans(self._store.open_checkpoints(self._pipeline))
+        planned: dict[str, int] = {}
+        before = number
+        # One look, unless the sinks were changed: whatever waits for delivery, the plan just before this one counts.
+        while missing := [name for name in delivery.names if name not in planned]:
+            other = self._store.planned_before(self._pipeline, before)
+            if other is None or other.plan is None:
+                break
+            before = other.number
+            planned.update(dict.fromkeys(set(missing) & set(_names(other.plan)), other.number))
 
         def predecessor(name: str) -> int:
-            planned = [c.number for c in live if c.plan and c.number < number and name in _names(c.plan)]
-            return max([self._store.last_delivered(self._pipeline, name), *planned])
+            return max(self._store.last_delivered(self._pipeline, name), planned.get(name, 0))
 
         return Plan(
             pipeline=self._pipeline,
@@ -332,10 +339,10 @@ class Coordinator:
 
         Returns the earlier ones that are decided and not delivered everywhere.
         """
-        opened = self._store.open_checkpoints(self._pipeline)
+        opened = self._store.open_checkpoints(self._pipeline, before=checkpoint.number)
         for earlier in [*live_plans(opened), *quarantined(opened)]:
             undecided = earlier.state is not S.COMMITTING and checkpoint.state is S.PREPARED
-            if earlier.number < checkpoint.number and (undecided or earlier.state is S.QUARANTINED):
+            if undecided or earlier.state is S.QUARANTINED:
                 raise StateConflictError(
                     f"checkpoint {earlier.number} goes first and is {earlier.state}.",
                     remedy=f"`airflow ft in-doubt --pipeline {self._pipeline}` says what it waits for; this step is"
@@ -343,7 +350,7 @@ class Coordinator:
                     pipeline=self._pipeline,
                     checkpoint=checkpoint.number,
                 )
-        return [earlier for earlier in live_plans(opened) if earlier.number < checkpoint.number]
+        return live_plans(opened)
 
     def _require_delivered(self, earlier: Iterable[Checkpoint], checkpoint: Checkpoint, participant: str) -> None:
         """I4: within a sink the numbers before this one go first, or the sink would take its own head for lost."""

@@ -94,7 +94,7 @@ class Overlap:
             checkpoint = self._coordinator.deliver(number)
             if self._pulse:
                 self._pulse.beat(checkpoint)
-            self._delivered += 1
+            self._delivered += len(checkpoint.plan.segments) if checkpoint.plan else 1
             if self._delivered >= RETAINED_TOGETHER:
                 self._retain()
                 self._delivered = 0

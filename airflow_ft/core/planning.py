@@ -5,6 +5,7 @@ Pure functions over values; the coordinator stores what they return.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -150,17 +151,20 @@ class Group:
 def group(checkpoints: Iterable[Checkpoint], max_rows: int) -> list[Group]:
     """Divides what is free among the unplanned STAGED numbers: consecutive ones together up to `max_rows` rows."""
     checkpoints = list(checkpoints)
-    free = free_segments(checkpoints)
+    free = deque(free_segments(checkpoints))
     groups: list[Group] = []
     pending: list[Segment] = []
-    owner = 0
+    owner = waiting = 0  # rows that are pending
     for checkpoint in unplanned(checkpoints):
-        segments = [s for s in free if owner < s.number <= checkpoint.number]
-        rows = sum(s.total_rows for s in pending) + sum(s.total_rows for s in segments)
-        if owner and (max_rows == 0 or rows > max_rows):
+        segments = []
+        while free and free[0].number <= checkpoint.number:
+            segments.append(free.popleft())
+        rows = sum(s.total_rows for s in segments)
+        if owner and (max_rows == 0 or waiting + rows > max_rows):
             groups.append(Group(owner, tuple(pending)))
-            pending = []
+            pending, waiting = [], 0
         pending += segments
+        waiting += rows
         owner = checkpoint.number
     if owner:
         groups.append(Group(owner, tuple(pending)))

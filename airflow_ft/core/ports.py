@@ -29,12 +29,31 @@ from airflow_ft.core.model import (
     SparkPosition,
     Vote,
 )
+from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.remnants import PreparedEnding, Remnant
+from airflow_ft.core.set_aside import SetAside
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ft.core.config import CheckpointConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Numbers of a run whose rows are proven to be in every sink, and their rows.
+
+    `set_aside`, by sink: of all that was delivered together with these numbers.
+    """
+
+    numbers: Numbers = field(default_factory=Numbers)
+    rows: int = 0
+    set_aside: Mapping[str, SetAside] = field(default_factory=dict)
+
+    def told(self) -> dict[str, Any]:
+        """Plain data for other tasks."""
+        aside = {sink: each.rows for sink, each in self.set_aside.items()}
+        return {**self.numbers.told(), "rows": self.rows, "set_aside": aside}
 
 
 class Store(Protocol):
@@ -282,20 +301,50 @@ class Store(Protocol):
     def prune(self, pipeline: str, number: int) -> None:
         """Writes that the files of this delivered number are being deleted (PRUNING goes before the files)."""
 
+    def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
+        """Deletes what the event log tells of some old numbers, from the oldest on; returns how many (0: none is left).
+
+        At most `limit` numbers; never of the newest `keep`, nor of one that is open or comes after one. What is told of
+        the pipeline as a whole stays, and so do the numbers themselves, with their plans, votes and proofs.
+        """
+
     # reading
     def checkpoint(self, pipeline: str, number: int) -> Checkpoint: ...
 
     def checkpoints(self, pipeline: str, limit: int = 100) -> Sequence[Checkpoint]:
         """Newest first."""
 
-    def open_checkpoints(self, pipeline: str) -> Sequence[Checkpoint]:
+    def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
         """In ascending order: all that are unfinished, undelivered, to be rolled back, or not finalised.
 
-        The cost is independent of the history.
+        With `before` only lower numbers. The cost is independent of the history.
         """
 
-    def run_checkpoints(self, pipeline: str, run: RunKey) -> Sequence[Checkpoint]:
-        """All numbers staged in a run, ascending."""
+    def unsettled(
+        self, pipeline: str, *, run: RunKey | None = None, through: int | None = None, limit: int = 100
+    ) -> Sequence[Checkpoint]:
+        """The first of those for which something is left to do (not `is_settled`), ascending.
+
+        With `run` only what that run has staged, with `through` only numbers up to that one.
+        """
+
+    def planned_before(self, pipeline: str, number: int) -> Checkpoint | None:
+        """The highest number below `number` with a plan that is neither delivered nor aborted, nor QUARANTINED."""
+
+    def undelivered(self, pipeline: str) -> int:
+        """How many have published rows that some number still has to deliver (`is_undelivered`)."""
+
+    def run_checkpoints(self, pipeline: str, run: RunKey, newest: int = 1000) -> Sequence[Checkpoint]:
+        """The newest numbers staged in a run, ascending."""
+
+    def last_published(self, pipeline: str, run: RunKey) -> int:
+        """The newest number of a run that has published rows which were not rewound; 0: none."""
+
+    def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
+        """What is confirmed of a run. Reads each of its numbers, a page at a time: for the end of a run."""
+
+    def proven(self, pipeline: str, run: RunKey, participant: str, newest: int = 1000) -> Sequence[int]:
+        """The newest numbers staged in a run that the participant has proof of, ascending."""
 
     def prunable(self, pipeline: str, retain: int, limit: int) -> Sequence[Checkpoint]:
         """Ascending: delivered, finalised, unpruned numbers with a segment, but not the newest `retain` delivered."""
@@ -331,7 +380,7 @@ class Store(Protocol):
         """The highest decided (COMMITTING, COMPLETED) number whose plan contains the participant; 0: none."""
 
     def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
-        """Newest first; all numbers, or one."""
+        """Newest first; all numbers, or one. Those of old numbers are gone (`forget_events`)."""
 
     def spec(self, digest: str) -> Mapping[str, Any]:
         """What a run or a checkpoint with this `spec` was made with, as `begin_stage` was told; KeyError: not known."""

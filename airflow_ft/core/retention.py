@@ -2,7 +2,7 @@
 
 The `finalised` flag is set when the offsets are committed. All of it runs in bounded batches, by whoever confirmed; a
 failure here is logged and done again by the next run, since nothing depends on it. Order: the store
-says PRUNING, then files go. Decisions are never pruned.
+says PRUNING, then files go. Decisions are never pruned, nor what proves them; what the log tells of old numbers is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from airflow_ft.core.ports import Archive, ParticipantFactory, Progress, Store
 log = logging.getLogger(__name__)
 
 BATCH = 200
+BATCHES = 10
+"""So many batches at once: more than a delivery, or a run that delivers at its end, leaves behind."""
+FORGOTTEN_TOGETHER = 20
+"""So many numbers lose their events in one transaction."""
 MARKERS_TOGETHER = 20
 """The sinks are told to forget once in so many numbers: markers are small, and asking each sink in each run is not."""
 
@@ -30,46 +34,60 @@ def retain(
     archive: Archive,
     progress: Progress,
 ) -> None:
-    """Finalises what is COMPLETED, then prunes delivered numbers beyond `config.num_retained`."""
+    """Finalises what is COMPLETED, prunes delivered numbers beyond `config.num_retained`, and forgets old events."""
     finalise(store, pipeline, progress)
     try:
-        _prune(store, pipeline, config, participants, archive)
+        for _ in range(BATCHES):
+            if _prune(store, pipeline, config, participants, archive) < BATCH:
+                break
         # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
         # all of theirs that ever will be. The other way round, one could publish between the two reads.
         epoch = store.pipeline(pipeline).epoch
         archive.sweep(pipeline, store.referenced_locations(pipeline), epoch)
+        for _ in range(BATCHES * BATCH // FORGOTTEN_TOGETHER):
+            if not store.forget_events(pipeline, config.num_retained_events, FORGOTTEN_TOGETHER):
+                break
     except (AirflowFtError, OSError) as error:
         log.warning("old checkpoints of %s were not pruned this time (the next run tries again): %s", pipeline, error)
 
 
 def finalise(store: Store, pipeline: str, progress: Progress) -> None:
-    """Tells the sources how far what is COMPLETED goes; such numbers are no longer among the open ones then."""
+    """Tells the sources how far what is COMPLETED goes; such numbers are no longer among the open ones then.
+
+    When they cannot be told, only the newest number waits for the next time, which says it all: else the open ones,
+    and the log, would grow with every checkpoint for as long as a source's cluster takes no offsets (R19).
+    """
     try:
         waiting = [
             c
             for c in store.open_checkpoints(pipeline)
             if c.state is CheckpointState.COMPLETED and not c.finalised and c.plan
         ]
-        if waiting and (plan := waiting[-1].plan):  # positions only grow: the last ones say it all
-            progress(store.checkpoint(pipeline, plan.segments[-1].number))
-        for checkpoint in waiting:
+        if not waiting:
+            return
+        for checkpoint in waiting[:-1]:
             store.finalise(pipeline, checkpoint.number)
+        plan = waiting[-1].plan
+        assert plan is not None
+        progress(store.checkpoint(pipeline, plan.segments[-1].number))  # positions only grow
+        store.finalise(pipeline, waiting[-1].number)
     except AirflowFtError as error:
         log.warning("the group offsets of %s do not follow this time (the next run tries again): %s", pipeline, error)
 
 
 def _prune(
     store: Store, pipeline: str, config: CheckpointConfig, participants: ParticipantFactory, archive: Archive
-) -> None:
+) -> int:
+    """One batch; how many numbers it had."""
     old = store.prunable(pipeline, config.num_retained, BATCH)
     if not old:
-        return
+        return 0
     latest = store.latest_confirmed(pipeline)
     if latest is None or latest.plan is None:
-        return
+        return 0
     # Markers at or below the floor go: never that of the newest delivery, nor of anything still to be settled.
-    unsettled = [c.number for c in store.open_checkpoints(pipeline) if not c.is_settled]
-    floor = min([old[-1].number, latest.number - 1, *(number - 1 for number in unsettled)])
+    unsettled = [c.number - 1 for c in store.unsettled(pipeline, limit=1)]
+    floor = min([old[-1].number, latest.number - 1, *unsettled])
     fence = Fence(pipeline, store.installation, store.pipeline(pipeline).epoch, 0)
     # From the first that goes to the first that stays: the next time begins there, whatever numbers lie between.
     staying = store.prunable(pipeline, 0, len(old) + 1)[len(old) :]
@@ -82,3 +100,4 @@ def _prune(
         if checkpoint.segment is not None:
             archive.delete(checkpoint.segment)
     log.info("pruned %d old checkpoints of %s, up to %d", len(old), pipeline, old[-1].number)
+    return len(old)

@@ -9,9 +9,9 @@ fencing each other; safety rests on epochs and attempts alone (I5).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_ft.core.config import CheckpointConfig
@@ -26,14 +26,18 @@ from airflow_ft.core.errors import (
 )
 from airflow_ft.core.lease import LEASE_SECONDS, Worker, joined_epoch, new_epoch
 from airflow_ft.core.model import Checkpoint, CheckpointState, PipelineStatus, RunKey
+from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.planning import Delivery, free_segments, live_plans, quarantined
-from airflow_ft.core.ports import Archive, ParticipantFactory, Progress, Store
+from airflow_ft.core.ports import Archive, Confirmed, ParticipantFactory, Progress, Store
 from airflow_ft.core.recovery import Recovery, recover
 from airflow_ft.core.retention import retain
-from airflow_ft.core.set_aside import SetAside, of_checkpoint, together
+from airflow_ft.core.set_aside import of_checkpoint, together
 from airflow_ft.core.unresolved import quarantine_unresolved
 
 log = logging.getLogger(__name__)
+
+PROBLEMS = 20
+"""So many numbers of a run that are not delivered are named one by one."""
 
 
 def _never_over(_: RunKey) -> bool:
@@ -58,18 +62,20 @@ class Context:
     run_is_over: Callable[[RunKey], bool] = _never_over
     is_own_stage: Callable[[str], bool] | None = None
 
-    def unsettled(self, own: Sequence[Checkpoint] | None = None) -> Sequence[Checkpoint]:
-        """This run's numbers for which something is left to do; `own` are all of them, when they were just read.
+    def unsettled(self, limit: int = 1) -> Sequence[Checkpoint]:
+        """The first of this run's numbers for which something is left to do.
 
         A run that published nothing has found everything published before: then that is what it waits for (I9). With
         numbers of its own the order within the sinks sees to this; and not while a later run is at work.
         """
-        if own is None:
-            own = self.store.run_checkpoints(self.pipeline, self.run)
-        left = [c for c in own if not c.is_settled]
-        if not any(c.segment for c in own) and self.store.pipeline(self.pipeline).turn in (None, self.run):
-            left += [c for c in self.store.open_checkpoints(self.pipeline) if c.is_undelivered]
-        return left
+        store, pipeline = self.store, self.pipeline
+        left = store.unsettled(pipeline, run=self.run, limit=limit)
+        if left or store.last_published(pipeline, self.run):
+            return left
+        row = store.pipeline(pipeline)
+        if row.turn not in (None, self.run):
+            return ()
+        return store.unsettled(pipeline, through=row.last_published, limit=limit)
 
     def is_finished(self) -> bool:
         """This run has staged, and all its numbers are settled: read before you take (a cleared, old run)."""
@@ -241,16 +247,10 @@ def commit_step(context: Context, participant: str) -> Sequence[Checkpoint]:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What `confirm` found: the run's confirmed numbers, and the newest confirmed number of the pipeline (0: none).
+    """What `confirm` found: what is confirmed of the run, and the newest confirmed number of the pipeline (0: none)."""
 
-    `rows` are those of the log, of which a person may have set some aside: `set_aside`, by sink, of all that was
-    delivered together with these numbers.
-    """
-
-    numbers: tuple[int, ...]
+    confirmed: Confirmed
     latest: int
-    rows: int
-    set_aside: Mapping[str, SetAside] = field(default_factory=dict)
 
 
 def _untold(_: Checkpoint) -> None:
@@ -269,11 +269,14 @@ def confirm_step(
     require_own_stage(context)
     quarantine_unresolved(store, pipeline, context.participants, config.quarantine_after)
     row = store.run(pipeline, context.run)
-    numbers = store.run_checkpoints(pipeline, context.run)
-    problems = [_problem(checkpoint) for checkpoint in context.unsettled(numbers)]
+    left = context.unsettled(PROBLEMS + 1)
+    problems = [_problem(checkpoint) for checkpoint in left[:PROBLEMS]]
+    if len(left) > PROBLEMS:
+        problems.append("and more")
     # Read before and after (I9): a rewind in between sets aside numbers that seem to be settled, and the stage's end.
     if row is None or not row.staged or store.run(pipeline, context.run) != row:
-        why = next((c for c in reversed(numbers) if c.message), None)
+        newest = store.run_checkpoints(pipeline, context.run, PROBLEMS)
+        why = next((c for c in reversed(newest) if c.message), None)
         problems.append(
             "its stage has not finished" + (f" (checkpoint {why.number} {why.state}: {why.message})" if why else "")
         )
@@ -286,22 +289,17 @@ def confirm_step(
             pipeline=pipeline,
         )
     latest = store.latest_confirmed(pipeline)
-    confirmed = [c for c in numbers if c.is_confirmed]
-    return Confirmation(
-        tuple(c.number for c in confirmed),
-        latest.number if latest else 0,
-        sum(c.segment.total_rows for c in confirmed if c.segment),
-        set_aside_with(store, confirmed),
-    )
+    return Confirmation(store.confirmed(pipeline, context.run), latest.number if latest else 0)
 
 
-def set_aside_with(store: Store, confirmed: Iterable[Checkpoint]) -> dict[str, SetAside]:
-    """What a person has set aside of the deliveries that confirmed these numbers, by sink."""
-    found = {c.number: c for c in confirmed}
-    deliveries = {c.delivered_by: c.pipeline for c in found.values() if c.delivered_by is not None}
-    return together(
-        of_checkpoint(found.get(number) or store.checkpoint(pipeline, number))
-        for number, pipeline in sorted(deliveries.items())
+def confirmed_of(store: Store, pipeline: str, numbers: Iterable[int]) -> Confirmed:
+    """The same of some numbers, ascending, whichever run has staged them."""
+    found = {number: store.checkpoint(pipeline, number) for number in numbers}
+    deliveries = sorted({c.delivered_by for c in found.values() if c.delivered_by is not None})
+    return Confirmed(
+        Numbers.of(found),
+        sum(c.segment.total_rows for c in found.values() if c.segment),
+        together(of_checkpoint(found.get(number) or store.checkpoint(pipeline, number)) for number in deliveries),
     )
 
 

@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_ft.core import steps
 from airflow_ft.core.arguments import check_text
+from airflow_ft.core.numbers import MOST_LISTED
 from airflow_ft.operators.base import CheckpointOperator
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class CommitOperator(CheckpointOperator):
     Args:
         participant: the Airflow connection whose sinks it commits.
 
-    The other arguments are those of `CheckpointOperator`. Result: {"numbers": [...]} that it has proof of.
+    The other arguments are those of `CheckpointOperator`. Result: {"numbers": [...]} that it has proof of, at most the
+    newest 1,000.
     """
 
     template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "participant")
@@ -36,12 +38,12 @@ class CommitOperator(CheckpointOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Commits; AirflowSkipException when there was nothing to commit."""
-        numbers = self._proven(steps.commit_step(run, self.participant))
-        if not numbers:  # another try, or recover, may have committed this run's numbers before
-            numbers = self._proven(run.store.run_checkpoints(run.pipeline, run.run))
+        numbers: Sequence[int] = self._proven(steps.commit_step(run, self.participant))
+        if not numbers:  # another try, or recover, or an overlapping stage may have committed this run's numbers before
+            numbers = run.store.proven(run.pipeline, run.run, self.participant, MOST_LISTED)
         if not numbers:
             raise AirflowSkipException(f"nothing is decided that waits for {self.participant}")
-        return {"numbers": numbers}
+        return {"numbers": list(numbers[-MOST_LISTED:])}
 
     def _proven(self, checkpoints: Iterable[Checkpoint]) -> list[int]:
         """The numbers that this participant has proof of (I6)."""

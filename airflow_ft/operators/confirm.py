@@ -24,8 +24,9 @@ class ConfirmOperator(CheckpointOperator):
     Updates the pipeline's asset, unless the run had nothing to deliver. Gives the pipeline's turn to the next run.
 
     The arguments are those of `CheckpointOperator`.
-    Result: {"numbers": [...], "latest": newest confirmed number of the pipeline, "rows": confirmed in this run,
-    "set_aside": of these, rows by sink that the sink refused and a person has set aside (`airflow ft in-doubt`)}.
+    Result: {"numbers": [...], "count", "first", "last": of these, "latest": newest confirmed number of the pipeline,
+    "rows": confirmed in this run, "set_aside": of these, rows by sink that the sink refused and a person has set aside
+    (`airflow ft in-doubt`)}. Of more than 1,000 numbers `numbers` is None, and the others tell.
     """
 
     role = "confirmed"
@@ -45,22 +46,15 @@ class ConfirmOperator(CheckpointOperator):
         config = settings.with_checkpointing(spec).config
         archive = WalArchive(spec.wal_root or settings.wal_root())
         confirmation = steps.confirm_step(run, config, archive, GroupOffsets(spec.sources, task_connections))
-        emit(self, context, confirmation.numbers, run)
+        emit(self, context, confirmation.confirmed)
         return told(self, confirmation)
 
 
 def told(operator: CheckpointOperator, confirmation: steps.Confirmation) -> dict[str, Any]:
     """Says in the log what was confirmed; returns the task's result."""
-    operator.log.info(
-        "confirmed in this run: %s (%s rows)",
-        ", ".join(f"checkpoint {number}" for number in confirmation.numbers) or "nothing, since nothing was new",
-        f"{confirmation.rows:,}",
-    )
-    for sink, aside in confirmation.set_aside.items():
+    confirmed = confirmation.confirmed
+    numbers = f"checkpoints {confirmed.numbers}" if confirmed.numbers.count else "nothing, since nothing was new"
+    operator.log.info("confirmed in this run: %s (%s rows)", numbers, f"{confirmed.rows:,}")
+    for sink, aside in confirmed.set_aside.items():
         operator.log.warning("confirmed without all rows: %s", aside.text(sink))
-    return {
-        "numbers": list(confirmation.numbers),
-        "latest": confirmation.latest,
-        "rows": confirmation.rows,
-        "set_aside": {sink: aside.rows for sink, aside in confirmation.set_aside.items()},
-    }
+    return {**confirmed.told(), "latest": confirmation.latest}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from airflow_ft.operators.base import CheckpointOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ft.core.ports import Confirmed
     from airflow_ft.core.recovery import Recovery
     from airflow_ft.spec import PipelineSpec
 
@@ -53,7 +53,7 @@ class RecoverOperator(CheckpointOperator):
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Recovers, or defers while somebody else is at work."""
         recovery = recover_or_wait(self, run, self.poll_interval, self.turn_timeout)
-        emit(self, context, recovery.completed, run)
+        emit(self, context, steps.confirmed_of(run.store, run.pipeline, recovery.completed))
         return {"completed": list(recovery.completed)}
 
     def resume(self, context: Context, event: dict[str, Any] | None = None) -> Any:
@@ -94,7 +94,7 @@ def recover_or_wait(
     return recovery
 
 
-def emit(operator: CheckpointOperator, context: Context, numbers: tuple[int, ...], run: steps.Context) -> None:
+def emit(operator: CheckpointOperator, context: Context, confirmed: Confirmed) -> None:
     """Says in the asset's event which numbers were confirmed; without any the asset is not updated.
 
     Airflow updates whatever is in `outlets` when a task has succeeded, so a no-op takes it out. That concerns this
@@ -105,21 +105,10 @@ def emit(operator: CheckpointOperator, context: Context, numbers: tuple[int, ...
     asset = pipeline_asset(operator.pipeline)
     assets = [outlet for outlet in operator.outlets if outlet == asset]
     aliases = [o for o in operator.outlets if isinstance(o, AssetAlias) and o.name.startswith(f"{SCHEME}://")]
-    if not numbers:
+    if not confirmed.numbers.count:
         operator.outlets = [outlet for outlet in operator.outlets if outlet not in assets]
         return
-    confirmed = []
-    for number in numbers:
-        with suppress(KeyError):
-            confirmed.append(run.store.checkpoint(run.pipeline, number))
-    aside = steps.set_aside_with(run.store, confirmed)
-    extra: dict[str, Any] = {
-        "pipeline": operator.pipeline,
-        "number": max(numbers),
-        "numbers": list(numbers),
-        "rows": sum(checkpoint.segment.total_rows for checkpoint in confirmed if checkpoint.segment),
-        "set_aside": {sink: each.rows for sink, each in aside.items()},
-    }
+    extra = {"pipeline": operator.pipeline, "number": confirmed.numbers.last, **confirmed.told()}
     for outlet in assets:
         context["outlet_events"][outlet].extra = extra
     for alias in aliases:

@@ -41,7 +41,8 @@ class StageOperator(CheckpointOperator):
     reached.
 
     The arguments are those of `CheckpointOperator`.
-    Result: {"numbers": published, "rows": by sink}; None when there was nothing to do.
+    Result: {"numbers": published, "count", "first", "last": of these, "rows": by sink}; None when there was nothing to
+    do. Of more than 1,000 numbers `numbers` is None.
     """
 
     role = "stage"
@@ -78,7 +79,7 @@ class StageOperator(CheckpointOperator):
 
         spec = settings.resolved(spec)
         result = stage_step(run, **self.staging(spec, run), overlap=delivering(spec) if spec.overlap else None)
-        return None if result is None else {"numbers": list(result.numbers), "rows": dict(result.rows)}
+        return None if result is None else {**result.published.told(), "rows": dict(result.rows)}
 
     def staging(self, spec: PipelineSpec, run: steps.Context) -> dict[str, Any]:
         """What the step is told, in any case; `spec` has its defaults."""

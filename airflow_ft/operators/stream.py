@@ -80,7 +80,7 @@ class StreamingPipelineOperator(StageOperator):
         for name in delivery.names:
             steps.commit_step(run, name)
         confirmation = steps.confirm_step(run, config, archive, progress)
-        emit(self, context, confirmation.numbers, run)
+        emit(self, context, confirmation.confirmed)
         answer_stops(run.store, run.pipeline, f"stopped; {confirmation.latest} is the newest confirmed checkpoint")
         return told(self, confirmation)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -20,9 +20,10 @@ from typing import Any
 from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError
 from airflow_ft.core.model import AbortReason, AfterAbort, Segment, SparkPosition
+from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.planning import stranded
 from airflow_ft.core.ports import Store
-from airflow_ft.spark.request import NUMBERS_TOLD, StageRequest
+from airflow_ft.spark.request import StageRequest, StageResult
 
 POLL_SECONDS = 0.02
 
@@ -44,22 +45,29 @@ class _Open:
 
 
 class Tally:
-    """What was published: the newest numbers, how many in all, rows by sink."""
+    """What was published: the numbers, and rows by sink."""
 
     def __init__(self) -> None:
-        self.numbers: deque[int] = deque(maxlen=NUMBERS_TOLD)
-        self.count = 0
+        self.numbers = Numbers()
         self.rows: Counter[str] = Counter()
 
     def add(self, segment: Segment) -> None:
         """One more."""
-        self.numbers.append(segment.number)
-        self.count += 1
+        self.numbers = self.numbers.plus(segment.number)
         self.rows.update(segment.rows)
 
-    def told(self) -> tuple[tuple[int, ...], dict[str, int]]:
-        """Numbers and rows as plain values."""
-        return tuple(self.numbers), dict(self.rows)
+    def result(self, position: SparkPosition | None, *, complete: bool = True) -> StageResult:
+        """As the end of an attempt."""
+        found = self.numbers
+        before = found.count - len(found.newest)
+        return StageResult(
+            found.newest,
+            dict(self.rows),
+            position,
+            complete=complete,
+            before=before,
+            first=found.first if before else 0,
+        )
 
 
 class Publisher:

@@ -137,8 +137,7 @@ class Query:
         last = location.batch if publisher.last_batch is None else publisher.last_batch
         clean = complete or location.ends_at(last)
         position = location.position(last) if last >= 0 and clean else None
-        tally = publisher.tally
-        return StageResult(*tally.told(), position, complete=complete, count=tally.count)
+        return publisher.tally.result(position, complete=complete)
 
     @contextmanager
     def _running(self, **trigger: Any) -> Iterator[StreamingQuery]:

@@ -11,6 +11,7 @@ from airflow_ft.core.arguments import check_job
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey, SparkPosition
+from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.secrets import SECRET
 from airflow_ft.sources import source_from_json
@@ -152,17 +153,14 @@ class StageRequest:
         return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
 
 
-NUMBERS_TOLD = 1000
-
-
 @dataclass(frozen=True, slots=True)
 class StageResult:
     """How an attempt at staging ended well.
 
-    numbers: what it published, ascending: the newest `NUMBERS_TOLD`; count: how many in all; rows: by sink name, over
-    them all. position: where Spark stands now, for `Store.end_stage` (None: a static job, which has none).
-    already_staged: a static job that this run had published before; nothing was computed. complete: nothing that was
-    there when it began is left to the next run.
+    numbers: what it published, ascending, at most the newest 1,000; before, first: how many came before these, and the
+    first of them (0: none). rows: by sink name, over them all. position: where Spark stands now, for
+    `Store.end_stage` (None: a static job, which has none). already_staged: a static job that this run had published
+    before; nothing was computed. complete: nothing that was there when it began is left to the next run.
     """
 
     numbers: tuple[int, ...]
@@ -170,7 +168,14 @@ class StageResult:
     position: SparkPosition | None
     already_staged: bool = False
     complete: bool = True
-    count: int = 0
+    before: int = 0
+    first: int = 0
+
+    @property
+    def published(self) -> Numbers:
+        """All that it published."""
+        first = self.first or (self.numbers[0] if self.numbers else 0)
+        return Numbers(self.numbers, self.before + len(self.numbers), first)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

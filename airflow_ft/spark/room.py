@@ -46,9 +46,10 @@ class Room:
         """
         if not self._request.streaming:
             if not self._left:
-                self._left = self._kept(waiting := self._waiting())
+                waiting = self._store.undelivered(self._request.pipeline)
+                self._left = self._kept(waiting)
                 if not self._left:
-                    raise QueueIsFull(len(waiting))
+                    raise QueueIsFull(waiting)
             self._left -= 1
             return
         began = told = time.monotonic()
@@ -57,7 +58,9 @@ class Room:
             if time.monotonic() - told > _TOLD_EACH:
                 told = time.monotonic()
                 log.info(
-                    "backpressure: %d checkpoints wait for the sinks, for %.0f s", len(self._waiting()), told - began
+                    "backpressure: %d checkpoints wait for the sinks, for %.0f s",
+                    self._store.undelivered(self._request.pipeline),
+                    told - began,
                 )
 
     def _may(self) -> bool:
@@ -69,7 +72,7 @@ class Room:
             if config.unaligned:
                 now = self._store.now()
                 live = [c for c in live if now - c.triggered_at < config.aligned_timeout]
-            self._left = max(0, min(config.concurrent - len(live), self._kept(waiting)))
+            self._left = max(0, min(config.concurrent - len(live), self._kept(len(waiting))))
             if self._left and config.min_pause:
                 latest = self._store.latest_confirmed(self._request.pipeline)
                 if latest and latest.completed_at and self._store.now() - latest.completed_at < config.min_pause:
@@ -82,5 +85,5 @@ class Room:
     def _waiting(self) -> list[Checkpoint]:
         return [c for c in self._store.open_checkpoints(self._request.pipeline) if c.is_undelivered]
 
-    def _kept(self, waiting: list[Checkpoint]) -> int:
-        return max(0, self._request.retained_batches - SPARE_BATCHES - len(waiting))
+    def _kept(self, waiting: int) -> int:
+        return max(0, self._request.retained_batches - SPARE_BATCHES - waiting)

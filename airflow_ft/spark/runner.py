@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError, JobError, StageError
-from airflow_ft.core.model import AfterAbort
 from airflow_ft.core.ports import Store
 from airflow_ft.core.restart import Restarts, RestartStrategy
 from airflow_ft.sources import KafkaSource, Source, source_from_json
@@ -112,7 +111,7 @@ class Attempt:
                         return self._stage(store, spark)
                     except Exception as error:
                         if self._is_over_after(store, spark, error, restarts):
-                            return StageResult(*self._tally.told(), None, complete=False, count=self._tally.count)
+                            return self._tally.result(None, complete=False)
             finally:
                 self._leave(spark)
 
@@ -316,10 +315,9 @@ class Attempt:
     ) -> StageResult:
         """A plain batch job: one checkpoint a run, and none when this run has published it before."""
         request = self._request
-        for checkpoint in store.run_checkpoints(request.pipeline, request.run):
-            if checkpoint.segment is not None and checkpoint.after_abort is not AfterAbort.REWOUND:
-                log.info("checkpoint %d holds this run's rows already: nothing is computed", checkpoint.number)
-                return StageResult((), {}, None, already_staged=True, complete=False)  # read when that began
+        if published := store.last_published(request.pipeline, request.run):
+            log.info("checkpoint %d holds this run's rows already: nothing is computed", published)
+            return StageResult((), {}, None, already_staged=True, complete=False)  # read when that began
         with self._stopping() as stop:
             publisher = Publisher(
                 store,
@@ -339,7 +337,7 @@ class Attempt:
                 publisher.settle()
             finally:
                 publisher.close("the attempt ended")
-        return StageResult(*self._tally.told(), None, count=self._tally.count)
+        return self._tally.result(None)
 
 
 class Requests:

@@ -7,9 +7,10 @@ from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, Outcome, Plan, Promise, Proof, Segment
+from airflow_ft.core.numbers import numbers_text
 from airflow_ft.core.set_aside import of_checkpoint, of_proof
 from airflow_ft.store.database import Database
-from airflow_ft.store.events import EventKind, numbers_text, plan_text
+from airflow_ft.store.events import EventKind, plan_text
 from airflow_ft.store.quarantine import require_nothing_quarantined
 from airflow_ft.store.rows import json_text, proof_text
 from airflow_ft.store.writing import PipelineWrite, pipeline_write

@@ -226,12 +226,11 @@ def _put_lease(write: PipelineWrite, lease: Lease, counter: int) -> None:
 
 def abort_unpublished(write: PipelineWrite, message: str) -> None:
     """What is TRIGGERED becomes ABORTED(ATTEMPT_ENDED)."""
-    for checkpoint in write.open_checkpoints():
-        if checkpoint.state is CheckpointState.TRIGGERED:
-            write.move(
-                checkpoint,
-                CheckpointState.ABORTED,
-                f"{AbortReason.ATTEMPT_ENDED.value}, {message}",
-                reason=AbortReason.ATTEMPT_ENDED.value,
-                message=message,
-            )
+    for checkpoint in write.open_checkpoints(CheckpointState.TRIGGERED):
+        write.move(
+            checkpoint,
+            CheckpointState.ABORTED,
+            f"{AbortReason.ATTEMPT_ENDED.value}, {message}",
+            reason=AbortReason.ATTEMPT_ENDED.value,
+            message=message,
+        )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
 from airflow_ft.core.model import Lease, Plan, RunKey, Segment
+from airflow_ft.core.numbers import numbers_text
 
 
 class EventKind(StrEnum):
@@ -61,11 +61,6 @@ def segment_text(segment: Segment | None) -> str:
         return "no rows of its own, it only carries earlier ones"
     by_sink = "; ".join(f"{sink} {rows:,}" for sink, rows in segment.rows.items())
     return f"{segment.total_rows:,} rows ({by_sink}), {bytes_text(segment.bytes)}"
-
-
-def numbers_text(numbers: Iterable[int]) -> str:
-    """`5, 6, 7`."""
-    return ", ".join(str(number) for number in numbers)
 
 
 def plan_text(plan: Plan) -> str:

@@ -8,6 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ft.core.model import Checkpoint, Event, Lease, Pipeline, Run, RunKey, SparkPosition
+from airflow_ft.core.numbers import Numbers
+from airflow_ft.core.ports import Confirmed
+from airflow_ft.core.set_aside import SetAside, of_proof, together
 from airflow_ft.store.database import Database
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.rows import (
@@ -18,6 +21,7 @@ from airflow_ft.store.rows import (
     to_lease,
     to_pipeline,
     to_position,
+    to_proof,
     to_run,
 )
 
@@ -62,6 +66,39 @@ _EXPIRED = (
     " AND reason = 'EXPIRED'"
 )
 _NO_CUTOFF = 2**62
+# What `Checkpoint.is_settled` denies; it implies that the number is open.
+_UNSETTLED = (
+    "pipeline = ? AND is_open = 1 AND number <= ? AND state <> 'COMPLETED' AND delivered_by IS NULL"
+    " AND (after_abort IS NULL OR after_abort <> 'rewound') AND (state <> 'ABORTED' OR segment_digest IS NOT NULL)"
+)
+# Written so that the index over runs is out of the question: the open ones are few, those of a run may not be.
+_AMONG_THE_OPEN = "dag_id || '' = ? AND run_id || '' = ? AND map_index + 0 = ?"
+_PLANNED = (
+    "pipeline = ? AND is_open = 1 AND number < ? AND plan IS NOT NULL AND state IN ('STAGED', 'PREPARED', 'COMMITTING')"
+)
+_UNDELIVERED = (
+    "SELECT count(*) AS count FROM checkpoint WHERE pipeline = ? AND is_open = 1 AND segment_digest IS NOT NULL"
+    " AND delivered_by IS NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
+)
+_OF_RUN = "pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?"
+_LAST_PUBLISHED = (
+    f"SELECT number FROM checkpoint WHERE {_OF_RUN} AND segment_digest IS NOT NULL"
+    " AND (after_abort IS NULL OR after_abort <> 'rewound') ORDER BY number DESC LIMIT 1"
+)
+_PAGE = 2000
+_CONFIRMED = (
+    f"SELECT number, segment_rows, delivered_by FROM checkpoint WHERE {_OF_RUN} AND number > ?"
+    " AND (state = 'COMPLETED' OR delivered_by IS NOT NULL) ORDER BY number LIMIT ?"
+)
+# Not a join with the above: SQLite and PostgreSQL would read all votes for each page.
+_SET_ASIDE = (
+    "SELECT number, participant, proof FROM vote WHERE pipeline = ? AND number >= ? AND number <= ? AND proof LIKE ?"
+)
+_PROVEN = (
+    "SELECT c.number FROM checkpoint c JOIN vote v ON v.pipeline = c.pipeline AND v.number = c.number"
+    " WHERE c.pipeline = ? AND c.dag_id = ? AND c.run_id = ? AND c.map_index = ? AND v.participant = ?"
+    " AND v.proof IS NOT NULL ORDER BY c.number DESC LIMIT ?"
+)
 
 
 class ReadingOperations:
@@ -153,20 +190,68 @@ class ReadingOperations:
         found = self._checkpoints("pipeline = ? ORDER BY number DESC LIMIT ?", pipeline, limit, newest_first=True)
         return found or self._nothing(pipeline)
 
-    def open_checkpoints(self, pipeline: str) -> Sequence[Checkpoint]:
+    def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
         """See `Store.open_checkpoints`."""
-        return self._checkpoints("pipeline = ? AND is_open = 1", pipeline) or self._nothing(pipeline)
-
-    def run_checkpoints(self, pipeline: str, run: RunKey) -> Sequence[Checkpoint]:
-        """See `Store.run_checkpoints`."""
-        found = self._checkpoints(
-            "pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?",
-            pipeline,
-            run.dag_id,
-            run.run_id,
-            run.map_index,
+        where, values = "pipeline = ? AND is_open = 1", [pipeline]
+        found = (
+            self._checkpoints(where, *values)
+            if before is None
+            else self._checkpoints(f"{where} AND number < ?", *values, before)
         )
         return found or self._nothing(pipeline)
+
+    def unsettled(
+        self, pipeline: str, *, run: RunKey | None = None, through: int | None = None, limit: int = 100
+    ) -> Sequence[Checkpoint]:
+        """See `Store.unsettled`."""
+        where, values = _UNSETTLED, [pipeline, _NO_CUTOFF if through is None else through]
+        if run is not None:
+            where, values = f"{where} AND {_AMONG_THE_OPEN}", [*values, run.dag_id, run.run_id, run.map_index]
+        found = self._checkpoints(f"{where} ORDER BY number LIMIT ?", *values, limit)
+        return found or self._nothing(pipeline)
+
+    def planned_before(self, pipeline: str, number: int) -> Checkpoint | None:
+        """See `Store.planned_before`."""
+        found = self._checkpoints(f"{_PLANNED} ORDER BY number DESC LIMIT 1", pipeline, number)
+        if found:
+            return found[0]
+        self._nothing(pipeline)
+        return None
+
+    def undelivered(self, pipeline: str) -> int:
+        """See `Store.undelivered`."""
+        [row] = self._database.read(_UNDELIVERED, pipeline)
+        return row["count"] or len(self._nothing(pipeline))
+
+    def run_checkpoints(self, pipeline: str, run: RunKey, newest: int = 1000) -> Sequence[Checkpoint]:
+        """See `Store.run_checkpoints`."""
+        found = self._checkpoints(f"{_OF_RUN} ORDER BY number DESC LIMIT ?", pipeline, *_key(run), newest)
+        return found or self._nothing(pipeline)
+
+    def last_published(self, pipeline: str, run: RunKey) -> int:
+        """See `Store.last_published`."""
+        rows = self._database.read(_LAST_PUBLISHED, pipeline, *_key(run))
+        return rows[0]["number"] if rows else len(self._nothing(pipeline))
+
+    def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
+        """See `Store.confirmed`."""
+        found, rows = Numbers(), 0
+        aside: dict[tuple[int, str], Mapping[str, SetAside]] = {}  # by delivery and participant
+        while page := self._database.read(_CONFIRMED, pipeline, *_key(run), found.last, _PAGE):
+            found = found.plus(*(row["number"] for row in page))
+            rows += sum(sum(json.loads(row["segment_rows"]).values()) for row in page if row["segment_rows"])
+            by = {row["delivered_by"] for row in page} - {None}
+            for row in self._database.read(_SET_ASIDE, pipeline, min(by), max(by), '%"set_aside"%') if by else ():
+                if row["number"] in by:
+                    aside[row["number"], row["participant"]] = of_proof(to_proof(row["proof"]))
+        if not found.count:
+            self._nothing(pipeline)
+        return Confirmed(found, rows, together(aside[each] for each in sorted(aside)))
+
+    def proven(self, pipeline: str, run: RunKey, participant: str, newest: int = 1000) -> Sequence[int]:
+        """See `Store.proven`."""
+        rows = self._database.read(_PROVEN, pipeline, *_key(run), participant, newest)
+        return [row["number"] for row in reversed(rows)] or self._nothing(pipeline)
 
     def prunable(self, pipeline: str, retain: int, limit: int) -> Sequence[Checkpoint]:
         """See `Store.prunable`. What was delivered together with a retained number is retained with it."""
@@ -239,3 +324,7 @@ class ReadingOperations:
         """An empty answer, once it is known that the pipeline exists."""
         self.pipeline(pipeline)
         return []
+
+
+def _key(run: RunKey) -> tuple[str, str, int]:
+    return run.dag_id, run.run_id, run.map_index

@@ -134,7 +134,8 @@ def proof_text(proof: Proof) -> str:
     )
 
 
-def _proof(text: str | None) -> Proof | None:
+def to_proof(text: str | None) -> Proof | None:
+    """The inverse of `proof_text`."""
     if text is None:
         return None
     data = json.loads(text)
@@ -171,7 +172,7 @@ def to_checkpoints(rows: Sequence[Row]) -> list[Checkpoint]:
                 row["vote_participant"],
                 row["vote_attempt"],
                 row["vote_prepared"],
-                _proof(row["vote_proof"]),
+                to_proof(row["vote_proof"]),
                 json.loads(row["vote_notes"]),
             )
     return [_checkpoint(row, votes) for row, votes in grouped.values()]

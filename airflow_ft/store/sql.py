@@ -11,6 +11,7 @@ from airflow_ft.store.adoption import AdoptionOperations
 from airflow_ft.store.database import Database
 from airflow_ft.store.delivery import DeliveryOperations
 from airflow_ft.store.epochs import EpochOperations
+from airflow_ft.store.history import HistoryOperations
 from airflow_ft.store.migrations import migrate
 from airflow_ft.store.quarantine import QuarantineOperations
 from airflow_ft.store.reading import ReadingOperations
@@ -27,6 +28,7 @@ class SqlStore(
     AdoptionOperations,
     QuarantineOperations,
     RequestOperations,
+    HistoryOperations,
     ReadingOperations,
 ):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.

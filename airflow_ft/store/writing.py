@@ -16,6 +16,7 @@ from airflow_ft.store.rows import clean_text, json_text, select_checkpoints, to_
 
 _ONE = select_checkpoints("pipeline = ? AND number = ?")
 _OPEN = select_checkpoints("pipeline = ? AND is_open = 1")
+_OPEN_IN_STATE = select_checkpoints("pipeline = ? AND is_open = 1 AND state = ?")
 
 
 class PipelineWrite:
@@ -66,9 +67,11 @@ class PipelineWrite:
             raise UnknownCheckpointError(self.name, number)
         return found[0]
 
-    def open_checkpoints(self) -> list[Checkpoint]:
-        """All open ones, ascending."""
-        return to_checkpoints(self.tx.rows(_OPEN, self.name))
+    def open_checkpoints(self, state: CheckpointState | None = None) -> list[Checkpoint]:
+        """All open ones, or those in this state, ascending."""
+        if state is None:
+            return to_checkpoints(self.tx.rows(_OPEN, self.name))
+        return to_checkpoints(self.tx.rows(_OPEN_IN_STATE, self.name, state.value))
 
     def conflict(self, number: int, what: str) -> StateConflictError:
         """The error of a condition that does not hold."""

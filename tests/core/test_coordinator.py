@@ -298,7 +298,7 @@ def test_a_run_without_new_data_confirms_nothing_and_is_no_failure(world: World)
     world.stage(0)
     world.steps(world.context())
     confirmation = confirm_step(world.context(), world.config, NoArchive())  # type: ignore[arg-type]
-    assert (confirmation.numbers, confirmation.latest) == ((), 0)
+    assert (confirmation.confirmed.numbers.count, confirmation.latest) == (0, 0)
 
 
 def test_a_task_that_passed_an_undecided_number_by_waits_for_it_in_its_sink(world: World) -> None:
@@ -584,18 +584,19 @@ def test_a_rewind_while_the_gate_looks_keeps_it_closed(world: World, look: str) 
     """I9: a commit task that stood still gives its number up between two reads (found by the simulator)."""
     (number,) = world.stage(1)
     context = world.context()
-    reads = world.store.run_checkpoints
+    reads: Any = world.store.unsettled
     worker = Worker(f"{RUN}/late", 1)
 
-    def rewound_meanwhile(pipeline: str, run: RunKey) -> Sequence[Checkpoint]:
+    def rewound_meanwhile(*given: Any, **more: Any) -> Sequence[Checkpoint]:
         with new_epoch(world.store, PIPELINE, worker, "late", 0.01) as (epoch, _):
             late = Coordinator(world.store, PIPELINE, epoch, Systems(world.systems))
             late.abort(number, AbortReason.DECLINED, "refused.", AfterAbort.REWOUND)
-        return reads(pipeline, run)
+        found: Sequence[Checkpoint] = reads(*given, **more)
+        return found
 
     gate = Gate(run=RUN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world.store, "run_checkpoints", rewound_meanwhile)
+        patch.setattr(world.store, "unsettled", rewound_meanwhile)
         if look == "confirmed":
             with pytest.raises(NotDeliveredError, match="its stage has not finished"):
                 confirm_step(context, world.config, NoArchive())  # type: ignore[arg-type]

@@ -374,7 +374,7 @@ def test_only_a_person_sets_aside_what_a_sink_refuses(world: World) -> None:
     resolver(world).dead_letter(2)
     world.check_exactly_once(numbers)
     confirmation = steps.confirm_step(world.context(3), world.config, NoArchive())
-    assert {sink: each.rows for sink, each in confirmation.set_aside.items()} == {"copies": 2}
+    assert {sink: each.rows for sink, each in confirmation.confirmed.set_aside.items()} == {"copies": 2}
 
 
 def test_a_proof_that_names_the_rows_is_taken_by_whoever_finds_it(world: World) -> None:

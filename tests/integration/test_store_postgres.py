@@ -23,6 +23,7 @@ from tests.store.test_adoption import TestAdoption
 from tests.store.test_concurrency import TestRaces
 from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, TestVotes
 from tests.store.test_epochs import TestEpochs, TestHalts, TestLeases, TestPipelines, TestTurns
+from tests.store.test_history import TestHistory
 from tests.store.test_quarantine import TestQuarantine
 from tests.store.test_reading import TestReading
 from tests.store.test_runs import TestRuns
@@ -38,6 +39,7 @@ __all__ = [
     "TestDecisions",
     "TestEpochs",
     "TestHalts",
+    "TestHistory",
     "TestLeases",
     "TestPipelines",
     "TestPlans",

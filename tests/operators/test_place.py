@@ -16,13 +16,15 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_ft import CheckpointedPipeline, PipelineSpec
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey
+from airflow_ft.core.ports import Confirmed
+from airflow_ft.core.steps import confirmed_of
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
-from tests.core.world import World
+from tests.core.world import PIPELINE, World
 from tests.operators.declared import SINKS, SOURCES, spec
 from tests.operators.test_base import Events
 
@@ -183,10 +185,11 @@ def test_the_asset_of_a_rendered_name_gets_the_event(tmp_path: Path, monkeypatch
     operator.pipeline = "orders"
     world = World(tmp_path)
     world.stage(1)
-    emit(operator, {"outlet_events": {operator.outlets[0]: accessor}}, (1,), world.context())  # type: ignore[typeddict-item]
+    confirmed = confirmed_of(world.store, PIPELINE, [1])
+    emit(operator, {"outlet_events": {operator.outlets[0]: accessor}}, confirmed)  # type: ignore[typeddict-item]
     [(asset, extra)] = added
     assert asset == Asset("airflow-ft://orders") and extra["number"] == 1 and extra["pipeline"] == "orders"
-    emit(operator, {}, (), world.context())  # type: ignore[typeddict-item]
+    emit(operator, {}, Confirmed())  # type: ignore[typeddict-item]
     assert len(added) == 1
 
 

@@ -289,7 +289,7 @@ class Laws:
         """I9: what stands behind the group starts now, so everything of the run is visible in every sink."""
         for checkpoint in self._store.run_checkpoints(PIPELINE, run):
             item = self._wal.item(checkpoint.segment.digest) if checkpoint.segment is not None else None
-            if item is not None and checkpoint.number in confirmation.numbers:
+            if item is not None and checkpoint.number in confirmation.confirmed.numbers.newest:
                 self._require_visible(item.number, f"the gate of {run} opened")
         for number in range(1, items + 1):
             self._require_visible(number, f"the gate of {run} opened")

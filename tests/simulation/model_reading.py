@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, Event, Pipeline, RunKey, SparkPosition
+from airflow_ft.core.numbers import Numbers
+from airflow_ft.core.planning import live_plans
+from airflow_ft.core.ports import Confirmed
+from airflow_ft.core.set_aside import of_checkpoint, together
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 
 S = CheckpointState
@@ -40,13 +44,54 @@ class ModelReading:
         self._known(pipeline)
         return list(reversed(self._rows.values()))[:limit]
 
-    def open_checkpoints(self, pipeline: str) -> Sequence[Checkpoint]:
+    def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
         self._known(pipeline)
-        return [row for row in self._rows.values() if _is_open(row)]
+        return [row for row in self._rows.values() if _is_open(row) and (before is None or row.number < before)]
 
-    def run_checkpoints(self, pipeline: str, run: RunKey) -> Sequence[Checkpoint]:
+    def unsettled(
+        self, pipeline: str, *, run: RunKey | None = None, through: int | None = None, limit: int = 100
+    ) -> Sequence[Checkpoint]:
         self._known(pipeline)
-        return [row for row in self._rows.values() if row.run == run]
+        return [
+            row
+            for row in self._rows.values()
+            if not row.is_settled and run in (None, row.run) and (through is None or row.number <= through)
+        ][:limit]
+
+    def planned_before(self, pipeline: str, number: int) -> Checkpoint | None:
+        self._known(pipeline)
+        live = live_plans(row for row in self._rows.values() if row.number < number)
+        return live[-1] if live else None
+
+    def undelivered(self, pipeline: str) -> int:
+        self._known(pipeline)
+        return sum(row.is_undelivered for row in self._rows.values())
+
+    def run_checkpoints(self, pipeline: str, run: RunKey, newest: int = 1000) -> Sequence[Checkpoint]:
+        self._known(pipeline)
+        return [row for row in self._rows.values() if row.run == run][-newest:]
+
+    def last_published(self, pipeline: str, run: RunKey) -> int:
+        own = self.run_checkpoints(pipeline, run)
+        return max((row.number for row in own if row.segment and row.after_abort is not AfterAbort.REWOUND), default=0)
+
+    def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
+        own = [row for row in self.run_checkpoints(pipeline, run) if row.is_confirmed]
+        deliveries = sorted({row.delivered_by for row in own if row.delivered_by is not None})
+        return Confirmed(
+            Numbers.of(row.number for row in own),
+            sum(row.segment.total_rows for row in own if row.segment),
+            together(of_checkpoint(self._rows[number]) for number in deliveries),
+        )
+
+    def proven(self, pipeline: str, run: RunKey, participant: str, newest: int = 1000) -> Sequence[int]:
+        own = self.run_checkpoints(pipeline, run, newest)
+        return [row.number for row in own if (vote := row.votes.get(participant)) is not None and vote.proof]
+
+    def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
+        """The model keeps no words."""
+        self._known(pipeline)
+        return 0
 
     def prunable(self, pipeline: str, retain: int, limit: int) -> Sequence[Checkpoint]:
         self._known(pipeline)

@@ -54,8 +54,9 @@ class StoreClient:
 
 
 _READS = """
-    pipeline pipelines leases run checkpoint checkpoints open_checkpoints run_checkpoints prunable position_before
-    referenced_locations latest_confirmed last_delivered events now close url
+    pipeline pipelines leases run checkpoint checkpoints open_checkpoints unsettled planned_before undelivered
+    run_checkpoints last_published confirmed proven prunable position_before referenced_locations latest_confirmed
+    last_delivered events now close url
 """
 _METHODS = {name: method for name, method in vars(Store).items() if isfunction(method) and name[0] != "_"}
 _WRITES = frozenset(_METHODS) - frozenset(_READS.split())

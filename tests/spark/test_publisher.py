@@ -12,6 +12,7 @@ from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import CheckpointExpiredError, FencedError, JobError, StateConflictError
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import AbortReason, CheckpointState, RunKey, Segment, SparkPosition
+from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.ports import Store
 from airflow_ft.spark.publisher import Publisher
 from airflow_ft.spark.request import StageRequest
@@ -90,7 +91,8 @@ def test_nothing_is_published_before_spark_has_committed(world: World) -> None:
     checkpoint = world.store.checkpoint("p", 1)
     assert checkpoint.position == SparkPosition("file:///loc", 0) and checkpoint.positions == {"k": 1}
     publisher.close("done")
-    assert publisher.last_batch == 0 and publisher.tally.told() == ((1,), {"s": 1})
+    assert publisher.last_batch == 0 and publisher.tally.result(None).rows == {"s": 1}
+    assert publisher.tally.numbers == Numbers.of([1])
 
 
 def test_the_next_batch_waits_for_the_publication_of_the_one_before(world: World) -> None:
@@ -115,7 +117,7 @@ def test_a_fenced_publication_ends_the_attempt(world: World) -> None:
         publisher.settle()
     publisher.close("done")
     assert isinstance(publisher.failure, FencedError) and world.stopped == [publisher.failure]
-    assert world.states() == {1: CheckpointState.ABORTED} and publisher.tally.count == 0
+    assert world.states() == {1: CheckpointState.ABORTED} and publisher.tally.numbers == Numbers()
     with pytest.raises(FencedError):
         publisher.begin(1)
 

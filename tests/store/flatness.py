@@ -21,8 +21,9 @@ INDEXES = {
     "is_base = 1": "checkpoint_base",
     "is_referenced = 1": "checkpoint_referenced",
     "is_delivered = 1": "checkpoint_delivered",
-    "state = 'COMPLETED'": "checkpoint_completed",
-    "dag_id = ? AND run_id = ? AND map_index = ?)": "checkpoint_run",
+    "AND state = 'COMPLETED'": "checkpoint_completed",
+    "FROM checkpoint WHERE pipeline = ? AND dag_id = ?": "checkpoint_run",
+    "c.dag_id = ?": "checkpoint_run",
     "after_abort = 'rewound' LIMIT 1": "checkpoint_rewound",
     "ORDER BY stage_began": "run_complete_began",
     "ORDER BY as_of": "checkpoint_as_of",
@@ -141,7 +142,16 @@ def every_operation(store: Store) -> None:
     store.is_rewound(PIPELINE, 0, 2)
     store.checkpoints(PIPELINE)
     store.open_checkpoints(PIPELINE)
+    store.open_checkpoints(PIPELINE, before=3)
+    store.unsettled(PIPELINE, run=RUN, through=3)
+    store.unsettled(PIPELINE, limit=1)
+    store.planned_before(PIPELINE, 3)
+    store.undelivered(PIPELINE)
     store.run_checkpoints(PIPELINE, RUN)
+    store.last_published(PIPELINE, RUN)
+    store.confirmed(PIPELINE, RUN)
+    store.proven(PIPELINE, RUN, "db")
+    store.forget_events(PIPELINE, 1, 10)
     store.prunable(PIPELINE, 1, 10)
     store.position_before(PIPELINE, 3)
     store.referenced_locations(PIPELINE)

@@ -22,6 +22,8 @@ def test_every_statement_is_a_look_up_in_the_right_index(tmp_path: Path) -> None
             ]
             if "FROM pipeline ORDER BY name" not in sql:  # all pipelines, which is what it is for
                 assert not scans, f"{sql}\n{plan}"
+            votes = [step for step in steps if step.startswith(("SEARCH v ", "SEARCH vote "))]
+            assert all("number=?" in step or "number>?" in step for step in votes), f"{sql}\n{plan}"
             for part, index in INDEXES.items():
                 if part in sql and sql.startswith("SELECT"):
                     found.add(part)

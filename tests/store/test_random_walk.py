@@ -10,9 +10,11 @@ import pytest
 
 from airflow_ft.core.errors import AirflowFtError, StateConflictError
 from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
+from airflow_ft.core.planning import live_plans
+from airflow_ft.core.steps import confirmed_of
 from airflow_ft.core.transitions import UNFINISHED, is_allowed
 from airflow_ft.store.sqlite import SqliteStore
-from tests.store.scene import PIPELINE, RUN, Scene, a_position
+from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
 
 S = CheckpointState
 STEPS = 250
@@ -70,6 +72,30 @@ def choose(scene: Scene, dice: random.Random) -> tuple[str, Callable[[], object]
     return name, possible[name]
 
 
+def check_bounded_reads(scene: Scene, known: list[Checkpoint]) -> None:
+    """The queries that read a part say of it what the checkpoints say themselves."""
+    store = scene.store
+    through = known[len(known) // 2].number if known else 0
+    left = [c.number for c in known if not c.is_settled]
+    assert [c.number for c in store.unsettled(PIPELINE)] == left
+    assert [c.number for c in store.unsettled(PIPELINE, limit=1)] == left[:1]
+    assert [c.number for c in store.unsettled(PIPELINE, through=through)] == [n for n in left if n <= through]
+    assert store.undelivered(PIPELINE) == sum(c.is_undelivered for c in known)
+    live = [c.number for c in live_plans(known) if c.number < through]
+    found = store.planned_before(PIPELINE, through)
+    assert (found.number if found else 0) == max(live, default=0)
+    for run in (RUN, LATER_RUN):
+        own = [c for c in known if c.run == run]
+        assert [c.number for c in store.unsettled(PIPELINE, run=run)] == [c.number for c in own if not c.is_settled]
+        published = [c.number for c in own if c.segment and c.after_abort is not AfterAbort.REWOUND]
+        assert store.last_published(PIPELINE, run) == max(published, default=0)
+        assert store.confirmed(PIPELINE, run) == confirmed_of(
+            store, PIPELINE, [c.number for c in own if c.is_confirmed]
+        )
+        proven = [c.number for c in own if "db" in c.votes and c.votes["db"].proof]
+        assert store.proven(PIPELINE, run, "db") == proven
+
+
 def check_laws(scene: Scene, before: dict[int, Checkpoint]) -> dict[int, Checkpoint]:
     """What must be true after every write, whoever did it; the checkpoints as they are now."""
     store = scene.store
@@ -101,6 +127,7 @@ def check_laws(scene: Scene, before: dict[int, Checkpoint]) -> dict[int, Checkpo
         if c.state in UNFINISHED or c.is_undelivered or (c.state is S.COMPLETED and not c.finalised)
     ]
     assert scene.open_numbers() == expected
+    check_bounded_reads(scene, [now[number] for number in sorted(now)])
     retained = [c.number for c in now.values() if c.delivered_by is not None][:2]  # newest first
     pruned = {e.number for e in store.events(PIPELINE, limit=100_000) if e.kind == "PRUNING"}
     assert [c.number for c in store.prunable(PIPELINE, 2, 1000)] == [

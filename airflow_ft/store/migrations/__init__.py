@@ -46,9 +46,13 @@ def migrate(database: Database, known: tuple[Migration, ...] | None = None) -> s
     steps = migrations() if known is None else known
     newest = steps[-1].version
     if database.has_schema():
-        _refuse_newer(database, _version(database.read("SELECT max(version) AS version FROM schema_version")), newest)
-        if _version(database.read("SELECT max(version) AS version FROM schema_version")) == newest:
-            return _installation(database.read("SELECT value FROM meta WHERE name = 'installation'"))
+        found = database.read(
+            "SELECT value, (SELECT max(version) FROM schema_version) AS version FROM meta WHERE name = 'installation'"
+        )
+        if found:
+            _refuse_newer(database, _version(found), newest)
+            if _version(found) == newest:
+                return _installation(found)
     with database.write() as tx:
         database.lock_schema(tx)
         tx.change("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY, applied_at BIGINT NOT NULL)")

@@ -164,7 +164,7 @@ class Process:
             if failure is not None:
                 raise failure from error  # it says why
             raise
-        return list(confirmation.numbers)
+        return list(confirmation.confirmed.numbers.newest)
 
     def _context(self, store: Store) -> Context:
         run = RunKey(DAG, self._order["run"])

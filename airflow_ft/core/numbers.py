@@ -1,0 +1,58 @@
+"""Numbers of checkpoints, told in little: a stream has a hundred thousand of them in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+MOST_LISTED = 1000
+"""So many numbers are listed one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Ascending numbers: how many, the first and the last, and each of the newest `MOST_LISTED`."""
+
+    newest: tuple[int, ...] = ()
+    count: int = 0
+    first: int = 0
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> Self:
+        """Of these, which are ascending."""
+        found = tuple(numbers)
+        return cls(found[-MOST_LISTED:], len(found), found[0] if found else 0)
+
+    def plus(self, *numbers: int) -> Numbers:
+        """With further numbers, which come after these."""
+        if not numbers:
+            return self
+        newest = (*self.newest, *numbers)[-MOST_LISTED:]
+        return Numbers(newest, self.count + len(numbers), self.first or numbers[0])
+
+    @property
+    def last(self) -> int:
+        """The newest; 0: there is none."""
+        return self.newest[-1] if self.newest else 0
+
+    def told(self) -> dict[str, Any]:
+        """Plain data for other tasks. `numbers` is None when they are too many: nobody takes a part for the whole."""
+        listed = list(self.newest) if self.count == len(self.newest) else None
+        return {"numbers": listed, "count": self.count, "first": self.first, "last": self.last}
+
+    def __str__(self) -> str:
+        if self.count == len(self.newest):
+            return numbers_text(self.newest)
+        return f"{self.count:,} from {self.first} to {self.last}"
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """`3, 5 to 7`, of ascending numbers."""
+    found = list(numbers)
+    begins = [0, *(at for at, (one, other) in enumerate(pairwise(found), 1) if other != one + 1)]
+    ranges = [found[begin:end] for begin, end in zip(begins, [*begins[1:], len(found)], strict=True)]
+    return ", ".join(
+        ", ".join(map(str, each)) if len(each) < 3 else f"{each[0]} to {each[-1]}" for each in ranges if each
+    )
