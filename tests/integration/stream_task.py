@@ -90,6 +90,7 @@ class Stream:
             participants=self.participants,
             worker=Worker("dag/stream", self.try_number),
             lease_seconds=self.lease_seconds,
+            run_is_over=lambda _: True,
         )
 
     def request(self, pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:

@@ -312,9 +312,9 @@ def test_a_request_of_before_the_run_does_not_stop_it_but_one_that_a_dead_task_l
     with world.task(world.stream()) as process:
         world.until_all_is_there()
         assert world.store.request(world.pipeline, old).outcome == "nothing was running"
-        process.send_signal(signal.SIGSTOP)
-        asked = world.store.ask(world.pipeline, RequestKind.STOP, {}, "a test")
         process.kill()
+        process.wait()
+        asked = world.store.ask(world.pipeline, RequestKind.STOP, {}, "a test")
     with world.task(world.stream()) as process:
         assert process.wait(60) == 0
         assert "driver " not in world.log(), "nothing was computed any more"
