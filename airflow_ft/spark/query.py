@@ -36,7 +36,7 @@ from airflow_ft.spark.topics import Topics
 from airflow_ft.wal.filesystem import Synced, filesystem
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 # How long a query may take to stop before the process ends without it, in seconds: a job may hang in its own code.
@@ -114,22 +114,16 @@ class Query:
         spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", str(int(1000 * _IDLE_SECONDS)))
         self._has_more = False
         self._cut = self._store.now()
-        idle = _Idle(self._store)
-        spark.streams.addListener(idle.listener)
-        try:
-            with self._running(processingTime=f"{int(1000 * interval)} milliseconds") as query:
-                looked = 0.0
-                while not _has_ended(query):
-                    if self._has_more or is_over():
-                        self._end(query)
-                        return self._has_more and not is_over()
-                    if time.monotonic() - looked > _IDLE_SECONDS:
-                        looked = time.monotonic()
-                        self._look(idle)
-            raise RuntimeError("the streaming query ended by itself")
-        finally:
-            with suppress(Exception):  # the JVM may have gone
-                spark.streams.removeListener(idle.listener)
+        idle, looked = _Idle(self._store), 0.0
+        with idle.listening(spark), self._running(processingTime=f"{int(1000 * interval)} milliseconds") as query:
+            while not _has_ended(query):
+                if self._has_more or is_over():
+                    self._end(query)
+                    return self._has_more and not is_over()
+                if time.monotonic() - looked > _IDLE_SECONDS:
+                    looked = time.monotonic()
+                    self._look(idle)
+        raise RuntimeError("the streaming query ended by itself")
 
     def result(self, *, complete: bool) -> StageResult:
         """What came of it, when the query has ended."""
@@ -151,7 +145,12 @@ class Query:
             .start()
         )
         self._stopper.query = query
-        yield query
+        try:
+            yield query
+        except BaseException:
+            with suppress(Exception):  # unless it has ended by that error
+                query.stop()
+            raise
 
     def _end(self, query: StreamingQuery) -> None:
         """Ends the query after the micro-batch under way, which is published."""
@@ -285,32 +284,36 @@ class Stopper:
 
 
 class _Idle:
-    """Intervals in which Spark found nothing new.
+    """Intervals in which Spark found nothing new; `listening` hears of them.
 
     Their times are of the JVM's clock, which is this machine's. What the decision log's clock said before one of them
     began was before it.
     """
 
     def __init__(self, store: Store) -> None:
-        from pyspark.sql.streaming.listener import StreamingQueryListener
-
-        class Listener(StreamingQueryListener):
-            def onQueryStarted(_, event: Any) -> None:
-                pass
-
-            def onQueryProgress(_, event: Any) -> None:
-                pass
-
-            def onQueryIdle(_, event: Any) -> None:
-                self._seen = datetime.fromisoformat(event.timestamp).timestamp()
-
-            def onQueryTerminated(_, event: Any) -> None:
-                pass
-
         self._store = store
-        self._seen = self._told = 0.0
+        self._told = 0.0
+        self._seen = 0.0
         self._marks: deque[tuple[float, datetime]] = deque(maxlen=_MARKS)
-        self.listener = Listener()
+
+    @contextmanager
+    def listening(self, spark: SparkSession) -> Iterator[None]:
+        """For the duration of the block. Not by pyspark's own listener, which copies each event by dozens of calls."""
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        jvm: Any = spark._jvm
+        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(_Listener(self._heard))
+        streams = spark._jsparkSession.streams()
+        streams.addListener(listener)
+        try:
+            yield
+        finally:
+            with suppress(Exception):  # the JVM may have gone
+                streams.removeListener(listener)
+
+    def _heard(self, timestamp: str) -> None:
+        self._seen = datetime.fromisoformat(timestamp).timestamp()
 
     def read_as_of(self) -> datetime | None:
         """All that was there at this time has been read, by the decision log's clock; None: nothing new is known.
@@ -330,6 +333,28 @@ class _Idle:
             return False
         self._told = time.monotonic()
         return True
+
+
+class _Listener:
+    """What the JVM calls; the names are Spark's."""
+
+    def __init__(self, idle: Callable[[str], None]) -> None:
+        self._idle = idle
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:
+        self._idle(event.timestamp())
+
+    def onQueryTerminated(self, event: Any) -> None:
+        pass
+
+    class Java:
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
 
 def _has_ended(query: StreamingQuery) -> bool:
