@@ -2,7 +2,8 @@
 
 Two stages: *deliveries* (real steps in real processes over real servers, every strategy, a second or two a fault) and
 *pipelines* (whole Airflow runs of the demonstration's DAG with Spark, half a minute a kill). One of twenty faults is a
-kill of a whole pipeline. Exit status 0 only if every fault hit unfinished work and everything is exact.
+kill of a whole pipeline. A third, `--only streams`: one long stream with Spark, a quarter of a minute a fault.
+Exit status 0 only if every fault hit unfinished work and everything is exact.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from tests.chaos.deliveries.targets import TARGETS
 from tests.chaos.faults import FAULTS
 from tests.chaos.hazards import HAZARDS
 from tests.chaos.run import Chaos, Options
+from tests.chaos.streams.run import FAULTS as STREAM_FAULTS
+from tests.chaos.streams.run import Options as StreamOptions
+from tests.chaos.streams.run import Streams
 from tests.chaos.world import Size
 from tools.demo.console import Console
 from tools.servers.base import local_folder
@@ -78,7 +82,7 @@ def _arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=Path(os.environ["REPORT"]).absolute() if os.environ.get("REPORT") else None,
         help="write the report as JSON, too (REPORT=)",
     )
-    parser.add_argument("--only", choices=["deliveries", "pipelines"], help="one stage, with all the kills")
+    parser.add_argument("--only", choices=["deliveries", "pipelines", "streams"], help="one stage, with all the kills")
     parser.add_argument("--pipelines", type=int, help=f"kills of whole pipelines (default: 1 of {SHARE})")
     parser.add_argument("--folder", type=Path, help="where everything is written (default: .local/chaos)")
     deliveries = parser.add_argument_group("deliveries")
@@ -100,11 +104,17 @@ def _arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         choices=["all", *HAZARDS],
         help="afterwards: zombies, cleared tasks, ...",
     )
+    streams = parser.add_argument_group("streams")
+    streams.add_argument(
+        "--stream-fault", action="append", default=[], choices=sorted(STREAM_FAULTS), help="only these, repeatable"
+    )
     return parser.parse_args(arguments)
 
 
 def split(kills: int, only: str | None, pipelines: int | None) -> tuple[int, int]:
-    """How many faults for deliveries and for pipelines."""
+    """How many faults for deliveries and for pipelines; none for either when it is all about streams."""
+    if only == "streams":
+        return 0, 0
     if only is not None:
         return (kills, 0) if only == "deliveries" else (0, kills)
     share = kills // SHARE if pipelines is None else min(pipelines, kills)
@@ -136,6 +146,9 @@ def _stages(arguments: argparse.Namespace, folder: Path, console: Console) -> li
             hazards,
         )
         stages.append(("pipelines", Chaos(whole, console)))
+    if arguments.only == "streams":
+        streams = StreamOptions(folder / "streams", arguments.kills, arguments.seed, arguments.stream_fault)
+        stages.append(("streams", Streams(streams, console)))
     return stages
 
 
@@ -175,11 +188,13 @@ def main() -> int:
     except BlockingIOError:
         print(f"another chaos run is at work in {folder}: let it finish first, or give --folder", flush=True)
         return 2
-    shutil.rmtree(folder / "deliveries", ignore_errors=True)  # of the run before
+    for earlier in ("deliveries", "streams"):
+        shutil.rmtree(folder / earlier, ignore_errors=True)  # of the run before
     console = Console()
     stages = _stages(arguments, folder, console)
     counts = split(arguments.kills, arguments.only, arguments.pipelines)
-    console.plain(f"seed {arguments.seed}: {counts[0]} faults in deliveries, {counts[1]} kills in whole pipelines")
+    told = f"{counts[0]} faults in deliveries, {counts[1]} kills in whole pipelines"
+    console.plain(f"seed {arguments.seed}: " + (f"{arguments.kills} faults in streams" if not any(counts) else told))
     reports: dict[str, Report] = {}
     for name, stage in stages:
         _run(name, stage, console)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupStateTimeout
 
 
 class Plain:
@@ -44,3 +45,30 @@ class Slow(Copy):
     def split(self, batch: DataFrame) -> dict[str, DataFrame]:
         time.sleep(0.5)
         return super().split(batch)
+
+
+class Totals:
+    """Numbers of Kafka, each with its place among those of its key, and a random number."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        record = F.from_json(F.col("value").cast("string"), "n bigint")
+        numbers = cast(DataFrame, sources["numbers"]).select(record["n"].alias("n")).withColumn("k", F.col("n") % 7)
+        return (
+            numbers.groupBy("k")
+            .applyInPandasWithState(
+                _places, "n bigint, k bigint, place bigint", "total bigint", "append", GroupStateTimeout.NoTimeout
+            )
+            .withColumn("random", F.rand())
+        )
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        return {"totals": batch, "copies": batch}
+
+
+def _places(key: Any, frames: Any, state: Any) -> Any:
+    total = state.get[0] if state.exists else 0
+    for frame in frames:
+        frame["place"] = range(total + 1, total + 1 + len(frame))
+        total += len(frame)
+        yield frame[["n", "k", "place"]]
+    state.update((total,))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_ft.core.ports import Store
 
 PROJECT = Path(__file__).resolve().parents[2]
-PIPELINE = "flights"
+DAG = PIPELINE = "flights"
 STREAMED = 60_000  # flights, where nobody says how many
 DATABASE = USER = "demo"
 CHECKPOINTS = 8  # about so many in a run

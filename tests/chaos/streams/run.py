@@ -1,0 +1,279 @@
+"""The stage `streams`: fault after fault over one stream, and a count of its rows in the end."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_ft.core.model import RequestKind
+from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, judge, store_of
+from tools.demo.console import Console
+
+RECOVERY_SECONDS = 180.0
+FROZEN_SECONDS = 4.0  # longer than the lease of the tasks
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done to a stream that is at work; returns once it is done, also when that takes a while."""
+
+    name: str
+    strike: Callable[[Streams], None]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A fault that hit unfinished work: what was unfinished, and the seconds until something new was confirmed."""
+
+    fault: str
+    state: str
+    recovery: float
+
+
+@dataclass
+class Report:
+    """Grows while the faults go on. `violations` are sentences; none: exact."""
+
+    seed: int
+    wanted: int
+    hits: list[Hit] = field(default_factory=list)
+    missed: int = 0
+    numbers: int = 0
+    checkpoints: int = 0
+    tries: int = 0
+    judged: bool = False
+    violations: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    seconds: float = 0.0
+
+    @property
+    def exact(self) -> bool:
+        """All faults were made, the judge has seen everything, and found nothing wrong."""
+        return self.judged and not self.violations and not self.interrupted and len(self.hits) == self.wanted
+
+    def data(self) -> Mapping[str, Any]:
+        """Plain JSON."""
+        return {"exact": self.exact, **asdict(self)}
+
+    def __str__(self) -> str:
+        by_fault: dict[str, list[float]] = {}
+        for hit in self.hits:
+            by_fault.setdefault(hit.fault, []).append(hit.recovery)
+        lines = [
+            f"  {name:<36} {len(found):>4}   median {statistics.median(found):5.1f} s   worst {max(found):5.1f} s"
+            for name, found in sorted(by_fault.items())
+        ]
+        lines += [
+            f"  {len(self.hits)} of {self.wanted} hit unfinished work, {self.missed} others did not count",
+            f"  {self.numbers:,} numbers in {self.checkpoints:,} checkpoints, {self.tries} tries of the task",
+            f"  {self.seconds:.0f} s, seed {self.seed}",
+        ]
+        if self.exact:
+            result = "EXACT: each number once in both sinks, the same rows in both, state counted once."
+        else:
+            found_ = self.violations or ["interrupted" if self.interrupted else "not all faults were made"]
+            result = "NOT EXACT:\n" + "\n".join(f"  - {each}" for each in found_)
+        return "\n".join([*lines, result])
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where, how many, and which faults ([]: all)."""
+
+    folder: Path
+    kills: int
+    seed: int
+    faults: Sequence[str] = ()
+
+
+class Streams:
+    """See the module. `run` may be called once."""
+
+    def __init__(self, options: Options, console: Console) -> None:
+        self._options, self._console = options, console
+        self.report = Report(options.seed, options.kills)
+        self._random = random.Random(options.seed)
+        options.folder.mkdir(parents=True, exist_ok=True)
+        options.folder.chmod(0o711)
+        self.servers = Servers(options.folder)
+        self.task: Task | None = None
+        self._old: list[Task] = []
+
+    def close(self) -> None:
+        """Ends what is left."""
+        for task in [*self._old, *([self.task] if self.task else [])]:
+            if not task.is_over:
+                os.killpg(task.process.pid, signal.SIGKILL)
+                task.process.wait()
+        self.servers.__exit__()
+
+    def run(self) -> Report:
+        """All faults, then the judge."""
+        began, folder = time.monotonic(), self._options.folder
+        report = self.report
+        names = self._options.faults or list(FAULTS)
+        self.servers.__enter__()
+        try:
+            with Feeder(self.servers.kafka) as feeder, closing(store_of(folder)) as store:
+                store.register(PIPELINE)
+                self.begin()
+                order: list[str] = []
+                while len(report.hits) < report.wanted:
+                    order = order or self._random.sample(list(names), len(names))
+                    self._strike(store, FAULTS[order.pop()])
+                feeder.stop()
+                report.numbers = feeder.sent
+                self._await_task(store)
+                assert self.task is not None
+                await_delivery(folder, feeder.sent, self.task)
+                store.ask(PIPELINE, RequestKind.STOP, {}, "make chaos")
+                if self.task.process.wait(120) != 0:
+                    report.violations.append(f"the stopped task failed; see {self.task.log}")
+                left = [c for c in store.open_checkpoints(PIPELINE) if not c.is_settled or c.rollback_pending]
+                report.violations += [f"checkpoint {c.number} is left {c.state}" for c in left]
+                report.checkpoints = store.pipeline(PIPELINE).last_published
+                report.violations += judge(self.servers, feeder.sent)
+                report.judged = True
+        except KeyboardInterrupt:
+            report.interrupted = True
+            raise
+        finally:
+            report.tries = 0 if self.task is None else self.task.number
+            report.seconds = time.monotonic() - began
+        return report
+
+    def begin(self) -> None:
+        """A further try of the task."""
+        if self.task is not None:
+            self._old.append(self.task)
+        self.task = Task(self._options.folder, self.servers, self.task.number + 1 if self.task else 1)
+
+    def _await_task(self, store: Any) -> int:
+        """Waits until the stream confirms something new, with further tries where one has ended; the number."""
+        before = _confirmed(store)
+        deadline = time.monotonic() + RECOVERY_SECONDS
+        while (now := _confirmed(store)) <= before:
+            assert self.task is not None
+            if self.task.is_over:
+                self.begin()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nothing was confirmed for {RECOVERY_SECONDS:.0f} s; see {self.task.log}")
+            time.sleep(0.02)
+        return now
+
+    def _strike(self, store: Any, fault: Fault) -> None:
+        for _ in range(self._random.randint(1, 3)):
+            self._await_task(store)
+        time.sleep(self._random.uniform(0.0, 0.7))
+        unfinished = [
+            c.state.value for c in store.open_checkpoints(PIPELINE) if c.is_undelivered or c.state == "TRIGGERED"
+        ]
+        if not unfinished:
+            self.report.missed += 1
+            return
+        at = time.monotonic()
+        fault.strike(self)
+        self._await_task(store)
+        hit = Hit(fault.name, ", ".join(sorted(unfinished)), round(time.monotonic() - at, 1))
+        self.report.hits.append(hit)
+        self._console.say(f"{len(self.report.hits):>3}. {hit.fault}: {hit.state}; {hit.recovery:.1f} s")
+
+
+def _confirmed(store: Any) -> int:
+    latest = store.latest_confirmed(PIPELINE)
+    return latest.number if latest else 0
+
+
+def _kill(pid: int) -> None:
+    if pid:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _kill_driver(streams: Streams) -> None:
+    assert streams.task is not None
+    _kill(streams.task.driver())
+
+
+def _kill_python(streams: Streams) -> None:
+    assert streams.task is not None
+    _kill(streams.task.python())
+
+
+def _kill_task(streams: Streams) -> None:
+    assert streams.task is not None
+    streams.task.process.kill()
+    streams.task.process.wait()
+
+
+def _freeze_driver(streams: Streams) -> None:
+    """The Python driver stands still for a while, and goes on."""
+    assert streams.task is not None
+    if pid := streams.task.python():
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(FROZEN_SECONDS)
+        os.kill(pid, signal.SIGCONT)
+
+
+def _zombie(streams: Streams) -> None:
+    """The task and its driver stand still, a further try takes over, and they wake up beside it."""
+    zombie = streams.task
+    assert zombie is not None
+    pids = [pid for pid in (zombie.process.pid, zombie.driver(), zombie.python()) if pid]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    streams.begin()
+    with closing(store_of(streams._options.folder)) as store:
+        streams._await_task(store)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    zombie.process.wait(RECOVERY_SECONDS)
+
+
+def _rival(streams: Streams) -> None:
+    """A further try begins while the first one is alive."""
+    first = streams.task
+    streams.begin()
+    time.sleep(FROZEN_SECONDS)
+    assert first is not None
+    first.process.kill()
+    first.process.wait()
+
+
+def _mariadb(streams: Streams) -> None:
+    streams.servers.mariadb.kill()
+    streams.servers.mariadb.start()
+
+
+def _kafka(streams: Streams) -> None:
+    streams.servers.kafka.kill()
+    streams.servers.kafka.start()
+
+
+def _pause_mariadb(streams: Streams) -> None:
+    streams.servers.mariadb.pause()
+    time.sleep(FROZEN_SECONDS)
+    streams.servers.mariadb.resume()
+
+
+FAULTS: Mapping[str, Fault] = {
+    name: Fault(name, strike)
+    for name, strike in {
+        "kill -9 of the JVM": _kill_driver,
+        "kill -9 of the Python driver": _kill_python,
+        "kill -9 of the task": _kill_task,
+        "the driver stands still": _freeze_driver,
+        "zombie beside its successor": _zombie,
+        "two tries at once": _rival,
+        "kill -9 of MariaDB": _mariadb,
+        "kill -9 of Kafka": _kafka,
+        "MariaDB stands still": _pause_mariadb,
+    }.items()
+}

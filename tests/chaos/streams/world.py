@@ -1,0 +1,218 @@
+"""A stateful stream from Kafka into MariaDB and Kafka, the records that come in meanwhile, and an outside judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Self
+
+import psutil  # type: ignore[import-untyped]
+import pymysql
+from confluent_kafka import Producer
+
+from airflow_ft.core.ports import Store
+from airflow_ft.sources import KafkaSource
+from airflow_ft.store import open_store
+from tests.integration.kafka_world import read, value
+from tests.integration.stream_task import Stream
+from tools.servers import Kafka, MariaDb
+from tools.servers.processes import tree
+
+PROJECT = Path(__file__).resolve().parents[3]
+PIPELINE = "chaos"
+PARTITIONS = 2
+TABLE = "CREATE TABLE totals (n BIGINT, k BIGINT, place BIGINT, random DOUBLE) ENGINE=InnoDB"
+
+
+class Servers:
+    """A MariaDB and a Kafka of this run alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mariadb, self.kafka = MariaDb(folder / "mariadb"), Kafka(folder / "kafka")
+
+    def __enter__(self) -> Self:
+        self.mariadb.start()
+        self.kafka.start()
+        self.mariadb.sql("CREATE DATABASE chaos")
+        self.mariadb.sql(TABLE, "chaos")
+        for topic in ("numbers", "totals"):
+            self.kafka.create_topic(topic, partitions=PARTITIONS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kafka.stop()
+        self.mariadb.stop()
+
+    def mysql(self) -> dict[str, Any]:
+        """How the pipeline reaches MariaDB."""
+        server = self.mariadb
+        return {
+            "host": server.host,
+            "port": server.port,
+            "login": server.user,
+            "password": server.password,
+            "schema": "chaos",
+        }
+
+
+class Feeder:
+    """Produces numbers from a thread, also over a broker that is restarted."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        settings = {"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True, "log_level": 0}
+        self._producer = Producer(settings)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
+        self.sent = 0
+        self.lost = 0
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.05):
+            for _ in range(10):
+                text = json.dumps({"n": self.sent}).encode()
+                self._producer.produce("numbers", text, partition=self.sent % PARTITIONS, on_delivery=self._told)
+                self.sent += 1
+            self._producer.poll(0)
+
+    def _told(self, error: Any, _: Any) -> None:
+        self.lost += error is not None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """All that was sent is in the topic."""
+        self._stop.set()
+        self._thread.join()
+        if self._producer.flush(120) or self.lost:
+            raise RuntimeError(f"the broker did not take {self.lost} of {self.sent} numbers")
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+
+
+class Task:
+    """One try of the stream's task, in a process of its own."""
+
+    def __init__(self, folder: Path, servers: Servers, number: int) -> None:
+        self.number = number
+        self.log = folder / f"task-{number}.log"
+        source = KafkaSource(topics=["numbers"], conn_id="kafka", starting_offsets="earliest")
+        stream = Stream(
+            folder=str(folder),
+            pipeline=PIPELINE,
+            try_number=number,
+            job="stream_jobs:Totals",
+            sources={"numbers": source.to_json()},
+            topics={"copies": "totals"},
+            tables={"totals": "totals"},
+            kafka=servers.kafka.bootstrap,
+            mysql=servers.mysql(),
+            checkpointing={"interval": 0.5},
+            restart={"type": "exponential-delay", "initial_backoff": 0.2, "max_backoff": 5},
+        )
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.integration.stream_task"],
+                cwd=PROJECT,
+                env={**os.environ, "PYTHONPATH": str(PROJECT)},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        assert self.process.stdin
+        self.process.stdin.write(stream.to_json())
+        self.process.stdin.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the process has ended."""
+        return self.process.poll() is not None
+
+    def driver(self) -> int:
+        """The newest driver's JVM; 0: none."""
+        pids = [int(line.split()[1]) for line in self.log.read_text().splitlines() if line.startswith("driver ")]
+        return pids[-1] if pids and psutil.pid_exists(pids[-1]) else 0
+
+    def python(self) -> int:
+        """The newest driver's Python; 0: none."""
+        for pid in tree(self.driver()) if self.driver() else ():
+            try:
+                if "main.py" in " ".join(psutil.Process(pid).cmdline()):
+                    return pid
+            except psutil.Error:
+                continue
+        return 0
+
+
+def store_of(folder: Path) -> Store:
+    """The decision log."""
+    return open_store(f"sqlite:///{folder / 'ft.db'}")
+
+
+def judge(servers: Servers, sent: int) -> list[str]:
+    """What is wrong in the sinks, read by own SQL and an own consumer; [] when all is exact.
+
+    Each number once in each; the numbers of a key have the places 1 to N, so state was neither lost nor counted twice;
+    and both sinks have the same rows, so they were computed once.
+    """
+    with (
+        closing(
+            pymysql.connect(
+                host=servers.mariadb.host,
+                port=servers.mariadb.port,
+                user=servers.mariadb.user,
+                password=servers.mariadb.password,
+                database="chaos",
+            )
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("SELECT n, k, place, random FROM totals")
+        rows: list[tuple[Any, ...]] = list(cursor.fetchall())
+        cursor.execute("XA RECOVER")
+        prepared = list(cursor.fetchall())
+    records = [
+        tuple(value(each)[name] for name in ("n", "k", "place", "random"))
+        for each in read(servers.kafka.bootstrap, "totals")
+    ]
+    problems = [f"MariaDB still holds {prepared}"] if prepared else []
+    for name, found in (("MariaDB", rows), ("Kafka", records)):
+        counts = Counter(row[0] for row in found)
+        lost, doubled = set(range(sent)) - counts.keys(), [n for n, count in counts.items() if count > 1]
+        foreign = counts.keys() - set(range(sent))
+        if lost or doubled or foreign:
+            problems.append(f"{name}: {len(lost)} lost, {len(doubled)} doubled, {len(foreign)} foreign")
+        places: dict[int, list[int]] = defaultdict(list)
+        for _, key, place, _ in found:
+            places[key].append(place)
+        wrong = [key for key, of_key in places.items() if sorted(of_key) != list(range(1, len(of_key) + 1))]
+        if wrong:
+            problems.append(f"{name}: the places of {len(wrong)} keys are not 1 to N: state was lost, or counted twice")
+    if Counter(rows) != Counter(records):
+        problems.append(f"{len(Counter(rows) - Counter(records))} rows differ between the two sinks")
+    return problems
+
+
+def await_delivery(folder: Path, sent: int, task: Task, seconds: float = 180.0) -> None:
+    """Returns when so many rows are confirmed; TimeoutError."""
+    deadline = time.monotonic() + seconds
+    with closing(store_of(folder)) as store:
+        while True:
+            latest = store.latest_confirmed(PIPELINE)
+            ends = latest.positions["numbers"]["end"]["numbers"] if latest and latest.positions else {}
+            if sum(ends.values()) >= sent:
+                return
+            if task.is_over or time.monotonic() > deadline:
+                raise TimeoutError(f"{sum(ends.values())} of {sent} numbers are confirmed; see {task.log}")
+            time.sleep(0.1)
