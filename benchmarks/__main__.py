@@ -18,7 +18,20 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import cpu, history, imports, in_doubt, into_kafka, into_mysql, jobs, memory, small, staging_cost, tasks
+from benchmarks import (
+    cpu,
+    history,
+    imports,
+    in_doubt,
+    into_kafka,
+    into_mysql,
+    jobs,
+    latency,
+    memory,
+    small,
+    staging_cost,
+    tasks,
+)
 from benchmarks.bench import Bench, Servers, say
 from benchmarks.data import FLIGHTS
 from benchmarks.flink import flink
@@ -52,11 +65,14 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "in-doubt": in_doubt.in_doubt,
     "flights": flights,
     "flink": flink,
+    "latency": latency.latency,
     "cpu": cpu.cpu,
     "branches": into_mysql.branches,
 }
 # Left out of a quick run, unless they are asked for.
-LONG = frozenset({"branches", "cpu", "flights", "flink", "in-doubt", "job-mysql", "job-kafka", "job-both", "tasks"})
+LONG = frozenset(
+    {"branches", "cpu", "flights", "flink", "in-doubt", "latency", "job-mysql", "job-kafka", "job-both", "tasks"}
+)
 
 
 def _count(text: str) -> int:

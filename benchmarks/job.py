@@ -27,6 +27,18 @@ class Twice(Rows):
         return {"notes": batch, "copies": batch}
 
 
+class Passing:
+    """Records {"n", "at"} of a topic, as they are."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        """Every record of the source, parsed."""
+        from pyspark.sql import functions as F
+
+        frame: DataFrame = sources["rows"]
+        record = F.from_json(F.col("value").cast("string"), "n bigint, at double")
+        return frame.select(record.alias("r")).select("r.n", "r.at")
+
+
 class Records:
     """Keys and values of a topic."""
 

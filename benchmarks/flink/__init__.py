@@ -17,8 +17,6 @@ from benchmarks.into_mysql import DRIVERS, IntoMySql, jdbc_options
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 from benchmarks.workers import ROOT, Worker
 
-_SOURCE = Path(__file__).with_name("FlinkWriter.java")
-
 
 def flink(bench: Bench) -> list[Comparison]:
     """One comparison a system, ours warm and Flink's warm."""
@@ -64,6 +62,24 @@ def _mysql(bench: Bench, cluster: Cluster, server: Any) -> Comparison:
     )
 
 
+def program(bench: Bench, name: str) -> list[str]:
+    """The command line of one of the Java programs here, compiled."""
+    say(f"compiling and starting Flink ({name})")
+    jars = ROOT / ".local" / "jars"
+    classes = bench.folder / "flink"
+    path = f"{jars / 'flink'}/*:{jars / 'jdbc'}/*"
+    if (javac := shutil.which("javac")) is None:
+        raise MeasurementError(
+            "there is no javac: the comparison with Flink needs a JDK (Debian: default-jdk-headless)"
+        )
+    source = Path(__file__).with_name(f"{name}.java")
+    subprocess.run([javac, "-cp", path, "-d", str(classes), str(source)], check=True)
+    options = ["-Xmx3g", "-Duser.timezone=UTC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    # Flink 2.0 on Java 17 serialises by reflection.
+    options += [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("lang", "util", "time")]
+    return ["java", *options, "-cp", f"{classes}:{path}", name]
+
+
 class Cluster:
     """The embedded cluster's process, compiled and started when it is first needed."""
 
@@ -72,20 +88,7 @@ class Cluster:
 
     @cached_property
     def _worker(self) -> Worker:
-        say("compiling and starting Flink")
-        jars = ROOT / ".local" / "jars"
-        classes = self.bench.folder / "flink"
-        path = f"{jars / 'flink'}/*:{jars / 'jdbc'}/*"
-        if (javac := shutil.which("javac")) is None:
-            raise MeasurementError(
-                "there is no javac: the comparison with Flink needs a JDK (Debian: default-jdk-headless)"
-            )
-        subprocess.run([javac, "-cp", path, "-d", str(classes), str(_SOURCE)], check=True)
-        options = ["-Xmx3g", "-Duser.timezone=UTC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-        # Flink 2.0 on Java 17 serialises by reflection.
-        options += [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("lang", "util", "time")]
-        program = ["java", *options, "-cp", f"{classes}:{path}", "FlinkWriter"]
-        return self.bench.servers.worker("flink", program=program)
+        return self.bench.servers.worker("flink", program=program(self.bench, "FlinkWriter"))
 
     @cached_property
     def _with_records(self) -> Worker:

@@ -28,8 +28,8 @@ from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import read, value
-from tests.integration.stream_task import Stream
 from tools.servers import Database, Kafka
+from tools.stream_task import Stream
 
 pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -109,7 +109,7 @@ class World:
         """The stream's task; killed at the end of the block if it is still there."""
         with self._log(stream).open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.stream_task"],
+                [sys.executable, "-m", "tools.stream_task"],
                 cwd=PROJECT,
                 env={**os.environ, "PYTHONPATH": str(PROJECT)},
                 stdin=subprocess.PIPE,

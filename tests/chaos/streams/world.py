@@ -21,9 +21,9 @@ from airflow_ft.core.ports import Store
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
 from tests.integration.kafka_world import read, value
-from tests.integration.stream_task import Stream
 from tools.servers import Kafka, MariaDb
 from tools.servers.processes import tree
+from tools.stream_task import Stream
 
 PROJECT = Path(__file__).resolve().parents[3]
 PIPELINE = "chaos"
@@ -121,7 +121,7 @@ class Task:
         )
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.stream_task"],
+                [sys.executable, "-m", "tools.stream_task"],
                 cwd=PROJECT,
                 env={**os.environ, "PYTHONPATH": str(PROJECT)},
                 stdin=subprocess.PIPE,

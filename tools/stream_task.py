@@ -1,4 +1,4 @@
-"""A process that runs a stream, as `StreamingPipelineOperator` does: `python -m tests.integration.stream_task`.
+"""A process that runs a stream, as `StreamingPipelineOperator` does: `python -m tools.stream_task`.
 
 Standard input: the JSON of a `Stream`.
 """
@@ -34,12 +34,16 @@ from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.retention import WalArchive
 
-JARS = Path(__file__).parents[2] / ".local" / "jars" / "spark"
+PROJECT = Path(__file__).resolve().parents[1]
+JARS = PROJECT / ".local" / "jars" / "spark"
 
 
 @dataclass
 class Stream:
-    """A pipeline, its servers, and the task's try. `topics` and `tables`: what each sink goes into, by its name."""
+    """A pipeline, its servers, and the task's try.
+
+    topics, tables: what each sink goes into, by its name. jobs: the folder with the job's module.
+    """
 
     folder: str
     job: str
@@ -56,6 +60,7 @@ class Stream:
     checkpointing: Mapping[str, Any] = field(default_factory=dict)
     restart: Mapping[str, Any] = field(default_factory=lambda: {"type": "fixed-delay", "attempts": 3, "delay": 0.1})
     conf: Mapping[str, str] = field(default_factory=dict)
+    jobs: str = str(PROJECT / "tests" / "integration")
     keep_session: float = 0.0
     lease_seconds: float = 2.0
 
@@ -113,7 +118,7 @@ class Stream:
             master="local[2]",
             conf={"spark.driver.memory": "900m", "spark.sql.shuffle.partitions": "2", **self.conf},
             jars=(str(JARS),),
-            python_path=(str(Path(__file__).parent),),
+            python_path=(self.jobs,),
             checkpointing=CheckpointConfig.from_json(self.checkpointing),
             streaming=True,
             retained_batches=100,
