@@ -28,7 +28,7 @@ from airflow_ft.core.model import (
 from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store
 from benchmarks.bench import Bench, say
-from benchmarks.measuring import Claim, Comparison, Contender
+from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 
 PIPELINE, RUN = "history", RunKey("dag", "run")
 FLAT = 1 / 1.2
@@ -120,13 +120,16 @@ class Operations:
             for _ in range(self._samples // TOGETHER):
                 numbers = [self._checkpoint(store) for _ in range(TOGETHER)]
                 self._afterwards(store, numbers)
+                store.end_stage(PIPELINE, self._log.epoch, RUN, None)
                 for _ in range(TOGETHER):
                     self._look(store, "")
+                store.begin_stage(PIPELINE, self._log.epoch, RUN)
             for _ in range(self._samples):
                 with closing(self._timed(CONNECTING, open_store, self._log.url)):
                     pass
             for _ in range(self._waiting):
                 _publish(store, self._log.epoch)
+            store.end_stage(PIPELINE, self._log.epoch, RUN, None)
             for _ in range(self._samples // 4):
                 self._look(store, ", many wait")
             for _ in range(TOGETHER):
@@ -171,17 +174,21 @@ class Operations:
         store.begin_stage(PIPELINE, self._log.epoch, RUN)
 
     def _look(self, store: Store, more: str) -> None:
-        newest, now = store.pipeline(PIPELINE).last_published, store.now()
-        gates = {"number": Gate(number=newest), "run": Gate(run=RUN)}
+        """At gates that have to look to their end: of a run that has staged, and a number that is confirmed."""
+        newest, run = store.latest_confirmed(PIPELINE), store.run(PIPELINE, RUN)
+        assert newest and newest.completed_at and run and run.stage_began and run.staged
+        gates = {"number": Gate(number=newest.number), "run": Gate(run=RUN)}
         if not more:
             self._timed("the page's list", store.checkpoints, PIPELINE, 15)
             self._timed("is the run settled", store.unsettled, PIPELINE, run=RUN, limit=1)
-            gates |= {"as_of": Gate(as_of=now), "after": Gate(after=now)}
+            gates |= {"as_of": Gate(as_of=run.stage_began), "after": Gate(after=newest.completed_at)}
         else:
             self._timed(f"how many wait{more}", store.undelivered, PIPELINE)
             self._timed(f"{WHOLE}{more}", store.open_checkpoints, PIPELINE)
         for name, gate in gates.items():
-            self._timed(f"sensor: {name}{more}", gate.is_open, store, PIPELINE)
+            opened = self._timed(f"sensor: {name}{more}", gate.is_open, store, PIPELINE)
+            if opened is None and not more:  # while many wait, a closed gate has looked at them
+                raise MeasurementError(f"closed: {gate}")
 
 
 Execute = Callable[..., list[tuple[Any, ...]]]
