@@ -28,14 +28,14 @@ from airflow_ft.core.model import (
 from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store
 from benchmarks.bench import Bench, say
-from benchmarks.measuring import Claim, Comparison, Contender
+from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 
 PIPELINE, RUN = "history", RunKey("dag", "run")
 FLAT = 1 / 1.2
 CHECKPOINTS = 30  # in a measurement
 SAMPLES = 200  # of an operation, at least
 TOGETHER = 20  # so many checkpoints are finalised, pruned and forgotten at once
-WAITING = 1_000  # checkpoints that nobody delivers, in the worst case
+WAITING = 1_000  # checkpoints that nobody delivers, in the worst case: "many"
 LIMIT_MS = 5.0
 PARTICIPANTS = {"db": Promise.ATOMIC, "log": Promise.REDO}
 
@@ -50,19 +50,20 @@ def history(bench: Bench) -> Iterator[Comparison]:
         claims = [Claim(f"a checkpoint in the store: {one} against {other}", other, (one,), FLAT)]
         title = f"One checkpoint in the decision log ({name}), from TRIGGERED to finalised and pruned"
         yield Comparison(f"history/{name}", title, contenders, claims, unit="ms")
-        yield _operations(name, large)
+        if not bench.quick:
+            yield _operations(name, large, SAMPLES, WAITING)
         large.remove()  # a long one takes some gigabytes
         stream = Log(open_log(bench, "stream"), sizes[-1], ONE_RUN)
-        yield _operations(name, stream)
+        yield _operations(name, stream, *((TOGETHER, 100) if bench.quick else (SAMPLES, WAITING)))
         stream.remove()
 
 
 RUNS, ONE_RUN = "each in a run of its own", "all in one run"
 
 
-def _operations(database: str, log: Log) -> Comparison:
+def _operations(database: str, log: Log, samples: int, waiting: int) -> Comparison:
     """The 99th percentile of each operation against the limit."""
-    timed = Operations(log, f"{database}, behind {log.size:,} checkpoints, {log.shape}")
+    timed = Operations(log, samples, waiting, f"{database}, behind {log.size:,} checkpoints, {log.shape}")
     contenders = [Contender(name, partial(timed.percentile, name), warm_up=0) for name in (*OPERATIONS, SLOWEST)]
     contenders.append(Contender("the limit", lambda: LIMIT_MS, warm_up=0))
     label = f"{database}, {log.shape}: 5 ms, against the 99th percentile of the slowest operation"
@@ -78,8 +79,8 @@ OPERATIONS = (
     *(CONNECTING, "trigger", "publish", "plan", "begin an attempt", "vote", "decide", "record a proof"),
     *("finalise", "prune one", f"forget {TOGETHER}", "take an epoch", "what can be pruned", "the page's list"),
     *("sensor: number", "sensor: run", "sensor: as_of", "sensor: after", "is the run settled"),
-    *(f"sensor: number, {WAITING:,} wait", f"sensor: run, {WAITING:,} wait", f"how many wait, {WAITING:,} wait"),
-    *(f"take an epoch, {WAITING:,} wait", f"{WHOLE}, {WAITING:,} wait"),
+    *("sensor: number, many wait", "sensor: run, many wait", "how many wait, many wait"),
+    *("take an epoch, many wait", f"{WHOLE}, many wait"),
 )
 Found = TypeVar("Found")
 
@@ -87,9 +88,9 @@ Found = TypeVar("Found")
 class Operations:
     """Makes checkpoints behind a history, looks at it, and notes how long each operation takes."""
 
-    def __init__(self, log: Log, title: str) -> None:
+    def __init__(self, log: Log, samples: int, waiting: int, title: str) -> None:
         self.title = title
-        self._log = log
+        self._log, self._samples, self._waiting = log, samples, waiting
         self._taken: dict[str, list[float]] = {}
         self._told: set[str] = set()
 
@@ -116,17 +117,23 @@ class Operations:
     def _measure(self) -> None:
         self._taken, self._told = {}, set()
         with closing(open_store(self._log.url)) as store:
-            for _ in range(SAMPLES // TOGETHER):
+            for _ in range(self._samples // TOGETHER):
                 numbers = [self._checkpoint(store) for _ in range(TOGETHER)]
                 self._afterwards(store, numbers)
+                store.end_stage(PIPELINE, self._log.epoch, RUN, None)
                 for _ in range(TOGETHER):
                     self._look(store, "")
-            for _ in range(WAITING):
+                store.begin_stage(PIPELINE, self._log.epoch, RUN)
+            for _ in range(self._samples):
+                with closing(self._timed(CONNECTING, open_store, self._log.url)):
+                    pass
+            for _ in range(self._waiting):
                 _publish(store, self._log.epoch)
-            for _ in range(SAMPLES // 4):
-                self._look(store, f", {WAITING:,} wait")
+            store.end_stage(PIPELINE, self._log.epoch, RUN, None)
+            for _ in range(self._samples // 4):
+                self._look(store, ", many wait")
             for _ in range(TOGETHER):
-                self._take(store, f", {WAITING:,} wait")
+                self._take(store, ", many wait")
             store.rewind(PIPELINE, self._log.epoch, store.open_checkpoints(PIPELINE)[0].number, None, "a benchmark")
             store.begin_stage(PIPELINE, self._log.epoch, RUN)
         for taken in self._taken.values():
@@ -167,19 +174,21 @@ class Operations:
         store.begin_stage(PIPELINE, self._log.epoch, RUN)
 
     def _look(self, store: Store, more: str) -> None:
-        newest, now = store.pipeline(PIPELINE).last_published, store.now()
-        gates = {"number": Gate(number=newest), "run": Gate(run=RUN)}
+        """At gates that have to look to their end: of a run that has staged, and a number that is confirmed."""
+        newest, run = store.latest_confirmed(PIPELINE), store.run(PIPELINE, RUN)
+        assert newest and newest.completed_at and run and run.stage_began and run.staged
+        gates = {"number": Gate(number=newest.number), "run": Gate(run=RUN)}
         if not more:
-            with closing(self._timed(CONNECTING, open_store, self._log.url)):
-                pass
             self._timed("the page's list", store.checkpoints, PIPELINE, 15)
             self._timed("is the run settled", store.unsettled, PIPELINE, run=RUN, limit=1)
-            gates |= {"as_of": Gate(as_of=now), "after": Gate(after=now)}
+            gates |= {"as_of": Gate(as_of=run.stage_began), "after": Gate(after=newest.completed_at)}
         else:
             self._timed(f"how many wait{more}", store.undelivered, PIPELINE)
             self._timed(f"{WHOLE}{more}", store.open_checkpoints, PIPELINE)
         for name, gate in gates.items():
-            self._timed(f"sensor: {name}{more}", gate.is_open, store, PIPELINE)
+            opened = self._timed(f"sensor: {name}{more}", gate.is_open, store, PIPELINE)
+            if opened is None and not more:  # while many wait, a closed gate has looked at them
+                raise MeasurementError(f"closed: {gate}")
 
 
 Execute = Callable[..., list[tuple[Any, ...]]]

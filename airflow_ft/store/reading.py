@@ -68,13 +68,17 @@ _EXPIRED = (
 _NO_CUTOFF = 2**62
 # What `Checkpoint.is_settled` denies; it implies that the number is open.
 _UNSETTLED = (
-    "pipeline = ? AND is_open = 1 AND number <= ? AND state <> 'COMPLETED' AND delivered_by IS NULL"
+    "pipeline = ? AND is_open = 1 AND state <> 'COMPLETED' AND delivered_by IS NULL"
     " AND (after_abort IS NULL OR after_abort <> 'rewound') AND (state <> 'ABORTED' OR segment_digest IS NOT NULL)"
 )
-# Written so that the index over runs is out of the question: the open ones are few, those of a run may not be.
-_AMONG_THE_OPEN = "dag_id || '' = ? AND run_id || '' = ? AND map_index + 0 = ?"
+# Written so that other indexes are out of the question, and their ends, at which PostgreSQL would look while it plans:
+# the open ones are few, those of a run may not be.
+_OF_RUN_AMONG_THE_OPEN = "dag_id || '' = ? AND run_id || '' = ? AND map_index + 0 = ?"
+_THROUGH_AMONG_THE_OPEN = "number + 0 <= ?"
+_BEFORE_AMONG_THE_OPEN = "number + 0 < ?"
 _PLANNED = (
-    "pipeline = ? AND is_open = 1 AND number < ? AND plan IS NOT NULL AND state IN ('STAGED', 'PREPARED', 'COMMITTING')"
+    f"pipeline = ? AND is_open = 1 AND {_BEFORE_AMONG_THE_OPEN} AND plan IS NOT NULL"
+    " AND state IN ('STAGED', 'PREPARED', 'COMMITTING')"
 )
 _UNDELIVERED = (
     "SELECT count(*) AS count FROM checkpoint WHERE pipeline = ? AND is_open = 1 AND segment_digest IS NOT NULL"
@@ -192,21 +196,22 @@ class ReadingOperations:
 
     def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
         """See `Store.open_checkpoints`."""
-        where, values = "pipeline = ? AND is_open = 1", [pipeline]
-        found = (
-            self._checkpoints(where, *values)
-            if before is None
-            else self._checkpoints(f"{where} AND number < ?", *values, before)
-        )
-        return found or self._nothing(pipeline)
+        where = "pipeline = ? AND is_open = 1"
+        values: list[object] = [pipeline]
+        if before is not None:
+            where, values = f"{where} AND {_BEFORE_AMONG_THE_OPEN}", [pipeline, before]
+        return self._checkpoints(where, *values) or self._nothing(pipeline)
 
     def unsettled(
         self, pipeline: str, *, run: RunKey | None = None, through: int | None = None, limit: int = 100
     ) -> Sequence[Checkpoint]:
         """See `Store.unsettled`."""
-        where, values = _UNSETTLED, [pipeline, _NO_CUTOFF if through is None else through]
+        where = _UNSETTLED
+        values: list[object] = [pipeline]
+        if through is not None:
+            where, values = f"{where} AND {_THROUGH_AMONG_THE_OPEN}", [*values, through]
         if run is not None:
-            where, values = f"{where} AND {_AMONG_THE_OPEN}", [*values, run.dag_id, run.run_id, run.map_index]
+            where, values = f"{where} AND {_OF_RUN_AMONG_THE_OPEN}", [*values, *_key(run)]
         found = self._checkpoints(f"{where} ORDER BY number LIMIT ?", *values, limit)
         return found or self._nothing(pipeline)
 
