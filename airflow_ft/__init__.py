@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from airflow_ft.core.restart import FixedDelay as FixedDelay
     from airflow_ft.core.restart import NoRestart as NoRestart
     from airflow_ft.core.restart import RestartStrategy as RestartStrategy
+    from airflow_ft.operators.barrier import InjectBarrierOperator as InjectBarrierOperator
     from airflow_ft.operators.pipeline import CheckpointedPipeline as CheckpointedPipeline
     from airflow_ft.operators.stream import StreamingPipelineOperator as StreamingPipelineOperator
+    from airflow_ft.sensors.barrier import BarrierSensor as BarrierSensor
     from airflow_ft.sensors.checkpoint import CheckpointSensor as CheckpointSensor
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "BarrierSensor": "airflow_ft.sensors.barrier",
     "CheckpointConfig": "airflow_ft.core.config",
     "CheckpointSensor": "airflow_ft.sensors.checkpoint",
     "CheckpointedPipeline": "airflow_ft.operators.pipeline",
@@ -37,6 +40,7 @@ _WHERE = {
     "FailureRate": "airflow_ft.core.restart",
     "FileSource": "airflow_ft.sources.files",
     "FixedDelay": "airflow_ft.core.restart",
+    "InjectBarrierOperator": "airflow_ft.operators.barrier",
     "KafkaSink": "airflow_ft.sinks.kafka.spec",
     "KafkaSource": "airflow_ft.sources.kafka",
     "MySqlSink": "airflow_ft.sinks.mysql.spec",
@@ -48,6 +52,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "BarrierSensor",
     "CheckpointConfig",
     "CheckpointSensor",
     "CheckpointedPipeline",
@@ -55,6 +60,7 @@ __all__ = [
     "FailureRate",
     "FileSource",
     "FixedDelay",
+    "InjectBarrierOperator",
     "KafkaSink",
     "KafkaSource",
     "MySqlSink",

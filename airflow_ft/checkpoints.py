@@ -61,7 +61,7 @@ class Gate:
             elif self.run is not None:
                 opened = _run_is_confirmed(store, pipeline, self.run)
             elif self.as_of is not None:
-                opened = _is_confirmed_as_of(store, pipeline, self.as_of)
+                opened = confirmed_as_of(store, pipeline, self.as_of) is not None
             else:
                 opened = bool(latest and latest.completed_at and latest.completed_at >= self._after)
         except KeyError:
@@ -109,14 +109,19 @@ class Gate:
 # seem to be settled, and what the runs had read.
 
 
+def confirmed_as_of(store: Store, pipeline: str, at: datetime) -> int | None:
+    """The number up to which all is settled that was in the sources at `at`; None: not all of it is confirmed.
+
+    An answer is final: a rewind concerns only what is not delivered. KeyError: there is no such pipeline.
+    """
+    through = store.read_through(pipeline, at)
+    if through is None or not _is_settled_through(store, pipeline, through):
+        return None
+    return through if store.read_through(pipeline, at) == through else None
+
+
 def _is_settled_through(store: Store, pipeline: str, number: int) -> bool:
     return not store.unsettled(pipeline, through=number, limit=1)
-
-
-def _is_confirmed_as_of(store: Store, pipeline: str, at: datetime) -> bool:
-    through = store.read_through(pipeline, at)
-    settled = through is not None and _is_settled_through(store, pipeline, through)
-    return settled and store.read_through(pipeline, at) == through
 
 
 def _is_confirmed_through(store: Store, pipeline: str, number: int) -> bool:

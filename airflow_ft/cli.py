@@ -66,6 +66,11 @@ _ACCEPT_PARTIAL = _arg(
 )
 _NOW = _arg("--now", action="store_true", help="at once: what is not published is computed again")
 _WAIT = _arg("--wait", type=float, default=120.0, help="seconds to wait for it (default: 120; 0: do not wait)")
+_BARRIER = _arg("barrier", metavar="ID", help="the barrier: a line of text that is no time")
+_ANY_BARRIER = _arg(
+    "barrier", metavar="ID", nargs="?", default=None, help="of this barrier, and how far each of its pipelines is"
+)
+_PIPELINES = _arg("pipelines", metavar="PIPELINE", nargs="+", help="names of the pipelines")
 _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
 
 
@@ -134,6 +139,14 @@ def _looking() -> tuple[ActionCommand, ...]:
             ARG_OUTPUT,
             reads_log=False,
         ),
+        _command(
+            "barriers",
+            "barriers",
+            "List barriers and where they were injected, newest first",
+            _ANY_BARRIER,
+            _LIMIT,
+            ARG_OUTPUT,
+        ),
         _command("show", "looking", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),
         _command(
             "spec",
@@ -185,6 +198,14 @@ def _settling() -> tuple[ActionCommand, ...]:
             _PIPELINE,
             _NOW,
             _WAIT,
+        ),
+        _command(
+            "inject-barrier",
+            "barriers",
+            "Put a barrier into pipelines: what is in their sources now is before it; the first injection counts",
+            _BARRIER,
+            _PIPELINES,
+            ARG_OUTPUT,
         ),
         _command("resume", "settling", "Let a HALTED pipeline go on", _PIPELINE, ARG_YES),
         _command(

@@ -1,4 +1,4 @@
-"""The link from a task to the pipeline's page."""
+"""The link from a task to the page of its pipeline, or of all pipelines."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ PAGE = "plugin/airflow-ft"
 
 
 class PipelineLink(BaseOperatorLink):
-    """Opens the page of the task's pipeline: its newest checkpoints, their states and plans."""
+    """Opens the page of the task's pipeline: its newest checkpoints, their states and plans.
+
+    For a task that has several pipelines (`BarrierSensor`) it opens the page of all of them.
+    """
 
     name = "Checkpoints"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """Path below that of the API server; "" when the pipeline is not known."""
+        if getattr(operator, "pipelines", ()):
+            return PAGE
         pipeline = getattr(operator, "pipeline", "")
         return f"{PAGE}?pipeline={quote(pipeline)}" if pipeline else ""

@@ -89,10 +89,16 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ft.operators.confirm",
                     "airflow_ft.operators.doctor",
                     "airflow_ft.operators.sweep",
+                    "airflow_ft.operators.barrier",
                 ],
             }
         ],
-        "sensors": [{"integration-name": "Fault tolerance", "python-modules": ["airflow_ft.sensors.checkpoint"]}],
+        "sensors": [
+            {
+                "integration-name": "Fault tolerance",
+                "python-modules": ["airflow_ft.sensors.checkpoint", "airflow_ft.sensors.barrier"],
+            }
+        ],
         "hooks": [
             {
                 "integration-name": "Fault tolerance",
@@ -103,7 +109,11 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {
                 "integration-name": "Fault tolerance",
-                "python-modules": ["airflow_ft.triggers.checkpoint", "airflow_ft.triggers.turn"],
+                "python-modules": [
+                    "airflow_ft.triggers.checkpoint",
+                    "airflow_ft.triggers.barrier",
+                    "airflow_ft.triggers.turn",
+                ],
             }
         ],
         "asset-uris": [{"schemes": ["airflow-ft"], "handler": "airflow_ft.assets.sanitize_uri"}],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
 from airflow_ft.core.errors import ConfigurationError
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _CAN_GO_ON = ["queued", "running"]
+# Their data interval is one that somebody has planned; of the others it is made up, or missing.
+_WITH_AN_INTERVAL = ("scheduled", "backfill")
 
 
 def refuse_test_run(context: Context) -> None:
@@ -52,6 +54,12 @@ def is_paused(dag_id: str) -> bool:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     return bool(RuntimeTaskInstance.get_dag(dag_id).is_paused)
+
+
+def interval_end(dag_run: Any) -> datetime | None:
+    """Where the data interval of a scheduled run, or of a backfill's, ends; None: it has none that was planned."""
+    run_type = getattr(dag_run.run_type, "value", dag_run.run_type)
+    return plain_utc(dag_run.data_interval_end) if run_type in _WITH_AN_INTERVAL else None
 
 
 def plain_utc(at: datetime | None) -> datetime | None:

@@ -35,6 +35,11 @@ def is_late(value: object) -> bool:
     return is_template(value) or hasattr(value, "resolve")
 
 
+def is_late_list(values: object) -> bool:
+    """Whether a list, or something in it, is known only when a task runs."""
+    return is_late(values) or (isinstance(values, Sequence) and any(is_late(each) for each in values))
+
+
 def declared_name(pipeline: str, suffix: object) -> tuple[str, object]:
     """Pipeline and suffix as an operator keeps them: one name when both are known. ConfigurationError if it is none."""
     if suffix is None or hasattr(suffix, "resolve") or hasattr(pipeline, "resolve"):

@@ -499,3 +499,25 @@ def test_refused_rows_are_set_aside_and_told_wherever_one_looks(
     assert row["state"] == "COMPLETED, 1 rows set aside"
     events = ft("events", PIPELINE, "-o", "json")
     assert "in-doubt --dead-letter 1" in events and "unwanted" in events and "set aside" in events
+
+
+def test_a_barrier_is_injected_and_looked_at(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    world.store.register("payments")
+    world.store.register(PIPELINE)
+    with pytest.raises(SystemExit, match="'nobody'"):
+        ft("inject-barrier", "closing", PIPELINE, "nobody")
+    with pytest.raises(SystemExit, match="injected into no pipeline"):
+        ft("barriers", "closing")
+    rows = json.loads(ft("inject-barrier", "closing", PIPELINE, "payments", "-o", "json"))
+    assert json.loads(ft("inject-barrier", "closing", "payments", PIPELINE, "-o", "json")) == rows
+    listed = json.loads(ft("barriers", "-o", "json"))
+    assert {(row["barrier"], row["pipeline"]) for row in listed} == {("closing", PIPELINE), ("closing", "payments")}
+    assert {row["by"] for row in listed} == {"`airflow ft inject-barrier` by ada"}
+    assert len(json.loads(ft("barriers", "--limit", "1", "-o", "json"))) == 1
+    world.stage(1)
+    world.steps(world.context())
+    found = {row["pipeline"]: row for row in json.loads(ft("barriers", "closing", "-o", "json"))}
+    assert (found[PIPELINE]["covered"], found[PIPELINE]["number"]) == (True, 1)
+    assert (found["payments"]["covered"], found["payments"]["as_of"]) == (False, None)
+    assert "closing injected by `airflow ft inject-barrier` by ada" in ft("events", "payments", "-o", "json")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from inspect import isclass, isroutine
 
 from airflow_ft.core.errors import ConfigurationError
 
 _JOB = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
 _LONGEST = 60
+_LONGEST_BARRIER = 250
 
 
 def shown(value: object) -> str:
@@ -65,6 +67,19 @@ def check_texts(argument: str, value: object, *, of: str = "") -> None:
     assert isinstance(value, Sequence)
     for index, each in enumerate(value):
         check_text(f"{argument}[{index}]", each, of=of)
+
+
+def check_barrier(barrier: object) -> str:
+    """Returns the id of a barrier: a short line of text, and no time, which would be a barrier of its own."""
+    remedy = f'give a line of 1 to {_LONGEST_BARRIER} characters, such as "closing-2026-01-02".'
+    good = isinstance(barrier, str) and 0 < len(barrier) <= _LONGEST_BARRIER and barrier == barrier.strip()
+    if not isinstance(barrier, str) or not good or not barrier.isprintable():
+        raise ConfigurationError(f"the id of a barrier is {shown(barrier)}.", remedy=remedy)
+    try:
+        datetime.fromisoformat(barrier)
+    except ValueError:
+        return barrier
+    raise ConfigurationError(f"the id of a barrier is {barrier!r}, which is a time.", remedy=remedy)
 
 
 def check_options(argument: str, value: object, *, of: str = "") -> None:

@@ -457,6 +457,16 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Barrier:
+    """A barrier in one pipeline: what was in its sources at `injected_at` (UTC, by the store's clock) is before it."""
+
+    id: str
+    pipeline: str
+    injected_at: datetime
+    injected_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """One line of the append-only event log; `number` is 0 for what concerns the whole pipeline."""
 

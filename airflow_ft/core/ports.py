@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from airflow_ft.core.model import (
     AbortReason,
     AfterAbort,
+    Barrier,
     Checkpoint,
     Event,
     Fence,
@@ -186,6 +187,19 @@ class Store(Protocol):
 
     def answer(self, pipeline: str, id: int, outcome: str) -> None:
         """Says what became of it; the first answer counts."""
+
+    # barriers
+    def inject(self, barrier: str, pipelines: Collection[str], by: str) -> Sequence[Barrier]:
+        """Puts a barrier into each of the pipelines, at one moment of the store's clock; those rows, by pipeline.
+
+        All or none: KeyError when one of the pipelines does not exist. The first injection into a pipeline counts.
+        """
+
+    def barrier(self, barrier: str) -> Sequence[Barrier]:
+        """Where it was injected, by pipeline."""
+
+    def barriers(self, limit: int = 100) -> Sequence[Barrier]:
+        """Newest first: a row for each barrier and pipeline."""
 
     # delivery
     def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
@@ -364,6 +378,15 @@ class Store(Protocol):
         Known by a stage that began at or after it and is `complete`, by a stream's checkpoint, or by a stream that has
         found nothing new since. What was rewound tells nothing.
         """
+
+    def read_as_of(self, pipeline: str, through: int) -> datetime | None:
+        """The latest known time of which everything that was in the sources is in numbers up to `through`.
+
+        None: no such time is known. What was rewound tells nothing.
+        """
+
+    def delivered_with(self, pipeline: str, number: int) -> int:
+        """The number whose plan has delivered the newest delivered one that is at most `number`; 0: there is none."""
 
     def complete_around(self, pipeline: str, number: int) -> tuple[int, int | None]:
         """The highest number, at most `number`, with which all of some moment's input was published (0: none), and

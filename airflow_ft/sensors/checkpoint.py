@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
-
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey
-from airflow_ft.hooks.store import check_store, open_configured_store
-from airflow_ft.links import PipelineLink
-from airflow_ft.operators.failing import fail
-from airflow_ft.runs import plain_utc
+from airflow_ft.sensors.base import GateSensor, given_time
 from airflow_ft.sensors.implied import implied_gate
 from airflow_ft.templates import declared_name
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
@@ -27,11 +20,8 @@ if TYPE_CHECKING:
 
     from airflow_ft.core.ports import Store
 
-_KEPT = "airflow_ft_gate"
-"""Where Airflow keeps the point that was fixed at the first look."""
 
-
-class CheckpointSensor(BaseSensorOperator):
+class CheckpointSensor(GateSensor):
     """Waits until a pipeline's rows are proven to be in every sink.
 
     At most one condition. Without any it waits for everything that was there when its own DAG run's interval ended:
@@ -64,8 +54,6 @@ class CheckpointSensor(BaseSensorOperator):
         "after",
         "store",
     )
-    operator_extra_links = (PipelineLink(),)
-    ui_color = "#e8f4ea"
 
     def __init__(
         self,
@@ -82,7 +70,7 @@ class CheckpointSensor(BaseSensorOperator):
         poke_interval: timedelta | float = 10.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(poke_interval=poke_interval, **kwargs)
+        super().__init__(store=store, deferrable=deferrable, poke_interval=poke_interval, **kwargs)
         self.pipeline, self.suffix = declared_name(pipeline, suffix)
         self._written = (self.pipeline, self.suffix)
         self._gate: Gate | None = None
@@ -99,8 +87,6 @@ class CheckpointSensor(BaseSensorOperator):
         self.run_id = run_id
         self.as_of = as_of
         self.after = after
-        self.store = check_store(store)
-        self.deferrable = _deferrable_by_default() if deferrable is None else deferrable
 
     def gate(self, context: Context, store: Store) -> Gate:
         """The condition, after rendering. ConfigurationError for text that is none."""
@@ -112,64 +98,29 @@ class CheckpointSensor(BaseSensorOperator):
         if self.dag_id_of_run is not None and self.run_id is not None:
             return Gate(run=RunKey(self.dag_id_of_run, self.run_id))
         if self.as_of is not None:
-            return Gate(as_of=_time("as_of", self.as_of))
+            return Gate(as_of=given_time("as_of", self.as_of))
         if self.after is not None:
-            return Gate(after=_time("after", self.after))
-        kept = context.get("task_state_store")
-        if kept is not None and isinstance(text := kept.get(_KEPT), str):
-            return Gate.from_json(json.loads(text))
-        gate = implied_gate(self, self._written, context, store, self.pipeline)
-        if kept is not None:
-            kept.set(_KEPT, json.dumps(gate.to_json()), retention=timedelta(seconds=self.timeout) + timedelta(days=30))
-        return gate
-
-    def poke(self, context: Context) -> PokeReturnValue:
-        """One look at the decision log."""
-        try:
-            self.pipeline, self.suffix = declared_name(self.pipeline, self.suffix)
-            check_name("pipeline", self.pipeline)
-            with closing(open_configured_store(check_store(self.store))) as store:
-                if self._gate is None:
-                    self._gate = self.gate(context, store)
-                    self.log.info("waiting for %s", self._gate)
-                opened = self._gate.is_open(store, self.pipeline)
-        except AirflowFtError as error:
-            fail(self.log, error)
-        return PokeReturnValue(is_done=opened is not None, xcom_value=opened)
-
-    def execute(self, context: Context) -> Any:
-        """Looks once, then waits: in the triggerer when it is deferrable, else as every sensor does."""
-        if not self.deferrable:
-            return super().execute(context)
-        found = self.poke(context)
-        if found.is_done:
-            return found.xcom_value
-        assert self._gate is not None  # by the first look
-        self.defer(
-            trigger=CheckpointTrigger(
-                pipeline=self.pipeline, gate=self._gate.to_json(), store=self.store, poll_interval=self.poke_interval
-            ),
-            method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout),
+            return Gate(after=given_time("after", self.after))
+        return Gate.from_json(
+            self.fixed(context, lambda: implied_gate(self, self._written, context, store, self.pipeline).to_json())
         )
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """What the trigger saw is final: a confirmed checkpoint stays confirmed."""
-        self.log.info("open: checkpoint %s is confirmed", event["number"])
-        return event
+    def look(self, context: Context, store: Store) -> dict[str, Any] | None:
+        """What the gate says."""
+        self.pipeline, self.suffix = declared_name(self.pipeline, self.suffix)
+        check_name("pipeline", self.pipeline)
+        if self._gate is None:
+            self._gate = self.gate(context, store)
+            self.log.info("waiting for %s", self._gate)
+        return self._gate.is_open(store, self.pipeline)
 
+    def trigger(self) -> CheckpointTrigger:
+        """Asks what the sensor asks."""
+        assert self._gate is not None  # by the first look
+        return CheckpointTrigger(
+            pipeline=self.pipeline, gate=self._gate.to_json(), store=self.store, poll_interval=self.poke_interval
+        )
 
-def _time(name: str, value: datetime | str) -> datetime:
-    try:
-        at = datetime.fromisoformat(value) if isinstance(value, str) else plain_utc(value)
-    except ValueError:
-        raise ConfigurationError(f"{name} is {value!r}.", remedy="give a time in ISO 8601.") from None
-    if at is None or at.tzinfo is None or (isinstance(value, datetime) and value.tzinfo is None):
-        raise ConfigurationError(f"{name} is {value!r}, without a zone.", remedy="give a time with a zone.")
-    return at.astimezone(UTC)
-
-
-def _deferrable_by_default() -> bool:
-    from airflow.sdk.configuration import conf
-
-    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+    def told(self, opened: dict[str, Any]) -> None:
+        """What opened it is final: a confirmed checkpoint stays confirmed."""
+        self.log.info("open: checkpoint %s is confirmed", opened["number"])

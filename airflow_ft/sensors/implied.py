@@ -9,13 +9,10 @@ from airflow_ft.checkpoints import Gate
 from airflow_ft.core.model import RunKey
 from airflow_ft.core.ports import Store
 from airflow_ft.operators.place import tasks_beside
-from airflow_ft.runs import plain_utc
+from airflow_ft.runs import interval_end
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
-
-# Their data interval is one that somebody has planned; of the others it is made up, or missing.
-_WITH_AN_INTERVAL = ("scheduled", "backfill")
 
 
 def implied_gate(
@@ -36,9 +33,8 @@ def implied_gate(
         behind = _stage_is_behind(task, written, pipeline)
         if behind is False or (behind is None and _is_registered(store, pipeline, dag_run)):
             return Gate(run=RunKey(dag_run.dag_id, dag_run.run_id))
-        end = plain_utc(dag_run.data_interval_end)
-        run_type = getattr(dag_run.run_type, "value", dag_run.run_type)
-        if run_type in _WITH_AN_INTERVAL and end is not None and not behind:
+        end = interval_end(dag_run)
+        if end is not None and not behind:
             return Gate(as_of=end)
         if number := _announced(dag_run, pipeline):
             return Gate(number=number)

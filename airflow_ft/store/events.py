@@ -41,6 +41,7 @@ class EventKind(StrEnum):
     PRUNING = "PRUNING"
     REQUESTED = "REQUESTED"
     ANSWERED = "ANSWERED"
+    BARRIER = "BARRIER"
 
 
 def bytes_text(count: int) -> str:

@@ -23,6 +23,7 @@ from airflow_ft.store.rows import (
     to_position,
     to_proof,
     to_run,
+    to_time,
 )
 
 _LATEST_CONFIRMED = select_checkpoints(
@@ -55,6 +56,18 @@ _COMPLETE_AROUND = (
     " AND published_through >= ?) AS stage_above,"
     f" (SELECT max(number) FROM checkpoint WHERE {_COVERING} AND number <= ?) AS stream_below,"
     f" (SELECT min(number) FROM checkpoint WHERE {_COVERING} AND number >= ?) AS stream_above"
+)
+# Numbers grow with the time as of which they have read all, so the highest one knows the latest time.
+_READ_AS_OF = (
+    "SELECT (SELECT stage_began FROM run WHERE pipeline = ? AND complete = 1 AND published_through <= ?"
+    " ORDER BY published_through DESC, stage_began DESC LIMIT 1) AS stage_as_of,"
+    f" (SELECT as_of FROM checkpoint WHERE {_COVERING} AND number <= ? ORDER BY number DESC LIMIT 1) AS stream_as_of,"
+    " (SELECT read_as_of FROM run WHERE pipeline = ? AND read_through <= ? AND read_as_of IS NOT NULL"
+    " ORDER BY read_as_of DESC LIMIT 1) AS idle_as_of"
+)
+_DELIVERED_WITH = (
+    "SELECT delivered_by FROM checkpoint WHERE pipeline = ? AND number <= ? AND is_delivered = 1"
+    " ORDER BY number DESC LIMIT 1"
 )
 _REWOUND = (
     "SELECT number FROM checkpoint WHERE pipeline = ? AND number > ? AND number <= ? AND after_abort = 'rewound'"
@@ -166,6 +179,22 @@ class ReadingOperations:
         if not known:
             self._nothing(pipeline)
         return min(known, default=None)
+
+    def read_as_of(self, pipeline: str, through: int) -> datetime | None:
+        """See `Store.read_as_of`."""
+        [row] = self._database.read(_READ_AS_OF, *(pipeline, through) * 3)
+        known = [time for time in row.values() if time is not None]
+        if not known:
+            self._nothing(pipeline)
+        return to_time(max(known)) if known else None
+
+    def delivered_with(self, pipeline: str, number: int) -> int:
+        """See `Store.delivered_with`."""
+        rows = self._database.read(_DELIVERED_WITH, pipeline, number)
+        if rows:
+            return int(rows[0]["delivered_by"])
+        self._nothing(pipeline)
+        return 0
 
     def complete_around(self, pipeline: str, number: int) -> tuple[int, int | None]:
         """See `Store.complete_around`."""

@@ -8,6 +8,7 @@ from typing import Self
 
 from airflow_ft.store.aborting import AbortingOperations
 from airflow_ft.store.adoption import AdoptionOperations
+from airflow_ft.store.barriers import BarrierOperations
 from airflow_ft.store.database import Database
 from airflow_ft.store.delivery import DeliveryOperations
 from airflow_ft.store.epochs import EpochOperations
@@ -29,6 +30,7 @@ class SqlStore(
     QuarantineOperations,
     RequestOperations,
     HistoryOperations,
+    BarrierOperations,
     ReadingOperations,
 ):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.

@@ -156,9 +156,14 @@ class PipelineWrite:
 def pipeline_write(database: Database, pipeline: str) -> Iterator[PipelineWrite]:
     """A transaction that holds the pipeline's row; UnknownPipelineError when there is none."""
     with database.write() as tx:
-        rows = tx.rows(f"SELECT * FROM pipeline WHERE name = ?{database.row_lock}", pipeline)
-        if not rows:
-            raise UnknownPipelineError(pipeline)
-        write = PipelineWrite(tx, rows[0])
+        write = lock_pipeline(database, tx, pipeline)
         yield write
         write.flush()
+
+
+def lock_pipeline(database: Database, tx: Transaction, pipeline: str) -> PipelineWrite:
+    """The write of a transaction on one pipeline, to be flushed; UnknownPipelineError when there is none."""
+    rows = tx.rows(f"SELECT * FROM pipeline WHERE name = ?{database.row_lock}", pipeline)
+    if not rows:
+        raise UnknownPipelineError(pipeline)
+    return PipelineWrite(tx, rows[0])

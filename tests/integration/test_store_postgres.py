@@ -20,6 +20,7 @@ from tests.store.flatness import INDEXES, every_operation, recorded
 from tests.store.scene import PIPELINE, Scene, a_position, a_segment
 from tests.store.test_aborting import TestAborts, TestRewinds, TestRollbacks
 from tests.store.test_adoption import TestAdoption
+from tests.store.test_barriers import TestInjection, TestWhatANumberCovers
 from tests.store.test_concurrency import TestRaces
 from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, TestVotes
 from tests.store.test_epochs import TestEpochs, TestHalts, TestLeases, TestPipelines, TestTurns
@@ -40,6 +41,7 @@ __all__ = [
     "TestEpochs",
     "TestHalts",
     "TestHistory",
+    "TestInjection",
     "TestLeases",
     "TestPipelines",
     "TestPlans",
@@ -54,6 +56,7 @@ __all__ = [
     "TestTurns",
     "TestUpgrade",
     "TestVotes",
+    "TestWhatANumberCovers",
 ]
 
 

@@ -30,7 +30,10 @@ INDEXES = {
     "ORDER BY read_as_of": "run_read",
     "AS stage_below": "run_complete_through",
     "AS stream_below": "checkpoint_covering",
+    "AS stage_as_of": "run_complete_through",
+    "AS stream_as_of": "checkpoint_covering",
     "outcome IS NULL": "request_open",
+    "ORDER BY injected_at": "barrier_at",
     "FROM event WHERE pipeline = ? AND number = ?": "event_number",
 }
 
@@ -136,6 +139,11 @@ def every_operation(store: Store) -> None:
     store.open_requests(PIPELINE)
     store.answer(PIPELINE, asked, "stopped")
     store.request(PIPELINE, asked)
+    store.inject("closing", [PIPELINE], "a test")
+    store.barrier("closing")
+    store.barriers()
+    store.read_as_of(PIPELINE, 2)
+    store.delivered_with(PIPELINE, 2)
     store.complete_around(PIPELINE, 2)
     with suppress(KeyError):
         store.spec("digest")

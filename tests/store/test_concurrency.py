@@ -112,3 +112,18 @@ class TestRaces:
         assert sorted(race(store_url, prove)) == ["COMMITTING"] * (PROCESSES - 1) + ["COMPLETED"]
         assert scene.checkpoint(1).delivered_by == 1
         assert scene.kinds(1).count("COMPLETED") == 1
+
+    def test_all_who_inject_a_barrier_are_told_of_the_same_one(self, scene: Scene, store_url: str) -> None:
+        others = ["payments", "refunds"]
+        for name in others:
+            scene.store.register(name)
+
+        def inject(store: Store, index: int) -> object:
+            names = [PIPELINE, *others]
+            found = store.inject("closing", names if index % 2 else names[::-1], f"process-{index}")
+            return [[each.pipeline, each.injected_at.isoformat(), each.injected_by] for each in found]
+
+        answers = race(store_url, inject)
+        assert all(answer == answers[0] for answer in answers)
+        assert len({(at, by) for _, at, by in answers[0]}) == 1, "of one moment, by one of them"
+        assert scene.kinds() == ["REGISTERED", "BARRIER"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 from airflow.triggers.base import BaseTrigger
 
+from airflow_ft.barriers import BarrierGate
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.errors import StoreUnavailableError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import RunKey
+from airflow_ft.triggers.barrier import BarrierTrigger
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
 from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.turn import TurnTrigger
@@ -91,6 +94,27 @@ def test_the_gate_is_watched_until_it_opens(tmp_path: Path) -> None:
     trigger.look = counted  # type: ignore[method-assign]
     assert asyncio.run(first_event(trigger)) == {"pipeline": PIPELINE, "number": 1}
     assert looks[:3] == [None] * 3
+
+
+def test_a_barrier_is_watched_until_it_has_passed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    gate = BarrierGate((PIPELINE,), at=datetime(2020, 1, 1, tzinfo=UTC))
+    trigger = again(BarrierTrigger(gate=gate.to_json(), store=url(tmp_path), poll_interval=0.01))
+    assert isinstance(trigger, BarrierTrigger)
+    look, looks = trigger.look, 0
+
+    def counted() -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            world.stage(1)
+        if looks == 3:
+            world.steps(world.context())
+        return look()
+
+    trigger.look = counted  # type: ignore[method-assign]
+    found = asyncio.run(first_event(trigger))
+    assert looks == 3 and (found[PIPELINE]["number"], found[PIPELINE]["covered"]) == (1, True)
 
 
 def turn_trigger(folder: Path, run_id: str = "waiting", lease_seconds: float = 0.2) -> TurnTrigger:

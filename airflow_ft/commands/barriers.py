@@ -1,0 +1,52 @@
+"""Commands on barriers, which several pipelines have in common."""
+
+from __future__ import annotations
+
+import getpass
+from argparse import Namespace
+
+from airflow_ft.barriers import check_pipelines, standing
+from airflow_ft.commands.common import command, open_store, print_table
+from airflow_ft.core.errors import ConfigurationError
+
+
+@command
+def inject_barrier(args: Namespace) -> None:
+    """`airflow ft inject-barrier ID PIPELINE...`."""
+    check_pipelines(args.pipelines)
+    with open_store(args) as store:
+        found = store.inject(args.barrier, args.pipelines, f"`airflow ft inject-barrier` by {getpass.getuser()}")
+        print_table([{"pipeline": each.pipeline, "injected": each.injected_at} for each in found], args.output)
+
+
+@command
+def barriers(args: Namespace) -> None:
+    """`airflow ft barriers [ID]`."""
+    with open_store(args) as store:
+        if args.barrier is None:
+            rows = [
+                {"barrier": each.id, "pipeline": each.pipeline, "injected": each.injected_at, "by": each.injected_by}
+                for each in store.barriers(args.limit)
+            ]
+            print_table(rows, args.output)
+            return
+        injected = store.barrier(args.barrier)
+        if not injected:
+            raise ConfigurationError(
+                f"barrier {args.barrier!r} was injected into no pipeline.",
+                remedy="`airflow ft barriers` lists those that were.",
+            )
+        rows = []
+        for each in injected:
+            found = standing(store, each.pipeline, each.injected_at)
+            rows.append(
+                {
+                    "pipeline": each.pipeline,
+                    "injected": each.injected_at,
+                    "by": each.injected_by,
+                    "covered": found.covered,
+                    "number": found.number,
+                    "as_of": found.as_of,
+                }
+            )
+        print_table(rows, args.output)

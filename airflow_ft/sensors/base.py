@@ -1,0 +1,106 @@
+"""What the sensors share: one look at the decision log, then the triggerer; a point that is fixed at the first look."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.hooks.store import check_store, open_configured_store
+from airflow_ft.links import PipelineLink
+from airflow_ft.operators.failing import fail
+from airflow_ft.runs import plain_utc
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
+
+    from airflow_ft.core.ports import Store
+
+_KEPT = "airflow_ft_gate"
+"""Where Airflow keeps the point that was fixed at the first look."""
+
+
+class GateSensor(BaseSensorOperator):
+    """Base of the sensors. What opens one is final, so nothing is asked again after its trigger has fired.
+
+    Args:
+        store: as in `CheckpointedPipeline`.
+        deferrable: wait in the triggerer, without a worker's slot, after one look; None: Airflow's default.
+    """
+
+    operator_extra_links = (PipelineLink(),)
+    ui_color = "#e8f4ea"
+
+    def __init__(self, *, store: str | None = None, deferrable: bool | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.store = check_store(store)
+        self.deferrable = _deferrable_by_default() if deferrable is None else deferrable
+
+    def look(self, context: Context, store: Store) -> dict[str, Any] | None:
+        """The result when it is open; None: closed."""
+        raise NotImplementedError
+
+    def trigger(self) -> BaseTrigger:
+        """What waits for the same, after a first look."""
+        raise NotImplementedError
+
+    def told(self, opened: dict[str, Any]) -> None:
+        """Says in the log what has opened it, in the triggerer."""
+        raise NotImplementedError
+
+    def fixed(self, context: Context, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `make` says at the first look; then the same again, over retries, deferral and rescheduling."""
+        kept = context.get("task_state_store")
+        if kept is not None and isinstance(text := kept.get(_KEPT), str):
+            found: dict[str, Any] = json.loads(text)
+            return found
+        made = make()
+        if kept is not None:
+            kept.set(_KEPT, json.dumps(made), retention=timedelta(seconds=self.timeout) + timedelta(days=30))
+        return made
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """One look at the decision log."""
+        try:
+            with closing(open_configured_store(check_store(self.store))) as store:
+                opened = self.look(context, store)
+        except AirflowFtError as error:
+            fail(self.log, error)
+        return PokeReturnValue(is_done=opened is not None, xcom_value=opened)
+
+    def execute(self, context: Context) -> Any:
+        """Looks once, then waits: in the triggerer when it is deferrable, else as every sensor does."""
+        if not self.deferrable:
+            return super().execute(context)
+        found = self.poke(context)
+        if found.is_done:
+            return found.xcom_value
+        self.defer(trigger=self.trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """The trigger's event is the result."""
+        self.told(event)
+        return event
+
+
+def given_time(name: str, value: datetime | str) -> datetime:
+    """An argument that is a time with a zone, as of the standard library; ConfigurationError when it is none."""
+    try:
+        at = datetime.fromisoformat(value) if isinstance(value, str) else plain_utc(value)
+    except ValueError:
+        raise ConfigurationError(f"{name} is {value!r}.", remedy="give a time in ISO 8601.") from None
+    if at is None or at.tzinfo is None or (isinstance(value, datetime) and value.tzinfo is None):
+        raise ConfigurationError(f"{name} is {value!r}, without a zone.", remedy="give a time with a zone.")
+    return at.astimezone(UTC)
+
+
+def _deferrable_by_default() -> bool:
+    from airflow.sdk.configuration import conf
+
+    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))

@@ -1,0 +1,57 @@
+"""Barriers: a moment that several pipelines have in common, under a name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from airflow_ft.core.arguments import check_barrier
+from airflow_ft.core.model import Barrier
+from airflow_ft.store.database import Database, Row
+from airflow_ft.store.events import EventKind
+from airflow_ft.store.rows import clean_text, to_time
+from airflow_ft.store.writing import lock_pipeline
+
+_OF_ONE = "SELECT * FROM barrier WHERE id = ? ORDER BY pipeline"
+
+
+class BarrierOperations:
+    """The part of the store that holds barriers."""
+
+    _database: Database
+
+    def inject(self, barrier: str, pipelines: Collection[str], by: str) -> Sequence[Barrier]:
+        """See `Store.inject`; UnknownPipelineError names the pipeline that is not there, and nothing was injected."""
+        check_barrier(barrier)
+        with self._database.write() as tx:
+            # Always in the same order: so no two injections wait for each other.
+            writes = [lock_pipeline(self._database, tx, name) for name in sorted(set(pipelines))]
+            now = tx.now()
+            for write in writes:
+                injected = tx.change(
+                    "INSERT INTO barrier (id, pipeline, injected_at, injected_by) VALUES (?, ?, ?, ?)"
+                    " ON CONFLICT (id, pipeline) DO NOTHING",
+                    barrier,
+                    write.name,
+                    now,
+                    clean_text(by),
+                )
+                if injected:
+                    write.event(EventKind.BARRIER, f"{barrier} injected by {by}", detail={"barrier": barrier})
+                write.flush()
+            found = [_barrier(row) for row in tx.rows(_OF_ONE, barrier)]
+        return [each for each in found if each.pipeline in pipelines]
+
+    def barrier(self, barrier: str) -> Sequence[Barrier]:
+        """See `Store.barrier`."""
+        return [_barrier(row) for row in self._database.read(_OF_ONE, barrier)]
+
+    def barriers(self, limit: int = 100) -> Sequence[Barrier]:
+        """See `Store.barriers`."""
+        rows = self._database.read(
+            "SELECT * FROM barrier ORDER BY injected_at DESC, id DESC, pipeline DESC LIMIT ?", limit
+        )
+        return [_barrier(row) for row in rows]
+
+
+def _barrier(row: Row) -> Barrier:
+    return Barrier(row["id"], row["pipeline"], to_time(row["injected_at"]), row["injected_by"])

@@ -1,0 +1,46 @@
+"""Waits until a barrier has passed several pipelines (I9). Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_ft.barriers import BarrierGate
+from airflow_ft.triggers.polling import poll
+
+
+class BarrierTrigger(BaseTrigger):
+    """Fires once, when the gate is open; the event is what `BarrierGate.is_open` returned.
+
+    Args:
+        gate: `BarrierGate.to_json()`.
+        store: as in `airflow_ft.hooks.store.store_url`.
+        poll_interval: seconds between two looks.
+    """
+
+    def __init__(self, *, gate: Mapping[str, Any], store: str | None = None, poll_interval: float = 10.0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.gate = dict(gate)
+        self.store = store
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        return (
+            "airflow_ft.triggers.barrier.BarrierTrigger",
+            {"gate": self.gate, "store": self.store, "poll_interval": self.poll_interval},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """One event, when the gate is open."""
+        yield TriggerEvent(await poll(self.look, self.poll_interval, self.log))  # type: ignore[no-untyped-call]
+
+    def look(self) -> dict[str, Any] | None:
+        """One look, in a thread of its own."""
+        from airflow_ft.hooks.store import open_configured_store
+
+        with closing(open_configured_store(self.store)) as store:
+            return BarrierGate.from_json(self.gate).is_open(store)
