@@ -213,12 +213,12 @@ class _Meddling:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
 
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
             self._left -= 1
             if self._left == 0:
                 self.acted = True
                 self._act()
-            return method(*args)
+            return method(*args, **named)
 
         return call
 
