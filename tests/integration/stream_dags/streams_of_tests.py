@@ -1,0 +1,45 @@
+"""DAGs for tests/integration/test_airflow_stream.py."""
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, task
+
+from airflow_ft import CheckpointConfig, CheckpointedPipeline, CheckpointSensor, FixedDelay, KafkaSink, KafkaSource, MySqlSink
+
+with DAG("copy", schedule=None, catchup=False, max_active_runs=2, default_args={"retry_delay": 1}):
+    copy = CheckpointedPipeline(
+        pipeline="copy",
+        job="jobs_of_streams:Copy",
+        sources={"numbers": KafkaSource(topics=["numbers"])},
+        sinks={
+            "numbers": MySqlSink(table="numbers"),
+            "copies": KafkaSink(topic="copies", value="value"),
+        },
+        checkpointing=CheckpointConfig(interval=timedelta(seconds=1)),
+        restart=FixedDelay(attempts=5, delay=timedelta(seconds=1)),
+        streaming=True,
+    )
+
+    @task
+    def report(confirmed: dict) -> int:
+        return confirmed["latest"]
+
+    report(copy.output)
+
+with DAG("gate", schedule=None, catchup=False, params={"as_of": ""}):
+    CheckpointSensor(
+        task_id="gate", pipeline="copy", as_of="{{ params.as_of }}", poke_interval=1, timeout=300, deferrable=True
+    )
+
+with DAG("going_on", schedule="@continuous", catchup=False, max_active_runs=1, default_args={"retries": 0}):
+    CheckpointedPipeline(
+        pipeline="going-on",
+        job="jobs_of_streams:Copy",
+        sources={"numbers": KafkaSource(topics=["numbers"])},
+        sinks={
+            "numbers": MySqlSink(table="going_on"),
+            "copies": KafkaSink(topic="copies_going_on", value="value"),
+        },
+        checkpointing=CheckpointConfig(interval=timedelta(seconds=1)),
+        streaming=True,
+    )
