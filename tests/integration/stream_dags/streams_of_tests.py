@@ -1,6 +1,7 @@
 """DAGs for tests/integration/test_airflow_stream.py."""
 
 from datetime import timedelta
+from typing import Any
 
 from airflow.sdk import DAG, task
 
@@ -17,11 +18,12 @@ with DAG("copy", schedule=None, catchup=False, max_active_runs=2, default_args={
         },
         checkpointing=CheckpointConfig(interval=timedelta(seconds=1)),
         restart=FixedDelay(attempts=5, delay=timedelta(seconds=1)),
+        keep_session=timedelta(minutes=2),  # most of the tests start it
         streaming=True,
     )
 
     @task
-    def report(confirmed: dict) -> int:
+    def report(confirmed: dict[str, Any]) -> Any:
         return confirmed["latest"]
 
     report(copy.output)
