@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
 from airflow_ft import settings
 from airflow_ft.assets import declared_asset
@@ -98,6 +98,6 @@ class _Paused:
     def __call__(self) -> str:
         if not self._why and time.monotonic() - self._asked > _LOOK_SECONDS:
             self._asked = time.monotonic()
-            with suppress(AirflowException, RuntimeError, OSError):  # Airflow is away: the stream goes on
+            with suppress(AirflowException, AirflowRuntimeError, RuntimeError, OSError):  # its server is away: go on
                 self._why = f"the DAG {self._dag_id} is paused" if is_paused(self._dag_id) else ""
         return self._why
