@@ -24,13 +24,14 @@ from airflow_ft.core.model import AfterAbort
 from airflow_ft.spark.session import kept
 from tests.integration.airflow_world import AirflowWorld, wait_for
 from tests.integration.kafka_world import read, value
-from tools.servers import Database, Kafka, MariaDb
+from tools.servers import Database, Kafka, MariaDb, processes
 
 pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent / "stream_dags"
 EXAMPLES = Path(__file__).parents[2] / "dags"
-TOPICS = {"numbers": 2, "copies": 2, "t_test": 1, "lines": 3, "word_counts": 3, "words": 3, "counts": 3}
+TOPICS = {"numbers": 2, "copies": 2, "always": 1, "always_copies": 1, "t_test": 1}
+TOPICS |= dict.fromkeys(("lines", "word_counts", "words", "counts"), 3)
 START_SECONDS = 240.0
 """What a task, Spark and a first checkpoint take on a busy machine, at most."""
 
@@ -127,7 +128,7 @@ def streams(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFac
         finally:
             airflow.stop()
             for one in kept():
-                if one.pipeline == "copy":
+                if one.pipeline in ("copy", "always"):
                     one.end()
             for topic in TOPICS:
                 kafka.delete_topic(topic)
@@ -189,7 +190,7 @@ def test_a_stream_that_is_marked_or_cleared_ends_at_once_and_is_gone_on_with(str
     run_id = streams.start()
     spark = [streams.task().pid, streams.driver().pid]
     airflow.mark("copy", run_id, "copy.stream", "failed")
-    wait_for(lambda: not airflow.leases("copy") and not any(map(psutil.pid_exists, spark)), 60, "all of it has ended")
+    wait_for(lambda: not airflow.leases("copy") and processes.await_end(spark, 1), 60, "all of it has ended")
     assert airflow.finish("copy", run_id)["copy.stream"] == "failed"
 
     airflow.clear("copy", run_id, ["copy.stream"])  # one that has ended
@@ -225,6 +226,34 @@ def test_a_stream_whose_process_is_killed_goes_on(streams: Streams, victim: str)
     streams.stop("copy")
     assert airflow.finish("copy", run_id)["copy.stream"] == "success"
     streams.check_both_sinks()
+
+
+@pytest.mark.rotating("ends and kills of a stream")
+def test_a_continuous_dag_begins_its_stream_anew_until_it_is_paused(streams: Streams) -> None:
+    airflow = streams.airflow
+
+    def numbers() -> list[int]:
+        return [value(message)["n"] for message in read(streams.kafka.bootstrap, "always_copies")]
+
+    def states() -> list[str]:
+        return [run["state"] for run in airflow.get("/api/v2/dags/always/dagRuns?order_by=start_date")["dag_runs"]]
+
+    airflow.pause("always", False)
+    for number in (1, 2):
+        streams.put("always", number)
+        wait_for(lambda n=number: n in numbers(), START_SECONDS, f"{number} is delivered", 0.5)
+        if number == 1:
+            streams.stop("always")
+            wait_for(lambda: states() == ["success", "running"], 60, "the next run has begun", 0.5)
+    airflow.pause("always")
+    wait_for(lambda: not airflow.leases("always"), 60, "the stream has stopped")
+    streams.put("always", 3)
+    airflow.pause("always", False)
+    wait_for(lambda: 3 in numbers(), START_SECONDS, "3 is delivered", 0.5)
+    airflow.pause("always")
+    wait_for(lambda: not airflow.leases("always"), 60, "the stream has stopped")
+    assert numbers() == [1, 2, 3]
+    assert states()[:2] == ["success", "success"] and len(states()) == 3
 
 
 # --- examples ---------------------------------------------------------------------------------------------------------
@@ -326,8 +355,9 @@ def _all_is_confirmed(streams: Streams, pipeline: str, topic: str) -> None:
 
 
 def _attempts(streams: Streams, pipeline: str) -> int:
-    with streams.airflow.store() as store:
+    with streams.airflow.store() as store, suppress(KeyError):
         return sum(event.kind == "STAGE_BEGUN" for event in store.events(pipeline, None, 10_000))
+    return 0
 
 
 @pytest.mark.rotating("an example")

@@ -17,12 +17,16 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 Sources = Mapping[str, DataFrame]
 
 
-class Copy:
-    """Numbers into a table and a topic, with the same random value."""
+class Numbers:
+    """Numbers into one sink, with a random value each."""
 
     def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
         number = F.col("value").cast("string").cast("bigint")
         return sources["numbers"].select(number.alias("n"), F.rand().alias("random"))
+
+
+class Copy(Numbers):
+    """The same into a table and a topic."""
 
     def split(self, batch: DataFrame) -> dict[str, DataFrame]:
         return {"numbers": batch, "copies": batch}

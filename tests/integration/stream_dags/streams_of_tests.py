@@ -1,6 +1,6 @@
 """DAGs for tests/integration/test_airflow_stream.py."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import DAG, task
@@ -47,5 +47,23 @@ with DAG("counting", schedule=None, catchup=False, params={"deaths": ""}, defaul
         sinks={"counts": KafkaSink(topic="counts", key="word")},
         checkpointing=CheckpointConfig(interval=timedelta(seconds=1)),
         restart=FixedDelay(attempts=20, delay=timedelta(seconds=1)),
+        streaming=True,
+    )
+
+with DAG(
+    "always",
+    schedule="@continuous",
+    start_date=datetime(2020, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args={"retry_delay": 1},
+):
+    CheckpointedPipeline(
+        pipeline="always",
+        job="jobs_of_streams:Numbers",
+        sources={"numbers": KafkaSource(topics=["always"])},
+        sinks={"copies": KafkaSink(topic="always_copies")},
+        checkpointing=CheckpointConfig(interval=timedelta(seconds=1)),
+        keep_session=timedelta(minutes=2),
         streaming=True,
     )
