@@ -94,8 +94,10 @@ class Streams:
 
 
 def _python_below(task: psutil.Process) -> psutil.Process | None:
-    with suppress(psutil.Error):
-        return next((p for p in task.children(recursive=True) if "main.py" in " ".join(p.cmdline()[1:2])), None)
+    for process in task.children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile, or is a zombie
+            if "main.py" in " ".join(process.cmdline()[1:2]):
+                return process
     return None
 
 
