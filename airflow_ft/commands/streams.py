@@ -16,7 +16,8 @@ _LOOK_SECONDS = 0.5
 def stop(args: Namespace) -> None:
     """`airflow ft stop PIPELINE`."""
     with open_store(args) as store:
-        if not store.leases(args.pipeline):
+        # Between two restarts nobody has a lease, but the run still has the turn.
+        if not store.leases(args.pipeline) and store.pipeline(args.pipeline).turn is None:
             say(f"nobody is at work on {args.pipeline}")
             return
         asked = store.ask(args.pipeline, RequestKind.STOP, {"at_once": bool(args.now)}, signature(args, "stop"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
 from airflow_ft import settings
 from airflow_ft.assets import declared_asset
@@ -52,6 +52,7 @@ class StreamingPipelineOperator(StageOperator):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._killed = False
         if not self.spec.streaming:
             raise ConfigurationError(
                 "StreamingPipelineOperator runs streams, and the specification is of a scheduled pipeline.",
@@ -73,7 +74,7 @@ class StreamingPipelineOperator(StageOperator):
             **self.staging(spec, run),
             strategy=spec.strategy,
             overlap=overlap,
-            why_stop=_Paused(run.run.dag_id),
+            why_stop=self._why_stop(_Paused(run.run.dag_id)),
         )
         for name in delivery.names:
             steps.prepare_step(run, delivery, config, name)
@@ -83,6 +84,19 @@ class StreamingPipelineOperator(StageOperator):
         emit(self, context, confirmation.confirmed)
         answer_stops(run.store, run.pipeline, f"stopped; {confirmation.latest} is the newest confirmed checkpoint")
         return told(self, confirmation)
+
+    def on_kill(self) -> None:
+        """Ends Spark, and does not restart it."""
+        self._killed = True
+        super().on_kill()
+
+    def _why_stop(self, paused: Callable[[], str]) -> Callable[[], str]:
+        def why() -> str:
+            if self._killed:
+                raise AirflowException("the task was ended from outside")
+            return paused()
+
+        return why
 
     def resume(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Goes on after it has waited for another run; looks at everything anew, since a trigger proves nothing."""
@@ -98,6 +112,6 @@ class _Paused:
     def __call__(self) -> str:
         if not self._why and time.monotonic() - self._asked > _LOOK_SECONDS:
             self._asked = time.monotonic()
-            with suppress(AirflowException, RuntimeError, OSError):  # Airflow is away: the stream goes on
+            with suppress(AirflowException, AirflowRuntimeError, RuntimeError, OSError):  # its server is away: go on
                 self._why = f"the DAG {self._dag_id} is paused" if is_paused(self._dag_id) else ""
         return self._why

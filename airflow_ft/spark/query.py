@@ -359,7 +359,10 @@ class _Listener:
 
 def _has_ended(query: StreamingQuery) -> bool:
     """Waits for a moment; raises what the query has failed by."""
-    return bool(query.awaitTermination(_LOOK_SECONDS))  # type: ignore[arg-type]
+    if not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type]
+        return False
+    query.awaitTermination()  # with a time-out Spark says so a moment before it lets go of the query's name
+    return True
 
 
 def by_topic(offsets: list[Any]) -> Offsets:

@@ -25,7 +25,9 @@ _USUAL = re.compile(
     r"|StateStore: Loaded state store provider"
     r"|TransformWithStateInPySparkStateServer: (No more data to read|.* state \S+ doesn't contain)"
     r"|(AdminClient|Consumer)Config: These configurations .* were supplied but"
-    r"|KafkaDataConsumer: KafkaDataConsumer is not running in UninterruptibleThread)"
+    r"|KafkaDataConsumer: KafkaDataConsumer is not running in UninterruptibleThread"
+    r"|ProcessingTimeExecutor: Current batch is falling behind"  # a stream tells its latency
+    r"|DAGScheduler: Failed to cancel job group \S+ Cannot find active jobs)"
 )
 _OF_LIBRARIES = re.compile(
     r"\S*(/(site|dist)-packages/|pyspark\.zip/)\S+:\d+: (Future|Deprecation|PendingDeprecation|User|Runtime)Warning:"

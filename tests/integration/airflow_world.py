@@ -138,8 +138,12 @@ class AirflowWorld(Airflow):
 
     def fail(self, dag_id: str, run_id: str, task_id: str) -> None:
         """Marks a running task as failed, as a person does in the UI; Airflow ends its process."""
+        self.mark(dag_id, run_id, task_id, "failed")
+
+    def mark(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Marks a running task as "failed" or "success", as a person does in the UI; Airflow ends its process."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
-        self._request("PATCH", path, json={"new_state": "failed"}).raise_for_status()
+        self._request("PATCH", path, json={"new_state": state}).raise_for_status()
 
     def leases(self, pipeline: str) -> list[Lease]:
         """Who is at work on a pipeline."""

@@ -23,6 +23,8 @@ Streaming TransformWithStateInPandas Python worker finish init stage of Python r
 26/11/21 22:33:45 WARN TransformWithStateInPySparkStateServer: No more data to read from the socket
 26/11/21 22:34:39 WARN TransformWithStateInPySparkStateServer: Value state total doesn't contain a value.
 26/11/21 22:34:14 WARN StateStore: Loaded state store provider in loadTimeMs=2889 for storeId=StateStoreId[ operatorId=0
+26/11/22 12:19:49 WARN ProcessingTimeExecutor: Current batch is falling behind. The trigger interval is 1000 ms
+26/11/22 12:20:31 WARN DAGScheduler: Failed to cancel job group 6cb3355b. Cannot find active jobs
 26/11/21 22:35:14 WARN MapPartitionsRDD: RDD 9 was locally checkpointed, its lineage has been truncated
 /venv/lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip/pyspark/pandas/x.py:135: FutureWarning: soon gone.
   return self.something(old=True)

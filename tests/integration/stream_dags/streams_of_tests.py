@@ -1,0 +1,69 @@
+"""DAGs for tests/integration/test_airflow_stream.py."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_ft import (
+    CheckpointConfig,
+    CheckpointedPipeline,
+    CheckpointSensor,
+    FixedDelay,
+    KafkaSink,
+    KafkaSource,
+    MySqlSink,
+)
+
+with DAG("copy", schedule=None, catchup=False, max_active_runs=2, default_args={"retry_delay": 1}):
+    copy = CheckpointedPipeline(
+        pipeline="copy",
+        job="jobs_of_streams:Copy",
+        sources={"numbers": KafkaSource(topics=["numbers"])},
+        sinks={"numbers": MySqlSink(table="numbers"), "copies": KafkaSink(topic="copies")},
+        checkpointing=CheckpointConfig(interval=timedelta(seconds=1)),
+        restart=FixedDelay(attempts=5, delay=timedelta(seconds=1)),
+        keep_session=timedelta(minutes=2),  # most of the tests start it
+        streaming=True,
+    )
+
+    @task
+    def report(confirmed: dict[str, Any]) -> Any:
+        return confirmed["latest"]
+
+    report(copy.output)
+
+with DAG("gate", schedule=None, catchup=False, params={"as_of": ""}):
+    CheckpointSensor(
+        task_id="gate", pipeline="copy", as_of="{{ params.as_of }}", poke_interval=1, timeout=300, deferrable=True
+    )
+
+with DAG("counting", schedule=None, catchup=False, params={"deaths": ""}, default_args={"retry_delay": 1}):
+    CheckpointedPipeline(
+        pipeline="counting",
+        job="jobs_of_streams:Counting",
+        job_args={"deaths": "{{ params.deaths }}"},
+        sources={"lines": KafkaSource(topics=["words"])},
+        sinks={"counts": KafkaSink(topic="counts", key="word")},
+        checkpointing=CheckpointConfig(interval=timedelta(seconds=1)),
+        restart=FixedDelay(attempts=20, delay=timedelta(seconds=1)),
+        streaming=True,
+    )
+
+with DAG(
+    "always",
+    schedule="@continuous",
+    start_date=datetime(2020, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args={"retry_delay": 1},
+):
+    CheckpointedPipeline(
+        pipeline="always",
+        job="jobs_of_streams:Numbers",
+        sources={"numbers": KafkaSource(topics=["always"])},
+        sinks={"copies": KafkaSink(topic="always_copies")},
+        checkpointing=CheckpointConfig(interval=timedelta(seconds=1)),
+        keep_session=timedelta(minutes=2),
+        streaming=True,
+    )

@@ -1,0 +1,404 @@
+"""Streams in a real Airflow: asked to stop, paused, marked, cleared and killed; the example DAGs with their promises.
+
+One Airflow serves the module; the tests use it one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+from confluent_kafka import Producer
+
+from airflow_ft.checkpoints import Gate
+from airflow_ft.core.model import AfterAbort
+from airflow_ft.spark.session import kept
+from tests.integration.airflow_world import AirflowWorld, wait_for
+from tests.integration.kafka_world import read, value
+from tools.servers import Database, Kafka, MariaDb, processes
+
+pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+HERE = Path(__file__).parent / "stream_dags"
+EXAMPLES = Path(__file__).parents[2] / "dags"
+TOPICS = {"numbers": 2, "copies": 2, "always": 1, "always_copies": 1, "t_test": 1}
+TOPICS |= dict.fromkeys(("lines", "word_counts", "words", "counts"), 3)
+START_SECONDS = 240.0
+"""What a task, Spark and a first checkpoint take on a busy machine, at most."""
+
+
+class Streams:
+    """The Airflow, what its streams read and deliver into, and what was put there."""
+
+    def __init__(self, airflow: AirflowWorld, database: Database, kafka: Kafka) -> None:
+        self.airflow, self.database, self.kafka = airflow, database, kafka
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        self.sent = 0
+
+    def put(self, topic: str, *values: object) -> None:
+        """Into a topic, in this order in each of its partitions; returns when they are there."""
+        for each in values:
+            self._producer.produce(topic, str(each).encode())
+        assert self._producer.flush(30) == 0
+
+    def numbers(self) -> Counter[int]:
+        """What is in the table of the stream `copy`."""
+        return Counter(row[0] for row in self.database.sql("SELECT n FROM numbers"))
+
+    def deliver(self, rows: int = 20) -> None:
+        """Puts numbers, and returns when the stream `copy` has delivered them; AssertionError for doubles."""
+        self.put("numbers", *range(self.sent, self.sent + rows))
+        self.sent += rows
+        wait_for(lambda: self.numbers().total() >= self.sent, START_SECONDS, f"{self.sent} numbers are in the table")
+        assert self.numbers() == Counter(range(self.sent))
+
+    def check_both_sinks(self) -> None:
+        """Table and topic have every number once, with the same random value: computed once (I1)."""
+        table = self.database.sql("SELECT n, random FROM numbers")
+        topic = [value(message) for message in read(self.kafka.bootstrap, "copies")]
+        assert Counter(row[0] for row in table) == Counter(range(self.sent))
+        assert sorted((each["n"], each["random"]) for each in topic) == sorted(table)
+
+    def start(self) -> str:
+        """A run of `copy` that has delivered something; returns its id."""
+        run_id = self.airflow.trigger("copy")
+        self.deliver()
+        return run_id
+
+    def stop(self, pipeline: str, *arguments: str) -> str:
+        """What `airflow ft stop` says."""
+        return self.airflow.command("ft", "stop", pipeline, *arguments)
+
+    def task(self, pipeline: str = "copy") -> psutil.Process:
+        """The process of the stream's task."""
+        [lease] = wait_for(lambda: self.airflow.leases(pipeline), 60, f"{pipeline} is at work")
+        return psutil.Process(int(lease.holder.split(":")[1]))
+
+    def driver(self, pipeline: str = "copy") -> psutil.Process:
+        """The Python process in which its job runs: spark-submit's grandchild, or attached to a JVM that is kept."""
+        return wait_for(lambda: _python_below(self.task(pipeline)), START_SECONDS, "the driver runs")  # type: ignore[no-any-return]
+
+    def tries(self, run_id: str) -> int:
+        """How often Airflow has begun the stream `copy` in this run."""
+        [task] = [task for task in self.airflow.tasks("copy", run_id) if task.task_id == "copy.stream"]
+        return task.try_number
+
+
+def _python_below(task: psutil.Process) -> psutil.Process | None:
+    for process in task.children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile, or is a zombie
+            if "main.py" in " ".join(process.cmdline()[1:2]):
+                return process
+    return None
+
+
+@pytest.fixture(scope="module")
+def streams(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
+    home = tmp_path_factory.mktemp("airflow")
+    shutil.copytree(HERE, home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    for example in ("t_test.py", "word_count.py"):
+        shutil.copy(EXAMPLES / example, home / "dags")
+    for topic, partitions in TOPICS.items():
+        kafka.create_topic(topic, partitions)
+    with Database.fresh(mariadb) as database:
+        database.sql((EXAMPLES / "t_test.sql").read_text().partition("\n")[2].rstrip().rstrip(";"))
+        database.sql("CREATE TABLE numbers (n BIGINT, random DOUBLE)")
+        mysql = {
+            "conn_type": "mysql",
+            "host": mariadb.host,
+            "port": mariadb.port,
+            "login": mariadb.user,
+            "password": mariadb.password,
+            "schema": database.name,
+        }
+        bus = {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.bootstrap})}
+        airflow = AirflowWorld(home, {"mysql_default": mysql, "kafka_default": bus}, {"airflow_ft__lease_seconds": "3"})
+        airflow.start()
+        try:
+            for dag_id in ("copy", "t_test", "word_count"):
+                airflow.wait_until_ready(dag_id)
+            yield Streams(airflow, database, kafka)
+        finally:
+            airflow.stop()
+            for one in kept():
+                if one.pipeline in ("copy", "always"):
+                    one.end()
+            for topic in TOPICS:
+                kafka.delete_topic(topic)
+
+
+# --- a stream and Airflow ---------------------------------------------------------------------------------------------
+
+
+def test_a_stream_delivers_while_it_runs_opens_gates_and_stops_when_asked(streams: Streams) -> None:
+    airflow = streams.airflow
+    first = streams.start()
+    second = airflow.trigger("copy")
+    streams.put("numbers", *range(streams.sent, streams.sent + 50))
+    streams.sent += 50
+    gate = airflow.trigger("gate", {"as_of": datetime.now(UTC).isoformat()})
+    assert airflow.finish("gate", gate) == {"gate": "success"}
+    assert streams.numbers() == Counter(range(streams.sent)), "all that was there as of then, and nothing twice"
+    assert airflow.states("copy", first)["copy.stream"] == "running"
+    wait_for(lambda: airflow.states("copy", second)["copy.stream"] == "deferred", 60, "the second run waits")
+
+    said = streams.stop("copy")
+    assert airflow.finish("copy", first) == {"copy.stream": "success", "report": "success"}
+    latest = airflow.xcom("copy", first, "report")
+    assert f"stopped; {latest} is the newest confirmed checkpoint" in said
+
+    streams.deliver()
+    assert airflow.states("copy", second)["copy.stream"] == "running", "it goes on where the first one stopped"
+    streams.put("numbers", streams.sent)
+    streams.sent += 1
+    streams.stop("copy", "--now")
+    assert airflow.finish("copy", second)["copy.stream"] == "success"
+    assert "nobody is at work on copy" in streams.stop("copy")
+    third = airflow.trigger("copy")
+    streams.deliver(1)
+    streams.stop("copy")
+    assert airflow.finish("copy", third)["copy.stream"] == "success"
+    streams.check_both_sinks()
+    [*_, event] = airflow.asset_events("airflow-ft://copy/")
+    assert event["numbers"] == airflow.xcom("copy", third, "copy.stream")["numbers"]
+
+
+@pytest.mark.rotating("ends and kills of a stream")
+def test_a_paused_dag_stops_its_stream_and_the_next_run_goes_on(streams: Streams) -> None:
+    airflow = streams.airflow
+    run_id = streams.start()
+    airflow.pause("copy")
+    wait_for(lambda: airflow.states("copy", run_id)["copy.stream"] == "success", 60, "the stream has stopped")
+    assert "the DAG copy is paused" in airflow.log_text("copy", run_id, "copy.stream")
+    following = streams.start()
+    assert airflow.finish("copy", run_id)["report"] == "success"
+    streams.stop("copy")
+    assert airflow.finish("copy", following)["copy.stream"] == "success"
+    streams.check_both_sinks()
+
+
+@pytest.mark.rotating("ends and kills of a stream")
+def test_a_stream_that_is_marked_or_cleared_ends_at_once_and_is_gone_on_with(streams: Streams) -> None:
+    airflow = streams.airflow
+    run_id = streams.start()
+    spark = [streams.task().pid, streams.driver().pid]
+    airflow.mark("copy", run_id, "copy.stream", "failed")
+    wait_for(lambda: not airflow.leases("copy") and processes.await_end(spark, 1), 60, "all of it has ended")
+    assert airflow.finish("copy", run_id)["copy.stream"] == "failed"
+
+    airflow.clear("copy", run_id, ["copy.stream"])  # one that has ended
+    streams.deliver()
+    epoch = _epoch(streams)
+    airflow.clear("copy", run_id, ["copy.stream"])  # one that runs
+    wait_for(lambda: _epoch(streams) > epoch, START_SECONDS, "another try is at work")
+    streams.deliver()
+
+    airflow.mark("copy", run_id, "copy.stream", "success")
+    wait_for(lambda: not airflow.leases("copy"), 60, "it has ended")
+    following = streams.start()
+    streams.stop("copy")
+    assert airflow.finish("copy", following)["copy.stream"] == "success"
+    streams.check_both_sinks()
+
+
+def _epoch(streams: Streams) -> int:
+    with streams.airflow.store() as store:
+        return store.pipeline("copy").epoch
+
+
+@pytest.mark.rotating("ends and kills of a stream")
+@pytest.mark.parametrize("victim", ["task", "driver"])
+def test_a_stream_whose_process_is_killed_goes_on(streams: Streams, victim: str) -> None:
+    airflow = streams.airflow
+    run_id = streams.start()
+    task = streams.task()
+    (task if victim == "task" else streams.driver()).kill()
+    streams.deliver()
+    assert streams.tries(run_id) == (2 if victim == "task" else 1), "Airflow's retry; or a restart in the task"
+    assert (streams.task() == task) is (victim == "driver")
+    streams.stop("copy")
+    assert airflow.finish("copy", run_id)["copy.stream"] == "success"
+    streams.check_both_sinks()
+
+
+@pytest.mark.rotating("ends and kills of a stream")
+def test_a_continuous_dag_begins_its_stream_anew_until_it_is_paused(streams: Streams) -> None:
+    airflow = streams.airflow
+
+    def numbers() -> list[int]:
+        return [value(message)["n"] for message in read(streams.kafka.bootstrap, "always_copies")]
+
+    def states() -> list[str]:
+        return [run["state"] for run in airflow.get("/api/v2/dags/always/dagRuns?order_by=start_date")["dag_runs"]]
+
+    airflow.pause("always", False)
+    for number in (1, 2):
+        streams.put("always", number)
+        wait_for(lambda n=number: n in numbers(), START_SECONDS, f"{number} is delivered", 0.5)
+        if number == 1:
+            streams.stop("always")
+            wait_for(lambda: states() == ["success", "running"], 60, "the next run has begun", 0.5)
+    airflow.pause("always")
+    wait_for(lambda: not airflow.leases("always"), 60, "the stream has stopped")
+    streams.put("always", 3)
+    airflow.pause("always", False)
+    wait_for(lambda: 3 in numbers(), START_SECONDS, "3 is delivered", 0.5)
+    airflow.pause("always")
+    wait_for(lambda: not airflow.leases("always"), 60, "the stream has stopped")
+    assert numbers() == [1, 2, 3]
+    assert states()[:2] == ["success", "success"] and len(states()) == 3
+
+
+# --- examples ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rotating("an example")
+def test_nothing_of_a_failing_checkpoint_is_visible_and_then_each_value_is_there_once(streams: Streams) -> None:
+    airflow = streams.airflow
+
+    def values() -> list[int]:
+        return [row[0] for row in streams.database.sql("SELECT value FROM t_test ORDER BY id")]
+
+    run_id = airflow.trigger("t_test", {"interval": 1})
+    for last in (4, 8, 12):
+        streams.put("t_test", *range(last - 3, last + 1))
+        wait_for(lambda n=last: n in values(), START_SECONDS, f"{last} is in the table")
+    confirmed = [c.number for c in airflow.checkpoints("t-test") if c.is_confirmed]
+    assert len(confirmed) >= 3
+    streams.put("t_test", 15, 13, 14, *range(16, 21))  # so that no checkpoint ends before the bad value
+    assert airflow.finish("t_test", run_id) == {"t-test.stream": "failed"}
+    assert values() == list(range(1, 13)), "nothing of the checkpoint that failed, in four tries"
+    log = airflow.log_text("t_test", run_id, "t-test.stream")
+    assert "ValueError: the value 15 is bad" in log
+    assert log.count("the job is restarted in 2.0 s") == 3
+    assert [c.number for c in airflow.checkpoints("t-test") if c.is_confirmed] == confirmed
+
+    run_id = airflow.trigger("t_test", {"interval": 1, "bad": 0})
+    wait_for(lambda: len(values()) >= 20, START_SECONDS, "the rest is in the table")
+    streams.stop("t-test")
+    assert airflow.finish("t_test", run_id) == {"t-test.stream": "success"}
+    assert sorted(values()) == list(range(1, 21))
+    times = [row[0] for row in streams.database.sql("SELECT insert_time FROM t_test ORDER BY id")]
+    assert times == sorted(times) and len(set(times)) >= 4, "each checkpoint when it was delivered"
+
+
+WORDS = ["all", "your", "base", "are", "belong", "to", "us", "for", "great", "justice"]
+
+
+def check_counts(streams: Streams, pipeline: str, source: str, sink: str) -> None:
+    """A read_committed reader sees exactly what a model says: for each checkpoint the words that it has changed, each
+    with its true count, in the checkpoints' order, and nothing else.
+    """
+    lines: dict[int, list[tuple[int, list[str]]]] = defaultdict(list)
+    for message in read(streams.kafka.bootstrap, source):
+        lines[message.partition()].append((message.offset(), (message.value() or b"").decode().split()))
+    expected: dict[str, list[int]] = defaultdict(list)
+    counts: Counter[str] = Counter()
+    reached: Counter[int] = Counter()
+    with streams.airflow.store() as store:
+        checkpoints = list(reversed(store.checkpoints(pipeline, 10_000)))
+    for checkpoint in checkpoints:
+        if checkpoint.segment is None or checkpoint.after_abort is AfterAbort.REWOUND:
+            continue
+        assert checkpoint.is_confirmed, checkpoint
+        changed: set[str] = set()
+        for partition, end in checkpoint.positions["lines"]["end"][source].items():
+            for offset, words in lines[int(partition)]:
+                if reached[int(partition)] <= offset < end:
+                    counts.update(words)
+                    changed.update(words)
+            reached[int(partition)] = end
+        for word in changed:
+            expected[word].append(counts[word])
+    found: dict[str, list[int]] = defaultdict(list)
+    for message in read(streams.kafka.bootstrap, sink):
+        found[(message.key() or b"").decode()].append(value(message)["count"])
+    assert found == expected
+    assert counts == Counter(word for part in lines.values() for _, words in part for word in words), "all was read"
+    for word, sequence in found.items():
+        assert sequence == sorted(set(sequence)) and sequence[-1] == counts[word]
+
+
+class Talker:
+    """Puts lines into a topic, until it is told to end."""
+
+    def __init__(self, streams: Streams, topic: str) -> None:
+        self._streams, self._topic = streams, topic
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._talk, daemon=True)
+
+    def _talk(self) -> None:
+        while not self._end.wait(0.05):
+            self._streams.put(self._topic, " ".join(random.choices(WORDS, k=random.randint(1, 6))))
+
+    def __enter__(self) -> Talker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+def _all_is_confirmed(streams: Streams, pipeline: str, topic: str) -> None:
+    """Waits until everything that is in the topic now is confirmed."""
+    with streams.airflow.store() as store:
+        at = store.now()
+        wait_for(lambda: Gate(as_of=at).is_open(store, pipeline), START_SECONDS, f"all of {topic} is confirmed")
+
+
+def _attempts(streams: Streams, pipeline: str) -> int:
+    with streams.airflow.store() as store, suppress(KeyError):
+        return sum(event.kind == "STAGE_BEGUN" for event in store.events(pipeline, None, 10_000))
+    return 0
+
+
+@pytest.mark.rotating("an example")
+def test_counts_of_words_are_those_of_the_model_though_the_job_fails_and_is_killed(streams: Streams) -> None:
+    airflow = streams.airflow
+    run_id = airflow.trigger("word_count", {"failing": 0.02})
+    with Talker(streams, "lines"):
+        for attempts in (4, 7):  # those that failed by themselves, and those that are killed
+            wait_for(lambda n=attempts: _attempts(streams, "word-count") >= n, START_SECONDS, f"{attempts} attempts")
+            streams.driver("word-count").kill()
+        streams.task("word-count").kill()
+        before = _attempts(streams, "word-count")
+        wait_for(lambda: _attempts(streams, "word-count") > before, START_SECONDS, "Airflow's retry")
+    _all_is_confirmed(streams, "word-count", "lines")
+    streams.stop("word-count")
+    assert airflow.finish("word_count", run_id) == {"word-count.stream": "success"}
+    log = airflow.log_text("word_count", run_id, "word-count.stream")
+    assert "this job fails at random" in log
+    check_counts(streams, "word-count", "lines", "word_counts")
+
+
+@pytest.mark.rotating("an example")
+def test_counts_are_those_of_the_model_though_stateful_code_is_killed_at_work(streams: Streams) -> None:
+    airflow = streams.airflow
+    deaths = airflow.home / "deaths"
+    run_id = airflow.trigger("counting", {"deaths": str(deaths)})
+    with Talker(streams, "words"):
+        for victim in ("worker", "jvm", "worker", "task"):
+            confirmed = len(_confirmed(streams, "counting"))
+            wait_for(lambda n=confirmed: len(_confirmed(streams, "counting")) > n, START_SECONDS, "it delivers")
+            deaths.write_text(victim)
+            wait_for(lambda: not deaths.exists(), START_SECONDS, f"{victim} has been killed")
+    _all_is_confirmed(streams, "counting", "words")
+    streams.stop("counting")
+    assert airflow.finish("counting", run_id) == {"counting.stream": "success"}
+    check_counts(streams, "counting", "words", "counts")
+
+
+def _confirmed(streams: Streams, pipeline: str) -> list[int]:
+    with suppress(KeyError):
+        return [c.number for c in streams.airflow.checkpoints(pipeline) if c.is_confirmed]
+    return []

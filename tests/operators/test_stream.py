@@ -1,0 +1,58 @@
+"""The operator of streams; nothing is run. How it does in Airflow is in tests/integration/test_airflow_stream.py."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
+
+from airflow_ft import CheckpointedPipeline, FailureRate
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.operators import stream
+from airflow_ft.operators.stream import StreamingPipelineOperator
+from tests.operators.declared import spec
+
+pytestmark = pytest.mark.airflow
+
+
+def test_a_group_has_the_one_task_and_airflow_retries_it_by_its_own_count() -> None:
+    with DAG("d", schedule=None) as dag:
+        group = CheckpointedPipeline(spec(streaming=True, restart=FailureRate()))
+    [task] = dag.tasks
+    assert isinstance(task, StreamingPipelineOperator) and task is group.confirmed
+    assert task.task_id == "orders.stream"
+    assert (task.retries, task.retry_delay) == (3, timedelta(seconds=15)), "`restart` is for what it does in its task"
+
+
+def test_a_scheduled_pipeline_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="add streaming=True"):
+        StreamingPipelineOperator(task_id="stream", spec=spec())
+
+
+def test_a_task_that_is_ended_restarts_nothing() -> None:
+    operator = StreamingPipelineOperator(task_id="stream", spec=spec(streaming=True))
+    why = operator._why_stop(lambda: "")
+    assert why() == ""
+    operator.on_kill()
+    with pytest.raises(AirflowException, match="ended from outside"):
+        why()
+
+
+@pytest.mark.parametrize(
+    "error", [AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR)), OSError("pipe")]
+)
+def test_a_stream_goes_on_while_nobody_can_say_whether_its_dag_is_paused(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_paused(_: str) -> bool:
+        raise error
+
+    monkeypatch.setattr(stream, "is_paused", is_paused)
+    monkeypatch.setattr(stream, "_LOOK_SECONDS", 0.0)
+    paused = stream._Paused("d")
+    assert paused() == ""
+    monkeypatch.setattr(stream, "is_paused", lambda _: True)
+    assert paused() == "the DAG d is paused"
