@@ -129,7 +129,7 @@ def test_a_mistake_in_the_job_is_named(pipeline: StageWorld, fault: str, message
         pipeline.stage(request)
     assert caught.value.pipeline == PIPELINE
     assert pipeline.published() == []
-    assert all(c.reason is AbortReason.ATTEMPT_ENDED for c in pipeline.checkpoints())
+    assert all(c.reason is AbortReason.JOB_FAILED and c.message for c in pipeline.checkpoints())
 
 
 def test_a_job_that_is_not_there_is_named(pipeline: StageWorld) -> None:
