@@ -77,6 +77,7 @@ def test_looking_changes_nothing(world: World, ft: Any) -> None:
 
 
 def test_a_failed_checkpoint_is_shown_with_its_reason_and_what_to_do(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
     with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):
         world.store.trigger(PIPELINE, epoch, RunKey("d", "r"))
         world.store.give_up(PIPELINE, epoch, AbortReason.SEAL_FAILED, "no space left")

@@ -1,11 +1,10 @@
-"""Each reason for which a checkpoint fails or waits: in the table with its test, in logs, commands, page and metrics."""
+"""Each reason for which a checkpoint fails or waits: in the table with its test, in logs, commands, page, metrics."""
 
 from __future__ import annotations
 
 import ast
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import AbortReason, RunKey
 from airflow_ft.core.reasons import FAILURE, WaitReason, failure_text
 from airflow_ft.store.sqlite import SqliteStore
+from tests.core.systems import Metered
 from tests.store.scene import PIPELINE, Scene
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -86,22 +86,6 @@ def test_every_text_is_a_sentence() -> None:
     for reason in (*AbortReason, *WaitReason):
         for text in (reason.cause, reason.rows, reason.remedy):
             assert re.fullmatch(r"[A-Z`].*\.", text) and "|" not in text, text
-
-
-class Metered:
-    """A meter that remembers."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
-
-    def failed(self, *told: Any) -> None:
-        self.told.append(("failed", *told))
-
-    def confirmed(self, *told: Any) -> None:
-        self.told.append(("confirmed", *told))
-
-    def waited(self, *told: Any) -> None:
-        self.told.append(("waited", *told))
 
 
 def test_each_write_counts_what_it_did_once_and_tells_each_failure(

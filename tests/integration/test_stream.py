@@ -301,6 +301,7 @@ def test_at_once_means_what_is_published_and_no_more(world: World) -> None:
         world.until_confirmed(2)
         assert world.stop(at_once=True).startswith("stopped; ")
     assert all(c.is_settled for c in world.store.open_checkpoints(world.pipeline))
+    assert {c.reason for c in world.aborted()} <= {AbortReason.STOPPED}
     with world.task(world.stream(run="run-2")):
         world.until_all_is_there()
         world.stop()
