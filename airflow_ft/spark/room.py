@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from airflow_ft.core.model import Checkpoint, CheckpointState
+from airflow_ft.core.model import CheckpointState
 from airflow_ft.core.planning import quarantined
 from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import WaitReason
@@ -57,7 +57,7 @@ class Room:
             self._left -= 1
             return
         began = looked = told = time.monotonic()
-        while (reason := self.why_not()) and not is_over():
+        while (reason := self.try_take()) and not is_over():
             time.sleep(_LOOK_SECONDS)
             now = time.monotonic()
             self._waited[reason] = self._waited.get(reason, 0.0) + now - looked
@@ -83,8 +83,8 @@ class Room:
                 log.info("not triggered for %.3f s: %s", seconds, reason)
             self._waited.clear()
 
-    def why_not(self) -> WaitReason | None:
-        """Why no checkpoint may be triggered now; None: one may, and it is taken off what is left."""
+    def try_take(self) -> WaitReason | None:
+        """Takes one off what is left, and returns None; or returns why no checkpoint may be triggered now."""
         config = self._request.checkpointing
         if not self._left:
             opened = self._store.open_checkpoints(self._request.pipeline)
@@ -106,9 +106,6 @@ class Room:
             self._left = left
         self._left -= 1
         return None
-
-    def _waiting(self) -> list[Checkpoint]:
-        return [c for c in self._store.open_checkpoints(self._request.pipeline) if c.is_undelivered]
 
     def _kept(self, waiting: int) -> int:
         return max(0, self._request.retained_batches - SPARE_BATCHES - waiting)

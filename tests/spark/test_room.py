@@ -85,7 +85,7 @@ class Stream:
         )
 
     def stage_one(self) -> int:
-        assert self.room.why_not() is None
+        assert self.room.try_take() is None
         number = self.scene.trigger()
         self.scene.publish(number)
         return number
@@ -100,16 +100,16 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 def test_a_stream_waits_while_as_many_as_may_be_are_under_way(store: SqliteStore) -> None:
     stream = Stream(store, max_concurrent=2)
     first, _ = stream.stage_one(), stream.stage_one()
-    assert stream.room.why_not() is WaitReason.TOO_MANY_QUEUED
+    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
     stream.scene.complete(first)
     stream.stage_one()
-    assert stream.room.why_not() is WaitReason.TOO_MANY_QUEUED
+    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
 
 
 def test_a_stream_waits_for_its_pause(store: SqliteStore) -> None:
     stream = Stream(store, min_pause=timedelta(hours=1))
     stream.scene.complete(stream.stage_one())
-    assert stream.room.why_not() is WaitReason.MIN_PAUSE
+    assert stream.room.try_take() is WaitReason.MIN_PAUSE
 
 
 def test_a_stream_waits_while_a_checkpoint_is_kept_for_a_person(store: SqliteStore) -> None:
@@ -118,7 +118,7 @@ def test_a_stream_waits_while_a_checkpoint_is_kept_for_a_person(store: SqliteSto
     stream.scene.prepare(number)
     stream.scene.quarantine(number)
     stream.room = Room(store, stream.room._request)
-    assert stream.room.why_not() is WaitReason.NOT_ACTIVE
+    assert stream.room.try_take() is WaitReason.NOT_ACTIVE
     stream.scene.release(number)
     stream.stage_one()
 
