@@ -1,15 +1,17 @@
-"""Gauges about a pipeline, by way of Airflow's own metrics (`[metrics]` in airflow.cfg); works within tasks.
+"""Gauges and counters about a pipeline, by way of Airflow's own metrics (`[metrics]` in airflow.cfg).
 
-The pipeline is part of the name, since plain StatsD has no tags: `airflow_ft.undelivered_age.<pipeline>`.
+The pipeline is part of the name, since plain StatsD has no tags: `airflow_ft.undelivered_age.<pipeline>`,
+`airflow_ft.failed.<pipeline>.<reason>`. Whatever goes wrong with metrics is Airflow's to log, and fails nothing.
 """
 
 from __future__ import annotations
 
+from airflow_ft.core.reasons import AbortReason, WaitReason
 from airflow_ft.core.sweep import Health
 
 
 def emit(health: Health) -> None:
-    """Sends the gauges; ages are seconds. Whatever goes wrong with metrics is Airflow's to log, and fails nothing."""
+    """Sends the gauges; ages are seconds. Works within tasks."""
     from airflow.sdk.observability import stats
 
     gauges = {
@@ -22,3 +24,25 @@ def emit(health: Health) -> None:
         gauges["since_confirmed"] = health.since_confirmed.total_seconds()
     for name, value in gauges.items():
         stats.gauge(f"airflow_ft.{name}.{health.pipeline}", value)
+
+
+class Counters:
+    """A `Meter`: what this process does to checkpoints, as counters."""
+
+    def failed(self, pipeline: str, reason: AbortReason) -> None:
+        """One more."""
+        _count(f"airflow_ft.failed.{pipeline}.{reason}", 1)
+
+    def confirmed(self, pipeline: str, count: int) -> None:
+        """So many more."""
+        _count(f"airflow_ft.confirmed.{pipeline}", count)
+
+    def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
+        """In milliseconds, since counters are whole numbers."""
+        _count(f"airflow_ft.waited_ms.{pipeline}.{reason}", round(1000 * seconds))
+
+
+def _count(name: str, count: int) -> None:
+    from airflow.sdk.observability import stats
+
+    stats.incr(name, count)

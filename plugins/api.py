@@ -124,11 +124,14 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
             text
             for text in (
                 checkpoint.message,
-                checkpoint.reason.explanation if checkpoint.reason else "",
                 *(f"{aside.text(sink)}." for sink, aside in of_checkpoint(checkpoint).items()),
             )
             if text
         ),
+        "reason": checkpoint.reason.value if checkpoint.reason else "",
+        "cause": checkpoint.reason.cause if checkpoint.reason else "",
+        "fate": checkpoint.reason.rows if checkpoint.reason else "",
+        "remedy": checkpoint.reason.remedy if checkpoint.reason else "",
         "delivers": [segment.number for segment in plan.segments] if plan else [],
         "reasons": list(plan.reasons) if plan else [],
         "spec": checkpoint.spec,

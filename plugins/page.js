@@ -21,7 +21,7 @@ function age(at, now) {
 
 const State = ({ checkpoint }) =>
   h(Badge, { colorPalette: PALETTE[checkpoint.state] ?? "gray", variant: "subtle", title: checkpoint.message || undefined },
-    checkpoint.state);
+    checkpoint.reason ? `${checkpoint.state} (${checkpoint.reason})` : checkpoint.state);
 
 const cell = { padding: "8px 12px", textAlign: "left", verticalAlign: "top", whiteSpace: "nowrap" };
 const line = (props, ...children) =>
@@ -53,6 +53,9 @@ function Details({ pipeline, checkpoint }) {
   const rows = Object.entries(checkpoint.rows).map(([sink, n]) => `${sink} ${count(n)}`).join(", ");
   return h(Box, { fontSize: "sm", color: "fg.muted", paddingY: "1" },
     checkpoint.message && h(Text, { color: "fg" }, checkpoint.message),
+    checkpoint.reason && h(Text, null, `Why: ${checkpoint.cause}`),
+    checkpoint.reason && h(Text, null, `Its rows: ${checkpoint.fate}`),
+    checkpoint.reason && h(Text, null, `To do: ${checkpoint.remedy}`),
     h(Text, null, "Run: ", runs),
     rows && h(Text, null, `Rows: ${rows}`),
     checkpoint.delivers.length > 0 && h(Text, null, `Plan: delivers checkpoint ${checkpoint.delivers.join(", ")}`),

@@ -16,7 +16,7 @@ from airflow_ft.cli import get_ft_cli_commands
 from airflow_ft.core import steps
 from airflow_ft.core.errors import ForeignOwnerError
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, RunKey
+from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey
 from airflow_ft.core.remnants import Remnant, RemnantKind
 from tests.core.systems import Systems
 from tests.core.world import PIPELINE, World
@@ -74,6 +74,22 @@ def test_looking_changes_nothing(world: World, ft: Any) -> None:
     for words in ("PREPARED", "db carries the commit point", "voted yes", "copies 10, rows 10"):
         assert words in text, text
     assert len(world.store.events(PIPELINE)) == before
+
+
+def test_a_failed_checkpoint_is_shown_with_its_reason_and_what_to_do(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):
+        world.store.trigger(PIPELINE, epoch, RunKey("d", "r"))
+        world.store.give_up(PIPELINE, epoch, AbortReason.SEAL_FAILED, "no space left")
+    reason = AbortReason.SEAL_FAILED
+    shown = ft("show", PIPELINE, "1")
+    for words in ("ABORTED (SEAL_FAILED)", "no space left", reason.cause, reason.rows, reason.remedy):
+        assert words in shown, shown
+    [row] = json.loads(ft("checkpoints", PIPELINE, "-o", "json"))
+    assert row["state"] == "ABORTED (SEAL_FAILED)"
+    newest, *others = json.loads(ft("events", PIPELINE, "1", "-o", "json"))
+    assert newest["message"].endswith(f"no space left. {reason.remedy}")
+    assert not any(reason.remedy in event["message"] for event in others)
 
 
 def test_spec_shows_what_a_checkpoint_was_made_with(world: World, ft: Any) -> None:

@@ -17,7 +17,7 @@ from airflow_ft.commands.common import (
     time_text,
 )
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import Checkpoint, PipelineStatus
+from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState, Event, PipelineStatus
 from airflow_ft.core.set_aside import of_proof
 
 
@@ -75,7 +75,7 @@ def events(args: Namespace) -> None:
                 "checkpoint": e.number or None,
                 "epoch": e.epoch,
                 "kind": e.kind,
-                "message": e.message,
+                "message": e.message + _remedy(e),
             }
             for e in store.events(args.pipeline, args.number, args.limit)
         ]
@@ -118,8 +118,10 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
     yield f"checkpoint {checkpoint.number} of {checkpoint.pipeline}: {state_text(checkpoint)}"
     if checkpoint.message:
         yield f"  {checkpoint.message}"
-    if checkpoint.reason is not None:
-        yield f"  {checkpoint.reason.explanation}"
+    if reason := checkpoint.reason:
+        yield f"  why       {reason.cause}"
+        yield f"  its rows  {reason.rows}"
+        yield f"  to do     {reason.remedy}"
     yield f"  epoch {checkpoint.epoch}, predecessor {checkpoint.predecessor}, run {checkpoint.run or '-'}"
     for what in ("triggered", "staged", "prepared", "decided", "completed"):
         if at := getattr(checkpoint, f"{what}_at"):
@@ -134,8 +136,8 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
         yield f"  Spark     {position.location}, batch {position.batch}"
     if plan := checkpoint.plan:
         yield f"  plan      delivers {', '.join(str(s.number) for s in plan.segments)}; digest {plan.digest[:16]}..."
-        for reason in plan.reasons:
-            yield f"            {reason}"
+        for planned in plan.reasons:
+            yield f"            {planned}"
         for participant in plan.participants:
             yield (
                 f"  {participant.name}: {participant.kind} {participant.strategy} ({participant.promise}), after"
@@ -145,6 +147,14 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
             yield f"            {_vote(vote)}" if vote else "            not asked yet"
             for sink, aside in of_proof(vote.proof if vote else None).items():
                 yield f"            {aside.text(sink)}"
+
+
+def _remedy(event: Event) -> str:
+    """What to do about a failed checkpoint: an event is written once, and this is as of today."""
+    reason = event.detail.get("reason")
+    if event.kind != CheckpointState.ABORTED or reason not in list(AbortReason):
+        return ""
+    return f"{'' if event.message.endswith('.') else '.'} {AbortReason(reason).remedy}"
 
 
 def _vote(vote: Any) -> str:

@@ -39,8 +39,8 @@ class CheckpointConfig:
         one checkpoint at a time.
     max_concurrent: so many checkpoints may be between TRIGGERED and COMPLETED: while sinks deliver one, the next is
         computed. When there are that many the stream waits, and its source with it (backpressure).
-    tolerable_failures: so many checkpoints in a row may fail (EXPIRED) before the stream itself fails, and is restarted
-        by its strategy; -1: all. One that is confirmed begins the count anew.
+    tolerable_failures: so many checkpoints in a row may fail (EXPIRED, SEAL_FAILED) before the stream itself fails, and
+        is restarted by its strategy; -1: all. One that is confirmed begins the count anew.
     unaligned: rows on their way to a slow sink lie in the write-ahead log and belong to their checkpoint, so the next
         one is triggered without waiting for it. Allows one checkpoint to be computed at a time.
     aligned_timeout: an unaligned stream waits so long for the sinks first.

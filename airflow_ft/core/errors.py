@@ -7,9 +7,10 @@ run acts. Messages never contain secrets: connections are named by their id.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_ft.core.model import HaltReason, RunKey
+from airflow_ft.core.reasons import AbortReason
 
 
 class AirflowFtError(Exception):
@@ -18,6 +19,9 @@ class AirflowFtError(Exception):
     `what` says what happened, `remedy` what to do; the keyword arguments name where (pipeline, checkpoint, sink ...)
     and appear in the message in that order, when given.
     """
+
+    abort_reason: ClassVar[AbortReason] = AbortReason.STAGE_FAILED
+    """The reason of a checkpoint that this error ends before it is published."""
 
     def __init__(
         self,
@@ -88,6 +92,8 @@ class ConfigurationError(TerminalError, ValueError):
 class JobError(TerminalError):
     """The user's PySpark code raised, or returned what was not asked for."""
 
+    abort_reason = AbortReason.JOB_FAILED
+
 
 # --- fencing and state -------------------------------------------------------------------------------------------
 
@@ -99,6 +105,8 @@ class FencedError(TransientError):
     did). The coordinator compares them with the store's: a sink that knows what the store has not given out yet means
     STORE_BEHIND_SINK.
     """
+
+    abort_reason = AbortReason.FENCED
 
     def __init__(self, what: str, *, head_epoch: int = 0, head_attempt: int = 0, **where: Any) -> None:
         self.head_epoch = head_epoch
@@ -121,12 +129,16 @@ class TurnHeldError(TransientError):
 class StateConflictError(TransientError):
     """A conditional write did not apply: somebody else moved the checkpoint on. Read the state again."""
 
+    abort_reason = AbortReason.PUBLISH_FAILED
+
 
 class StoreUnavailableError(TransientError):
     """The decision log cannot be reached, or did not answer. Never a reason to roll anything back (I8).
 
     `unanswered` is true when a write was sent and its answer lost: it may still arrive.
     """
+
+    abort_reason = AbortReason.PUBLISH_FAILED
 
     def __init__(self, what: str, *, unanswered: bool = False, remedy: str = "") -> None:
         self.unanswered = unanswered
@@ -135,6 +147,8 @@ class StoreUnavailableError(TransientError):
 
 class PipelineHaltedError(TerminalError):
     """The pipeline stands still until a person acts (`airflow ft resume`)."""
+
+    abort_reason = AbortReason.HALTED
 
 
 class QuarantinedError(TerminalError):
@@ -169,6 +183,8 @@ class DeclinedError(TerminalError):
     Raised only when nothing of the checkpoint is visible in that sink.
     """
 
+    abort_reason = AbortReason.DECLINED
+
 
 def together(problems: Sequence[AirflowFtError]) -> AirflowFtError:
     """One error for them all, to be raised: the only one itself; of several the type of the first terminal one."""
@@ -188,6 +204,8 @@ class NotDeliveredError(TerminalError):
 
 class HaltError(TerminalError):
     """The sink and the store contradict each other: the pipeline is HALTED with `reason`."""
+
+    abort_reason = AbortReason.HALTED
 
     reason: HaltReason
 
@@ -229,15 +247,28 @@ class StageError(TransientError):
     """
 
 
+class SealError(StageError):
+    """What a checkpoint has written cannot be sealed, or made durable: nothing of it is published.
+
+    In a stream it counts for `CheckpointConfig.tolerable_failures`.
+    """
+
+    abort_reason = AbortReason.SEAL_FAILED
+
+
 class DataLossError(TerminalError):
     """What a source still had to give is gone: a topic was deleted or recreated under its name.
 
     Nothing is lost by this error, and nothing is published; a person says whether to go on without those records.
     """
 
+    abort_reason = AbortReason.DATA_LOSS
+
 
 class CheckpointExpiredError(TransientError):
     """A micro-batch took longer than CheckpointConfig.timeout: it is ABORTED(EXPIRED) and computed again."""
+
+    abort_reason = AbortReason.EXPIRED
 
 
 # --- the write-ahead log -----------------------------------------------------------------------------------------
@@ -245,3 +276,5 @@ class CheckpointExpiredError(TransientError):
 
 class WalCorruptError(TerminalError):
     """A published file or manifest is missing or does not match its checksum."""
+
+    abort_reason = AbortReason.SEAL_FAILED

@@ -10,6 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from airflow_ft.core.reasons import AbortReason as AbortReason
+
 
 class CheckpointState(StrEnum):
     """Where a checkpoint stands. Which transition is allowed is the table in `airflow_ft.core.transitions`."""
@@ -22,37 +24,6 @@ class CheckpointState(StrEnum):
     SUBSUMED = "SUBSUMED"
     ABORTED = "ABORTED"
     QUARANTINED = "QUARANTINED"
-
-
-class AbortReason(StrEnum):
-    """Why a checkpoint was aborted: a closed list, each with what a person should know (`explanation`)."""
-
-    ATTEMPT_ENDED = "ATTEMPT_ENDED"
-    EXPIRED = "EXPIRED"
-    DECLINED = "DECLINED"
-    SUPERSEDED = "SUPERSEDED"
-    PREDECESSOR_ABORTED = "PREDECESSOR_ABORTED"
-    USER = "USER"
-
-    @property
-    def explanation(self) -> str:
-        """One sentence: what happened to the rows and what to do."""
-        return _EXPLANATIONS[self]
-
-
-_EXPLANATIONS = {
-    AbortReason.ATTEMPT_ENDED: "The process that computed it ended before publication; the next attempt computes the"
-    " same input again. Nothing to do.",
-    AbortReason.EXPIRED: "It was not staged within CheckpointConfig.timeout; raise the time-out or make the"
-    " micro-batch smaller. Its input is computed again by the next run.",
-    AbortReason.DECLINED: "A sink refused the rows or their schema; mend what the message names. The pipeline was"
-    " rewound: the next run computes these rows again.",
-    AbortReason.SUPERSEDED: "The pipeline's sinks were changed before it was prepared; its rows are delivered by the"
-    " next number, into the sinks as they are declared now. Nothing to do.",
-    AbortReason.PREDECESSOR_ABORTED: "An earlier checkpoint was aborted, and order is kept; its rows travel with that"
-    " one's. Nothing to do.",
-    AbortReason.USER: "Somebody asked for it (see the event log).",
-}
 
 
 class AfterAbort(StrEnum):

@@ -126,7 +126,7 @@ class Overlap:
             except FencedError:  # whoever watches the stage's lease hears of it too
                 return
             except CheckpointExpiredError as error:
-                failures = self._context.store.expired_in_a_row(self._context.pipeline)
+                failures = self._context.store.failed_in_a_row(self._context.pipeline)
                 if 0 <= self._config.tolerable_failures < failures:
                     self._error = error
                     return

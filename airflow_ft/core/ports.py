@@ -31,6 +31,7 @@ from airflow_ft.core.model import (
     Vote,
 )
 from airflow_ft.core.numbers import Numbers
+from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.core.set_aside import SetAside
 
@@ -57,6 +58,32 @@ class Confirmed:
         return {**self.numbers.told(), "rows": self.rows, "set_aside": aside}
 
 
+class Meter(Protocol):
+    """Counts what becomes of checkpoints; whatever goes wrong with counting fails nothing."""
+
+    def failed(self, pipeline: str, reason: AbortReason) -> None:
+        """One was aborted."""
+
+    def confirmed(self, pipeline: str, count: int) -> None:
+        """So many more are proven to be in every sink: a COMPLETED one, and those that it delivered with itself."""
+
+    def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
+        """For so long none was triggered, although one was due."""
+
+
+class Unmetered:
+    """Counts nothing."""
+
+    def failed(self, pipeline: str, reason: AbortReason) -> None:
+        """See `Meter.failed`."""
+
+    def confirmed(self, pipeline: str, count: int) -> None:
+        """See `Meter.confirmed`."""
+
+    def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
+        """See `Meter.waited`."""
+
+
 class Store(Protocol):
     """The decision log.
 
@@ -66,6 +93,9 @@ class Store(Protocol):
     StateConflictError, and changes nothing. A write whose answer was lost raises
     StoreUnavailableError(unanswered=True). Names of pipelines that do not exist raise KeyError in reads.
     """
+
+    meter: Meter
+    """Is told what the writes of this object do to checkpoints, once they are done; whoever has opened it sets it."""
 
     @property
     def installation(self) -> str:
@@ -95,7 +125,8 @@ class Store(Protocol):
 
         Conditions: the epoch is still `expected`, and every lease on the pipeline is in `seen` (holder -> counter)
         with that very counter, else LeaseHeldError. In the same transaction: all other leases are dropped, and
-        TRIGGERED checkpoints become ABORTED(ATTEMPT_ENDED), since they can no longer be published.
+        TRIGGERED checkpoints become ABORTED, since they can no longer be published: FENCED where another holder's lease
+        of their epoch was dropped, else ATTEMPT_ENDED.
         """
 
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
@@ -164,6 +195,9 @@ class Store(Protocol):
         What the attempt before it has TRIGGERED becomes ABORTED(ATTEMPT_ENDED), so it can no longer be published.
         StateConflictError when this epoch has not begun the run's stage.
         """
+
+    def give_up(self, pipeline: str, epoch: int, reason: AbortReason, message: str) -> None:
+        """What is TRIGGERED becomes ABORTED(`reason`), so it can no longer be published: its attempt has ended."""
 
     def read_all(self, pipeline: str, epoch: int, run: RunKey, as_of: datetime) -> None:
         """A stream that goes on: what was in the sources at `as_of` is in the numbers that are published by now."""
@@ -265,8 +299,9 @@ class Store(Protocol):
         A PREPARED one whose commit point is a participant's own transaction is aborted only when its tombstone was
         read (`tombstoned`), else StateConflictError: that transaction may have committed.
 
-        With REWOUND: every undelivered published number >= `rewind_from` is marked rewound too (STAGED ones become
-        ABORTED with the same reason; PREPARED or COMMITTING ones raise StateConflictError: abort them first), the
+        With REWOUND: every undelivered published number >= `rewind_from` is marked rewound too (TRIGGERED and STAGED
+        ones become ABORTED(PREDECESSOR_ABORTED), or USER where `reason` is that; PREPARED or COMMITTING ones raise
+        StateConflictError: abort them first), the
         base becomes `rewind_to` (None: from the beginning), unclean, and the runs of these numbers are no longer
         `staged`. When a TWO_PHASE participant has begun an attempt, `rollback_pending` is set in the same write.
         """
@@ -396,8 +431,8 @@ class Store(Protocol):
     def is_rewound(self, pipeline: str, after: int, through: int) -> bool:
         """Whether a number above `after`, and at most `through`, was rewound."""
 
-    def expired_in_a_row(self, pipeline: str) -> int:
-        """How many numbers have EXPIRED since the newest confirmed one."""
+    def failed_in_a_row(self, pipeline: str) -> int:
+        """How many numbers after the newest confirmed one were aborted for a reason that `counts`."""
 
     def last_delivered(self, pipeline: str, participant: str) -> int:
         """The highest decided (COMMITTING, COMPLETED) number whose plan contains the participant; 0: none."""

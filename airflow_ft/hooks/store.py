@@ -10,6 +10,7 @@ from airflow.sdk.bases.hook import BaseHook
 from airflow_ft import settings
 from airflow_ft.core.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
 from airflow_ft.hooks.connections import task_connections
+from airflow_ft.metrics import Counters
 
 if TYPE_CHECKING:
     from airflow_ft.core.model import ParticipantPlan
@@ -92,10 +93,12 @@ def _postgres_url(connection: ConnectionInfo) -> str:
 
 
 def open_configured_store(setting: str | None = None, connections: ConnectionResolver = task_connections) -> Store:
-    """Opens the decision log (see `store_url`); the caller closes it."""
+    """Opens the decision log (see `store_url`), with Airflow's metrics as its meter; the caller closes it."""
     from airflow_ft.store import open_store
 
-    return open_store(store_url(setting, connections))
+    store = open_store(store_url(setting, connections))
+    store.meter = Counters()
+    return store
 
 
 def participant_factory(connections: ConnectionResolver = task_connections) -> ParticipantFactory:

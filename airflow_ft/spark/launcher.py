@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.core.errors import FencedError, StageError, StoreUnavailableError
+from airflow_ft.core.model import AbortReason
 from airflow_ft.core.ports import Store
+from airflow_ft.core.reasons import FAILURE, WaitReason
 from airflow_ft.spark import class_archive
 from airflow_ft.spark.fitting import Answers, Judge
 from airflow_ft.spark.private import private_folder, write
@@ -29,6 +31,7 @@ from airflow_ft.spark.symptoms import Symptoms
 
 logger = logging.getLogger("airflow_ft.spark")
 
+WAITED = re.compile(rf"not triggered for (?P<seconds>[\d.]+) s: (?P<reason>{'|'.join(WaitReason)})$")
 _OF_A_CHECKPOINT = re.compile(r"checkpoint \d+(?: (published)|: [\d,]+ rows staged)")
 
 __all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
@@ -59,7 +62,7 @@ def run_stage(
     every case what is published stays published, and the store knows it.
     """
     refuse_changed(request.pipeline, request.base, request.conf)
-    hide = _redactor(request.secrets())
+    hide = request.redactor()
     request = replace(request, ask_sinks=judge is not None)
     with (
         private_folder() as folder,
@@ -79,6 +82,11 @@ def run_stage(
             match = _OF_A_CHECKPOINT.match(line)
             if match and match[1]:
                 on_publish()
+            if failure := FAILURE.match(line):
+                store.meter.failed(request.pipeline, AbortReason(failure["reason"]))
+            elif waited := WAITED.match(line):
+                store.meter.waited(request.pipeline, WaitReason(waited["reason"]), float(waited["seconds"]))
+                match = waited
             if match and request.streaming:  # there is one a second, for days
                 logger.debug("%s", line)
                 return
@@ -158,12 +166,3 @@ def _raise_if_fenced(store: Store, request: StageRequest, error: StageError) -> 
             raise FencedError(
                 f"epoch {request.epoch} was replaced by {epoch} while the job ran.", pipeline=request.pipeline
             ) from error
-
-
-def _redactor(secrets: tuple[str, ...]) -> Callable[[str], str]:
-    def hide(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, "***")
-        return text
-
-    return hide

@@ -18,11 +18,19 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ft.core.background import beside
-from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    CheckpointExpiredError,
+    FencedError,
+    JobError,
+    SealError,
+    StoreUnavailableError,
+)
 from airflow_ft.core.model import AbortReason, AfterAbort, Segment, SparkPosition
 from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.planning import stranded
 from airflow_ft.core.ports import Store
+from airflow_ft.spark.failures import last_line
 from airflow_ft.spark.request import StageRequest, StageResult
 
 POLL_SECONDS = 0.02
@@ -143,19 +151,27 @@ class Publisher:
                 self._changed.wait(1.0)
             self._raise()
 
-    def close(self, why: str) -> None:
+    def close(self, cause: AirflowFtError | None = None) -> None:
         """Ends the thread after the query has ended. What Spark committed is published; an open number is aborted.
 
-        Raises nothing: `failure` says what went wrong.
+        `cause`: what ended the query, if that was an error. Raises nothing: `failure` says what went wrong.
         """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-        if self._open is None or isinstance(self.failure, CheckpointExpiredError):  # that has aborted it
+        now, failure = self._open, self.failure
+        if now is None or isinstance(failure, CheckpointExpiredError):  # that has aborted it
             return
-        if self._open.segment is None or not isinstance(self.failure, AirflowFtError):  # no publication is in doubt
-            self._abort(self._open, AbortReason.ATTEMPT_ENDED, why)
+        if isinstance(failure, FencedError):  # the newer owner has
+            return
+        if isinstance(failure, StoreUnavailableError) and failure.unanswered:  # perhaps it is published
+            return
+        known = failure if isinstance(failure, AirflowFtError) else cause
+        reason = AbortReason.ATTEMPT_ENDED if known is None else known.abort_reason
+        if failure is not None and now.sealing is not None and now.segment is None and not isinstance(known, JobError):
+            reason = AbortReason.SEAL_FAILED
+        self._abort(now, reason, self._request.redactor()(known.what if known else "the attempt ended"))
 
     @property
     def _timeout(self) -> float:
@@ -180,7 +196,7 @@ class Publisher:
                 if now.seal is not None and now.sealing is None:
                     now.sealing = beside(now.seal, "seal")  # a disk that stands still must not stop the clock
                 if now.sealing is not None and now.segment is None and now.sealing.done():
-                    now.segment = now.sealing.result()
+                    now.segment = self._sealed(now, now.sealing)
                 if now.segment is not None and self._committed(now.batch):
                     self._publish(now, now.segment)
                 elif time.monotonic() > now.deadline:
@@ -198,8 +214,28 @@ class Publisher:
                 self._changed.notify_all()
             self._stop(error)
 
+    def _sealed(self, now: _Open, sealing: Future[Segment]) -> Segment:
+        try:
+            return sealing.result()
+        except AirflowFtError:
+            raise
+        except Exception as error:
+            raise self._seal_error(now, error) from error
+
+    def _seal_error(self, now: _Open, error: Exception) -> SealError:
+        return SealError(
+            f"what it has written could not be sealed: {last_line(error)}",
+            pipeline=self._request.pipeline,
+            checkpoint=now.number,
+            remedy="see whether the disk of wal_root is full, or away; nothing was published, and the next attempt"
+            " computes the rows again.",
+        )
+
     def _publish(self, now: _Open, segment: Segment) -> None:
-        self._durable()
+        try:
+            self._durable()
+        except OSError as error:
+            raise self._seal_error(now, error) from error
         # One conditional write. Refused or unanswered: it is not repeated, the attempt ends (I5); a write that is
         # still on its way is settled by the next owner's epoch.
         self._store.publish(

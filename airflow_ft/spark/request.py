@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -151,6 +151,17 @@ class StageRequest:
             found.update(str(v) for k, v in connection.extra.items() if SECRET.search(k))
         found.update(value for name, value in self.conf.items() if SECRET.search(name))
         return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
+
+    def redactor(self) -> Callable[[str], str]:
+        """Makes texts without `secrets`."""
+        secrets = self.secrets()
+
+        def hide(text: str) -> str:
+            for secret in secrets:
+                text = text.replace(secret, "***")
+            return text
+
+        return hide
 
 
 @dataclass(frozen=True, slots=True)

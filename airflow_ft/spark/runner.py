@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError, JobError, StageError
 from airflow_ft.core.ports import Store
+from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.restart import Restarts, RestartStrategy
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.failures import as_error
@@ -140,15 +141,13 @@ class Attempt:
         (and not in what it meets), a decision log that is away, a JVM that has gone.
         """
         request = self._request
-        cause = as_error(self._failed or error, request.pipeline, request.job)
+        cause = self._cause(error)
         if restarts is None or not self._began or not isinstance(cause, (JobError, StageError, CheckpointExpiredError)):
             raise error
         if not _is_alive(spark):
             raise error
         tolerable, wait = request.checkpointing.tolerable_failures, None
-        if isinstance(cause, CheckpointExpiredError) and (
-            tolerable < 0 or store.expired_in_a_row(request.pipeline) <= tolerable
-        ):
+        if cause.abort_reason.counts and (tolerable < 0 or store.failed_in_a_row(request.pipeline) <= tolerable):
             wait = 0.0
         else:
             wait = restarts.failed(time.monotonic(), random.random())
@@ -177,10 +176,13 @@ class Attempt:
         if not self._reported.acquire(blocking=False):
             return
         cause = self._failed or error
-        known = as_error(cause, self._request.pipeline, self._request.job)
         if not isinstance(cause, AirflowFtError):
             log.error("the job ended by an error", exc_info=cause)
-        write(self._report, json.dumps({"error": describe_error(known)}))
+        write(self._report, json.dumps({"error": describe_error(self._cause(error))}))
+
+    def _cause(self, error: BaseException) -> AirflowFtError:
+        """Of what has ended the attempt, as `error` tells it."""
+        return as_error(self._failed or error, self._request.pipeline, self._request.job)
 
     def failed(self, error: BaseException) -> None:
         """Remembers what went wrong first: Spark wraps it beyond recognition."""
@@ -286,18 +288,20 @@ class Attempt:
                     if query.follow(self._requests.is_to_end):
                         query.drain(self._requests.is_to_end)
             except BaseException as error:
-                publisher.close(f"the attempt ended: {type(error).__name__}")
+                if self._failed is None and (reason := topics.explain()) is not None:
+                    self.failed(reason)  # Spark has met the new topic before we have
+                publisher.close(self._cause(error))
                 if isinstance(self._failed, QueueIsFull) and publisher.failure is None:
                     log.warning(
-                        "%d checkpoints wait for delivery: no more are staged before; the next run reads what is left",
+                        "%d checkpoints wait for delivery (%s): no more are staged before; the next run reads what is"
+                        " left",
                         self._failed.waiting,
+                        WaitReason.TOO_MANY_QUEUED,
                     )
                     # The batch under way makes this end an unclean one, and its input waits for the next run.
                     return query.result(complete=False)
-                if self._failed is None and (reason := topics.explain()) is not None:
-                    self.failed(reason)  # Spark has met the new topic before we have
                 raise
-            publisher.close("the attempt ended")
+            publisher.close()
             if publisher.failure is not None:
                 raise publisher.failure
             return query.result(complete=not request.streaming)
@@ -335,8 +339,10 @@ class Attempt:
                 check_listings([*static_listings(frame), *sources.listings], request.pipeline)
                 publisher.written(written.seal, {})
                 publisher.settle()
-            finally:
-                publisher.close("the attempt ended")
+            except BaseException as error:
+                publisher.close(self._cause(error))
+                raise
+            publisher.close()
         return self._tally.result(None)
 
 

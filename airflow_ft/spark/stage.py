@@ -3,7 +3,7 @@
 What if the process dies ...
 - before `begin_stage`: an epoch was taken for nothing; a try of the same task takes the next one at once.
 - while the driver runs: it dies with this process. What it had published stays (I1), the number under way becomes
-  ABORTED(ATTEMPT_ENDED) with the next epoch, and the next attempt works in its own copy of Spark's location.
+  ABORTED(FENCED) with the next epoch, and the next attempt works in its own copy of Spark's location.
 - after the driver, before `end_stage`: the next attempt finds nothing new to compute, and ends the stage.
 - while something is delivered beside the stage (`overlap`): as when a task of delivery dies.
 """
@@ -17,9 +17,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.errors import AirflowFtError, FencedError
 from airflow_ft.core.lease import new_epoch
-from airflow_ft.core.model import Pipeline
+from airflow_ft.core.model import AbortReason, Pipeline
 from airflow_ft.core.overlap import Overlap
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress
@@ -92,8 +92,9 @@ def stage(
         require_own_stage(context)  # again: from this epoch on no other task begins the stage of this run
         attempt = store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
         checks = [keeper.check, beside.check] if beside else [keeper.check]
+        watch = _Watch(checks, look)
         try:
-            with beside or nullcontext(), _Watch(checks, look) as watch:
+            with beside or nullcontext(), watch:
 
                 def started(driver: Driver) -> None:
                     watch.driver = driver
@@ -107,7 +108,9 @@ def stage(
                     judge=judge,
                     on_publish=beside.wake if beside else lambda: None,
                 )
-        except AirflowFtError:
+        except AirflowFtError as error:
+            stopped = watch.driver is not None and watch.driver.killed
+            _give_up(context, epoch, error, AbortReason.STOPPED if stopped else error.abort_reason)
             if beside:
                 beside.check()  # refused rows end the driver: they are the reason, not its end
             raise
@@ -115,6 +118,16 @@ def stage(
             check()
         store.end_stage(pipeline, epoch, run, result.position, complete=result.complete)
     return result
+
+
+def _give_up(context: Context, epoch: int, error: AirflowFtError, reason: AbortReason) -> None:
+    """Says why what the driver has left unpublished failed, if it could not: the next owner would not know."""
+    if isinstance(error, FencedError):
+        return
+    try:
+        context.store.give_up(context.pipeline, epoch, reason, error.what)
+    except AirflowFtError as problem:
+        logger.warning("what is not published could not be recorded as aborted: %s", problem)
 
 
 class _Watch:
@@ -140,9 +153,8 @@ class _Watch:
                     self.driver.kill()
                     return
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> None:
         self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()

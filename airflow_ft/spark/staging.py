@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.core.errors import SealError
 from airflow_ft.core.model import Segment
 from airflow_ft.spark.request import FIXED_CONF, StageRequest
 from airflow_ft.spark.types import check_types
@@ -37,12 +37,12 @@ class Written:
     began: float
 
     def seal(self) -> Segment:
-        """Seals the segment; StageError when its files hold other rows than Spark has counted."""
+        """Seals the segment; SealError when its files hold other rows than Spark has counted."""
         returned = {sink: count is not None for sink, count in self.counted.items()}
         segment = self.folder.seal(self.number, returned, self.positions)
         counted = {sink: count or 0 for sink, count in self.counted.items()}
         if dict(segment.rows) != counted:
-            raise StageError(
+            raise SealError(
                 f"Spark counted {counted} rows, its files have {dict(segment.rows)}.",
                 checkpoint=self.number,
                 pipeline=self.folder.pipeline,

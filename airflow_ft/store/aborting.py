@@ -9,7 +9,7 @@ from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, Checkpoin
 from airflow_ft.core.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import clean_text, to_pipeline
+from airflow_ft.store.rows import to_pipeline
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 S = CheckpointState
@@ -48,7 +48,7 @@ class AbortingOperations:
             if checkpoint.state is S.PREPARED and carrier is not None and not tombstoned:
                 # R3: it was STAGED when this was asked for. Since then it was voted upon, and perhaps committed.
                 raise write.conflict(number, f"it is PREPARED, and {carrier} may have committed it: no tombstone yet.")
-            _move_to_aborted(write, checkpoint, reason, message, after)
+            write.abort(checkpoint, reason, message, after)
             if rewind_from is not None:
                 _rewind(write, rewind_from, rewind_to, reason, f"rewound with checkpoint {number}", also=checkpoint)
             return write.checkpoint(number)
@@ -130,25 +130,6 @@ def _check_rewind(
     )
 
 
-def _move_to_aborted(
-    write: PipelineWrite, checkpoint: Checkpoint, reason: AbortReason, message: str, after: AfterAbort
-) -> None:
-    published = checkpoint.state is not S.TRIGGERED
-    participants = checkpoint.plan.participants if checkpoint.plan else ()
-    prepared = any(p.promise is Promise.TWO_PHASE and p.name in checkpoint.votes for p in participants)
-    fate = f", {after.value}" if published else ""
-    write.move(
-        checkpoint,
-        S.ABORTED,
-        f"{reason.value}{fate}, by epoch {write.row['epoch']}: {message}",
-        detail={"reason": reason.value, "after": after.value if published else None},
-        reason=reason.value,
-        message=clean_text(message),
-        after_abort=after.value if published else None,
-        rollback_pending=int(prepared),
-    )
-
-
 def _rewind(
     write: PipelineWrite,
     rewind_from: int,
@@ -169,14 +150,15 @@ def _rewind(
                 checkpoint.number,
                 f"it is {checkpoint.state.value}, so checkpoint {rewind_from} and later cannot be rewound yet.",
             )
+    # Theirs were not refused, and did not expire: they only follow.
+    theirs = reason if reason is AbortReason.USER else AbortReason.PREDECESSOR_ABORTED
     # The run at work counts on what is rewound, even where it has published nothing itself (I9): it stages again.
     runs = {to_pipeline(write.row).turn} | ({also.run} if also is not None else set())
     for checkpoint in concerned:
-        if checkpoint.state is S.TRIGGERED:
-            _move_to_aborted(write, checkpoint, AbortReason.ATTEMPT_ENDED, message, AfterAbort.REWOUND)
-        elif checkpoint.state is S.STAGED:
-            _move_to_aborted(write, checkpoint, reason, message, AfterAbort.REWOUND)
-            runs.add(checkpoint.run)
+        if checkpoint.state in (S.TRIGGERED, S.STAGED):
+            write.abort(checkpoint, theirs, message, AfterAbort.REWOUND)
+            if checkpoint.state is S.STAGED:
+                runs.add(checkpoint.run)
         elif checkpoint.is_undelivered:  # SUBSUMED or carried by a number that was aborted
             write.update_checkpoint(checkpoint, after_abort=AfterAbort.REWOUND.value)
             write.event(EventKind.REWOUND, f"{message}; its rows are computed again", number=checkpoint.number)

@@ -38,14 +38,7 @@ class AdoptionOperations:
                     published = checkpoint.state is S.STAGED
                     reason = AbortReason.SUPERSEDED if published else AbortReason.ATTEMPT_ENDED
                     message = "the sinks were adopted; its rows are delivered under a number above theirs."
-                    write.move(
-                        checkpoint,
-                        S.ABORTED,
-                        f"{reason.value}: {message}",
-                        reason=reason.value,
-                        message=message,
-                        after_abort=AfterAbort.CARRIED.value if published else None,
-                    )
+                    write.abort(checkpoint, reason, message, AfterAbort.CARRIED, rolls_back=False)
             for participant, number in delivered.items():
                 write.tx.change(
                     "INSERT INTO delivery (pipeline, participant, number) VALUES (?, ?, ?)"

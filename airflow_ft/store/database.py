@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_ft.core.errors import StoreUnavailableError
+from airflow_ft.core.ports import Meter
 
 Row = dict[str, Any]
 """A row by column name."""
@@ -34,6 +35,9 @@ class Database(Protocol):
     `unanswered` is set on that error only from the moment on when COMMIT was sent: before it, nothing can arrive.
     Nothing is retried but what wrote nothing (a read, or BEGIN on an idle connection that turns out dead).
     """
+
+    meter: Meter
+    """See `Store.meter`."""
 
     @property
     def url(self) -> str:

@@ -352,6 +352,7 @@ def _complete(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
         + f", by epoch {write.row['epoch']}",
         completed_at=write.now,
     )
+    write.confirmed += len({*numbers, checkpoint.number})
     for number in numbers:
         part = write.checkpoint(number)
         if part.delivered_by is not None:

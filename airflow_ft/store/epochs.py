@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 
 from airflow_ft.core.errors import ConfigurationError, FencedError, LeaseHeldError
 from airflow_ft.core.model import (
     AbortReason,
+    AfterAbort,
+    Checkpoint,
     CheckpointState,
     HaltReason,
     Lease,
@@ -90,7 +92,12 @@ class EpochOperations:
                 detail={"epoch": current + 1, "holder": lease.holder, "dropped": [other.holder for other in held]},
             )
             # I5: whoever computed them holds an older epoch and cannot publish them any more.
-            abort_unpublished(write, f"not published before epoch {current + 1} began")
+            left = {other.epoch for other in held if other.holder != lease.holder}
+            abort_unpublished(
+                write,
+                f"not published before epoch {current + 1} began",
+                lambda c: AbortReason.FENCED if c.epoch in left else AbortReason.ATTEMPT_ENDED,
+            )
             return current + 1
 
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
@@ -224,13 +231,7 @@ def _put_lease(write: PipelineWrite, lease: Lease, counter: int) -> None:
     write.tx.change(_PUT_LEASE, write.name, lease.holder, write.row["epoch"], lease.task, lease.try_number, counter)
 
 
-def abort_unpublished(write: PipelineWrite, message: str) -> None:
-    """What is TRIGGERED becomes ABORTED(ATTEMPT_ENDED)."""
+def abort_unpublished(write: PipelineWrite, message: str, why: Callable[[Checkpoint], AbortReason]) -> None:
+    """What is TRIGGERED becomes ABORTED, for a reason that `why` gives."""
     for checkpoint in write.open_checkpoints(CheckpointState.TRIGGERED):
-        write.move(
-            checkpoint,
-            CheckpointState.ABORTED,
-            f"{AbortReason.ATTEMPT_ENDED.value}, {message}",
-            reason=AbortReason.ATTEMPT_ENDED.value,
-            message=message,
-        )
+        write.abort(checkpoint, why(checkpoint), message, AfterAbort.CARRIED)

@@ -22,6 +22,7 @@ import psycopg2
 from psycopg2 import errors, extensions
 
 from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
+from airflow_ft.core.ports import Meter, Unmetered
 from airflow_ft.store.database import Pool, Row, Transaction
 from airflow_ft.store.sql import SqlStore
 
@@ -79,6 +80,7 @@ class PostgresDatabase:
     row_lock = " FOR UPDATE"
 
     def __init__(self, dsn: Mapping[str, str], *, statement_timeout: float = STATEMENT_TIMEOUT) -> None:
+        self.meter: Meter = Unmetered()
         given = dict(dsn)
         self._schema = given.pop("schema", "airflow_ft")
         if not _SCHEMA.fullmatch(self._schema):

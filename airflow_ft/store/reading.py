@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from airflow_ft.core.model import Checkpoint, Event, Lease, Pipeline, Run, RunKey, SparkPosition
+from airflow_ft.core.model import AbortReason, Checkpoint, Event, Lease, Pipeline, Run, RunKey, SparkPosition
 from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.ports import Confirmed
 from airflow_ft.core.set_aside import SetAside, of_proof, together
@@ -73,10 +73,10 @@ _REWOUND = (
     "SELECT number FROM checkpoint WHERE pipeline = ? AND number > ? AND number <= ? AND after_abort = 'rewound'"
     " LIMIT 1"
 )
-_EXPIRED = (
+_FAILED = (
     "SELECT count(*) AS failures FROM checkpoint WHERE pipeline = ? AND number > COALESCE((SELECT number"
     " FROM checkpoint WHERE pipeline = ? AND state = 'COMPLETED' ORDER BY number DESC LIMIT 1), 0)"
-    " AND reason = 'EXPIRED'"
+    f" AND reason IN ({', '.join(repr(reason.value) for reason in AbortReason if reason.counts)})"
 )
 _NO_CUTOFF = 2**62
 # What `Checkpoint.is_settled` denies; it implies that the number is open.
@@ -321,9 +321,9 @@ class ReadingOperations:
         self._nothing(pipeline)
         return None
 
-    def expired_in_a_row(self, pipeline: str) -> int:
-        """See `Store.expired_in_a_row`."""
-        [row] = self._database.read(_EXPIRED, pipeline, pipeline)
+    def failed_in_a_row(self, pipeline: str) -> int:
+        """See `Store.failed_in_a_row`."""
+        [row] = self._database.read(_FAILED, pipeline, pipeline)
         return int(row["failures"])
 
     def last_delivered(self, pipeline: str, participant: str) -> int:

@@ -6,6 +6,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from airflow_ft.core.ports import Meter
 from airflow_ft.store.aborting import AbortingOperations
 from airflow_ft.store.adoption import AdoptionOperations
 from airflow_ft.store.barriers import BarrierOperations
@@ -52,6 +53,15 @@ class SqlStore(
     def installation(self) -> str:
         """UUID (text, 36 characters) born with the store."""
         return self._installation
+
+    @property
+    def meter(self) -> Meter:
+        """See `Store.meter`."""
+        return self._database.meter
+
+    @meter.setter
+    def meter(self, meter: Meter) -> None:
+        self._database.meter = meter
 
     @property
     def url(self) -> str:

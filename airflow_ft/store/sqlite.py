@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
+from airflow_ft.core.ports import Meter, Unmetered
 from airflow_ft.store.database import Pool, Row, Transaction
 from airflow_ft.store.sql import SqlStore
 
@@ -88,6 +89,7 @@ class SqliteDatabase:
                 f"the store's path {str(path)!r} is relative: each process would see another file.",
                 remedy="give an absolute path (sqlite:////abs/path/ft.db).",
             )
+        self.meter: Meter = Unmetered()
         self._path = path
         self.url = f"sqlite:///{path}"
         self._pool: Pool[sqlite3.Connection] = Pool(self._connect, sqlite3.Connection.close)

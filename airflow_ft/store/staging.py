@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.model import CheckpointState, RunKey, Segment, SparkPosition
+from airflow_ft.core.model import AbortReason, CheckpointState, RunKey, Segment, SparkPosition
 from airflow_ft.store.database import Database
 from airflow_ft.store.epochs import abort_unpublished
 from airflow_ft.store.events import EventKind, run_detail, segment_text
@@ -75,7 +75,9 @@ class StagingOperations:
             )
             if begun != 1:
                 raise _not_begun(pipeline, epoch, run)
-            abort_unpublished(write, f"not published before attempt {attempt} began")
+            abort_unpublished(
+                write, f"not published before attempt {attempt} began", lambda _: AbortReason.ATTEMPT_ENDED
+            )
             write.set_pipeline(base_clean=0, needs_stage=0)
             write.event(
                 EventKind.STAGE_BEGUN,
@@ -83,6 +85,12 @@ class StagingOperations:
                 detail={**run_detail(run), "attempt": attempt},
             )
             return attempt
+
+    def give_up(self, pipeline: str, epoch: int, reason: AbortReason, message: str) -> None:
+        """See `Store.give_up`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            abort_unpublished(write, message, lambda _: reason)
 
     def read_all(self, pipeline: str, epoch: int, run: RunKey, as_of: datetime) -> None:
         """See `Store.read_all`. No event."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from airflow_ft.core.errors import FencedError, PipelineHaltedError, StateConflictError
-from airflow_ft.core.model import Checkpoint, CheckpointState, PipelineStatus
+from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, PipelineStatus, Promise
+from airflow_ft.core.ports import Meter
+from airflow_ft.core.reasons import failure_text
 from airflow_ft.core.transitions import is_allowed
 from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import clean_text, json_text, select_checkpoints, to_checkpoints
+
+log = logging.getLogger(__name__)
 
 _ONE = select_checkpoints("pipeline = ? AND number = ?")
 _OPEN = select_checkpoints("pipeline = ? AND is_open = 1")
@@ -27,6 +32,8 @@ class PipelineWrite:
         self.row = row
         self.name: str = row["name"]
         self.now = tx.now()  # read after the row was locked, so times follow the order of the writes
+        self.failed: list[tuple[int, AbortReason, str]] = []
+        self.confirmed = 0
         self._was = (row["epoch"], row["next_event"])
         self._changed: set[str] = set()
 
@@ -136,6 +143,44 @@ class PipelineWrite:
         self.update_checkpoint(checkpoint, state=to.value, epoch=self.row["epoch"], **columns)
         self.event(EventKind(to.value), told, number=checkpoint.number, detail=detail)
 
+    def abort(
+        self,
+        checkpoint: Checkpoint,
+        reason: AbortReason,
+        message: str,
+        after: AfterAbort,
+        *,
+        rolls_back: bool = True,
+    ) -> None:
+        """The transition to ABORTED; `after` is kept of what was published.
+
+        `rolls_back`: what TWO_PHASE participants have prepared is still to be ended.
+        """
+        published = checkpoint.state is not CheckpointState.TRIGGERED
+        participants = checkpoint.plan.participants if checkpoint.plan else ()
+        prepared = any(p.promise is Promise.TWO_PHASE and p.name in checkpoint.votes for p in participants)
+        fate = f", {after.value}" if published else ""
+        message = clean_text(message)
+        self.move(
+            checkpoint,
+            CheckpointState.ABORTED,
+            f"{reason.value}{fate}, by epoch {self.row['epoch']}: {message}",
+            detail={"reason": reason.value, "after": after.value if published else None},
+            reason=reason.value,
+            message=message,
+            after_abort=after.value if published else None,
+            rollback_pending=int(prepared and rolls_back),
+        )
+        self.failed.append((checkpoint.number, reason, message))
+
+    def tell(self, meter: Meter) -> None:
+        """Logs and counts what this write has done to checkpoints; to be called when it is done."""
+        for number, reason, message in self.failed:
+            log.warning("%s", failure_text(self.name, number, reason, message))
+            meter.failed(self.name, reason)
+        if self.confirmed:
+            meter.confirmed(self.name, self.confirmed)
+
     def flush(self) -> None:
         """Writes the pipeline's row, on condition that nobody else did: so even a lost lock could not lose a write."""
         if not self._changed:
@@ -159,6 +204,7 @@ def pipeline_write(database: Database, pipeline: str) -> Iterator[PipelineWrite]
         write = lock_pipeline(database, tx, pipeline)
         yield write
         write.flush()
+    write.tell(database.meter)
 
 
 def lock_pipeline(database: Database, tx: Transaction, pipeline: str) -> PipelineWrite:

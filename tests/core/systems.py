@@ -182,3 +182,19 @@ class NoArchive:
 
     def sweep(self, pipeline: str, keep: object, below_epoch: int) -> None:
         pass
+
+
+class Metered:
+    """A meter that remembers."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def failed(self, *told: Any) -> None:
+        self.told.append(("failed", *told))
+
+    def confirmed(self, *told: Any) -> None:
+        self.told.append(("confirmed", *told))
+
+    def waited(self, *told: Any) -> None:
+        self.told.append(("waited", *told))

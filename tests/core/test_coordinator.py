@@ -16,6 +16,7 @@ from airflow_ft.core import retention
 from airflow_ft.core.adoption import adopt
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.errors import (
+    CheckpointExpiredError,
     ConfigurationError,
     DeclinedError,
     ForeignOwnerError,
@@ -255,6 +256,21 @@ def test_changed_sinks_supersede_a_plan_that_is_not_prepared(world: World) -> No
     world.steps(world.context(2), changed)
     assert world.store.checkpoint(PIPELINE, numbers[0]).reason is AbortReason.SUPERSEDED
     assert world.systems["db"].rows == world.systems["log"].rows == numbers
+
+
+def test_what_is_not_decided_in_time_expires_and_its_rows_travel_on(world: World) -> None:
+    one, two = world.stage(2)
+    prepare_step(world.context(), world.delivery, world.config, "db")
+    hasty = Coordinator(
+        world.store, PIPELINE, coordinator(world).epoch, Systems(world.systems), timeout=timedelta(microseconds=1)
+    )
+    with pytest.raises(CheckpointExpiredError, match="checkpoint 1: it was not decided within"):
+        hasty.expire()
+    checkpoint = world.store.checkpoint(PIPELINE, one)
+    assert checkpoint.reason is AbortReason.EXPIRED and checkpoint.message == "not decided within 1e-06 s"
+    assert checkpoint.after_abort is AfterAbort.CARRIED
+    world.steps(world.context(7))
+    world.check_exactly_once([one, two])
 
 
 def test_a_store_older_than_the_sink_halts_the_pipeline(world: World) -> None:

@@ -29,6 +29,7 @@ from airflow_ft.spark.process import TERM_SECONDS
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import local_path
 from airflow_ft.wal.writer import SegmentFolder, write_segment
+from tests.core.systems import Metered
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
 pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -125,11 +126,13 @@ def test_no_more_is_staged_than_could_be_rewound(pipeline: StageWorld) -> None:
 def test_a_mistake_in_the_job_is_named(pipeline: StageWorld, fault: str, message: str) -> None:
     pipeline.add_file("f", [{"k": "a", "n": 1}])
     request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": fault})
+    pipeline.store.meter = meter = Metered()
     with pytest.raises(JobError, match=f"(?s){message}") as caught:
         pipeline.stage(request)
+    assert meter.told == [("failed", PIPELINE, AbortReason.JOB_FAILED)], "the driver has none, so its task counts"
     assert caught.value.pipeline == PIPELINE
     assert pipeline.published() == []
-    assert all(c.reason is AbortReason.ATTEMPT_ENDED for c in pipeline.checkpoints())
+    assert all(c.reason is AbortReason.JOB_FAILED and c.message for c in pipeline.checkpoints())
 
 
 def test_a_job_that_is_not_there_is_named(pipeline: StageWorld) -> None:
@@ -238,6 +241,8 @@ def test_a_killed_driver_is_reported_with_its_signal(pipeline: StageWorld) -> No
 
     with pytest.raises(StageError, match="killed by SIGKILL"):
         pipeline.stage(request, kill_when_busy)
+    (checkpoint,) = pipeline.checkpoints()
+    assert checkpoint.state is CheckpointState.TRIGGERED, "it could not say anything: the stage does"
 
 
 def test_a_driver_ends_on_request(pipeline: StageWorld) -> None:

@@ -241,7 +241,8 @@ def test_a_job_that_raises_is_restarted_in_its_driver_and_nothing_of_the_failing
         world.until_all_is_there()
         assert world.log().count("driver ") == 1, "in the same driver"
         world.stop()
-    assert {c.reason for c in world.aborted()} == {AbortReason.ATTEMPT_ENDED}
+    assert {c.reason for c in world.aborted()} == {AbortReason.JOB_FAILED}
+    assert "the value 15 is bad" in world.aborted()[0].message
     world.check_exactly_once()
 
 
@@ -300,6 +301,7 @@ def test_at_once_means_what_is_published_and_no_more(world: World) -> None:
         world.until_confirmed(2)
         assert world.stop(at_once=True).startswith("stopped; ")
     assert all(c.is_settled for c in world.store.open_checkpoints(world.pipeline))
+    assert {c.reason for c in world.aborted()} <= {AbortReason.STOPPED}
     with world.task(world.stream(run="run-2")):
         world.until_all_is_there()
         world.stop()

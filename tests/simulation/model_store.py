@@ -133,13 +133,15 @@ class ModelStore(ModelReading):
             raise LeaseHeldError("another process is at work on it.")
         mine = self._leases.get(lease.holder)
         counter = lease.counter if mine is None else max(lease.counter, mine.counter + 1)
+        left = {held.epoch for held in self._leases.values() if held.holder != lease.holder}
         epoch = known.epoch + 1
         self._set(epoch=epoch)
         self._leases = {lease.holder: replace(lease, epoch=epoch, counter=counter)}
         for row in list(self._rows.values()):
             if row.state is S.TRIGGERED:
                 message = f"not published before epoch {epoch} began"
-                self._move(row, S.ABORTED, reason=AbortReason.ATTEMPT_ENDED, message=message)
+                reason = AbortReason.FENCED if row.epoch in left else AbortReason.ATTEMPT_ENDED
+                self._move(row, S.ABORTED, reason=reason, message=message)
         self.version += 1
         return epoch
 
@@ -461,12 +463,13 @@ class ModelStore(ModelReading):
         self._to_aborted(row, reason, message, after)
         if rewind_from is not None:
             runs = {row.run, known.turn}
+            theirs = reason if reason is AbortReason.USER else AbortReason.PREDECESSOR_ABORTED
             for other in concerned:
                 other = self._rows[other.number]
                 if other.state is S.TRIGGERED:
-                    self._to_aborted(other, AbortReason.ATTEMPT_ENDED, f"rewound with checkpoint {number}", after)
+                    self._to_aborted(other, theirs, f"rewound with checkpoint {number}", after)
                 elif other.state is S.STAGED:
-                    self._to_aborted(other, reason, f"rewound with checkpoint {number}", after)
+                    self._to_aborted(other, theirs, f"rewound with checkpoint {number}", after)
                     runs.add(other.run)
                 elif other.is_undelivered:
                     self._change(other, after_abort=AfterAbort.REWOUND)

@@ -1,17 +1,29 @@
 """Publication comes after Spark's commit, once, in order, and ends the attempt when it is refused."""
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import CheckpointExpiredError, FencedError, JobError, StateConflictError
+from airflow_ft.core.errors import (
+    CheckpointExpiredError,
+    DataLossError,
+    FencedError,
+    JobError,
+    PipelineHaltedError,
+    SealError,
+    StageError,
+    StateConflictError,
+    StoreUnavailableError,
+)
 from airflow_ft.core.lease import Worker, take_epoch
-from airflow_ft.core.model import AbortReason, CheckpointState, RunKey, Segment, SparkPosition
+from airflow_ft.core.model import AbortReason, CheckpointState, HaltReason, RunKey, Segment, SparkPosition
 from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.ports import Store
 from airflow_ft.spark.publisher import Publisher
@@ -31,7 +43,8 @@ class World:
         self.stopped: list[BaseException] = []
         self.durable = 0
 
-    def publisher(self, timeout: float = 60.0) -> Publisher:
+    def publisher(self, timeout: float = 60.0, durable: Exception | None = None) -> Publisher:
+        """`durable`: what comes of making Spark's location durable."""
         epoch = take_epoch(self.store, "p", Worker().lease(), "test", lease_seconds=0.0)
         before = self.store.pipeline("p")
         attempt = self.store.begin_stage("p", epoch, RUN)
@@ -41,21 +54,23 @@ class World:
             epoch=epoch,
             attempt=attempt,
             last_published=before.last_published,
-            store_url="",
+            store_url="postgresql://u:hunter2@host/ft",
             wal_root="/wal",
             job="jobs.p",
             sinks=("s",),
             checkpointing=CheckpointConfig(timeout=timedelta(seconds=timeout)),
         )
 
-        def durable() -> None:
+        def make_durable() -> None:
             self.durable += 1
+            if durable is not None:
+                raise durable
 
         return Publisher(
             self.store,
             request,
             committed=self.commits.__contains__,
-            durable=durable,
+            durable=make_durable,
             position=lambda batch: SparkPosition("file:///loc", batch),
             stop=self.stopped.append,
         )
@@ -90,7 +105,7 @@ def test_nothing_is_published_before_spark_has_committed(world: World) -> None:
     assert world.states() == {1: CheckpointState.STAGED} and world.durable == 1
     checkpoint = world.store.checkpoint("p", 1)
     assert checkpoint.position == SparkPosition("file:///loc", 0) and checkpoint.positions == {"k": 1}
-    publisher.close("done")
+    publisher.close()
     assert publisher.last_batch == 0 and publisher.tally.result(None).rows == {"s": 1}
     assert publisher.tally.numbers == Numbers.of([1])
 
@@ -103,7 +118,7 @@ def test_the_next_batch_waits_for_the_publication_of_the_one_before(world: World
         publisher.written(_sealing(batch + 1), {})
         world.commits.add(batch)
     publisher.settle()
-    publisher.close("done")
+    publisher.close()
     assert set(world.states().values()) == {CheckpointState.STAGED} and world.store.pipeline("p").last_published == 3
 
 
@@ -115,7 +130,7 @@ def test_a_fenced_publication_ends_the_attempt(world: World) -> None:
     world.commits.add(0)
     with pytest.raises(FencedError):
         publisher.settle()
-    publisher.close("done")
+    publisher.close()
     assert isinstance(publisher.failure, FencedError) and world.stopped == [publisher.failure]
     assert world.states() == {1: CheckpointState.ABORTED} and publisher.tally.numbers == Numbers()
     with pytest.raises(FencedError):
@@ -139,7 +154,7 @@ def test_a_segment_is_sealed_while_spark_commits(world: World) -> None:
     sealed.set()
     publisher.settle()
     assert world.states() == {1: CheckpointState.STAGED}
-    publisher.close("done")
+    publisher.close()
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -155,9 +170,10 @@ def test_what_cannot_be_sealed_is_not_published_though_spark_has_committed(world
     publisher.written(seal, {})
     with pytest.raises(JobError, match="UTF-8"):
         publisher.settle()
-    publisher.close("the attempt ended")
+    publisher.close()
     (checkpoint,) = world.store.checkpoints("p")
-    assert checkpoint.state is CheckpointState.ABORTED and checkpoint.reason is AbortReason.ATTEMPT_ENDED
+    assert checkpoint.state is CheckpointState.ABORTED
+    assert checkpoint.reason is AbortReason.JOB_FAILED, "its rows are wrong, and not the disk"
     assert world.store.pipeline("p").last_published == 0 and len(world.stopped) == 1
 
 
@@ -168,17 +184,97 @@ def test_what_is_not_staged_in_time_expires(world: World) -> None:
         publisher.settle()
     with pytest.raises(CheckpointExpiredError):
         publisher.written(_sealing(1), {})
-    publisher.close("done")
-    assert world.store.checkpoint("p", 1).reason is AbortReason.EXPIRED
+    publisher.close()
+    checkpoint = world.store.checkpoint("p", 1)
+    assert checkpoint.reason is AbortReason.EXPIRED and checkpoint.message == "not staged within 1 s"
 
 
-def test_a_batch_that_failed_is_aborted_at_once(world: World) -> None:
+def test_a_batch_whose_job_raised_is_aborted_at_once(world: World) -> None:
     publisher = world.publisher()
     publisher.begin(0)
-    publisher.close("the job raised")
+    publisher.close(JobError("job jobs.p raised KeyError: 'hunter2'", pipeline="p"))
     checkpoint = world.store.checkpoint("p", 1)
-    assert checkpoint.reason is AbortReason.ATTEMPT_ENDED and checkpoint.message == "the job raised"
+    assert checkpoint.reason is AbortReason.JOB_FAILED
+    assert checkpoint.message == "job jobs.p raised KeyError: '***'", "what happened, without secrets"
     assert world.store.pipeline("p").last_published == 0
+
+
+def test_a_batch_that_spark_failed_on_is_aborted_at_once(world: World) -> None:
+    publisher = world.publisher()
+    publisher.begin(0)
+    publisher.close(StageError("the Spark query failed: no space left"))
+    assert world.store.checkpoint("p", 1).reason is AbortReason.STAGE_FAILED
+
+
+def test_what_a_source_has_lost_meanwhile_keeps_it_from_being_published(world: World) -> None:
+    publisher = world.publisher(durable=DataLossError("topic orders was recreated"))
+    publisher.begin(0)
+    publisher.written(_sealing(1), {})
+    world.commits.add(0)
+    with pytest.raises(DataLossError):
+        publisher.settle()
+    publisher.close(publisher.failure)  # type: ignore[arg-type]
+    assert world.store.checkpoint("p", 1).reason is AbortReason.DATA_LOSS
+
+
+@pytest.mark.parametrize("where", ["seal", "location"])
+def test_what_the_disk_does_not_take_is_not_sealed(world: World, where: str) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    publisher = world.publisher(durable=full if where == "location" else None)
+
+    def seal() -> Segment:
+        if where == "seal":
+            raise full
+        return _segment(1)
+
+    publisher.begin(0)
+    world.commits.add(0)
+    publisher.written(seal, {})
+    with pytest.raises(SealError, match=r"checkpoint 1: .*No space left"):
+        publisher.settle()
+    publisher.close()
+    checkpoint = world.store.checkpoint("p", 1)
+    assert checkpoint.reason is AbortReason.SEAL_FAILED and "No space left" in checkpoint.message
+    assert world.store.pipeline("p").last_published == 0
+
+
+def test_a_pipeline_that_is_halted_meanwhile_gets_nothing_more(world: World) -> None:
+    publisher = world.publisher()
+    publisher.begin(0)
+    world.store.halt("p", HaltReason.TOKEN_LOST, "it is gone")
+    publisher.written(_sealing(1), {})
+    world.commits.add(0)
+    with pytest.raises(PipelineHaltedError):
+        publisher.settle()
+    publisher.close()
+    checkpoint = world.store.checkpoint("p", 1)
+    assert checkpoint.reason is AbortReason.HALTED and "TOKEN_LOST" in checkpoint.message
+
+
+def test_a_trigger_that_fails_leaves_no_checkpoint(world: World) -> None:
+    publisher = world.publisher()
+    world.store.halt("p", HaltReason.TOKEN_LOST, "it is gone")
+    with pytest.raises(PipelineHaltedError):
+        publisher.begin(0)
+    publisher.close()
+    assert world.states() == {}
+
+
+def test_a_publication_without_an_answer_is_left_to_the_next_owner(world: World, monkeypatch: Any) -> None:
+    """It may be published: nobody says that it failed."""
+    publisher = world.publisher()
+    publisher.begin(0)
+
+    def lost(*_: Any) -> None:
+        raise StoreUnavailableError("no answer.", unanswered=True)
+
+    monkeypatch.setattr(world.store, "publish", lost)
+    publisher.written(_sealing(1), {})
+    world.commits.add(0)
+    with pytest.raises(StoreUnavailableError):
+        publisher.settle()
+    publisher.close()
+    assert world.states() == {1: CheckpointState.TRIGGERED}
 
 
 def test_what_spark_committed_is_published_though_the_query_failed_afterwards(world: World) -> None:
@@ -186,7 +282,7 @@ def test_what_spark_committed_is_published_though_the_query_failed_afterwards(wo
     publisher.begin(0)
     publisher.written(_sealing(1), {})
     world.commits.add(0)
-    publisher.close("the next batch failed")
+    publisher.close()
     assert world.states() == {1: CheckpointState.STAGED}
 
 
@@ -199,5 +295,5 @@ def test_an_attempt_cannot_publish_behind_what_it_did_not_see(world: World) -> N
     world.commits.add(0)
     with pytest.raises(StateConflictError):
         asleep.settle()
-    asleep.close("refused")
-    assert world.states()[1] is not CheckpointState.STAGED
+    asleep.close()
+    assert world.store.checkpoint("p", 1).reason is AbortReason.PUBLISH_FAILED

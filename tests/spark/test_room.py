@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.reasons import WaitReason
+from airflow_ft.spark import room
+from airflow_ft.spark.launcher import WAITED
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.room import QueueIsFull, Room
 from airflow_ft.store.sqlite import SqliteStore
@@ -27,11 +34,11 @@ def test_what_waits_fills_it_and_what_is_delivered_makes_room(tmp_path: Path) ->
             sinks=("s",),
             retained_batches=6,
         )
-        room = Room(store, request)
+        left = Room(store, request)
         numbers: list[int] = []
 
         def stage_one() -> None:
-            room.take()
+            left.take()
             numbers.append(scene.trigger())
             scene.publish(numbers[-1])
 
@@ -53,3 +60,83 @@ def test_what_waits_fills_it_and_what_is_delivered_makes_room(tmp_path: Path) ->
         for _ in range(40):  # a stream whose sinks keep up goes on for ever
             stage_one()
             scene.complete(numbers[-1])
+
+
+class Stream:
+    """A stream that may trigger when `Room` lets it."""
+
+    def __init__(self, store: SqliteStore, **config: Any) -> None:
+        self.scene = Scene(store)
+        self.scene.take()
+        self.room = Room(
+            store,
+            StageRequest(
+                pipeline=PIPELINE,
+                run=RUN,
+                epoch=1,
+                attempt=1,
+                store_url="",
+                wal_root="/wal",
+                job="jobs.p",
+                sinks=("s",),
+                streaming=True,
+                checkpointing=CheckpointConfig(**config),
+            ),
+        )
+
+    def stage_one(self) -> int:
+        assert self.room.try_take() is None
+        number = self.scene.trigger()
+        self.scene.publish(number)
+        return number
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with SqliteStore(tmp_path / "ft.db") as opened:
+        yield opened
+
+
+def test_a_stream_waits_while_as_many_as_may_be_are_under_way(store: SqliteStore) -> None:
+    stream = Stream(store, max_concurrent=2)
+    first, _ = stream.stage_one(), stream.stage_one()
+    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
+    stream.scene.complete(first)
+    stream.stage_one()
+    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
+
+
+def test_a_stream_waits_for_its_pause(store: SqliteStore) -> None:
+    stream = Stream(store, min_pause=timedelta(hours=1))
+    stream.scene.complete(stream.stage_one())
+    assert stream.room.try_take() is WaitReason.MIN_PAUSE
+
+
+def test_a_stream_waits_while_a_checkpoint_is_kept_for_a_person(store: SqliteStore) -> None:
+    stream = Stream(store, max_concurrent=3)
+    number = stream.stage_one()
+    stream.scene.prepare(number)
+    stream.scene.quarantine(number)
+    stream.room = Room(store, stream.room._request)
+    assert stream.room.try_take() is WaitReason.NOT_ACTIVE
+    stream.scene.release(number)
+    stream.stage_one()
+
+
+def test_a_wait_is_told_with_its_reason_and_counted(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "airflow_ft.spark.room")
+    for each in ("_TOLD_EACH", "_COUNTED_EACH"):
+        monkeypatch.setattr(room, each, 0.05)
+    stream = Stream(store, max_concurrent=1)
+    stream.stage_one()
+
+    def is_over() -> bool:
+        return any(message.startswith("no checkpoint is triggered for") for message in caplog.messages)
+
+    stream.room.take(is_over)
+    [told] = [message for message in caplog.messages if message.startswith("no checkpoint")]
+    assert "(TOO_MANY_QUEUED), and 1 wait for delivery. As many" in told and "airflow ft in-doubt" in told
+    counted = [message for message in caplog.messages if message.startswith("not triggered for")]
+    assert counted and all(WAITED.match(message) for message in counted)

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, DeclinedError, FencedError, JobError, StageError, TurnHeldError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    DeclinedError,
+    FencedError,
+    JobError,
+    StageError,
+    TurnHeldError,
+)
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import AbortReason, CheckpointState, Pipeline, RunKey, Segment, SparkPosition
 from airflow_ft.core.steps import Context
@@ -28,6 +36,10 @@ class FakeDriver:
 
     def __init__(self) -> None:
         self.ended = threading.Event()
+
+    @property
+    def killed(self) -> bool:
+        return self.ended.is_set()
 
     def kill(self) -> None:
         self.ended.set()
@@ -171,7 +183,7 @@ def test_a_run_without_the_turn_takes_no_epoch(tmp_path: Path, launch: Any) -> N
 
 
 @pytest.mark.parametrize("error", [JobError("it raised."), StageError("killed.")])
-def test_a_failed_attempt_is_not_the_end_of_the_stage(error: Exception, tmp_path: Path, launch: Any) -> None:
+def test_a_failed_attempt_is_not_the_end_of_the_stage(error: AirflowFtError, tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
 
     def launcher(
@@ -187,9 +199,29 @@ def test_a_failed_attempt_is_not_the_end_of_the_stage(error: Exception, tmp_path
     assert row is not None and not row.staged
     assert not world.store.pipeline(PIPELINE).base_is_clean
     assert world.store.leases(PIPELINE) == []
+    assert world.store.checkpoint(PIPELINE, 1).reason is error.abort_reason, "known at once, by whoever knows why"
     launch(lambda *_, **__: StageResult((), {}, POSITION))
     stage(context(world, try_number=2))
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.ABORTED, "it was never published"
+
+
+def test_what_a_driver_leaves_that_was_ended_is_stopped(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+    driver = FakeDriver()
+
+    def launcher(
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+    ) -> StageResult:
+        on_start(driver)
+        world.store.trigger(PIPELINE, request.epoch, RUN)
+        driver.kill()  # as the task's `on_kill` does, and a stream that is to stop at once
+        raise StageError("the Spark driver was ended on request.")
+
+    launch(launcher)
+    with pytest.raises(StageError):
+        stage(context(world))
+    checkpoint = world.store.checkpoint(PIPELINE, 1)
+    assert checkpoint.reason is AbortReason.STOPPED and checkpoint.message == "the Spark driver was ended on request."
 
 
 def test_the_driver_is_ended_when_somebody_takes_over(tmp_path: Path, launch: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from airflow_ft.core.model import AfterAbort, HaltReason, Promise, RequestKind
+from airflow_ft.core.model import AbortReason, AfterAbort, HaltReason, Promise, RequestKind
 from airflow_ft.core.ports import Store
 from airflow_ft.store.database import Row
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease, a_position
@@ -130,6 +130,8 @@ def every_operation(store: Store) -> None:
     epoch = store.pipeline(PIPELINE).epoch
     store.begin_stage(PIPELINE, epoch, RUN)
     store.begin_again(PIPELINE, epoch, RUN)
+    store.trigger(PIPELINE, epoch, RUN)
+    store.give_up(PIPELINE, epoch, AbortReason.STOPPED, "a test")
     store.read_all(PIPELINE, epoch, RUN, store.now())
     store.pipelines()
     store.run(PIPELINE, RUN)
@@ -164,7 +166,7 @@ def every_operation(store: Store) -> None:
     store.position_before(PIPELINE, 3)
     store.referenced_locations(PIPELINE)
     store.latest_confirmed(PIPELINE)
-    store.expired_in_a_row(PIPELINE)
+    store.failed_in_a_row(PIPELINE)
     store.last_delivered(PIPELINE, "db")
     store.events(PIPELINE)
     store.events(PIPELINE, 2)

@@ -146,8 +146,9 @@ class TestRewinds:
             7: (S.ABORTED, AfterAbort.REWOUND),
             triggered: (S.ABORTED, None),
         }
-        assert scene.checkpoint(7).reason is AbortReason.DECLINED
-        assert scene.checkpoint(triggered).reason is AbortReason.ATTEMPT_ENDED
+        assert scene.checkpoint(6).reason is AbortReason.DECLINED
+        for follows in (5, 7, triggered):
+            assert scene.checkpoint(follows).reason is AbortReason.PREDECESSOR_ABORTED, "nobody refused these"
         assert scene.open_numbers() == [2]
         pipeline = scene.store.pipeline(PIPELINE)
         assert (pipeline.base, pipeline.base_is_clean) == (a_position(2), False)

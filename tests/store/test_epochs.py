@@ -129,11 +129,25 @@ class TestEpochs:
         scene.take("other")
         assert [(lease.holder, lease.epoch) for lease in scene.store.leases(PIPELINE)] == [("other", 2)]
         lost = scene.checkpoint(triggered)
-        assert (lost.state, lost.reason) == (CheckpointState.ABORTED, AbortReason.ATTEMPT_ENDED)
+        assert (lost.state, lost.reason) == (CheckpointState.ABORTED, AbortReason.FENCED), "its owner has a lease"
         assert lost.after_abort is None
         assert scene.kinds(triggered) == ["TRIGGERED", "ABORTED"]
         assert scene.checkpoint(staged).state is CheckpointState.STAGED
         assert scene.open_numbers() == [staged]
+
+    def test_what_nobody_is_at_work_on_ended_by_itself(self, scene: Scene) -> None:
+        scene.take()
+        lost = scene.trigger()
+        scene.store.release_lease(PIPELINE, "worker")
+        scene.take("other")
+        scene.store.release_lease(PIPELINE, "other")
+        assert scene.checkpoint(lost).reason is AbortReason.ATTEMPT_ENDED
+        again = scene.trigger()
+        scene.take("third")
+        assert scene.checkpoint(again).reason is AbortReason.ATTEMPT_ENDED
+        mine = scene.trigger()
+        scene.take("third")  # the same process
+        assert scene.checkpoint(mine).reason is AbortReason.ATTEMPT_ENDED
 
     def test_the_epoch_field_of_a_lease_is_ignored(self, scene: Scene) -> None:
         scene.store.take_epoch(PIPELINE, 0, {}, a_lease("first", epoch=99), "a test")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.errors import ConfigurationError, FencedError, StateConflictError
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, SparkPosition
 from airflow_ft.core.ports import Store
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
@@ -38,6 +38,36 @@ class TestStaging:
         assert scene.checkpoint(carried).spec == scene.checkpoint(scene.trigger(LATER_RUN)).spec == ""
         with pytest.raises(KeyError):
             scene.store.spec("0" * 64)
+
+    def test_what_is_given_up_is_not_published_and_what_is_published_is_not_given_up(self, scene: Scene) -> None:
+        scene.take()
+        staged, lost = scene.trigger(), scene.trigger()
+        scene.publish(staged)
+        scene.store.give_up(PIPELINE, 1, AbortReason.STAGE_FAILED, "killed by SIGKILL")
+        found = scene.checkpoint(lost)
+        assert (found.state, found.reason) == (CheckpointState.ABORTED, AbortReason.STAGE_FAILED)
+        assert found.message == "killed by SIGKILL" and found.after_abort is None
+        assert scene.checkpoint(staged).state is CheckpointState.STAGED
+        with pytest.raises(StateConflictError):
+            scene.publish(lost)
+        before = scene.told()
+        scene.store.give_up(PIPELINE, 1, AbortReason.STAGE_FAILED, "once more")
+        assert scene.told() == before
+        triggered = scene.trigger()
+        scene.take("other")
+        with pytest.raises(FencedError):
+            scene.store.give_up(PIPELINE, 1, AbortReason.STAGE_FAILED, "too late")
+        assert scene.checkpoint(triggered).reason is AbortReason.FENCED
+
+    def test_failures_in_a_row_are_those_of_checkpoints_and_a_confirmed_one_ends_the_row(self, scene: Scene) -> None:
+        scene.take()
+        assert scene.store.failed_in_a_row(PIPELINE) == 0
+        for reason in AbortReason:
+            scene.trigger()
+            scene.store.give_up(PIPELINE, 1, reason, "a test")
+        assert scene.store.failed_in_a_row(PIPELINE) == sum(reason.counts for reason in AbortReason) == 2
+        scene.complete(scene.stage(1)[0])
+        assert scene.store.failed_in_a_row(PIPELINE) == 0
 
     def test_an_ended_stage_leaves_a_clean_base(self, scene: Scene) -> None:
         scene.stage(2)

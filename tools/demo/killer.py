@@ -63,7 +63,7 @@ class DriverKiller:
                     return None
                 _kill(child)
                 after = self._store.checkpoint(self._pipeline, number)
-                # ABORTED(ATTEMPT_ENDED) when the next attempt was quick: it was not published.
+                # ABORTED when the next attempt was quick: it was not published.
                 return Kill(
                     "Spark driver", child, _step(lease), number, before, after.state, counts=after.segment is None
                 )

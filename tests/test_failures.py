@@ -1,0 +1,181 @@
+"""Each reason for which a checkpoint fails or waits: in the table with its test, in logs, commands, page, metrics."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core.lease import Worker, take_epoch
+from airflow_ft.core.model import AbortReason, RunKey
+from airflow_ft.core.reasons import FAILURE, WaitReason, failure_text
+from airflow_ft.store.sqlite import SqliteStore
+from tests.core.systems import Metered
+from tests.store.scene import PIPELINE, Scene
+
+PROJECT = Path(__file__).resolve().parents[1]
+PAGE = (PROJECT / "docs" / "failures.md").read_text()
+FLINK = """
+    PERIODIC_SCHEDULER_SHUTDOWN TOO_MANY_CHECKPOINT_REQUESTS MINIMUM_TIME_BETWEEN_CHECKPOINTS
+    NOT_ALL_REQUIRED_TASKS_RUNNING IO_EXCEPTION BLOCKING_OUTPUT_EXIST CHECKPOINT_ASYNC_EXCEPTION
+    CHANNEL_STATE_SHARED_STREAM_EXCEPTION CHECKPOINT_EXPIRED CHECKPOINT_SUBSUMED CHECKPOINT_DECLINED
+    CHECKPOINT_DECLINED_TASK_NOT_READY CHECKPOINT_DECLINED_TASK_CLOSING CHECKPOINT_DECLINED_SUBSUMED
+    CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER CHECKPOINT_DECLINED_INPUT_END_OF_STREAM CHECKPOINT_COORDINATOR_SHUTDOWN
+    CHECKPOINT_COORDINATOR_SUSPEND JOB_FAILOVER_REGION TASK_FAILURE TASK_CHECKPOINT_FAILURE
+    UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE FINALIZE_CHECKPOINT_FAILURE TRIGGER_CHECKPOINT_FAILURE
+"""
+"""Flink's `CheckpointFailureReason`, as its master branch had it in 2026."""
+
+
+def table(title: str) -> list[list[str]]:
+    """The cells of a section's table, without its head."""
+    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+ABORTS, WAITS = table("Why a checkpoint failed"), table("Why none is triggered")
+PROVOKED = [
+    pytest.param(kind, row[0], test, id=f"{row[0]}-{index}")
+    for kind, rows in (("AbortReason", ABORTS), ("WaitReason", WAITS))
+    for row in rows
+    for index, test in enumerate(re.findall(r"`([^`]+)`", row[-1]))
+]
+
+
+def test_the_tables_tell_what_the_enums_tell() -> None:
+    told = [[row[0], row[1], row[2], row[3], row[4]] for row in ABORTS]
+    assert told == [[r.value, r.cause, r.rows, r.remedy, "yes" if r.counts else "no"] for r in AbortReason]
+    assert [row[:4] for row in WAITS] == [[r.value, r.cause, r.rows, r.remedy] for r in WaitReason]
+    for row in (*ABORTS, *WAITS):
+        assert re.search(r"`tests/\S+\.py::test_\w+`", row[-1]), f"no test provokes {row[0]}"
+
+
+@pytest.mark.parametrize(("kind", "member", "test"), PROVOKED)
+def test_the_named_test_asserts_its_reason(kind: str, member: str, test: str) -> None:
+    path, _, name = test.partition("::")
+    functions = [
+        node
+        for node in ast.walk(ast.parse((PROJECT / path).read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+    assert len(functions) == 1, f"{path} has no such test"
+    asserted = {
+        (node.value.id, node.attr)
+        for statement in ast.walk(functions[0])
+        if isinstance(statement, ast.Assert)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    assert (kind, member) in asserted
+
+
+def test_every_reason_of_flink_has_its_place() -> None:
+    known = set(FLINK.split())
+    here = set(re.findall(r"`([A-Z_]{8,})`", " ".join(row[-2] for row in (*ABORTS, *WAITS))))
+    elsewhere = {name for row in table("What cannot happen here") for name in re.findall(r"`([A-Z_]+)`", row[0])}
+    assert here & elsewhere == set()
+    assert here | elsewhere == known | {"JOB_FAILURE"}
+    for path, name in re.findall(r"`(tests/\S+)::(\w+)`", PAGE):
+        assert f"def {name}(" in (PROJECT / path).read_text()
+
+
+def test_every_text_is_a_sentence() -> None:
+    for reason in (*AbortReason, *WaitReason):
+        for text in (reason.cause, reason.rows, reason.remedy):
+            assert re.fullmatch(r"[A-Z`].*\.", text) and "|" not in text, text
+
+
+def test_each_write_counts_what_it_did_once_and_tells_each_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SqliteStore(tmp_path / "ft.db") as store:
+        scene, meter = Scene(store), Metered()
+        store.meter = meter
+        numbers = scene.stage(4)
+        scene.complete(2, [1, 2])
+        assert meter.told == [("confirmed", PIPELINE, 2)]
+        for _ in range(2):
+            scene.abort(3)
+        scene.trigger()
+        take_epoch(store, PIPELINE, Worker().lease(), "test", lease_seconds=0.0)
+        assert meter.told[1:] == [
+            ("failed", PIPELINE, AbortReason.DECLINED),
+            ("failed", PIPELINE, AbortReason.FENCED),
+        ]
+        with pytest.raises(Exception, match="epoch 1 is over"):
+            scene.abort(numbers[-1])
+        assert len(meter.told) == 3, "what was not written is not counted"
+    lines = [record.message for record in caplog.records if record.name == "airflow_ft.store.writing"]
+    reasons = [(match := FAILURE.match(line)) and match["reason"] for line in lines]
+    assert reasons == ["DECLINED", "FENCED"]
+    assert lines[0] == (
+        f"checkpoint 3 of {PIPELINE} failed (DECLINED): too long. {AbortReason.DECLINED.rows}"
+        f" {AbortReason.DECLINED.remedy}"
+    )
+
+
+@pytest.mark.parametrize("reason", AbortReason)
+def test_a_line_in_a_log_is_one_line_and_can_be_read_again(reason: AbortReason) -> None:
+    line = failure_text("p", 7, reason, "two\nlines")
+    match = FAILURE.match(line)
+    assert match is not None and match["reason"] == reason and "\n" not in line
+    assert reason.rows in line and line.endswith(reason.remedy)
+
+
+def test_counters_go_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.observability import stats
+
+    from airflow_ft.metrics import Counters
+
+    sent: list[tuple[str, int]] = []
+    monkeypatch.setattr(stats, "incr", lambda name, count: sent.append((name, count)))
+    counters = Counters()
+    counters.failed("shop", AbortReason.SEAL_FAILED)
+    counters.confirmed("shop", 3)
+    counters.waited("shop", WaitReason.MIN_PAUSE, 1.5)
+    assert sent == [
+        ("airflow_ft.failed.shop.SEAL_FAILED", 1),
+        ("airflow_ft.confirmed.shop", 3),
+        ("airflow_ft.waited_ms.shop.MIN_PAUSE", 1500),
+    ]
+    for name, _ in sent:
+        plain = name.replace("shop", "<pipeline>").replace("SEAL_FAILED", "<reason>").replace("MIN_PAUSE", "<reason>")
+        assert f"`{plain}`" in PAGE
+
+
+@pytest.mark.airflow
+def test_the_page_tells_why_where_the_rows_are_and_what_to_do(tmp_path: Path) -> None:
+    from plugins.api import _checkpoint
+
+    with SqliteStore(tmp_path / "ft.db") as store:
+        scene = Scene(store)
+        [number] = scene.stage()
+        assert _checkpoint(scene.checkpoint(number))["reason"] == ""
+        scene.abort(number)
+        told = _checkpoint(scene.checkpoint(number))
+    reason = AbortReason.DECLINED
+    assert (told["reason"], told["cause"], told["fate"], told["remedy"]) == (
+        reason,
+        reason.cause,
+        reason.rows,
+        reason.remedy,
+    )
+    assert told["message"] == "too long"
+    script = (PROJECT / "plugins" / "page.js").read_text()
+    assert all(f"checkpoint.{name}" in script for name in ("reason", "cause", "fate", "remedy", "message"))
+
+
+def test_a_reason_that_an_older_version_has_stored_is_read(tmp_path: Path) -> None:
+    older = ["ATTEMPT_ENDED", "EXPIRED", "DECLINED", "SUPERSEDED", "PREDECESSOR_ABORTED", "USER"]
+    with SqliteStore(tmp_path / "ft.db") as store:
+        scene = Scene(store)
+        scene.take()
+        for name in older:
+            number = scene.trigger(RunKey("dag", name))
+            scene.store.give_up(PIPELINE, 1, AbortReason.STOPPED, "a test")
+            with store._database.write() as tx:
+                tx.change("UPDATE checkpoint SET reason = ? WHERE number = ?", name, number)
+            assert scene.checkpoint(number).reason == name
