@@ -131,8 +131,8 @@ class _Reader:
 
     def __init__(self, bootstrap: str, topic: str, since: float) -> None:
         settings = {"bootstrap.servers": bootstrap, "group.id": f"reader-{topic}", "auto.offset.reset": "earliest"}
-        settings |= {"isolation.level": "read_committed", "fetch.wait.max.ms": 10}
-        self._consumer = Consumer({**settings, "log_level": 0})
+        settings |= {"isolation.level": "read_committed", "fetch.wait.max.ms": "10"}
+        self._consumer = Consumer(settings)
         self._consumer.subscribe([topic])
         self._since = since
         self.numbers: list[int] = []
@@ -147,7 +147,7 @@ class _Reader:
             now = time.time()
             for message in messages:
                 if not message.error():
-                    record = json.loads(message.value())
+                    record = json.loads(message.value() or b"")
                     self.numbers.append(record["n"])
                     if record["at"] > self._since:
                         self.latencies.append(1000 * (now - record["at"]))
