@@ -230,7 +230,7 @@ def test_a_stream_whose_process_is_killed_goes_on(streams: Streams, victim: str)
     streams.check_both_sinks()
 
 
-@pytest.mark.rotating("ends and kills of a stream")
+@pytest.mark.release
 def test_a_continuous_dag_begins_its_stream_anew_until_it_is_paused(streams: Streams) -> None:
     airflow = streams.airflow
 
@@ -381,7 +381,7 @@ def test_counts_of_words_are_those_of_the_model_though_the_job_fails_and_is_kill
     check_counts(streams, "word-count", "lines", "word_counts")
 
 
-@pytest.mark.rotating("an example")
+@pytest.mark.release
 def test_counts_are_those_of_the_model_though_stateful_code_is_killed_at_work(streams: Streams) -> None:
     airflow = streams.airflow
     deaths = airflow.home / "deaths"
