@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
@@ -17,7 +18,7 @@ from airflow_ft.core.errors import CheckpointExpiredError, FencedError, Transien
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress
 from airflow_ft.core.pulse import Pulse
-from airflow_ft.core.retention import retain
+from airflow_ft.core.retention import finalise, retain
 from airflow_ft.core.steps import Context, has_work
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ LONGEST_PAUSE = 30.0
 RETAINED_TOGETHER = 20
 """So many delivered checkpoints are finalised, and old ones pruned, at once: until then each is read with every look at
 the open ones, and keeps its place on disk."""
+PRUNED_EACH, PRUNED_BYTES = 60.0, 256_000_000
+"""A stream, whose next checkpoint waits meanwhile, prunes so often (seconds), or when it has delivered so much."""
 
 
 class Overlap:
@@ -61,7 +64,9 @@ class Overlap:
         )
         self._pulse = Pulse(context.store, context.pipeline) if streaming else None
         self._delivery, self._config, self._interval = delivery, config, interval
-        self._progress, self._archive, self._delivered = progress, archive, 0
+        self._progress, self._archive = progress, archive
+        self._delivered = self._bytes = 0  # since it was finalised, and pruned
+        self._pruned = time.monotonic()
         self._stop, self._wake = threading.Event(), threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"overlap-{context.pipeline}", daemon=True)
@@ -94,7 +99,9 @@ class Overlap:
             checkpoint = self._coordinator.deliver(number)
             if self._pulse:
                 self._pulse.beat(checkpoint)
-            self._delivered += len(checkpoint.plan.segments) if checkpoint.plan else 1
+            segments = checkpoint.plan.segments if checkpoint.plan else ()
+            self._delivered += max(1, len(segments))
+            self._bytes += sum(segment.bytes for segment in segments)
             if self._delivered >= RETAINED_TOGETHER:
                 self._retain()
                 self._delivered = 0
@@ -104,8 +111,12 @@ class Overlap:
 
         The stage works in folders of the present epoch, or in that of the base: the sweep leaves both alone.
         """
-        self._coordinator.close()  # the sinks are told over connections of their own to forget old markers
         context = self._context
+        if self._pulse and self._bytes < PRUNED_BYTES and time.monotonic() - self._pruned < PRUNED_EACH:
+            finalise(context.store, context.pipeline, self._progress)
+            return
+        self._pruned, self._bytes = time.monotonic(), 0
+        self._coordinator.close()  # the sinks are told over connections of their own to forget old markers
         retain(context.store, context.pipeline, self._config, context.participants, self._archive, self._progress)
 
     def check(self) -> None:

@@ -209,3 +209,30 @@ def test_rows_of_other_sinks_get_their_number_before_the_stage_begins(tmp_path: 
     assert world.store.checkpoint(PIPELINE, numbers[0]).reason is AbortReason.SUPERSEDED
     finish(world, 5)
     world.check_exactly_once(numbers + stage.numbers)
+
+
+def test_a_stream_finalises_often_and_prunes_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap, "RETAINED_TOGETHER", 2)
+    world = World(tmp_path, max_rows=0, systems=systems(next(iter(MIXES))))
+    with staging(world) as stage:
+        context = world.context(run=RUN)
+        archive = Archive()
+        rest = (world.delivery, world.config, lambda checkpoint: stage.progress.append(checkpoint.number), archive)
+        beside = Overlap(context, stage.epoch, *rest, streaming=True)
+        for _ in range(10):
+            stage.publish()
+            beside.deliver()
+        assert stage.progress == [2, 4, 6, 8, 10], "so the open ones stay few"
+        assert archive.deleted == []
+        monkeypatch.setattr(overlap, "PRUNED_EACH", 0.0)
+        for _ in range(2):
+            stage.publish()
+            beside.deliver()
+        pruned = len(archive.deleted)
+        assert pruned >= 12 - world.config.num_retained - 1
+        monkeypatch.setattr(overlap, "PRUNED_EACH", 60.0)
+        monkeypatch.setattr(overlap, "PRUNED_BYTES", 250)
+        for _ in range(4):  # 100 bytes each
+            stage.publish()
+            beside.deliver()
+        assert len(archive.deleted) == pruned + 4
