@@ -22,9 +22,9 @@ END = "end"  # a stream is to end after the checkpoint under way
 _WITHHELD_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "__AIRFLOW_")
 _WITHHELD = {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "PYTHONSTARTUP", "PYTHONHOME"}
 
-# A driver of a scheduled run lives for seconds or minutes, and would spend most of its CPU time on optimising what it
+# The driver of a scheduled run lives for seconds or minutes, and would spend most of its CPU time on optimising what it
 # never runs again: the optimising compiler gets a method ten times later than HotSpot's own thresholds say. Loops over
-# rows reach that in a moment.
+# rows reach that in a moment. A stream lives for days, and is optimised as usual.
 LATE_OPTIMISER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
     " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
@@ -115,7 +115,7 @@ def environment(request: StageRequest) -> dict[str, str]:
     kept["PYTHONUNBUFFERED"] = "1"
     # First, so that what the user says in the same variable, or in spark.driver.extraJavaOptions, overrides it.
     archive = class_archive.options(request.class_archives, spark_home(), request.conf)
-    given = (LATE_OPTIMISER, archive, kept.get("SPARK_SUBMIT_OPTS", ""))
+    given = ("" if request.streaming else LATE_OPTIMISER, archive, kept.get("SPARK_SUBMIT_OPTS", ""))
     kept["SPARK_SUBMIT_OPTS"] = " ".join(option for option in given if option)
     kept.setdefault("SPARK_LAUNCHER_OPTS", QUICK_LAUNCHER)
     return kept
