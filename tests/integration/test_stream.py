@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,9 +194,13 @@ def world(tmp_path: Path, kafka: Kafka, mariadb_database: Database, topic_factor
 
 
 def _python_driver(pid: int) -> int:
-    return next(
-        child.pid for child in psutil.Process(pid).children(recursive=True) if "main.py" in " ".join(child.cmdline())
-    )
+    """The Python of a driver; 0: it is not there."""
+    with suppress(psutil.Error):
+        for child in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):  # one that has just ended
+                if "main.py" in " ".join(child.cmdline()):
+                    return int(child.pid)
+    return 0
 
 
 @pytest.mark.chaos
@@ -209,7 +213,8 @@ def test_whatever_is_killed_each_row_is_there_once(world: World, victim: str) ->
                 driver = world.driver()
                 if victim == "task":
                     break
-                os.kill(_python_driver(driver) if victim == "python" else driver, signal.SIGKILL)
+                pid = world.until(lambda driver=driver: _python_driver(driver)) if victim == "python" else driver
+                os.kill(pid, signal.SIGKILL)
                 world.until(lambda driver=driver: world.driver() != driver)
             else:
                 world.until_confirmed(3)
