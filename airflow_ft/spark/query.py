@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.ports import Store
-from airflow_ft.sources import FileSource, KafkaSource, Source
+from airflow_ft.sources import KafkaSource, Source
 from airflow_ft.spark.inputs import Sources, named_positions
 from airflow_ft.spark.job import Job
 from airflow_ft.spark.listing import Listing, batch_listings, check_listings
@@ -81,6 +82,7 @@ class Query:
         self._room = Room(store, request)
         self._busy = threading.Lock()
         self._ending = self._has_more = False
+        self._queries = 0  # of this attempt, one after the other
         self._cut: datetime | None = None  # all that was there then is in the next micro-batch, or published
         self.publisher = Publisher(
             store,
@@ -135,9 +137,10 @@ class Query:
 
     @contextmanager
     def _running(self, **trigger: Any) -> Iterator[StreamingQuery]:
+        self._queries += 1
         self._ending = False
         query = (
-            self._frame.writeStream.foreachBatch(self._on_batch)
+            self._frame.writeStream.foreachBatch(partial(self._on_batch, self._queries))
             .outputMode(self._job.output_mode)
             .queryName(self._request.pipeline)
             .option("checkpointLocation", filesystem(self._location.uri).hadoop_path(self._location.uri))
@@ -161,12 +164,12 @@ class Query:
         with suppress(Exception):  # a micro-batch that began meanwhile has ended by `_Ended`
             query.stop()
 
-    def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
+    def _on_batch(self, of_query: int, batch: DataFrame, batch_id: int) -> None:
         try:
             with self._busy:
                 self.publisher.settle()
                 self._room.take(lambda: self._ending)
-                if self._ending:
+                if self._ending or of_query != self._queries:  # a call that comes late, when its query has ended
                     raise _Ended
                 self._compute(batch, batch_id)
         except _Ended:
@@ -190,26 +193,27 @@ class Query:
         written = write_batch(request, self._job, batch, batch_id, number, positions)
         check_listings(read, request.pipeline)
         as_of = self._cut
-        if as_of is not None and not self._is_whole(start, end, read):
-            as_of, self._has_more = None, True
+        if as_of is not None:
+            self._has_more = self._is_slice(start, end, read)
+            if self._has_more or None in self._sources.values():  # nobody knows how those are bounded
+                as_of = None
         self.publisher.written(written.seal, positions, as_of)
         if self._cut is not None:
             self._cut = self._store.now()
 
-    def _is_whole(self, start: Sequence[Any], end: Sequence[Any], read: Sequence[Listing]) -> bool:
-        """Whether a micro-batch has all that its sources had, and is no slice of it."""
+    def _is_slice(self, start: Sequence[Any], end: Sequence[Any], read: Sequence[Listing]) -> bool:
+        """Whether a source was bounded in this micro-batch, and may have more."""
         files = sum(len(listing.files) for listing in read)
         for index, source in enumerate(self._sources.values()):
             if isinstance(source, KafkaSource):
                 limit = source.max_offsets_per_trigger
-                if limit is not None and not _is_below(limit, _at(start, index), _at(end, index)):
-                    return False
-            elif isinstance(source, FileSource):
-                if source.max_files_per_trigger is not None and files >= source.max_files_per_trigger:
-                    return False
+                is_full = limit is not None and not _is_below(limit, _at(start, index), _at(end, index))
             else:
-                return False
-        return True
+                limit = source.max_files_per_trigger if source else None
+                is_full = limit is not None and files >= limit
+            if is_full:
+                return True
+        return False
 
     def _look(self, idle: _Idle) -> None:
         """Between micro-batches: what an aborted checkpoint has left, and how far the stream has come."""
