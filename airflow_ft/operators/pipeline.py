@@ -18,7 +18,7 @@ from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
-from airflow_ft.operators.retries import USUAL, airflow_arguments
+from airflow_ft.operators.retries import OF_A_STREAM, USUAL, airflow_arguments
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream import StreamingPipelineOperator
 from airflow_ft.spec import PipelineSpec, take_spec
@@ -42,7 +42,8 @@ class CheckpointedPipeline(TaskGroup):
         spec: the pipeline; or, instead of it, the arguments of `PipelineSpec` by name.
         group_id: of the task group; None: the pipeline's name, without what is Jinja in it.
         default_args: for the tasks; they go before the specification's `restart`, which goes before those of the DAG
-            and of groups around this one. Where nobody says anything, there are 3 retries, 15 seconds apart.
+            and of groups around this one. Where nobody says anything, there are 3 retries
+            (1,000 of a stream), 15 seconds apart.
 
     The other arguments are those of Airflow's TaskGroup.
 
@@ -90,7 +91,8 @@ class CheckpointedPipeline(TaskGroup):
         super().__init__(group_id=group_id or _group_id(spec.pipeline), default_args=own, **arguments)
         # TaskGroup has merged what its parents say; Airflow merges the DAG's own in each task, so ours go below those.
         of_dag = dict(self.dag.default_args or {})
-        self.default_args = {**airflow_arguments(USUAL), **of_dag, **self.default_args, **restart, **own}
+        usual = OF_A_STREAM if spec.streaming else USUAL
+        self.default_args = {**airflow_arguments(usual), **of_dag, **self.default_args, **restart, **own}
         with self:
             self.confirmed = StreamingPipelineOperator(task_id="stream", spec=spec) if spec.streaming else _tasks(spec)
         self.spec = spec

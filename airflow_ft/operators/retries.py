@@ -11,6 +11,9 @@ from airflow_ft.core.restart import ExponentialDelay, FixedDelay, NoRestart, Res
 USUAL = FixedDelay(attempts=3, delay=timedelta(seconds=15))
 """Where nobody says anything. A killed task is the normal case that this package is for: tried again, and soon."""
 
+OF_A_STREAM = FixedDelay(attempts=1000, delay=timedelta(seconds=15))
+"""The same for the task of a stream: it is tried again when its worker has died, and lives for weeks."""
+
 
 def airflow_arguments(strategy: RestartStrategy) -> dict[str, Any]:
     """`retries`, `retry_delay`, `retry_exponential_backoff` and `max_retry_delay` (docs/restarts.md).

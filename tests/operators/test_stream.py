@@ -24,7 +24,13 @@ def test_a_group_has_the_one_task_and_airflow_retries_it_by_its_own_count() -> N
     [task] = dag.tasks
     assert isinstance(task, StreamingPipelineOperator) and task is group.confirmed
     assert task.task_id == "orders.stream"
-    assert (task.retries, task.retry_delay) == (3, timedelta(seconds=15)), "`restart` is for what it does in its task"
+    assert (task.retries, task.retry_delay) == (1000, timedelta(seconds=15)), "`restart` is for what is in its task"
+
+
+def test_what_the_dag_says_of_retries_goes_before() -> None:
+    with DAG("d", schedule=None, default_args={"retries": 7}) as dag:
+        CheckpointedPipeline(spec(streaming=True))
+    assert dag.tasks[0].retries == 7
 
 
 def test_a_scheduled_pipeline_is_refused() -> None:
