@@ -232,7 +232,8 @@ class Attempt:
                 publisher.settle()
                 room.take()
                 durable.freeze()
-                query = next(each for each in frame.sparkSession.streams.active if each.name == request.pipeline)
+                streams = frame.sparkSession.streams
+                query = stopper.query or next(each for each in streams.active if each.name == request.pipeline)
                 read = [*batch_listings(frame.sparkSession, location, batch_id, query), *sources.listings]
                 self._on_batch(job, publisher, location, names, topics, batch, batch_id, read)
             except BaseException as error:
