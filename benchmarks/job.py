@@ -39,6 +39,18 @@ class Passing:
         return frame.select(record.alias("r")).select("r.n", "r.at")
 
 
+class Sums(Rows):
+    """A sum of `n` for each `k`, in Spark's state."""
+
+    output_mode = "update"
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        """What has changed."""
+        from pyspark.sql import functions as F
+
+        return super().transform(spark, sources).groupBy("k").agg(F.sum("n").alias("total"))
+
+
 class Records:
     """Keys and values of a topic."""
 

@@ -53,11 +53,12 @@ class Listing:
         jvm: Any = self._spark._jvm
         state = self._spark._jsparkSession.sessionState()
         try:
-            names = jvm.java.util.regex.Pattern.compile("\0").split("\0".join(self._paths))
-            paths = jvm.org.apache.hadoop.util.StringUtils.stringToPath(names)
+            # By whole names: else py4j asks for each part of one, and Java looks through all jars for a class `org`.
+            names = getattr(jvm, "java.util.regex.Pattern").compile("\0").split("\0".join(self._paths))
+            paths = getattr(jvm, "org.apache.hadoop.util.StringUtils").stringToPath(names)
             conf = state.newHadoopConfWithOptions(self._relation.options())
             files = self._relation.location().rootPaths().head().getFileSystem(conf).listStatus(paths)
-            text = jvm.scala.runtime.ScalaRunTime.stringOf(files)
+            text = getattr(jvm, "scala.runtime.ScalaRunTime").stringOf(files)
             found = _by_place(_statuses(text, len(files), files.__getitem__))
         except Py4JJavaError as error:
             raise StageError(

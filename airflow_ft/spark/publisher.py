@@ -33,7 +33,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.spark.failures import last_line
 from airflow_ft.spark.request import StageRequest, StageResult
 
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.005  # a row is as late as that; to look takes microseconds
 
 log = logging.getLogger(__name__)
 

@@ -138,7 +138,7 @@ class Query:
     @contextmanager
     def _running(self, **trigger: Any) -> Iterator[StreamingQuery]:
         self._queries += 1
-        self._ending = False
+        self._ending, self._stopper.query = False, None
         query = (
             self._frame.writeStream.foreachBatch(partial(self._on_batch, self._queries))
             .outputMode(self._job.output_mode)
@@ -181,7 +181,7 @@ class Query:
     def _compute(self, batch: DataFrame, batch_id: int) -> None:
         self._durable.freeze()
         spark, request, location = self._frame.sparkSession, self._request, self._location
-        query = next(each for each in spark.streams.active if each.name == request.pipeline)
+        query = self._stopper.query or next(each for each in spark.streams.active if each.name == request.pipeline)
         read = [*batch_listings(spark, location, batch_id, query), *self._inputs.listings]
         number = self.publisher.begin(batch_id)
         end = location.offsets(batch_id)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import SealError
@@ -16,7 +17,7 @@ from airflow_ft.wal.filesystem import another_history, refuse_another_history
 from airflow_ft.wal.writer import COMPRESSION, DICTIONARY_BYTES, ROW_GROUP_BYTES, ROWS_A_FILE, SegmentFolder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from airflow_ft.spark.job import Job
 
@@ -95,13 +96,12 @@ def fix_conf(spark: SparkSession, prefix: str) -> None:
 def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
     """Writes the rows of a sink in one action; how many Spark counted, to be compared with what the files hold."""
     from pyspark.sql import Observation
-    from pyspark.sql import functions as F
 
     fix_conf(frame.sparkSession, "spark.sql.parquet.")
     _make_folder(folder, sink)
     observation = Observation()
     (
-        frame.observe(observation, F.count(F.lit(1)).alias("rows"))
+        frame.observe(observation, _counting())
         .write.mode("append")  # to nothing: `_make_folder`
         .option("parquet.block.size", str(ROW_GROUP_BYTES))
         .option("parquet.dictionary.page.size", str(DICTIONARY_BYTES))
@@ -110,6 +110,14 @@ def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
         .parquet(folder.files.hadoop_path(folder.sink(sink)))
     )
     return int(observation.get["rows"])
+
+
+@cache
+def _counting() -> Column:
+    """Made once: it takes some fifteen calls of the JVM."""
+    from pyspark.sql import functions as F
+
+    return F.count(F.lit(1)).alias("rows")
 
 
 def _make_folder(folder: SegmentFolder, sink: str) -> None:
