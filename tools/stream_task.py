@@ -151,7 +151,7 @@ class Stream:
             for name in self.delivery.names:
                 commit_step(context, name)
             confirmation = confirm_step(context, config, archive, progress)
-            answer_stops(context.store, self.pipeline, f"stopped; {confirmation.latest} is the newest")
+            answer_stops(context, f"stopped; {confirmation.latest} is the newest")
 
 
 def say(line: str) -> None:

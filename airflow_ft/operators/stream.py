@@ -82,7 +82,7 @@ class StreamingPipelineOperator(StageOperator):
             steps.commit_step(run, name)
         confirmation = steps.confirm_step(run, config, archive, progress)
         emit(self, context, confirmation.confirmed)
-        answer_stops(run.store, run.pipeline, f"stopped; {confirmation.latest} is the newest confirmed checkpoint")
+        answer_stops(run, f"stopped; {confirmation.latest} is the newest confirmed checkpoint")
         return told(self, confirmation)
 
     def on_kill(self) -> None:

@@ -168,7 +168,7 @@ class Query:
         try:
             with self._busy:
                 self.publisher.settle()
-                self._room.take(lambda: self._ending)
+                self._room.take(lambda: self._ending, self.publisher.carry)
                 if self._ending or of_query != self._queries:  # a call that comes late, when its query has ended
                     raise _Ended
                 self._compute(batch, batch_id)

@@ -21,6 +21,7 @@ from airflow_ft.spark.request import StageRequest
 SPARE_BATCHES = 2
 _LOOK_SECONDS = 0.02
 _TOLD_EACH = 30.0
+_CARRIED_EACH = 1.0
 _COUNTED_EACH = 10.0
 _LIVE = (CheckpointState.STAGED, CheckpointState.PREPARED, CheckpointState.COMMITTING)
 
@@ -43,10 +44,11 @@ class Room:
         self._waited: dict[WaitReason, float] = {}  # seconds that were not told yet
         self._counted = time.monotonic()
 
-    def take(self, is_over: Callable[[], bool] = lambda: False) -> None:
+    def take(self, is_over: Callable[[], bool] = lambda: False, carry: Callable[[], object] = lambda: None) -> None:
         """For one checkpoint more, when those before it are published; raises QueueIsFull for a scheduled stage.
 
-        A stream waits here; returns early, with nothing taken, when `is_over`.
+        A stream waits here; returns early, with nothing taken, when `is_over`. What fills the room may have been given
+        up, and wait for a number itself (I7): `carry` gives it one.
         """
         if not self._request.streaming:
             if not self._left:
@@ -56,13 +58,16 @@ class Room:
                     raise QueueIsFull(waiting)
             self._left -= 1
             return
-        began = looked = told = time.monotonic()
+        began = looked = told = carried = time.monotonic()
         while (reason := self.try_take()) and not is_over():
             time.sleep(_LOOK_SECONDS)
             now = time.monotonic()
             self._waited[reason] = self._waited.get(reason, 0.0) + now - looked
             looked = now
             self._tell_waits()
+            if reason is WaitReason.TOO_MANY_QUEUED and now - carried > _CARRIED_EACH:
+                carried = now
+                carry()
             if now - told > _TOLD_EACH:
                 told = now
                 log.info(

@@ -158,6 +158,7 @@ class Attempt:
         log.warning("the job is restarted in %.1f s (restart %s: %s)", wait, restarts.count, restarts.strategy)
         if self._requests.is_to_end(within=wait):
             return True
+        self._failed, self._began = None, False  # what fails from here on is not the job
         before = store.pipeline(request.pipeline)
         attempt = store.begin_again(request.pipeline, request.epoch, request.run)
         self._request = replace(
@@ -168,7 +169,6 @@ class Attempt:
             last_published=before.last_published,
             ask_sinks=False,
         )
-        self._failed, self._began = None, False
         return False
 
     def report(self, error: BaseException) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.config import CheckpointConfig
@@ -62,8 +62,10 @@ def stream_step(
     require_active(store, pipeline)
     require_own_stage(context)
     take_turn(context, again=True)
-    if store.run(pipeline, run) is None or store.run(pipeline, run).epoch == 0:  # type: ignore[union-attr]
-        answer_stops(store, pipeline, "nothing was running")  # asked before this run began
+    early = stops(store, pipeline)
+    before = store.run(pipeline, run)  # read after them: no try of this run had begun when they were made
+    if before is None or before.epoch == 0:
+        _answer(store, early, "nothing was running")
     stopping = _Stopping(store, pipeline, why_stop)
     restarts = strategy.begin(time.monotonic())
     while not stopping.is_asked():
@@ -104,10 +106,21 @@ def stops(store: Store, pipeline: str) -> list[Request]:
     return [request for request in store.open_requests(pipeline) if request.kind is RequestKind.STOP]
 
 
-def answer_stops(store: Store, pipeline: str, outcome: str) -> None:
-    """Answers all open requests to stop."""
-    for request in stops(store, pipeline):
-        store.answer(pipeline, request.id, outcome)
+def answer_stops(context: Context, outcome: str) -> None:
+    """Answers the open requests to stop, when all that the run has staged is delivered.
+
+    Not those that a later try, or the next run, is to hear: they are read before it is known that none had begun (I5).
+    """
+    store, pipeline = context.store, context.pipeline
+    asked = stops(store, pipeline)
+    row = store.run(pipeline, context.run)
+    if row is not None and row.epoch == store.pipeline(pipeline).epoch and context.is_finished():
+        _answer(store, asked, outcome)
+
+
+def _answer(store: Store, requests: Sequence[Request], outcome: str) -> None:
+    for request in requests:
+        store.answer(request.pipeline, request.id, outcome)
 
 
 class _Stopping:

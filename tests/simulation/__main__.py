@@ -1,5 +1,7 @@
 """`make simulate SCHEDULES=number SEED=number`: random schedules, on all cores when there are many.
 
+ONLY=text leaves out scenarios in whose names it does not stand.
+
 `python -m tests.simulation --replay SCENARIO DEVIATION...` tells one schedule as a story.
 """
 
@@ -15,8 +17,9 @@ from concurrent.futures import ProcessPoolExecutor
 from tests.simulation.adapters import product_over_models
 from tests.simulation.explore import play, replaying, story
 from tests.simulation.kernel import Deviation
-from tests.simulation.scenarios import ALL, scenario_of
+from tests.simulation.scenarios import ALL
 from tests.simulation.search import Count, first_violation, tell
+from tests.simulation.world import Scenario
 
 MANY = 50_000
 CHUNK = 2_000
@@ -26,13 +29,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=int(os.environ.get("SCHEDULES") or 10_000))
     parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED") or 1))
+    parser.add_argument("--only", default=os.environ.get("ONLY") or "", help="scenarios with this in their names")
     parser.add_argument("--replay", nargs="+", metavar="WORD", help="scenario's name, then deviations (A1:107:SLEEP)")
     given = parser.parse_args()
     if given.replay:
         return replay(given.replay[0], given.replay[1:])
-    print(f"{given.schedules:,} schedules from seed {given.seed}, {len(ALL)} scenarios", flush=True)
+    scenarios = len(_named(given.only))
+    if not scenarios:
+        parser.error(f"no scenario has {given.only!r} in its name")
+    print(f"{given.schedules:,} schedules from seed {given.seed}, {scenarios} scenarios", flush=True)
     began = time.monotonic()
-    orders = [(given.seed, first, min(first + CHUNK, given.schedules)) for first in range(0, given.schedules, CHUNK)]
+    firsts = range(0, given.schedules, CHUNK)
+    orders = [(given.seed, first, min(first + CHUNK, given.schedules), given.only) for first in firsts]
     total = Count()
     with ProcessPoolExecutor(os.cpu_count() if given.schedules > MANY else 1) as pool:
         for number, (count, story) in enumerate(pool.map(_chunk, orders), 1):
@@ -52,12 +60,19 @@ def main() -> int:
     return 0
 
 
-def _chunk(order: tuple[int, int, int]) -> tuple[Count, str]:
+def _named(only: str) -> list[Scenario]:
+    return [scenario for scenario in ALL if only in scenario.name]
+
+
+def _chunk(order: tuple[int, int, int, str]) -> tuple[Count, str]:
     """Plays some schedules; how many, and the story of the first violation."""
-    seed, first, end = order
+    seed, first, end, only = order
+    scenarios = _named(only)
     count = Count()
     with product_over_models() as running:
-        found = first_violation(running, seed, range(first, end), scenario_of, count)
+        found = first_violation(
+            running, seed, range(first, end), lambda index: scenarios[index % len(scenarios)], count
+        )
         return count, tell(found, running) if found is not None else ""
 
 

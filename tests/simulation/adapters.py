@@ -15,19 +15,22 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import airflow_ft.sinks.kafka.held
 import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before names in them are replaced
-from airflow_ft.core import lease, retention
+from airflow_ft.core import lease, overlap, pulse, retention
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.kafka.topics import TopicLimits
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import refusals
 from airflow_ft.sinks.mysql.validation import Verdict
-from tests.simulation.kernel import Kernel
+from airflow_ft.spark import publisher, query, room, runner, stage, stream
+from tests.simulation.kernel import Death, Kernel
+from tests.simulation.spark import Spark, listening
+from tests.simulation.threads import ModelThreading
 
 
 class Running:
@@ -39,9 +42,22 @@ class Running:
         self.admin: Callable[[str], Any] = lambda _: None
         self.names = itertools.count(1)
         self.declines: dict[int, int] = {}  # item -> how many votes on it are still refused
+        self.store: Any = None
+        self.spark: Spark = cast(Any, None)
 
     def sleep(self, seconds: float) -> None:
         self.kernel.sleep(seconds)
+
+    def wait(self, seconds: float) -> None:
+        """In place of `time.sleep`, where a thread waits for others."""
+        self.kernel.wait(seconds)
+
+    def exit(self, _: int) -> None:
+        """In place of `os._exit`."""
+        process = self.kernel.owner
+        assert process is not None
+        self.kernel.kill(process)
+        raise Death
 
     def monotonic(self) -> float:
         return self.kernel.monotonic()
@@ -124,6 +140,11 @@ class OneByOne(Executor):
         return future
 
 
+def at_once(call: Callable[[], Any], name: str) -> Future[Any]:
+    """In place of `airflow_ft.core.background.beside`."""
+    return OneByOne().submit(call)
+
+
 class ModelEncoder:
     """See `airflow_ft.sinks.kafka.records.RecordEncoder`: the value is the item itself."""
 
@@ -199,8 +220,47 @@ def product_over_models() -> Iterator[Running]:
         "client_settings": lambda settings: {"conn_id": settings.conn_id},
         "KafkaAdminClient": lambda conn_id, **_: RUNNING.admin(conn_id),
     }
+    threads = ModelThreading(lambda: RUNNING.kernel).namespace()
+    waiting = SimpleNamespace(sleep=RUNNING.wait, monotonic=RUNNING.monotonic, time=lambda: RUNNING.kernel.wall_clock())
+    middle = SimpleNamespace(random=lambda: 0.5)
+    streams: list[tuple[Any, dict[str, Any]]] = [
+        (overlap, {"threading": threads, "time": waiting, "RETAINED_TOGETHER": 2, "PRUNED_EACH": 8.0}),
+        (pulse, {"time": waiting}),
+        (stage, {"threading": threads, "run_stage": lambda *args, **named: RUNNING.spark.run_stage(*args, **named)}),
+        (stream, {"time": waiting, "random": middle}),
+        (room, {"time": waiting}),
+        (publisher, {"time": waiting, "threading": threads, "beside": at_once}),
+        (query, {
+            "time": waiting,
+            "threading": threads,
+            "os": SimpleNamespace(_exit=RUNNING.exit),
+            "filesystem": lambda _: SimpleNamespace(hadoop_path=lambda uri: uri),
+            "write_batch": lambda *args: RUNNING.spark.write_batch(*args),
+            "batch_listings": lambda *_: [],
+            "check_listings": lambda *_: None,
+            "named_positions": lambda *_: {},
+            "record_ids": lambda *_: None,
+            "recorded_ids": lambda _: {},
+            "freeze_origin": lambda *_: None,
+        }),
+        (query._Idle, {"listening": listening}),
+        (runner, {
+            "time": waiting,
+            "random": middle,
+            "open_store": lambda _: RUNNING.store,
+            "remember_given": lambda *_: None,
+            "tell_changed": lambda *_: None,
+            "_is_alive": lambda _: True,
+        }),
+    ]  # fmt: skip
     core = {"threading": threading, "uuid": names, "take_epoch": take}
-    places = [(lease, core), (retention, {"MARKERS_TOGETHER": 1}), *_modules("mysql", mysql), *_modules("kafka", kafka)]
+    places: list[tuple[Any, dict[str, Any]]] = [
+        (lease, core),
+        (retention, {"MARKERS_TOGETHER": 1}),
+        *streams,
+        *_modules("mysql", mysql),
+        *_modules("kafka", kafka),
+    ]
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

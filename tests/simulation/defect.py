@@ -23,7 +23,8 @@ class Defect:
 
     A seed other than 1 is one that shows it early: others do, too, but take their time.
     With `pairs` the schedules are those of a zombie beside its successor, all of them, after `before`.
-    `at` is the schedule that showed it last, where it takes many: there the search begins.
+    `at` is the schedule that showed it last, where it takes many: there the search begins. `told` is the schedule
+    itself, where chance takes too long.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Defect:
     pairs: bool
     before: tuple[Deviation, ...]
     seed: int
+    told: tuple[str, ...]
 
     @contextmanager
     def made(self) -> Iterator[None]:
@@ -56,13 +58,14 @@ def defect(
     pairs: bool = False,
     before: tuple[Deviation, ...] = (),
     seed: int = 1,
+    told: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Change], None]], Callable[[Change], None]]:
     """Registers a defect under its function's name."""
 
     def register(make: Callable[[Change], None]) -> Callable[[Change], None]:
         name = make.__name__.replace("_", " ")
         found_by = frozenset(laws.split())
-        DEFECTS.append(Defect(name, scenario, found_by, make, real_store, at, pairs, before, seed))
+        DEFECTS.append(Defect(name, scenario, found_by, make, real_store, at, pairs, before, seed, told))
         return make
 
     return register

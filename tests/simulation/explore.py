@@ -121,6 +121,8 @@ def rolling(scenario: Scenario, seed: int) -> Chooser:
     """Some deviations at random places; the same seed chooses the same ones."""
     dice = random.Random(seed)
     weights = {**_WEIGHTS, Act.EVENT: scenario.event_weight if scenario.events else 0}
+    if scenario.begins:
+        weights[Act.STALL] = 3
     left = dice.randint(1, MOST_DEVIATIONS)
     mean = dice.choice((8, 40, 120))
     following = dice.randint(1, 200)

@@ -70,7 +70,7 @@ class KafkaCluster:
         self._abort(state)
         state.epoch += 1
         state.ended = None
-        state.owner = self.kernel.current
+        state.owner = self.kernel.owner
         return state.epoch
 
     def _mine(self, name: str, epoch: int) -> Transactional:

@@ -2,19 +2,25 @@
 
 A process runs on until a `Deviation` says otherwise, so a schedule is nothing but the list of its deviations: it is
 short, it can be replayed, and it stays meaningful when some of them are taken away (see `shrinking`).
+
+A process may have threads, and children that die with it (`Kernel.start`). Those that wait for something take turns;
+when all of them do, and nothing has changed for some turns, the world may go on (`on_quiet`), or a sleeper wakes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
 T = TypeVar("T")
 MOST_STEPS = 4000
+QUIET_TURNS = 3
+MOST_IDLE_TURNS = 20_000  # of waits with nothing in between that could end them
 
 
 class Death(BaseException):
@@ -48,6 +54,7 @@ class Act(StrEnum):
     LOSE_REPLY = "gets no answer: the reply was lost"
     DELAY = "gets no answer: the request is still under way"
     SLEEP = "stands still before this call, until all others have ended"
+    STALL = "stands still before this call, and with it this thread alone"
     YIELD = "is overtaken before this call"
     EVENT = "before this call"
 
@@ -85,12 +92,22 @@ class Line:
 
 
 class Process:
-    """A process of the operating system, or a request that is still under way."""
+    """A process of the operating system, one of its threads, or a request that is still under way.
 
-    __slots__ = ("ahead", "asleep", "calls", "dead", "ended", "error", "greenlet", "name", "wall")
+    All threads of a process have its first one as `leader`; a process that dies with another has that as `parent`.
+    """
 
-    def __init__(self, name: str) -> None:
+    __slots__ = (
+        *("ahead", "asleep", "calls", "dead", "ended", "error", "greenlet", "leader", "name", "parent", "seen"),
+        *("turns", "waiting", "wall"),
+    )
+
+    def __init__(self, name: str, leader: Process | None = None, parent: Process | None = None) -> None:
         self.name = name
+        self.leader = leader or self
+        self.parent = parent
+        self.waiting = False  # for something that others do
+        self.turns = self.seen = 0  # so many waits since it has seen so many changes
         self.calls = 0
         self.ahead = 0.0  # seconds by which its monotonic clock has jumped: never back
         self.wall = 0.0  # and that on the wall
@@ -111,7 +128,9 @@ class Kernel:
     """Runs processes, one at a time, and asks `choose` at each call whether something else happens.
 
     `watch` is called after every call that may have changed something; `on_end` and `on_sleep` tell the world (which
-    may start a successor), `on_death` lets servers notice a closed connection, `on_event` performs an EVENT.
+    may start a successor), `on_death` lets servers notice a closed connection, `on_event` performs an EVENT. `on_quiet`
+    is asked when all that are awake wait in vain, once before a sleeper is woken and once when there is none (True):
+    whether something happens now.
     """
 
     def __init__(self, choose: Chooser, *, telling: bool = False) -> None:
@@ -119,6 +138,7 @@ class Kernel:
         self.telling = telling
         self.story: list[Line] = []
         self.processes: list[Process] = []
+        self.names: Counter[tuple[str, str]] = Counter()  # given to threads and children of processes
         self.clock = 1_000_000.0
         self.steps = 0
         self.current: Process | None = None
@@ -128,18 +148,33 @@ class Kernel:
         self.on_sleep: Callable[[Process], None] = lambda _: None
         self.on_death: Callable[[Process], None] = lambda _: None
         self.on_event: Callable[[str], None] = lambda _: None
+        self.on_quiet: Callable[[bool], bool] = lambda _: False
+        self.changes = 0
+        self.most_steps = MOST_STEPS
+        self.violation: Violation | None = None  # what product code may have taken for an error of its own
+        self._idle = 0
         self._next: Process | None = None
         self._hub = getcurrent()
 
     # --- processes ------------------------------------------------------------------------------------------------
 
-    def start(self, name: str, body: Callable[[], object], *, asleep: bool = False) -> Process:
-        """A process that runs `body` when its turn comes."""
-        process = Process(name)
+    def start(
+        self,
+        name: str,
+        body: Callable[[], object],
+        *,
+        asleep: bool = False,
+        thread_of: Process | None = None,
+        child_of: Process | None = None,
+    ) -> Process:
+        """A process that runs `body` when its turn comes; a thread of a process, or one that dies with its parent."""
+        process = Process(name, thread_of and thread_of.leader, child_of and child_of.leader)
         process.asleep = asleep
 
         def main() -> None:
             try:
+                if process.dead:
+                    raise Death
                 body()
             except (Death, Exception) as error:
                 process.error = error
@@ -153,13 +188,31 @@ class Kernel:
         """Until every process has ended; raises a Violation of whoever meets it."""
         while (process := self._choose_next()) is not None:
             self.current = process
+            process.waiting = False
             process.greenlet.switch()
             self.current = None
+            if self.violation is not None:
+                raise self.violation
             if process.ended:
                 self.processes.remove(process)
                 if isinstance(process.error, Violation):
                     raise process.error
+                self.changes += 1
+                if process.leader is process:
+                    self.kill(process)
                 self.on_end(process)
+
+    def kill(self, leader: Process) -> None:
+        """All threads of a process that dies, or has ended, and all processes that die with it."""
+        for process in self.processes:
+            if not process.dead and _dies_with(process, leader):
+                process.dead, process.asleep = True, False
+                self.on_death(process)
+
+    def violate(self, law: str, what: str) -> NoReturn:
+        """A law is broken, and product code that takes it for an error of its own must not hide it."""
+        self.violation = self.violation or Violation(law, what)
+        raise self.violation
 
     def end(self) -> None:
         """Unwinds what still stands in a call, so that nothing of an abandoned schedule goes on."""
@@ -173,15 +226,38 @@ class Kernel:
     def _choose_next(self) -> Process | None:
         wanted, self._next = self._next, None
         if wanted is not None and not wanted.ended:
-            wanted.asleep = False
+            self._wake(wanted)
             return wanted
-        for process in self.processes:
-            if not process.asleep:
-                return process
-        if self.processes:
-            self.processes[0].asleep = False
-            return self.processes[0]
-        return None
+        while True:
+            awake = [process for process in self.processes if not process.asleep]
+            if awake and not all(self._is_idle(process) for process in awake):
+                return awake[0]
+            if awake and self.on_quiet(False):
+                self.changes += 1
+                continue
+            if len(awake) < len(self.processes):
+                sleeper = next(process for process in self.processes if process.asleep)
+                self._wake(sleeper)
+                self.changes += 1
+                return sleeper
+            if not awake:
+                return None
+            if self.on_quiet(True):
+                self.changes += 1
+                continue
+            self._idle += 1
+            if self._idle > MOST_IDLE_TURNS:
+                raise Violation("I7", f"{', '.join(process.name for process in awake)} wait for ever")
+            return awake[0]
+
+    def _is_idle(self, process: Process) -> bool:
+        waits = process.waiting and not process.dead
+        return waits and process.seen == self.changes and process.turns >= QUIET_TURNS
+
+    def _wake(self, process: Process) -> None:
+        for other in self.processes:
+            if other.leader is process.leader:
+                other.asleep = False
 
     def _give_way(self, to: Process | None) -> None:
         """The baton goes to `to`, or to whoever is next."""
@@ -192,6 +268,11 @@ class Kernel:
             self.processes.remove(process)
             self.processes.append(process)
         self._hub.switch()
+
+    @property
+    def owner(self) -> Process | None:
+        """The current process, whichever of its threads is at work."""
+        return self.current.leader if self.current is not None else None
 
     def others(self) -> list[Process]:
         """Who could go on in place of the current process."""
@@ -205,14 +286,31 @@ class Kernel:
         self.clock += seconds
         if any(not other.asleep for other in self.others()):
             self._give_way(None)
+            if process.dead:
+                raise Death
+
+    def wait(self, seconds: float) -> None:
+        """Some time passes in which this thread waits for something that others do."""
+        process = self.current
+        if process is None:
+            return
+        if process.dead:
+            raise Death
+        self.clock += seconds
+        process.waiting = True
+        process.turns = process.turns + 1 if process.seen == self.changes else 1
+        process.seen = self.changes
+        self._give_way(None)
+        if process.dead:
+            raise Death
 
     def monotonic(self) -> float:
         """The clock that all processes share, which moves when somebody sleeps, as this process reads it."""
-        return self.clock + (self.current.ahead if self.current is not None else 0.0)
+        return self.clock + (self.current.leader.ahead if self.current is not None else 0.0)
 
     def wall_clock(self) -> float:
         """The time of day as this process reads it."""
-        return self.clock + (self.current.wall if self.current is not None else 0.0)
+        return self.clock + (self.current.leader.wall if self.current is not None else 0.0)
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -223,21 +321,38 @@ class Kernel:
         lost: Callable[[bool], Exception],
         *,
         writes: bool = True,
+        routine: bool = False,
+        local: bool = False,
     ) -> T:
-        """A call of the current process: `act` is what the server does, `lost(sent)` the error of a lost answer."""
+        """A call of the current process: `act` is what the server does, `lost(sent)` the error of a lost answer.
+
+        `routine`: nobody waits for what it changes. `local`: it is no message, and cannot be under way for long.
+        """
         process = self.current
         if process is None:  # the world itself
             return act()
-        if process.dead:
+        if process.dead or self.violation is not None:
             raise Death
         process.calls += 1
         self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise Violation("I7", f"no end after {MOST_STEPS} calls")
-        chosen = self.choose(self, process, writes)
-        if chosen is None:
-            return self._perform(process, what, act)
-        return self._deviate(process, what, act, lost, *chosen)
+        try:
+            if self.steps > self.most_steps:
+                raise Violation("I7", f"no end after {self.most_steps} calls")
+            chosen = self.choose(self, process, writes)
+            if chosen is None:
+                result = self._perform(process, what, act)
+            else:
+                kind, to = chosen
+                if kind is Act.DELAY and local:
+                    kind = Act.LOSE_REQUEST
+                result = self._deviate(process, what, act, lost, kind, to)
+        except Violation as met:
+            self.violation = self.violation or met
+            raise
+        finally:
+            if writes and not routine:
+                self.changes += 1
+        return result
 
     def _perform(self, process: Process, what: str, act: Callable[[], T]) -> T:
         waited = 0
@@ -247,7 +362,7 @@ class Kernel:
             except Blocked as blocked:
                 holder = blocked.holder
                 waited += 1
-                if holder is None or holder is process or holder.ended or holder.asleep or waited > 2:
+                if holder is None or holder.leader is process.leader or holder.ended or holder.asleep or waited > 2:
                     self.clock += blocked.seconds
                     self.tell(process, what, blocked.in_vain)
                     raise blocked.in_vain from None
@@ -274,10 +389,13 @@ class Kernel:
             if process.dead:
                 raise Death
             return self._perform(process, what, act)
-        if kind in (Act.SLEEP, Act.YIELD):
+        if kind in (Act.SLEEP, Act.STALL, Act.YIELD):
             self.say(process, kind.value + (f" by {to}" if to else ""), what)
-            if kind is Act.SLEEP:
+            if kind is Act.STALL:
                 process.asleep = True
+            if kind is Act.SLEEP:
+                for thread in self.processes:
+                    thread.asleep = thread.asleep or thread.leader is process.leader
                 self.on_sleep(process)
             self._give_way(next((other for other in self.processes if other.name == to), None) if to else None)
             if process.dead:
@@ -305,8 +423,7 @@ class Kernel:
         raise lost(True)
 
     def _kill(self, process: Process) -> None:
-        process.dead = True
-        self.on_death(process)
+        self.kill(process.leader)
         self.watch()
         raise Death
 
@@ -333,3 +450,11 @@ class Kernel:
         """Something that is no call."""
         if self.telling:
             self.story.append(Line(process.name, process.calls, f"*** {what}" + (f" [{at}]" if at else "")))
+
+
+def _dies_with(process: Process | None, leader: Process) -> bool:
+    while process is not None:
+        if process.leader is leader:
+            return True
+        process = process.leader.parent
+    return False

@@ -31,6 +31,7 @@ from tests.simulation.kernel import Death, Violation
 from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_state import Commit
 from tests.simulation.source import Item, Wal
+from tests.simulation.stream_laws import StreamLaws
 from tests.simulation.two_phase import TwoPhaseCommit, TwoPhaseServer
 
 PIPELINE = "orders"
@@ -42,8 +43,16 @@ class Laws:
     """Remembers what was seen, so that nothing can be taken back unnoticed."""
 
     def __init__(
-        self, store: Any, servers: Mapping[str, Any], wal: Wal, rows: Mapping[str, int], *, may_halt: bool
+        self,
+        store: Any,
+        servers: Mapping[str, Any],
+        wal: Wal,
+        rows: Mapping[str, int],
+        sinks: Mapping[str, Iterable[str]],
+        *,
+        may_halt: bool,
     ) -> None:
+        self._sinks = sinks  # by server
         self._rows = rows  # of an item, by sink
         self._branches = BranchLaws()
         self._store = store
@@ -52,7 +61,7 @@ class Laws:
         self._may_halt = may_halt
         self._version = -1
         self._states: dict[int, S] = {}
-        self._segments: dict[int, Segment] = {}
+        self.segments: dict[int, Segment] = {}
         self._plans: dict[int, Plan] = {}
         self._epoch = 0
         self._shown: dict[int, str] = {}  # item -> the variant that some sink shows
@@ -60,6 +69,7 @@ class Laws:
         self._quarantined = False  # some number was, once
         self.restored = False
         self.halted = False
+        self.streams: StreamLaws | None = None
 
     # --- after every call -----------------------------------------------------------------------------------------
 
@@ -111,6 +121,8 @@ class Laws:
         base = pipeline.base if not self.restored else None
         if base is not None and base.batch not in self._wal.states.get(base.location, {}):
             raise Violation("I10", f"the state of the base {base} is gone")
+        if self.streams is not None and not self.restored:
+            self.streams.watch()
 
     def _look_at_checkpoint(self, checkpoint: Checkpoint) -> None:
         number, state = checkpoint.number, checkpoint.state
@@ -126,7 +138,9 @@ class Laws:
                 self._look_at_decided(checkpoint)
             if state is S.COMPLETED:
                 self._look_at_completed(checkpoint)
-        if checkpoint.segment is not None and self._segments.setdefault(number, checkpoint.segment) != (
+        if self.streams is not None:
+            self.streams.expired(number, checkpoint.reason, self._delivered.get(number, set()))
+        if checkpoint.segment is not None and self.segments.setdefault(number, checkpoint.segment) != (
             checkpoint.segment
         ):
             raise Violation("I1", f"the segment of checkpoint {number} was replaced")
@@ -290,20 +304,21 @@ class Laws:
         for checkpoint in self._store.run_checkpoints(PIPELINE, run):
             item = self._wal.item(checkpoint.segment.digest) if checkpoint.segment is not None else None
             if item is not None and checkpoint.number in confirmation.confirmed.numbers.newest:
-                self._require_visible(item.number, f"the gate of {run} opened")
+                self.require_visible(item.number, f"the gate of {run} opened")
         for number in range(1, items + 1):
-            self._require_visible(number, f"the gate of {run} opened")
+            self.require_visible(number, f"the gate of {run} opened")
         for checkpoint in self._store.run_checkpoints(PIPELINE, run):
             if checkpoint.state is S.QUARANTINED:
                 raise Violation("I9", f"the gate of {run} opened, and {checkpoint.number} is QUARANTINED")
 
-    def _require_visible(self, item: int, when: str) -> None:
-        for name, server in self._servers.items():
-            sinks = [
-                sink for plan in self._plans.values() for p in plan.participants if p.name == name for sink in p.sinks
-            ]
-            for sink in sorted(set(sinks)):
-                visible = [shown for shown in server.visible.get(sink, []) if shown.number == item]
+    def published(self) -> Mapping[int, int]:
+        """The item of each number that was ever published."""
+        return {number: self._wal.item(segment.digest).number for number, segment in self.segments.items()}
+
+    def require_visible(self, item: int, when: str) -> None:
+        for name, sinks in self._sinks.items():
+            for sink in sinks:
+                visible = [shown for shown in self._servers[name].visible.get(sink, []) if shown.number == item]
                 if len(visible) < self._rows[sink]:
                     raise Violation("I9", f"{when}, and {name} lacks item {item}")
 
@@ -312,7 +327,7 @@ class Laws:
         self.restored = True
         self._version = -1
         self._states.clear()
-        self._segments.clear()
+        self.segments.clear()
 
     def at_the_end(self, items: int, confirmed: bool) -> None:
         """I7 and I10: everything could be reached again, so every item is in every sink, and nothing is in doubt."""
@@ -332,6 +347,8 @@ class Laws:
         for checkpoint in self._store.checkpoints(PIPELINE, 1000):
             if not checkpoint.is_settled or checkpoint.rollback_pending:
                 raise Violation("I7", f"checkpoint {checkpoint.number} is left {checkpoint.state}")
+        if self.streams is not None:
+            self.streams.at_the_end()
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from airflow_ft.core.model import (
     Plan,
     Promise,
     Proof,
+    Request,
     Run,
     RunKey,
     Segment,
@@ -33,14 +34,14 @@ from airflow_ft.core.model import (
 )
 from airflow_ft.core.transitions import MAY_BE_VISIBLE, is_allowed
 from tests.simulation.memory_database import INSTALLATION
-from tests.simulation.model_reading import ModelReading
+from tests.simulation.model_streams import ModelStreams
 
 S = CheckpointState
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
 
 
-class ModelStore(ModelReading):
+class ModelStore(ModelStreams):
     """See `airflow_ft.core.ports.Store`."""
 
     installation = INSTALLATION
@@ -60,6 +61,9 @@ class ModelStore(ModelReading):
         self._runs: dict[RunKey, Run] = {}
         self._leases: dict[str, Lease] = {}
         self._delivered: dict[str, int] = {}
+        self._as_of: dict[int, datetime] = {}
+        self._read: dict[RunKey, tuple[datetime, int]] = {}
+        self._requests: dict[int, Request] = {}
 
     def snapshot(self) -> dict[str, Any]:
         """A backup."""
@@ -137,13 +141,17 @@ class ModelStore(ModelReading):
         epoch = known.epoch + 1
         self._set(epoch=epoch)
         self._leases = {lease.holder: replace(lease, epoch=epoch, counter=counter)}
-        for row in list(self._rows.values()):
-            if row.state is S.TRIGGERED:
-                message = f"not published before epoch {epoch} began"
-                reason = AbortReason.FENCED if row.epoch in left else AbortReason.ATTEMPT_ENDED
-                self._move(row, S.ABORTED, reason=reason, message=message)
+        self._abort_unpublished(
+            f"not published before epoch {epoch} began",
+            lambda row: AbortReason.FENCED if row.epoch in left else AbortReason.ATTEMPT_ENDED,
+        )
         self.version += 1
         return epoch
+
+    def _abort_unpublished(self, message: str, why: Callable[[Checkpoint], AbortReason]) -> None:
+        for row in list(self._rows.values()):
+            if row.state is S.TRIGGERED:
+                self._move(row, S.ABORTED, reason=why(row), message=message)
 
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
         self._require_epoch(pipeline, epoch)
@@ -240,6 +248,7 @@ class ModelStore(ModelReading):
         segment: Segment | None,
         position: SparkPosition | None,
         positions: Mapping[str, Any],
+        as_of: datetime | None = None,
     ) -> None:
         known = self._require_epoch(pipeline, epoch)
         self._require_active(pipeline)
@@ -258,6 +267,8 @@ class ModelStore(ModelReading):
             staged_at=self.now(),
         )
         self._set(last_published=number)
+        if as_of is not None:
+            self._as_of[number] = as_of
         if position is not None:
             self._set(base=position, base_is_clean=False)
         self.version += 1
@@ -480,6 +491,7 @@ class ModelStore(ModelReading):
             for run, staged in self._runs.items():
                 if staged.complete and staged.through >= rewind_from:
                     self._runs[run] = replace(staged, complete=False)
+            self._read = {run: read for run, read in self._read.items() if read[1] < rewind_from}
             self._set(base=rewind_to, base_is_clean=False)
             self._needs_stage = True
         return self._rows[number]

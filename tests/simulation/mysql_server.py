@@ -40,7 +40,7 @@ class MySqlServer:
 
     def connect(self) -> Connection:
         self._ids += 1
-        connection = Connection(self._ids, self.kernel.current)
+        connection = Connection(self._ids, self.kernel.owner)
         connection.used = self.kernel.clock
         self.connections[connection.id] = connection
         return connection

@@ -127,7 +127,56 @@ FORGETTING = replace(
     BOTH, name="Kafka forgets its tokens", runs=(1, 2), events=("log forgets its tokens",), may_halt=True
 )
 
-ALL = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING)
+_PASSED = ("store-clock passes the time-out",)
+RUNNING = (*_PASSED, "job fails", "source grows", "clock jumps ahead")
+STREAM = Scenario(
+    "a stream into MySQL and Kafka", _BOTH, runs=(4,), begins=2, events=DB + LOG + RUNNING, event_weight=6
+)
+STREAMS = (
+    STREAM,
+    replace(STREAM, name="a stream into Kafka", sinks=_KAFKA, events=LOG + RUNNING),
+    replace(STREAM, name="a stream into two-phase and Kafka", sinks=TWO_PHASE.sinks, events=LOG + XA + RUNNING),
+    replace(STREAM, name="a stream into xa and Kafka", sinks=XA_KAFKA.sinks, events=MARIA + LOG + RUNNING),
+    replace(STREAM, name="a stream into xa on MySQL", sinks=_XA_MYSQL, events=MYSQL + RUNNING),
+    replace(STREAM, name="a stream into held", sinks=_HELD, events=LOG + RUNNING),
+    replace(STREAM, name="a stream into MySQL and held", sinks={**_MYSQL, **_HELD}),
+    replace(
+        STREAM,
+        name="a stream into upsert and parallel",
+        sinks={**_UPSERT, "lines": ("parallel", "mysql")},
+        events=SIDE + SERVED + RUNNING,
+    ),
+    replace(STREAM, name="a stream into all promises", sinks={**_BOTH, **_BRANCHES}, runs=(3,)),
+    replace(STREAM, name="a stream, several numbers as one", begins=3, max_rows=1000),
+    replace(STREAM, name="a stream, leases respected", lease=30.0),
+    replace(STREAM, name="a stream that a person stops", person="stop", tries=4),
+    replace(STREAM, name="a stream that a person stops at once", person="stop at once"),
+    replace(STREAM, name="streams one after another", runs=(3, 4), person="stop, stop"),
+    replace(STREAM, name="streams at once", runs=(3, 4), concurrent=True, person="stop"),
+    replace(
+        STREAM, name="a stream that gates wait for", person="gate as of now, gate of the published, gate as of now"
+    ),
+    replace(STREAM, name="a stream whose checkpoints expire", tolerable=-1, events=_PASSED, person="gate as of now"),
+    replace(
+        STREAM, name="a stream whose checkpoints expire, into held", sinks=_HELD, tolerable=1, events=_PASSED + LOG
+    ),
+    replace(
+        STREAM,
+        name="a stream whose checkpoints expire, into xa",
+        sinks=XA_KAFKA.sinks,
+        tolerable=-1,
+        events=(*_PASSED * 4, *MARIA),
+    ),
+    replace(STREAM, name="a stream that runs ahead", unaligned=True, begins=6, runs=(7,), retained=5),
+    replace(STREAM, name="a stream, one checkpoint at a time", concurrent_checkpoints=1, events=DB + RUNNING),
+    replace(STREAM, name="a stream, the job fails", events=("job fails", "source grows"), event_weight=20),
+    replace(STREAM, name="a stream, clocks jump", events=(*CLOCKS, *LOG), tolerable=-1, person="recover"),
+    replace(STREAM, name="a stream, a person aborts", person="abort carried, stop"),
+    replace(STREAM, name="a stream, the rows are computed again", person="abort rewound", events=DB + RUNNING),
+    replace(STREAM, name="a stream, a person quarantines", person="quarantine, commit"),
+)
+
+ALL = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING, *STREAMS)
 
 
 def scenario_of(seed: int) -> Scenario:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ft.core.errors import WalCorruptError
-from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import WalFile
+from airflow_ft.core.model import Plan, Segment
+from airflow_ft.core.ports import DeadLetters, WalFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class Wal:
         self.items: dict[str, Item] = {}  # by manifest digest; kept for ever, so that the laws can look
         self.segments: dict[str, str] = {}  # location -> digest
         self.states: dict[str, dict[int, str]] = {}  # Spark's location -> batch -> variant in its state
+        self.ends: dict[str, dict[int, int]] = {}  # Spark's location -> batch that was begun -> where it ends
+        self.computed: dict[tuple[str, int], str] = {}  # Spark's location and batch -> variant that was computed last
 
     def write(self, epoch: int, attempt: int, number: int, item: Item, rows: Mapping[str, int]) -> Segment:
         """Seals a segment in the folder of this attempt."""
@@ -63,6 +65,9 @@ class Wal:
         return self.items[digest]
 
     # --- airflow_ft.core.ports.WalReader ---------------------------------------------------------------------------
+
+    def dead_letters(self, plan: Plan) -> DeadLetters:
+        raise NotImplementedError("nobody sets rows aside here")
 
     def open(self, segment: Segment) -> SegmentModel:
         if self.segments.get(segment.location) != segment.digest:

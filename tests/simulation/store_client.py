@@ -6,7 +6,7 @@ from inspect import isfunction, signature
 from typing import Any
 
 from airflow_ft.core.errors import StoreUnavailableError
-from airflow_ft.core.ports import Store
+from airflow_ft.core.ports import Store, Unmetered
 from tests.simulation.kernel import Kernel
 from tests.simulation.laws import Laws
 
@@ -20,6 +20,7 @@ class StoreClient:
         self._laws = laws
         self.installation = store.installation
         self.url = store.url
+        self.meter = Unmetered()
 
     def now(self) -> Any:
         return self._store.now()
@@ -38,6 +39,8 @@ class StoreClient:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             def act() -> Any:
+                if name in ("publish", "answer") and laws.streams is not None:
+                    laws.streams.called(name, args)
                 if not fenced:
                     return method(*args, **kwargs)
                 with laws.fenced(name, args[1]):
@@ -47,7 +50,7 @@ class StoreClient:
                     return result
 
             what = f"store.{name}{_shown(args[1:])}" if kernel.telling else name
-            return kernel.call(what, act, lost, writes=writes)
+            return kernel.call(what, act, lost, writes=writes, routine=name in _ROUTINE)
 
         setattr(self, name, call)
         return call
@@ -56,8 +59,10 @@ class StoreClient:
 _READS = """
     pipeline pipelines leases run checkpoint checkpoints open_checkpoints unsettled planned_before undelivered
     run_checkpoints last_published confirmed proven prunable position_before referenced_locations latest_confirmed
-    last_delivered events now close url
+    last_delivered events now close url open_requests request failed_in_a_row read_through complete_around is_rewound
+    runs spec read_as_of delivered_with barrier barriers
 """
+_ROUTINE = ("read_all", "renew_lease")
 _METHODS = {name: method for name, method in vars(Store).items() if isfunction(method) and name[0] != "_"}
 _WRITES = frozenset(_METHODS) - frozenset(_READS.split())
 _FENCED = frozenset(name for name in _WRITES if list(signature(_METHODS[name]).parameters)[2:3] == ["epoch"])

@@ -12,11 +12,13 @@ import pytest
 
 import tests.simulation.branch_defects
 import tests.simulation.defects
-import tests.simulation.held_defects  # noqa: F401  they register what they hold
+import tests.simulation.held_defects
+import tests.simulation.stream_defects  # noqa: F401  they register what they hold
 from tests.simulation.adapters import Running
 from tests.simulation.defect import DEFECTS, Defect
 from tests.simulation.explore import play, replaying
-from tests.simulation.search import first_pair, first_violation, tell
+from tests.simulation.kernel import Deviation
+from tests.simulation.search import Found, first_pair, first_violation, tell
 
 SCHEDULES = 4_000
 
@@ -24,7 +26,10 @@ SCHEDULES = 4_000
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name.replace(" ", "_"))
 def test_a_schedule_breaks_a_law_without_the_rule_and_none_with_it(running: Running, defect: Defect) -> None:
     with defect.made():
-        if defect.pairs:
+        if defect.told:
+            outcome = play(defect.scenario, replaying([Deviation.parse(word) for word in defect.told]), running)
+            found = Found(outcome, 0, 0) if outcome.violation is not None else None
+        elif defect.pairs:
             found = first_pair(running, defect.scenario, defect.before, at=defect.at)
         else:
             indices = [*range(defect.at, SCHEDULES), *range(defect.at)]

@@ -21,6 +21,21 @@ FOUND = {
         "two runs, one after the other",
         ["B1:10:SLEEP", "B2:41:DELAY", "B3:21:YIELD:B1", "B1:88:SLEEP", "B3:27:SLEEP"],
     ),
+    # The job had raised, and what kept it from being restarted was told as the job's error, which nothing restarts.
+    "a_decision_log_that_is_away_while_a_job_is_restarted_is_not_the_jobs_fault": (
+        "a stream, the job fails",
+        ["A1o:20:EVENT:job fails", "A1d:8:LOSE_REQUEST"],
+    ),
+    # All that filled the room had expired: it waited for a number, which only the driver gives, which waited for room.
+    "rows_that_were_given_up_get_a_number_while_the_driver_waits_for_room": (
+        "a stream that runs ahead",
+        ["A1:12:LOSE_REPLY", "A2o:162:STALL", "A2o:164:EVENT:store-clock passes the time-out"],
+    ),
+    # The try of a run that had ended answered what somebody had asked of the next one, which so never heard of it.
+    "a_late_try_does_not_answer_a_stop_that_the_next_run_is_to_hear": (
+        "streams one after another",
+        ["A1:66:SLEEP", "B1o:1:YIELD:P2", "B1o:2:YIELD:A1"],
+    ),
 }
 
 

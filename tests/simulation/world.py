@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -44,11 +45,14 @@ from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_session import ModelSession
 from tests.simulation.mysql_state import LIMITS
 from tests.simulation.source import Item, Wal
+from tests.simulation.spark import Spark
 from tests.simulation.store_client import StoreClient
+from tests.simulation.streams import Streams
 from tests.simulation.two_phase import TwoPhaseParticipant, TwoPhaseServer, TwoPhaseSink
 
 HEALING_TRIES = 12
 JUMP = 2 * 86_400.0  # seconds: more than any time-out, lease, or age after which something is done
+LATE = 1_200.0  # more than a checkpoint's time-out
 Server = MySqlServer | KafkaCluster | TwoPhaseServer
 
 
@@ -63,6 +67,11 @@ class Scenario:
     carried", "abort rewound", "commit", "quarantine"; "recover" is the periodic one), several after commas. `events`
     may happen to the servers, and to the clocks of processes and of the decision log; with `may_halt` one of them is
     such that a person has to act, so that HALTED is a good end.
+
+    With `begins` each run is a stream: the source holds so many items at first, and grows up to what `runs` says. A run
+    ends when the DAG is paused, which happens when nothing else does, or when a person asks ("stop", "stop at once").
+    "gate as of now" and "gate of the published" are sensors. `concurrent_checkpoints`, `tolerable` and `unaligned` are
+    settings of the stream, `retained` is how many micro-batches Spark keeps state for.
     """
 
     name: str
@@ -77,6 +86,11 @@ class Scenario:
     events: tuple[str, ...] = ()
     may_halt: bool = False
     event_weight: int = 2  # how often one is chosen, beside other deviations
+    begins: int = 0
+    concurrent_checkpoints: int = 2
+    tolerable: int = 0
+    unaligned: bool = False
+    retained: int = 8
 
     @property
     def items(self) -> int:
@@ -98,6 +112,19 @@ class Scenario:
         }
         return plan_delivery({sink: makers[kind](sink, conn) for sink, (kind, conn) in self.sinks.items()})
 
+    def config(self) -> CheckpointConfig:
+        """How checkpoints are made."""
+        if not self.begins:
+            return CheckpointConfig(max_delivery_rows=self.max_rows, num_retained=1)
+        many = {"unaligned": True} if self.unaligned else {"max_concurrent": self.concurrent_checkpoints}
+        return CheckpointConfig(
+            interval=timedelta(seconds=1),
+            tolerable_failures=self.tolerable,
+            max_delivery_rows=self.max_rows,
+            num_retained=1,
+            **many,
+        )
+
     @property
     def rows(self) -> Mapping[str, int]:
         """How many rows an item has in each sink: enough for two branches where there are any."""
@@ -112,6 +139,7 @@ class Run:
     letter: str
     items: int
     phases: list[list[list[str]]]
+    begun: bool = False
     over: bool = False
     waiting: set[int] = field(default_factory=set)  # tasks of the present phase
     tries: dict[int, int] = field(default_factory=dict)
@@ -139,10 +167,10 @@ class World:
         self._declines = running.declines = dict[int, int]()
         self._store_is_ahead = 0.0  # seconds
         store: Any = (RealStore if real_store else ModelStore)(self._store_clock)
-        self._log = store
+        self.log = store
         self.wal = Wal()
         self.delivery = scenario.delivery()
-        self.config = CheckpointConfig(max_delivery_rows=scenario.max_rows, num_retained=1)
+        self.config = scenario.config()
         self.servers: dict[str, Server] = {}
         makers: Mapping[str, Callable[[Kernel, str], Server]] = {
             "mysql": lambda kernel, name: MySqlServer(kernel, name, is_mariadb=not name.startswith("mysql")),
@@ -151,8 +179,11 @@ class World:
         }
         for participant in self.delivery.participants:
             self.servers[participant.name] = makers[participant.kind](kernel, participant.name)
-        self.laws = Laws(store, self.servers, self.wal, scenario.rows, may_halt=scenario.may_halt)
+        sinks = {participant.name: tuple(participant.sinks) for participant in self.delivery.participants}
+        self.laws = Laws(store, self.servers, self.wal, scenario.rows, sinks, may_halt=scenario.may_halt)
         self.store: Any = StoreClient(kernel, store, self.laws)
+        self.spark = running.spark = Spark(self)
+        running.store = self.store
         self._clients = {
             name: ModelClients(server) for name, server in self.servers.items() if isinstance(server, KafkaCluster)
         }
@@ -160,7 +191,9 @@ class World:
         kernel.on_end, kernel.on_sleep, kernel.on_death = self._ended, self._slept, self._died
         self.runs: list[Run] = []
         self._backup: Any = None
-        self._tasks: dict[str, tuple[Run, int, int]] = {}
+        self.tasks: dict[str, tuple[Run, int, int]] = {}
+        self.held = 0  # items in the source of a stream
+        self.streams = Streams(self) if scenario.begins else None
 
     # --- Airflow --------------------------------------------------------------------------------------------------
 
@@ -186,10 +219,10 @@ class World:
                 healing = self._add_run("Z", self.scenario.items)
                 self._begin(healing)
                 kernel.run()
-                self.laws.at_the_end(self.scenario.items, healing.confirmed)
+                self.laws.at_the_end(self.held if self.streams else self.scenario.items, healing.confirmed)
         finally:
             kernel.end()
-            self._log.close()
+            self.log.close()
 
     def _add_run(self, letter: str, items: int) -> Run:
         names = self.delivery.names
@@ -200,6 +233,9 @@ class World:
                 [[f"commit {name}"] for name in names],
                 [["confirm"]],
             ]
+        elif self.streams is not None:
+            prepares, commits = [f"prepare {name}" for name in names], [f"commit {name}" for name in names]
+            phases = [[["recover", "stream", *prepares, *commits, "confirm", "answer"]]]
         else:
             prepares, commits = [f"prepare {name}" for name in names], [f"commit {name}" for name in names]
             phases = [[["recover", "stage", *prepares, *commits, "confirm"]]]
@@ -218,6 +254,9 @@ class World:
             if not self.scenario.concurrent and following and run.letter != "Z":
                 self._begin(following[0])
             return
+        run.begun = True
+        if self.streams is not None:
+            self.streams.paused = False
         run.waiting = set(range(len(run.phases[0])))
         run.tries = {}
         for task in sorted(run.waiting):
@@ -230,7 +269,7 @@ class World:
         name = f"{run.letter}{number}" if len(run.phases[0]) == 1 else f"{run.letter}{number}{'abcd'[task]}"
         if self.scenario.parallel and phase != 4:
             name += {3: "p", 2: "c", 1: "f"}.get(phase, "")
-        self._tasks[name] = (run, phase, task)
+        self.tasks[name] = (run, phase, task)
         self.kernel.start(name, lambda: self._task(run, number, steps))
 
     def _task(self, run: Run, number: int, steps: list[str]) -> None:
@@ -248,7 +287,11 @@ class World:
             verb, _, name = step.partition(" ")
             match verb:
                 case "recover":
-                    recover_step(context)
+                    recover_step(context, again=self.streams is not None)
+                case "stream" if self.streams is not None:
+                    self.streams.step(context)
+                case "answer" if self.streams is not None:
+                    self.streams.answer(context)
                 case "stage":
                     self._stage(context, run.items)
                 case "prepare":
@@ -261,23 +304,26 @@ class World:
                     raise ValueError(step)
 
     def _gate(self, run: Run, confirmation: Confirmation) -> None:
-        process = self.kernel.current
+        process = self.kernel.owner
         assert process is not None
-        _, phase, task = self._tasks[process.name]
+        _, phase, task = self.tasks[process.name]
         if phase != len(run.phases) or not process.name.startswith(f"{run.letter}{run.tries[task]}"):
             return  # a zombie: Airflow does not listen to it any more
         run.confirmed = True
-        self.laws.gate_opened(run.key, run.items, confirmation)
+        self.laws.gate_opened(run.key, 0 if self.streams is not None else run.items, confirmation)
 
     def _ended(self, process: Process) -> None:
-        self._died(process)  # its connections are closed
+        if process.leader is process:
+            self._died(process)  # its connections are closed
         self.laws.check_error(process.name, process.error)
-        if process.name not in self._tasks:
+        if process.name not in self.tasks:
             return  # a person, or a request that was under way
-        run, phase, task = self._tasks[process.name]
+        run, phase, task = self.tasks[process.name]
         error = process.error
         if phase != len(run.phases) or task not in run.waiting:
             return  # a zombie: Airflow has gone on
+        if self.streams is not None and process.name != f"{run.letter}{run.tries[task]}":
+            return  # a zombie: another try is at work
         most = HEALING_TRIES if run.letter == "Z" else self.scenario.tries
         if error is not None and run.tries[task] < most:
             self._start_task(run, task)
@@ -292,9 +338,9 @@ class World:
 
     def _slept(self, process: Process) -> None:
         """Airflow takes it for dead: another try is started, or the task has failed."""
-        if process.name not in self._tasks:
+        if process.leader.name not in self.tasks:
             return
-        run, phase, task = self._tasks[process.name]
+        run, phase, task = self.tasks[process.leader.name]
         if phase == len(run.phases) and task in run.waiting:
             if run.tries[task] < self.scenario.tries:
                 self._start_task(run, task)
@@ -304,6 +350,10 @@ class World:
     def _person(self, act: str) -> None:
         """`airflow ft in-doubt` on what is quarantined or in doubt; or `airflow ft recover`, which is also periodic."""
         verb, _, after = act.partition(" ")
+        if verb in ("stop", "gate") and self.streams is not None:
+            if verb == "stop":
+                return self.streams.ask(at_once=after == "at once")
+            return self.streams.wait_for(after)
         try:
             if verb == "recover":
                 recover(self.store, PIPELINE, self._open, Worker("a sweep"), min_age=ORPHAN_AGE, lease_seconds=0.0)
@@ -362,6 +412,8 @@ class World:
         return ModelAdmin(server)
 
     def _died(self, process: Process) -> None:
+        if process.leader is not process:
+            return
         for server in self.servers.values():
             if isinstance(server, MySqlServer):
                 server.process_died(process)
@@ -388,17 +440,25 @@ class World:
             case "declines item 1" | "declines item 2":
                 self._declines[int(what[-1])] = 1
             case "jumps ahead" | "jumps back" if subject == "clock":
-                process = self.kernel.current
+                process = self.kernel.owner
                 assert process is not None
                 process.wall += JUMP if what == "jumps ahead" else -JUMP
                 process.ahead += JUMP if what == "jumps ahead" else 0.0
             case "jumps ahead" | "jumps back" if subject == "store-clock":
                 self._store_is_ahead += JUMP if what == "jumps ahead" else -JUMP
+                if self.streams is not None and what == "jumps back":
+                    self.streams.laws.clock_went_back = True
+            case "passes the time-out" if subject == "store-clock":
+                self._store_is_ahead += LATE
+            case "fails" if subject == "job":
+                self.spark.failures += 1
+            case "grows" if subject == "source" and self.streams is not None:
+                self.streams.grow()
             case "is backed up":
-                self._backup = self._log.snapshot()
+                self._backup = self.log.snapshot()
             case "is restored":
                 if self._backup is not None:
-                    self._log.restore(self._backup)
+                    self.log.restore(self._backup)
                     self.laws.store_restored()
                     # Whoever restores it stops all tasks before: see docs/simulation.md for what happens otherwise.
                     for process in self.kernel.processes:

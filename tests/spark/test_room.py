@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.model import AfterAbort
 from airflow_ft.core.reasons import WaitReason
 from airflow_ft.spark import room
 from airflow_ft.spark.launcher import WAITED
@@ -121,6 +123,20 @@ def test_a_stream_waits_while_a_checkpoint_is_kept_for_a_person(store: SqliteSto
     assert stream.room.try_take() is WaitReason.NOT_ACTIVE
     stream.scene.release(number)
     stream.stage_one()
+
+
+def test_what_was_given_up_gets_a_number_while_the_stream_waits_for_room(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7: it fills the room, and only the stream's own driver may publish a number that carries it."""
+    monkeypatch.setattr(room, "_CARRIED_EACH", 0.01)
+    stream = Stream(store, unaligned=True)
+    stream.room._request = replace(stream.room._request, retained_batches=3)
+    lost = stream.stage_one()
+    stream.scene.abort(lost, AfterAbort.CARRIED)
+    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
+    stream.room.take(carry=lambda: stream.scene.complete(stream.scene.carry(), [lost]))
+    assert store.undelivered(PIPELINE) == 0
 
 
 def test_a_wait_is_told_with_its_reason_and_counted(

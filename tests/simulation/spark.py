@@ -1,0 +1,379 @@
+"""The Spark driver of a stream, without Spark: what the product's own query, publisher and attempt speak to.
+
+A micro-batch is one item. Each driver is a process with three threads at least: the one that watches the query, Spark's
+own, in which micro-batches run, and the publisher's. It dies with the task that has started it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import JobError, StageError
+from airflow_ft.core.model import Pipeline, RunKey, Segment, SparkPosition
+from airflow_ft.core.restart import ExponentialDelay
+from airflow_ft.sources import KafkaSource
+from airflow_ft.spark import launcher
+from airflow_ft.spark.failures import as_error
+from airflow_ft.spark.reports import describe_error, rebuild_error
+from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.runner import Attempt
+from tests.simulation.kernel import Process
+from tests.simulation.laws import PIPELINE
+from tests.simulation.source import Item, Wal
+from tests.simulation.threads import ModelThread
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+SLICE = 3  # as many offsets as a full slice has; what is no slice has one
+SOURCES = {"orders": KafkaSource(topics=["orders"], max_offsets_per_trigger=SLICE).to_json()}
+JOB = "jobs.orders"
+RESTART = ExponentialDelay()
+_LOOK_SECONDS = 0.5
+_STOP_SECONDS = 10.0
+_TOPICS = SimpleNamespace(
+    known={}, reading=lambda _: {}, check=lambda: None, check_start=lambda _: {}, explain=lambda: None
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """See `airflow_ft.spark.locations.SparkLocation`; `batch` -1: from the beginning."""
+
+    wal: Wal
+    uri: str
+    batch: int
+    root: str = "file:///wal"
+    pipeline: str = PIPELINE
+    how: str = "model"
+
+    def is_committed(self, batch: int) -> bool:
+        return batch in self.wal.states.get(self.uri, {})
+
+    def position(self, batch: int) -> SparkPosition:
+        return SparkPosition(self.uri, batch)
+
+    def ends_at(self, batch: int) -> bool:
+        return max(self.wal.ends.get(self.uri, {}), default=0) <= batch == max(self.wal.states[self.uri], default=-1)
+
+    def sync(self, synced: Any) -> None:
+        pass
+
+    def offsets(self, batch: int) -> list[Any]:
+        return [{"orders": {"0": self.wal.ends.get(self.uri, {}).get(batch, 0)}}]
+
+
+class Driver:
+    """See `airflow_ft.spark.process.Driver`."""
+
+    def __init__(self, world: World, request: StageRequest) -> None:
+        self.world, self.request, self.began = world, request, world.log.now()
+        self.killed = self._to_end = False
+        self.result: Mapping[str, Any] | None = None
+        self.error: Mapping[str, Any] | None = None
+        self.attempt: ModelAttempt | None = None
+        kernel = world.kernel
+        task = kernel.owner
+        assert task is not None
+        kernel.names[task.name, "d"] += 1
+        number = kernel.names[task.name, "d"]
+        name = f"{task.name}d{number if number > 1 else ''}"
+        self.process: Process = kernel.start(name, self._main, child_of=task)
+
+    def end(self) -> None:
+        self._to_end = True
+
+    def kill(self, grace: float = 0.0) -> None:
+        self.killed = True
+        self.world.kernel.kill(self.process)
+
+    def is_to_end(self, within: float = 0.0) -> bool:
+        """See `airflow_ft.spark.runner.Requests`."""
+        while not self._to_end and within > 0:
+            self.world.kernel.wait(min(1.0, within))
+            within -= 1.0
+        return self._to_end
+
+    def _main(self) -> None:
+        self.attempt = ModelAttempt(self)
+        try:
+            self.result = self.attempt.run().to_json()
+        except Exception as error:
+            self.attempt.report(error)
+
+
+class Spark:
+    """What the world has in place of Spark: it starts drivers, and holds what the source has."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.drivers: list[Driver] = []
+        self.failures = 0  # so many micro-batches are still to fail
+        self.retained = world.scenario.retained
+
+    def make_request(self, run: RunKey) -> Callable[[Pipeline, int, int], StageRequest]:
+        """See `airflow_ft.spark.stage.MakeRequest`."""
+        world = self._world
+
+        def make(before: Pipeline, epoch: int, attempt: int) -> StageRequest:
+            return StageRequest(
+                pipeline=PIPELINE,
+                run=run,
+                epoch=epoch,
+                attempt=attempt,
+                store_url="model:",
+                wal_root="/wal",
+                job=JOB,
+                sinks=tuple(world.scenario.sinks),
+                sources=SOURCES,
+                base=before.base,
+                base_is_clean=before.base_is_clean,
+                last_published=before.last_published,
+                checkpointing=world.config,
+                streaming=True,
+                restart=RESTART.to_json(),
+                retained_batches=self.retained,
+            )
+
+        return make
+
+    def run_stage(
+        self,
+        request: StageRequest,
+        store: Any,
+        *,
+        log: Any,
+        on_start: Callable[[Any], None],
+        judge: Any = None,
+        on_publish: Callable[[], None],
+    ) -> StageResult:
+        """See `airflow_ft.spark.launcher.run_stage`."""
+        driver = Driver(self._world, request)
+        self.drivers.append(driver)
+        on_start(driver)
+        published = 0
+        while not driver.process.ended:
+            count = driver.attempt._tally.numbers.count if driver.attempt else 0
+            if count > published:
+                on_publish()
+                published = count
+            self._world.kernel.wait(_LOOK_SECONDS)
+        if driver.result is not None:
+            return StageResult.from_json(dict(driver.result))
+        told = driver.error or describe_error(StageError("the Spark driver was killed."))
+        error = rebuild_error(told)
+        if isinstance(error, StageError):
+            launcher._raise_if_fenced(store, request, error)
+        raise error
+
+    def act(self, what: str, act: Callable[[], Any], *, routine: bool = False) -> Any:
+        """Something that Spark does, where the driver may die, or Spark fail."""
+
+        def failed(_: bool) -> Exception:
+            return StageError(f"Spark failed where it {what}.")
+
+        return self._world.kernel.call(f"spark {what}", act, failed, local=True, routine=routine)
+
+    def write_batch(
+        self, request: StageRequest, job: Any, batch: Location, batch_id: int, number: int, positions: Any
+    ) -> SimpleNamespace:
+        """See `airflow_ft.spark.staging.write_batch`."""
+
+        def compute() -> Item:
+            if self.failures:
+                self.failures -= 1
+                raise JobError("the job raised.")
+            state = batch.wal.states[batch.uri]
+            if batch_id > 1 and batch_id - 1 not in state:
+                self._world.kernel.violate("I10", f"the state before batch {batch_id} is needed and gone")
+            variant = batch.wal.computed[batch.uri, batch_id] = f"v{request.epoch}.{request.attempt}"
+            return Item(batch_id, variant, state.get(batch_id - 1, ""))
+
+        item = self.act(f"computes item {batch_id}", compute)
+
+        def seal() -> Segment:
+            return batch.wal.write(request.epoch, request.attempt, number, item, self._world.scenario.rows)
+
+        return SimpleNamespace(seal=lambda: self.act(f"seals item {batch_id}", seal), item=item)
+
+    def open_location(self, request: StageRequest) -> Location:
+        """See `airflow_ft.spark.locations.open_location`."""
+        world, wal, base = self._world, self._world.wal, request.base
+        uri = f"file:///wal/{PIPELINE}/spark/{request.epoch}-{request.attempt}"
+        if base is None:
+            wal.states.setdefault(uri, {})
+            wal.ends.setdefault(uri, {})
+            return Location(wal, uri, max(wal.states[uri], default=-1))
+        found = wal.states.get(base.location)
+        if found is None or base.batch not in found:
+            if world.laws.restored:
+                raise StageError("the state of the base is gone: the decision log is older than the files.")
+            world.kernel.violate("I10", f"the state at {base} is needed and gone")
+        old = Location(wal, base.location, base.batch)
+        if request.base_is_clean and old.ends_at(base.batch):
+            return old
+        if uri not in wal.states:  # else a defect has made it go on in its own folder, as it is
+            kept = {batch: variant for batch, variant in found.items() if batch <= base.batch or not world.cut_back}
+            wal.states[uri] = kept
+            wal.ends[uri] = {batch: end for batch, end in wal.ends.get(base.location, {}).items() if batch in kept}
+        return Location(wal, uri, max(wal.states[uri]))
+
+
+class ModelAttempt(Attempt):
+    """The product's attempt, with a model in place of Spark and of the files between the task and the driver."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver.request, Path("/nonexistent/result"), None)
+        self._driver = driver
+        self._requests: Any = driver
+
+    def _session(self) -> Any:
+        return Session(self._driver.world)
+
+    def _leave(self, spark: Any) -> None:
+        pass
+
+    def _stage(self, store: Any, spark: Any) -> StageResult:
+        topics: Any = _TOPICS
+        job: Any = SimpleNamespace(output_mode="append", has_split=True)
+        inputs: Any = SimpleNamespace(listings=[])
+        frame: Any = SimpleNamespace(sparkSession=spark, writeStream=Writer(spark))
+        return self._run_query(store, job, frame, ["orders"], topics, inputs, lambda: None)
+
+    def _open_location(self, names: list[str], topics: Any) -> Any:
+        return self._driver.world.spark.open_location(self._request)
+
+    def report(self, error: BaseException) -> None:
+        if self._driver.error is None:
+            self._driver.error = describe_error(as_error(self._failed or error, PIPELINE, JOB))
+
+
+class Session:
+    """As much of a SparkSession as a query needs."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.conf = SimpleNamespace(set=lambda *_: None, get=lambda *_: None)
+        self.streams = SimpleNamespace(active=[])
+        self.idle: Any = None  # who hears of intervals without anything new
+
+
+class Writer:
+    """As much of a DataStreamWriter: the query's settings, one after the other."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._on_batch: Callable[[Any, int], None] = lambda *_: None
+        self._uri = self._name = ""
+        self._ends = False
+
+    def foreachBatch(self, function: Callable[[Any, int], None]) -> Writer:
+        self._on_batch = function
+        return self
+
+    def outputMode(self, _: str) -> Writer:
+        return self
+
+    def queryName(self, name: str) -> Writer:
+        self._name = name
+        return self
+
+    def option(self, _: str, uri: str) -> Writer:
+        self._uri = uri
+        return self
+
+    def trigger(self, *, availableNow: bool = False, processingTime: str = "") -> Writer:
+        self._ends = availableNow
+        return self
+
+    def start(self) -> RunningQuery:
+        return RunningQuery(self._session, self._name, self._uri, self._on_batch, ends=self._ends)
+
+
+class RunningQuery:
+    """A streaming query, in a thread of its own: plans, runs and commits micro-batches of one item each."""
+
+    def __init__(
+        self, session: Session, name: str, uri: str, on_batch: Callable[[Any, int], None], *, ends: bool
+    ) -> None:
+        self.name = name
+        self._session, self._world, self._on_batch, self._ends = session, session.world, on_batch, ends
+        self._location = Location(session.world.wal, uri, 0)
+        self._stopped = False
+        self._error: Exception | None = None
+        session.streams.active.append(self)
+        self._thread = ModelThread(lambda: session.world.kernel, self._run, "spark")
+        self._thread.start()
+
+    def awaitTermination(self, seconds: float | None = None) -> bool:
+        if seconds is None:
+            self._thread.join()
+        elif self._thread.is_alive():
+            self._world.kernel.wait(seconds)
+        if self._thread.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._thread.join(_STOP_SECONDS)
+        if self._thread.is_alive():
+            raise TimeoutError("the query has not stopped")
+
+    def _run(self) -> None:
+        try:
+            self._run_batches()
+        except Exception as error:
+            self._error = error
+        finally:
+            self._session.streams.active.remove(self)
+
+    def _run_batches(self) -> None:
+        kernel, wal, uri = self._world.kernel, self._location.wal, self._location.uri
+        interval = self._world.config.interval.total_seconds()
+        last = self._latest() if self._ends else 0
+        while not self._stopped:
+            began = kernel.wall_clock()
+            done = max(wal.states[uri], default=0)
+            held = last if self._ends else self._latest()
+            if done < held:
+                batch = done + 1
+                ends = wal.ends[uri]
+                ends[batch] = ends.get(done, 0) + (SLICE if held > batch else 1)
+                self._on_batch(self._location, batch)
+                self._world.spark.act(f"commits item {batch}", partial(self._commit, batch))
+            elif self._ends:
+                return
+            elif self._session.idle is not None:
+                self._session.idle._heard(datetime.fromtimestamp(began, UTC).isoformat())
+            if not self._ends:
+                kernel.wait(interval)
+
+    def _latest(self) -> int:
+        return int(self._world.spark.act("asks where the source ends", lambda: self._world.held, routine=True))
+
+    def _commit(self, batch: int) -> None:
+        """The state is of the attempt that has computed the batch; only so many are kept."""
+        state = self._location.wal.states[self._location.uri]
+        state[batch] = self._location.wal.computed[self._location.uri, batch]
+        for old in sorted(state)[: -self._world.spark.retained]:
+            del state[old]
+
+
+@contextmanager
+def listening(idle: Any, session: Session) -> Iterator[None]:
+    """In place of `airflow_ft.spark.query._Idle.listening`."""
+    session.idle = idle
+    try:
+        yield
+    finally:
+        session.idle = None

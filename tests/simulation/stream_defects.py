@@ -1,0 +1,226 @@
+"""Seeded defects of streams (see `defects`): of a driver and a delivery that share an epoch, and of who waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from airflow_ft import checkpoints
+from airflow_ft.core import coordinator, transitions
+from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
+from airflow_ft.core.overlap import Overlap
+from airflow_ft.spark import query, room, runner, stream
+from airflow_ft.spark.publisher import Publisher
+from tests.simulation import model_store, streams
+from tests.simulation.defect import NAMED, Change, defect
+from tests.simulation.model_store import ModelStore
+from tests.simulation.spark import Location
+
+S = CheckpointState
+STREAM, GATES = NAMED["a stream into MySQL and Kafka"], NAMED["a stream that gates wait for"]
+EXPIRING = NAMED["a stream whose checkpoints expire"]
+EXPIRING_XA = NAMED["a stream whose checkpoints expire, into xa"]
+STOPPED = NAMED["a stream that a person stops"]
+AHEAD = NAMED["a stream that runs ahead"]
+FAILING = NAMED["a stream, the job fails"]
+
+
+# --- what expires -----------------------------------------------------------------------------------------------
+
+
+@defect(EXPIRING, "I4 I7")
+def stranded_rows_carried_by_the_delivery_beside_its_driver(change: Change) -> None:
+    """A number between two of the driver's: its next publication is refused."""
+    deliver = Overlap.deliver
+
+    def carrying(self: Overlap) -> None:
+        self._coordinator.carry_stranded(self._context.run)
+        deliver(self)
+
+    change(Overlap, "deliver", carrying)
+
+
+@defect(EXPIRING, "I7")
+def stranded_rows_carried_by_nobody(change: Change) -> None:
+    change(Publisher, "carry", lambda self: None)
+
+
+@defect(EXPIRING, "I3")
+def expiry_after_the_decision(change: Change) -> None:
+    """Both have to be switched off: the coordinator leaves alone what is decided, and the log refuses it."""
+    in_time, allowed = coordinator.Coordinator._require_in_time, transitions.is_allowed
+
+    def of_what_is_decided(self: coordinator.Coordinator, checkpoint: Checkpoint) -> None:
+        decided = checkpoint.state is S.COMMITTING
+        in_time(self, replace(checkpoint, state=S.STAGED) if decided else checkpoint)
+
+    def expire(self: coordinator.Coordinator) -> None:
+        for found in self._store.open_checkpoints(self._pipeline):
+            self._require_in_time(found)
+
+    change(coordinator.Coordinator, "_require_in_time", of_what_is_decided)
+    change(coordinator.Coordinator, "expire", expire)
+    change(model_store, "is_allowed", lambda old, new: allowed(old, new) or (old, new) == (S.COMMITTING, S.ABORTED))
+
+
+@defect(replace(EXPIRING, event_weight=16), "I3")
+def expiry_without_a_tombstone(change: Change) -> None:
+    """R3: the clock of the decision log says nothing of a COMMIT that is under way."""
+    abort = coordinator.Coordinator._abort_one
+
+    def at_once(self: Any, checkpoint: Checkpoint, reason: AbortReason, message: str, after: AfterAbort) -> Checkpoint:
+        if reason is not AbortReason.EXPIRED:
+            return abort(self, checkpoint, reason, message, after)
+        aborted = self._write_abort(checkpoint, reason, message, after, tombstoned=True)
+        rolled_back: Checkpoint = self._roll_back(aborted)
+        return rolled_back
+
+    change(coordinator.Coordinator, "_abort_one", at_once)
+
+
+@defect(EXPIRING_XA, "I7")
+def expiry_that_leaves_prepared_branches_behind(change: Change) -> None:
+    roll_back = coordinator.Coordinator._roll_back
+
+    def only_others(self: Any, checkpoint: Checkpoint) -> Checkpoint:
+        return checkpoint if checkpoint.reason is AbortReason.EXPIRED else roll_back(self, checkpoint)
+
+    change(coordinator.Coordinator, "_roll_back", only_others)
+
+
+@defect(EXPIRING, "I4 I7 I9 I10")
+def expired_rows_taken_for_computed_again(change: Change) -> None:
+    """What was staged is frozen: Spark's positions have passed it, and it has to be carried."""
+    abort = ModelStore.abort
+
+    def forget(self: ModelStore, *args: Any, **named: Any) -> Checkpoint:
+        found = abort(self, *args, **named)
+        expired = found.reason is AbortReason.EXPIRED and found.segment is not None
+        return self._change(found, after_abort=AfterAbort.REWOUND) if expired else found
+
+    change(ModelStore, "abort", forget)
+
+
+# --- attempts that begin again in their process ------------------------------------------------------------------
+
+
+@defect(FAILING, "I1 I2 I3 I4 I9 I10")
+def a_restart_in_the_location_of_the_attempt_that_failed(change: Change) -> None:
+    """R4: it is not cut back to what was published."""
+    change(runner, "replace", lambda request, **changes: replace(request, **{**changes, "attempt": request.attempt}))
+
+
+@defect(FAILING, "I1 I2 I3 I4 I9 I10")
+def a_restart_from_the_base_of_the_attempt_that_failed(change: Change) -> None:
+    change(runner, "replace", lambda request, **changes: replace(request, **{**changes, "base": request.base}))
+
+
+@defect(STREAM, "I1 I4 I9 I10")
+def published_before_spark_has_committed(change: Change) -> None:
+    """R4: what a dead driver has published without state, its successor cannot go on from."""
+    change(Location, "is_committed", lambda *_: True)
+
+
+@defect(AHEAD, "I10")
+def room_for_more_than_spark_keeps_state_for(change: Change) -> None:
+    change(room.Room, "_kept", lambda self, waiting: 99)
+
+
+# --- gates ------------------------------------------------------------------------------------------------------
+
+
+@defect(STREAM, "I9")
+def all_is_read_before_it_is_published(change: Change) -> None:
+    def drain(self: query.Query, is_over: Any = lambda: False) -> bool:
+        wait = self.publisher.settle
+        self.publisher.settle = lambda: None  # type: ignore[method-assign]
+        try:
+            return original(self, is_over)
+        finally:
+            self.publisher.settle = wait  # type: ignore[method-assign]
+
+    original = query.Query.drain
+    change(query.Query, "drain", drain)
+
+
+@defect(STREAM, "I9")
+def as_of_taken_after_the_offsets(change: Change) -> None:
+    compute = query.Query._compute
+
+    def late(self: query.Query, *args: Any) -> None:
+        if self._cut is not None:
+            self._cut = self._store.now()
+        compute(self, *args)
+
+    change(query.Query, "_compute", late)
+
+
+@defect(STREAM, "I9")
+def a_slice_counts_as_all_there_was(change: Change) -> None:
+    change(query.Query, "_is_slice", lambda *_: False)
+
+
+@defect(STREAM, "I9")
+def an_interval_without_anything_new_vouches_for_what_came_after_it(change: Change) -> None:
+    read = query._Idle.read_as_of
+
+    def now(self: query._Idle) -> Any:
+        return self._store.now() if read(self) is not None else None
+
+    change(query._Idle, "read_as_of", now)
+
+
+@defect(GATES, "I9", at=480)
+def a_gate_that_does_not_look_twice(change: Change) -> None:
+    """A rewind between its two reads sets aside what the first one has found."""
+
+    def once(store: Any, pipeline: str, at: Any) -> int | None:
+        through: int | None = store.read_through(pipeline, at)
+        return None if through is None or store.unsettled(pipeline, through=through, limit=1) else through
+
+    change(checkpoints, "confirmed_as_of", once)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------
+
+
+@defect(STOPPED, "I9")
+def a_stop_answered_before_the_rest_is_delivered(change: Change) -> None:
+    step = stream.stream_step
+
+    def hasty(context: Any, *args: Any, **named: Any) -> Any:
+        result = step(context, *args, **named)
+        answer_all(context.store)
+        return result
+
+    change(streams, "stream_step", hasty)
+
+
+@defect(NAMED["a stream that a person stops at once"], "I9")
+def a_stop_answered_while_the_driver_is_at_work(change: Change) -> None:
+    look = stream._Stopping.look
+
+    def hasty(self: Any, driver: Any) -> None:
+        look(self, driver)
+        if self._asked:
+            answer_all(self._store)
+
+    change(stream._Stopping, "look", hasty)
+
+
+@defect(NAMED["streams one after another"], "I9", told=("A1:66:SLEEP", "B1o:1:YIELD:P2", "B1o:2:YIELD:A1"))
+def a_stop_of_a_later_run_answered_by_an_earlier_one(change: Change) -> None:
+    """Found by the simulator: the later run never hears of it, and goes on."""
+    change(streams, "answer_stops", lambda context, _: answer_all(context.store))
+
+
+def answer_all(store: Any) -> None:
+    for request in stream.stops(store, "orders"):
+        store.answer("orders", request.id, "stopped")
+
+
+@defect(AHEAD, "I7")
+def rows_that_were_given_up_fill_the_room_for_ever(change: Change) -> None:
+    """Found by the simulator: the driver waits for room, and they wait for a number that only the driver gives."""
+    take = room.Room.take
+    change(room.Room, "take", lambda self, is_over=lambda: False, carry=None: take(self, is_over))

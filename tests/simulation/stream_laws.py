@@ -1,0 +1,107 @@
+"""What holds of streams besides I1 to I10 of each checkpoint: gates that open while they run, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.checkpoints import Gate
+from airflow_ft.core.model import AbortReason, Request, RunKey
+from airflow_ft.core.planning import stranded
+from tests.simulation.kernel import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.laws import Laws
+
+PIPELINE = "orders"
+NEWEST = 3  # numbers whose gates are looked at
+
+
+class StreamLaws:
+    """Remembers when the source held how much, by the decision log's clock.
+
+    `at_work` names the drivers of the current process, `streaming` those whose epoch is the pipeline's, which had begun
+    at some time, and are of some run (None: any), `run` is the current process's run.
+    """
+
+    def __init__(
+        self,
+        laws: Laws,
+        store: Any,
+        *,
+        at_work: Callable[[], list[str]],
+        streaming: Callable[[datetime, RunKey | None], list[str]],
+        run: Callable[[], RunKey | None],
+    ) -> None:
+        self._laws, self._store, self._at_work, self._streaming, self._run = laws, store, at_work, streaming, run
+        self._held: list[tuple[datetime, int]] = []
+        self.clock_went_back = False  # then the log's times say nothing any more
+
+    def source_holds(self, items: int) -> None:
+        """So many, from now on."""
+        self._held.append((self._store.now(), items))
+
+    def watch(self) -> None:
+        """Every gate, as if somebody waited for it: it opens on what is visible everywhere."""
+        for at, items in [] if self.clock_went_back else self._held:
+            if Gate(as_of=at).is_open(self._store, PIPELINE):
+                self.opened_as_of(items)
+        for number in list(self._laws.segments)[-NEWEST:]:
+            if Gate(number=number).is_open(self._store, PIPELINE):
+                self.opened_through(number)
+
+    def opened_as_of(self, items: int) -> None:
+        """I9: all that the source held at that time is visible."""
+        if not self.clock_went_back:
+            for item in range(1, items + 1):
+                self._laws.require_visible(item, f"the gate of the time when the source held {items} items opened")
+
+    def opened_through(self, number: int) -> None:
+        """I9: all that was published by then is visible, as it was or computed again."""
+        for published, item in self._laws.published().items():
+            if published <= number:
+                self._laws.require_visible(item, f"the gate of checkpoint {number} opened")
+
+    def expired(self, number: int, reason: AbortReason | None, shown_by: set[str]) -> None:
+        """I3: what has EXPIRED is never visible under its number."""
+        if reason is AbortReason.EXPIRED and shown_by:
+            raise Violation("I3", f"checkpoint {number} has EXPIRED, and {', '.join(sorted(shown_by))} shows it")
+
+    def called(self, name: str, args: Sequence[Any]) -> None:
+        """Before a call to the decision log takes effect."""
+        if name == "answer":
+            self._answered(self._store.request(PIPELINE, args[1]), args[2])
+        elif drivers := self._at_work():
+            raise Violation("I7", f"{args[2]} is published beside {', '.join(drivers)}, whose next one will be refused")
+
+    def _answered(self, request: Request, outcome: str) -> None:
+        """I9: who has asked for the end is told of it when nothing is at work, and all that was published is there."""
+        run = self._run()
+        if run is None or request.outcome or self.clock_went_back:
+            return
+        of_all = outcome.startswith("stopped")  # else: nothing was running of this run
+        if working := self._streaming(request.asked_at, None if of_all else run):
+            raise Violation("I9", f"request {request.id} is answered {outcome!r} beside {', '.join(working)}")
+        if not of_all:
+            return
+        if working := self._at_work():
+            raise Violation("I9", f"the stream is said to have stopped, and {', '.join(working)} is at work")
+        for checkpoint in self._store.run_checkpoints(PIPELINE, run):
+            if not checkpoint.is_settled:
+                raise Violation(
+                    "I9", f"the stream is said to have stopped, and {checkpoint.number} is {checkpoint.state}"
+                )
+
+    def quiet(self) -> None:
+        """I7: a stream that has nothing left to do has left nothing: no rows wait for a number."""
+        if self._streaming(self._store.now(), None) and (left := stranded(self._store.open_checkpoints(PIPELINE))):
+            raise Violation("I7", f"nobody delivers the rows of {[segment.number for segment in left]}")
+
+    def at_the_end(self) -> None:
+        """I7: whoever has asked has an answer."""
+        if requests := self._store.open_requests(PIPELINE):
+            raise Violation("I7", f"the requests {[request.id for request in requests]} were never answered")
+        for at, _ in [] if self.clock_went_back else self._held:
+            if not Gate(as_of=at).is_open(self._store, PIPELINE):
+                raise Violation("I7", f"everything is delivered, and the gate as of {at} is closed")

@@ -1,0 +1,152 @@
+"""Streams in the simulator's world: a source that grows, runs that go on until they are to stop, and who waits."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_ft.checkpoints import Gate
+from airflow_ft.core.errors import StoreUnavailableError
+from airflow_ft.core.model import RequestKind, RunKey
+from airflow_ft.core.steps import Context
+from airflow_ft.spark.stream import AT_ONCE, answer_stops, stream_step
+from airflow_ft.store.errors import UnknownPipelineError
+from tests.simulation.laws import PIPELINE
+from tests.simulation.spark import RESTART, Driver
+from tests.simulation.stream_laws import StreamLaws
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+MOST_STEPS = 20_000
+_LOOK_SECONDS = 5.0
+
+
+class Halting:
+    """The decision log as somebody reads it who lets others go on between any two calls."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._world.store, name)
+
+        def call(*args: Any, **named: Any) -> Any:
+            self._world.kernel.wait(0.1)
+            return method(*args, **named)
+
+        return call
+
+
+class Streams:
+    """The part of a world that plays streams."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.paused = False  # the DAG: then streams stop
+        kernel = world.kernel
+        kernel.most_steps, kernel.on_quiet = MOST_STEPS, self._quiet
+        self.laws = world.laws.streams = StreamLaws(
+            world.laws, world.log, at_work=self._at_work, streaming=self._streaming, run=self._run
+        )
+        self._grow(world.scenario.begins)
+
+    def step(self, context: Context) -> None:
+        """As `StreamingPipelineOperator` runs it."""
+        world = self._world
+        stream_step(
+            context,
+            world.spark.make_request(context.run),
+            strategy=RESTART,
+            on_line=lambda _: None,
+            overlap=(world.delivery, world.config, lambda _: None, world.wal),
+            why_stop=lambda: "the DAG is paused" if self.paused else "",
+        )
+
+    def answer(self, context: Context) -> None:
+        """What the operator does last."""
+        answer_stops(context, "stopped; all is delivered")
+
+    # --- the source -----------------------------------------------------------------------------------------------
+
+    def grow(self) -> None:
+        """One item more, if there is one."""
+        if self._world.held < self._world.scenario.items:
+            self._grow(self._world.held + 1)
+
+    def _grow(self, items: int) -> None:
+        self._world.held = items
+        self._world.kernel.steps += 1  # no two times are the same
+        self.laws.source_holds(items)
+        self._world.kernel.steps += 1
+
+    def _quiet(self, nobody_sleeps: bool) -> bool:
+        """All that are awake wait in vain: the source grows; when nobody sleeps any more either, the DAG is paused."""
+        world = self._world
+        target = max((run.items for run in world.runs if run.begun), default=0)
+        if not nobody_sleeps:
+            if world.held < target:
+                self.grow()
+                return True
+        elif not self.paused:
+            self.laws.quiet()
+            self.paused = True
+            return True
+        return False
+
+    # --- people ---------------------------------------------------------------------------------------------------
+
+    def ask(self, *, at_once: bool) -> None:
+        """`airflow ft stop`, again until it is known to have been heard."""
+        store = self._world.store
+        for _ in range(3):
+            try:
+                store.ask(PIPELINE, RequestKind.STOP, {AT_ONCE: at_once}, "a person")
+                return
+            except StoreUnavailableError:
+                continue
+            except UnknownPipelineError:
+                return
+
+    def wait_for(self, what: str) -> None:
+        """A sensor: as of now, or for what is published by now."""
+        world, store = self._world, Halting(self._world)
+        held, gate = (world.held, Gate(as_of=world.store.now())) if what == "as of now" else (0, self._published())
+        while any(run.begun and not run.over for run in world.runs):
+            try:
+                if gate.is_open(cast(Any, store), PIPELINE):
+                    if gate.number is None:
+                        self.laws.opened_as_of(held)
+                    else:
+                        self.laws.opened_through(gate.number)
+                    return
+            except StoreUnavailableError:
+                pass
+            world.kernel.wait(_LOOK_SECONDS)
+
+    def _published(self) -> Gate:
+        while True:
+            try:
+                return Gate.published(self._world.store, PIPELINE)
+            except StoreUnavailableError:
+                continue
+
+    # --- for the laws ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> RunKey | None:
+        process = self._world.kernel.owner
+        task = self._world.tasks.get(process.name) if process is not None else None
+        return task[0].key if task is not None else None
+
+    def _at_work(self) -> list[str]:
+        mine = self._world.kernel.owner
+        return [driver.process.name for driver in self._alive() if driver.process.parent is mine]
+
+    def _streaming(self, at: datetime, run: RunKey | None) -> list[str]:
+        epoch = self._world.log.pipeline(PIPELINE).epoch
+        found = [d for d in self._alive() if d.request.epoch == epoch and d.began <= at]
+        return [driver.process.name for driver in found if run in (None, driver.request.run)]
+
+    def _alive(self) -> list[Driver]:
+        drivers = self._world.spark.drivers
+        return [driver for driver in drivers if not driver.process.dead and not driver.process.ended]
