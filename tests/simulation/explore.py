@@ -84,10 +84,12 @@ def calls_of(scenario: Scenario, running: Running, schedule: Sequence[Deviation]
 
 
 def every_crash(scenario: Scenario, running: Running) -> Iterator[tuple[Deviation, ...]]:
-    """Every fault at every call of a run: before it, after it, request lost, reply lost, request late, or asleep."""
+    """Every fault at every call of a run: before it, after it, request lost, reply lost, request late, asleep; or one
+    thread stands still."""
+    stalls = (Act.STALL,) if scenario.begins else ()
     for call in calls_of(scenario, running):
-        for act in (*FAULTS, Act.SLEEP):
-            if call.writes or act in (Act.DIE_BEFORE, Act.LOSE_REQUEST, Act.SLEEP):
+        for act in (*FAULTS, Act.SLEEP, *stalls):
+            if call.writes or act in (Act.DIE_BEFORE, Act.LOSE_REQUEST, Act.SLEEP, *stalls):
                 yield (Deviation(call.process, call.number, act),)
 
 

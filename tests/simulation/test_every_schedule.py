@@ -10,14 +10,15 @@ import pytest
 from tests.simulation.adapters import Running
 from tests.simulation.explore import every_crash, play, replaying, shrink, story, zombie_and_successor
 from tests.simulation.kernel import Act, Deviation
-from tests.simulation.scenarios import ALL, BOTH, HELD, KAFKA, ONE_ITEM, TWO_PHASE, XA_MARIA, XA_MYSQL
+from tests.simulation.scenarios import ALL, BOTH, HELD, KAFKA, ONE_ITEM, STREAM, TWO_PHASE, XA_MARIA, XA_MYSQL
 from tests.simulation.world import Scenario
 
 by_turns = pytest.mark.rotating("of all schedules")
 
 NAMED = {scenario.name: scenario for scenario in ALL}
 PARALLEL = NAMED["parallel on MariaDB"]
-CRASHED = [BOTH, KAFKA, replace(TWO_PHASE, runs=(1,)), XA_MYSQL, replace(XA_MARIA, runs=(1,)), PARALLEL, HELD]
+SHORT = replace(STREAM, runs=(2,), begins=1)
+CRASHED = [BOTH, KAFKA, replace(TWO_PHASE, runs=(1,)), XA_MYSQL, replace(XA_MARIA, runs=(1,)), PARALLEL, HELD, SHORT]
 
 
 def play_all(scenario: Scenario, schedules: Iterable[tuple[Deviation, ...]], running: Running) -> int:
