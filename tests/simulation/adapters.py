@@ -23,6 +23,7 @@ import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before 
 from airflow_ft.core import lease, overlap, pulse, retention
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.kafka.topics import TopicLimits
+from airflow_ft.sinks import ahead
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import refusals
@@ -256,6 +257,7 @@ def product_over_models() -> Iterator[Running]:
     core = {"threading": threading, "uuid": names, "take_epoch": take}
     places: list[tuple[Any, dict[str, Any]]] = [
         (lease, core),
+        (ahead, {"ThreadPoolExecutor": OneByOne}),
         (retention, {"MARKERS_TOGETHER": 1}),
         *streams,
         *_modules("mysql", mysql),

@@ -36,6 +36,7 @@ class StreamLaws:
     ) -> None:
         self._laws, self._store, self._at_work, self._streaming, self._run = laws, store, at_work, streaming, run
         self._held: list[tuple[datetime, int]] = []
+        self._opened = self._through = 0  # gates that have opened: so many times, and numbers up to this one
         self.clock_went_back = False  # then the log's times say nothing any more
 
     def source_holds(self, items: int) -> None:
@@ -43,13 +44,16 @@ class StreamLaws:
         self._held.append((self._store.now(), items))
 
     def watch(self) -> None:
-        """Every gate, as if somebody waited for it: it opens on what is visible everywhere."""
-        for at, items in [] if self.clock_went_back else self._held:
-            if Gate(as_of=at).is_open(self._store, PIPELINE):
-                self.opened_as_of(items)
-        for number in list(self._laws.segments)[-NEWEST:]:
-            if Gate(number=number).is_open(self._store, PIPELINE):
+        """Every gate, as if somebody waited for it, until it opens: on what is visible everywhere."""
+        for at, items in [] if self.clock_went_back else self._held[self._opened :]:
+            if not Gate(as_of=at).is_open(self._store, PIPELINE):
+                break  # those of later times are closed, too
+            self.opened_as_of(items)
+            self._opened += 1
+        for number in sorted(self._laws.segments)[-NEWEST:]:
+            if number > self._through and Gate(number=number).is_open(self._store, PIPELINE):
                 self.opened_through(number)
+                self._through = number
 
     def opened_as_of(self, items: int) -> None:
         """I9: all that the source held at that time is visible."""
