@@ -22,6 +22,8 @@ SLICES = 10
 """In a second."""
 TRICKLE = 50
 """So much slower come the last flights, until all kills have struck."""
+CALM = 8
+"""So many checkpoints are confirmed before each kill, so that the stream is seen at work."""
 
 
 class Feeder:
@@ -104,23 +106,20 @@ def follow(
     Returns the run's final state, all kills, and the rows that are confirmed; TimeoutError after 900 s.
     """
     kills: list[Kill] = []
-    progress, asked, before = Progress(), False, 0
+    progress, asked, before, struck = Progress(), False, 0, 0
     deadline, next_line = time.monotonic() + RUN_SECONDS, time.monotonic() + 1.0
     with Asking(lambda: airflow.run_state(dag_id, run_id)) as asking:
         while True:
             if feeder.error is not None:
                 raise feeder.error
             known = any(each.name == pipeline for each in store.pipelines())
-            if (
-                killers
-                and known
-                and progress.rows
-                and (kill := killers[0].look(list(store.open_checkpoints(pipeline))))
-            ):
+            calm = progress.newest - struck >= CALM
+            if killers and calm and (kill := killers[0].look(list(store.open_checkpoints(pipeline)))):
                 console.say(f"*** {kill}")
                 kills.append(kill)
                 if kill.counts:
                     killers.pop(0)
+                    struck = progress.newest
             if not killers:
                 feeder.finish()
             if time.monotonic() >= next_line:
