@@ -306,27 +306,35 @@ class RunningQuery:
         self.name = name
         self._session, self._world, self._on_batch, self._ends = session, session.world, on_batch, ends
         self._location = Location(session.world.wal, uri, 0)
-        self._stopped = False
+        self._stopped = self._in_python = False
         self._error: Exception | None = None
         session.streams.active.append(self)
         self._thread = ModelThread(lambda: session.world.kernel, self._run, "spark")
         self._thread.start()
 
     def awaitTermination(self, seconds: float | None = None) -> bool:
-        if seconds is None:
-            self._thread.join()
-        elif self._thread.is_alive():
-            self._world.kernel.wait(seconds)
-        if self._thread.is_alive():
+        while self.isActive:
+            self._world.kernel.wait(_LOOK_SECONDS if seconds is None else seconds)
+            if seconds is not None:
+                break
+        if self.isActive:
             return False
         if self._error is not None:
             raise self._error
         return True
 
+    @property
+    def isActive(self) -> bool:
+        """A query that was stopped has ended in the JVM, though Python may still be in its micro-batch."""
+        return self._thread.is_alive() and not (self._stopped and self._in_python)
+
     def stop(self) -> None:
         self._stopped = True
-        self._thread.join(_STOP_SECONDS)
-        if self._thread.is_alive():
+        left = _STOP_SECONDS
+        while self.isActive and left > 0:
+            self._world.kernel.wait(_LOOK_SECONDS)
+            left -= _LOOK_SECONDS
+        if self.isActive:
             raise TimeoutError("the query has not stopped")
 
     def _run(self) -> None:
@@ -349,7 +357,11 @@ class RunningQuery:
                 batch = done + 1
                 ends = wal.ends[uri]
                 ends[batch] = ends.get(done, 0) + (SLICE if held > batch else 1)
+                self._in_python = True
                 self._on_batch(self._location, batch)
+                self._in_python = False
+                if self._stopped:
+                    return
                 self._world.spark.act(f"commits item {batch}", partial(self._commit, batch))
             elif self._ends:
                 return
