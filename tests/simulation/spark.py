@@ -357,10 +357,7 @@ class RunningQuery:
                 batch = done + 1
                 ends = wal.ends[uri]
                 ends[batch] = ends.get(done, 0) + (SLICE if held > batch else 1)
-                self._in_python = True
-                self._on_batch(self._location, batch)
-                self._in_python = False
-                if self._stopped:
+                if not self._runs(batch):
                     return
                 self._world.spark.act(f"commits item {batch}", partial(self._commit, batch))
             elif self._ends:
@@ -369,6 +366,13 @@ class RunningQuery:
                 self._session.idle._heard(datetime.fromtimestamp(began, UTC).isoformat())
             if not self._ends:
                 kernel.wait(interval)
+
+    def _runs(self, batch: int) -> bool:
+        """Runs a micro-batch; whether the query still goes on then."""
+        self._in_python = True
+        self._on_batch(self._location, batch)
+        self._in_python = False
+        return not self._stopped
 
     def _latest(self) -> int:
         return int(self._world.spark.act("asks where the source ends", lambda: self._world.held, routine=True))
