@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
@@ -24,7 +20,8 @@ from airflow_ft.store import open_store
 from benchmarks.bench import Bench, say
 from benchmarks.flink import program
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
-from benchmarks.workers import ROOT, Worker
+from benchmarks.workers import Worker
+from tools.stream_task import Stream
 
 WARM_SECONDS, SECONDS = 25.0, 30.0
 RATES = (100, 10_000)  # records a second
@@ -34,8 +31,9 @@ WITHIN = 1 / 1.2  # of Flink's latency
 def latency(bench: Bench) -> list[Comparison]:
     """For each rate the median and the 95th percentile, at checkpoints of one second; and as fast as it goes."""
     found = []
+    flink = cache(lambda: bench.servers.worker("flink-stream", program=program(bench, "FlinkStream")))
     for rate in RATES:
-        runs = _Runs(bench, rate)
+        runs = _Runs(bench, rate, flink)
         found += [runs.comparison(0.50), runs.comparison(0.95)]
     return found
 
@@ -46,6 +44,7 @@ class _Runs:
 
     bench: Bench
     rate: int
+    cluster: Callable[[], Worker]
     measured: dict[str, list[list[float]]] = field(default_factory=dict)
     told: dict[tuple[str, float], int] = field(default_factory=dict)
 
@@ -84,7 +83,7 @@ class _Runs:
     def _flink(self) -> list[float]:
         bootstrap = self.bench.servers.kafka.bootstrap
         with self._topics() as (source, target):
-            worker = _cluster(self.bench).worker
+            worker = self.cluster()
             worker.ask("start", bootstrap=bootstrap, to=target, interval_ms=1000, **{"from": source})
             try:
                 return self._measure(source, target)
@@ -166,8 +165,6 @@ class _Reader:
 @contextmanager
 def _stream(bench: Bench, source: str, target: str, interval: float) -> Iterator[None]:
     """A stream of ours, as its task runs it."""
-    from tools.stream_task import Stream
-
     folder = bench.folder / target
     folder.mkdir()
     stream = Stream(
@@ -183,19 +180,7 @@ def _stream(bench: Bench, source: str, target: str, interval: float) -> Iterator
         checkpointing={"interval": interval},
         lease_seconds=30.0,
     )
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tools.stream_task"],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            text=True,
-        )
-    assert process.stdin
-    process.stdin.write(stream.to_json())
-    process.stdin.close()
+    process = stream.start(folder / "log")
     try:
         yield
         with closing(open_store(stream.store_url)) as store:
@@ -208,7 +193,7 @@ def _stream(bench: Bench, source: str, target: str, interval: float) -> Iterator
         process.wait()
 
 
-def _parts(stream: Any) -> str:
+def _parts(stream: Stream) -> str:
     """Where a checkpoint's time went, in the median."""
     with closing(open_store(stream.store_url)) as store:
         found = [c for c in store.checkpoints(stream.pipeline, 1000) if c.completed_at and c.prepared_at]
@@ -219,20 +204,3 @@ def _parts(stream: Any) -> str:
         seconds = sorted((getattr(c, end) - getattr(c, begin)).total_seconds() for c in found)
         texts.append(f"{name} {1000 * seconds[len(seconds) // 2]:.0f} ms" if seconds else name)
     return f"{len(found)} checkpoints: {', '.join(texts)}"
-
-
-@dataclass
-class _Cluster:
-    bench: Bench
-
-    @cached_property
-    def worker(self) -> Worker:
-        """Flink's process."""
-        return self.bench.servers.worker("flink-stream", program=program(self.bench, "FlinkStream"))
-
-
-_clusters: dict[int, _Cluster] = {}
-
-
-def _cluster(bench: Bench) -> _Cluster:
-    return _clusters.setdefault(id(bench.servers), _Cluster(bench))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -130,6 +132,10 @@ class Stream:
         """For the process."""
         return json.dumps(asdict(self))
 
+    def start(self, log: Path) -> subprocess.Popen[str]:
+        """The process of this try, which writes into `log`."""
+        return start_module("tools.stream_task", self.to_json(), log)
+
     def task(self, on_start: Any = lambda _: None) -> None:
         """What the operator does, without Airflow."""
         config = CheckpointConfig.from_json(self.checkpointing)
@@ -152,6 +158,25 @@ class Stream:
                 commit_step(context, name)
             confirmation = confirm_step(context, config, archive, progress)
             answer_stops(context, f"stopped; {confirmation.latest} is the newest")
+
+
+def start_module(module: str, given: str, log: Path) -> subprocess.Popen[str]:
+    """A Python process of its own, and its own group, that reads `given` from its standard input."""
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            cwd=PROJECT,
+            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+    assert process.stdin
+    process.stdin.write(given)
+    process.stdin.close()
+    return process
 
 
 def say(line: str) -> None:

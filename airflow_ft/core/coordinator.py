@@ -411,9 +411,9 @@ class Coordinator:
 
         A carrier that is away cannot be asked whether it has decided: then its number stays (SinkUnavailableError).
         """
-        for checkpoint in self._store.open_checkpoints(self._pipeline):
-            if checkpoint.state in (S.STAGED, S.PREPARED):
-                self._require_in_time(self._store.checkpoint(self._pipeline, checkpoint.number))
+        if self._timeout is not None:
+            for checkpoint in self._store.open_checkpoints(self._pipeline):
+                self._require_in_time(checkpoint)
 
     def _require_in_time(self, checkpoint: Checkpoint) -> None:
         if self._timeout is None or checkpoint.state not in (S.STAGED, S.PREPARED):

@@ -35,7 +35,7 @@ class Pulse:
         seconds = time.monotonic() - self._began
         if seconds < SECONDS:
             return
-        waiting = sum(c.is_undelivered for c in self._store.open_checkpoints(self._pipeline))
+        waiting = self._store.undelivered(self._pipeline)
         log.info(
             "checkpoint %d is confirmed: %s rows in %d %s in %.0f s; %.2f s from trigger to confirmation"
             " (longest %.2f s); %s for delivery",

@@ -6,6 +6,9 @@ One value serves both ways of restarting. The tasks of a scheduled pipeline get 
 
 from __future__ import annotations
 
+import logging
+import random
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
@@ -17,6 +20,8 @@ from airflow_ft.core.arguments import shown
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.flink import RESTART_TYPES, restart_of
 from airflow_ft.core.kinds import Count, Duration, Number, check_settings, kinds_of, read_settings
+
+log = logging.getLogger(__name__)
 
 _ANY = Duration(timedelta(0))
 _SOME = Duration(timedelta(milliseconds=1))
@@ -103,6 +108,20 @@ class Restarts:
         if wait is not None:
             self.since = now + wait
         return wait
+
+
+def wait_after(error: Exception, restarts: Restarts, what: str) -> float:
+    """Counts that `what` has failed just now, and says so; the seconds until it is started again.
+
+    Raises the error when the strategy has had enough.
+    """
+    wait = restarts.failed(time.monotonic(), random.random())
+    if wait is None:
+        log.error("%s is not restarted any more (%s)", what, restarts.strategy)
+        raise error
+    log.warning("%s: %s", type(error).__name__, error)
+    log.warning("%s is restarted in %.1f s (restart %d: %s)", what, wait, restarts.count, restarts.strategy)
+    return wait
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,23 +94,21 @@ class Query:
             tally=tally,
         )
 
-    def drain(self, is_over: Callable[[], bool] = lambda: False) -> bool:
-        """Reads what there is now, to its end; False: `is_over` came before that."""
+    def drain(self, is_over: Callable[[], bool]) -> None:
+        """Reads what there is now, to its end, or until `is_over`."""
         began = self._store.now() if self._request.streaming else None
         self._cut = None
         with self._running(availableNow=True) as query:
             while not _has_ended(query):
                 if is_over():
-                    self._end(query)
-                    return False
+                    return self._end(query)
         self.publisher.settle()
         self._durable()
         if began is not None:
-            self._store.read_all(self._request.pipeline, self._request.epoch, self._request.run, began)
-        return True
+            self._tell_read(began)
 
-    def follow(self, is_over: Callable[[], bool]) -> bool:
-        """Cuts a micro-batch each interval; False: `is_over`. True: there is more than a slice to read."""
+    def follow(self, is_over: Callable[[], bool]) -> None:
+        """Cuts a micro-batch each interval, until `is_over` or there is more than a slice to read, which is drained."""
         spark = self._frame.sparkSession
         interval = self._request.checkpointing.interval.total_seconds()
         spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", str(int(1000 * _IDLE_SECONDS)))
@@ -120,8 +118,7 @@ class Query:
         with idle.listening(spark), self._running(processingTime=f"{int(1000 * interval)} milliseconds") as query:
             while not _has_ended(query):
                 if self._has_more or is_over():
-                    self._end(query)
-                    return self._has_more and not is_over()
+                    return self._end(query)
                 if time.monotonic() - looked > _IDLE_SECONDS:
                     looked = time.monotonic()
                     self._look(idle)
@@ -228,9 +225,12 @@ class Query:
             if self._cut is not None:
                 self._cut = max(self._cut, as_of)
             if idle.is_to_be_told():
-                self._store.read_all(self._request.pipeline, self._request.epoch, self._request.run, as_of)
+                self._tell_read(as_of)
         finally:
             self._busy.release()
+
+    def _tell_read(self, as_of: datetime) -> None:
+        self._store.read_all(self._request.pipeline, self._request.epoch, self._request.run, as_of)
 
     def _publishable(self) -> None:
         self._durable()

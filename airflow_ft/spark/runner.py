@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import sys
 import threading
 import time
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError, JobError, StageError
 from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import WaitReason
-from airflow_ft.core.restart import Restarts, RestartStrategy
+from airflow_ft.core.restart import Restarts, RestartStrategy, wait_after
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.failures import as_error
 from airflow_ft.spark.fitting import ask
@@ -146,16 +145,13 @@ class Attempt:
             raise error
         if not _is_alive(spark):
             raise error
-        tolerable, wait = request.checkpointing.tolerable_failures, None
+        tolerable = request.checkpointing.tolerable_failures
         if cause.abort_reason.counts and (tolerable < 0 or store.failed_in_a_row(request.pipeline) <= tolerable):
             wait = 0.0
+            log.warning("%s: %s", type(cause).__name__, cause)
+            log.warning("the job is restarted at once: tolerable_failures is %d", tolerable)
         else:
-            wait = restarts.failed(time.monotonic(), random.random())
-        if wait is None:
-            log.error("the job is not restarted any more (%s)", restarts.strategy)
-            raise error
-        log.warning("%s: %s", type(cause).__name__, cause)
-        log.warning("the job is restarted in %.1f s (restart %s: %s)", wait, restarts.count, restarts.strategy)
+            wait = wait_after(cause, restarts, "the job")
         if self._requests.is_to_end(within=wait):
             return True
         self._failed, self._began = None, False  # what fails from here on is not the job
@@ -285,7 +281,8 @@ class Attempt:
                 self._began = True
                 query.drain(self._requests.is_to_end)
                 while request.streaming and not self._requests.is_to_end():
-                    if query.follow(self._requests.is_to_end):
+                    query.follow(self._requests.is_to_end)
+                    if not self._requests.is_to_end():
                         query.drain(self._requests.is_to_end)
             except BaseException as error:
                 if self._failed is None and (reason := topics.explain()) is not None:

@@ -12,7 +12,6 @@ What if the process dies ...
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import Request, RequestKind
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress, Store
-from airflow_ft.core.restart import RestartStrategy
+from airflow_ft.core.restart import RestartStrategy, wait_after
 from airflow_ft.core.steps import Context, require_active, require_own_stage, take_turn
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.launcher import Driver
@@ -87,13 +86,7 @@ def stream_step(
             if stopping.killed:
                 log.info("the driver was ended at once, as asked; what it had not published is computed again")
                 break
-            wait = restarts.failed(time.monotonic(), random.random())
-            if wait is None:
-                log.error("the stream is not restarted any more (%s)", strategy)
-                raise
-            log.warning("%s: %s", type(error).__name__, error)
-            log.warning("the stream is restarted in %.1f s (restart %d: %s)", wait, restarts.count, strategy)
-            stopping.wait(wait)
+            stopping.wait(wait_after(error, restarts, "the stream"))
     log.info("nothing is staged any more")
     with new_epoch(store, pipeline, context.worker, f"the end of {run}", context.lease_seconds) as (epoch, _):
         store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
@@ -129,20 +122,18 @@ class _Stopping:
     def __init__(self, store: Store, pipeline: str, why_stop: Callable[[], str]) -> None:
         self._store, self._pipeline, self._why_stop = store, pipeline, why_stop
         self._asked = ""
-        self.killed = False
+        self._at_once = self.killed = False
 
     def is_asked(self) -> bool:
         """Looks, and remembers."""
-        at_once = False
         try:
             for request in stops(self._store, self._pipeline):
-                at_once = at_once or bool(request.arguments.get(AT_ONCE))
-                self._told(f"asked by {request.asked_by}" + (" to stop at once" if at_once else ""))
+                self._at_once = self._at_once or bool(request.arguments.get(AT_ONCE))
+                self._told(f"asked by {request.asked_by}" + (" to stop at once" if self._at_once else ""))
             if not self._asked and (why := self._why_stop()):
                 self._told(why)
         except StoreUnavailableError as error:
             log.debug("requests to stop cannot be read: %s", error)
-        self._at_once = at_once
         return bool(self._asked)
 
     def look(self, driver: Driver | None) -> None:

@@ -15,6 +15,7 @@ from airflow_ft.store.database import Database
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.rows import (
     from_time,
+    key_of,
     select_checkpoints,
     to_checkpoints,
     to_event,
@@ -240,7 +241,7 @@ class ReadingOperations:
         if through is not None:
             where, values = f"{where} AND {_THROUGH_AMONG_THE_OPEN}", [*values, through]
         if run is not None:
-            where, values = f"{where} AND {_OF_RUN_AMONG_THE_OPEN}", [*values, *_key(run)]
+            where, values = f"{where} AND {_OF_RUN_AMONG_THE_OPEN}", [*values, *key_of(run)]
         found = self._checkpoints(f"{where} ORDER BY number LIMIT ?", *values, limit)
         return found or self._nothing(pipeline)
 
@@ -259,19 +260,19 @@ class ReadingOperations:
 
     def run_checkpoints(self, pipeline: str, run: RunKey, newest: int = 1000) -> Sequence[Checkpoint]:
         """See `Store.run_checkpoints`."""
-        found = self._checkpoints(f"{_OF_RUN} ORDER BY number DESC LIMIT ?", pipeline, *_key(run), newest)
+        found = self._checkpoints(f"{_OF_RUN} ORDER BY number DESC LIMIT ?", pipeline, *key_of(run), newest)
         return found or self._nothing(pipeline)
 
     def last_published(self, pipeline: str, run: RunKey) -> int:
         """See `Store.last_published`."""
-        rows = self._database.read(_LAST_PUBLISHED, pipeline, *_key(run))
+        rows = self._database.read(_LAST_PUBLISHED, pipeline, *key_of(run))
         return rows[0]["number"] if rows else len(self._nothing(pipeline))
 
     def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
         """See `Store.confirmed`."""
         found, rows = Numbers(), 0
         aside: dict[tuple[int, str], Mapping[str, SetAside]] = {}  # by delivery and participant
-        while page := self._database.read(_CONFIRMED, pipeline, *_key(run), found.last, _PAGE):
+        while page := self._database.read(_CONFIRMED, pipeline, *key_of(run), found.last, _PAGE):
             found = found.plus(*(row["number"] for row in page))
             rows += sum(sum(json.loads(row["segment_rows"]).values()) for row in page if row["segment_rows"])
             by = {row["delivered_by"] for row in page} - {None}
@@ -284,7 +285,7 @@ class ReadingOperations:
 
     def proven(self, pipeline: str, run: RunKey, participant: str, newest: int = 1000) -> Sequence[int]:
         """See `Store.proven`."""
-        rows = self._database.read(_PROVEN, pipeline, *_key(run), participant, newest)
+        rows = self._database.read(_PROVEN, pipeline, *key_of(run), participant, newest)
         return [row["number"] for row in reversed(rows)] or self._nothing(pipeline)
 
     def prunable(self, pipeline: str, retain: int, limit: int) -> Sequence[Checkpoint]:
@@ -358,7 +359,3 @@ class ReadingOperations:
         """An empty answer, once it is known that the pipeline exists."""
         self.pipeline(pipeline)
         return []
-
-
-def _key(run: RunKey) -> tuple[str, str, int]:
-    return run.dag_id, run.run_id, run.map_index

@@ -64,6 +64,11 @@ def to_position(location: str | None, batch: int | None) -> SparkPosition | None
     return None if location is None or batch is None else SparkPosition(location, batch)
 
 
+def key_of(run: RunKey) -> tuple[str, str, int]:
+    """The three columns of a run's key."""
+    return run.dag_id, run.run_id, run.map_index
+
+
 def _run_key(dag_id: str | None, run_id: str | None, map_index: int) -> RunKey | None:
     return None if dag_id is None or run_id is None else RunKey(dag_id, run_id, map_index)
 

@@ -12,7 +12,7 @@ from airflow_ft.core.model import AbortReason, CheckpointState, RunKey, Segment,
 from airflow_ft.store.database import Database
 from airflow_ft.store.epochs import abort_unpublished
 from airflow_ft.store.events import EventKind, run_detail, segment_text
-from airflow_ft.store.rows import clean_text, from_time, json_text
+from airflow_ft.store.rows import clean_text, from_time, json_text, key_of
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 
@@ -45,7 +45,7 @@ class StagingOperations:
                 " stage_task = excluded.stage_task, stage_began = excluded.stage_began, published_through = 0,"
                 " complete = 0, spec = excluded.spec",
                 pipeline,
-                *_key(run),
+                *key_of(run),
                 epoch,
                 clean_text(task),
                 write.now,
@@ -70,7 +70,7 @@ class StagingOperations:
                 " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ? AND epoch = ?",
                 write.now,
                 pipeline,
-                *_key(run),
+                *key_of(run),
                 epoch,
             )
             if begun != 1:
@@ -104,7 +104,7 @@ class StagingOperations:
                 from_time(as_of),
                 write.row["published"],
                 pipeline,
-                *_key(run),
+                *key_of(run),
                 epoch,
             )
 
@@ -113,7 +113,7 @@ class StagingOperations:
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.require_active()
-            of_run = (None, None, -1) if run is None else _key(run)
+            of_run = (None, None, -1) if run is None else key_of(run)
             number = write.draw("next_number")  # only ever grows: a number is never used twice
             write.tx.change(
                 "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, map_index, predecessor,"
@@ -208,7 +208,7 @@ class StagingOperations:
                 write.row["published"],
                 int(complete),
                 pipeline,
-                *_key(run),
+                *key_of(run),
                 epoch,
             )
             if ended != 1 or write.row["needs_stage"]:
@@ -222,10 +222,6 @@ class StagingOperations:
                 + ("" if position is None else f"; the next attempt continues after Spark's batch {position.batch}"),
                 detail=run_detail(run),
             )
-
-
-def _key(run: RunKey) -> tuple[str, str, int]:
-    return run.dag_id, run.run_id, run.map_index
 
 
 def _not_begun(pipeline: str, epoch: int, run: RunKey, *, rewound: bool = False) -> StateConflictError:

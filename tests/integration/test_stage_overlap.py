@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +19,7 @@ from tests.core.systems import NoArchive
 from tests.integration.overlap_task import CONFIG, context, delivery
 from tests.integration.stage_world import PIPELINE
 from tools.servers import Database
+from tools.stream_task import start_module
 
 PROJECT = Path(__file__).parents[2]
 FILES, ROWS = 12, 50
@@ -55,20 +54,8 @@ class Shop:
             "try": try_number,
             "mariadb": self.mariadb,
         }
-        with (self.folder / f"task-{try_number}.log").open("w") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.overlap_task"],
-                cwd=PROJECT,
-                env={**os.environ, "PYTHONPATH": str(PROJECT)},
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-        assert process.stdin
-        process.stdin.write(json.dumps(given))
-        process.stdin.close()
+        log = self.folder / f"task-{try_number}.log"
+        process = start_module("tests.integration.overlap_task", json.dumps(given), log)
         try:
             yield process
         finally:

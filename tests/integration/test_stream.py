@@ -107,20 +107,7 @@ class World:
     @contextmanager
     def task(self, stream: Stream) -> Iterator[subprocess.Popen[str]]:
         """The stream's task; killed at the end of the block if it is still there."""
-        with self._log(stream).open("w") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tools.stream_task"],
-                cwd=PROJECT,
-                env={**os.environ, "PYTHONPATH": str(PROJECT)},
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-        assert process.stdin
-        process.stdin.write(stream.to_json())
-        process.stdin.close()
+        process = stream.start(self._log(stream))
         self._running = stream, process
         try:
             yield process

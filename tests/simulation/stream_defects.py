@@ -131,11 +131,11 @@ def room_for_more_than_spark_keeps_state_for(change: Change) -> None:
 
 @defect(STREAM, "I9")
 def all_is_read_before_it_is_published(change: Change) -> None:
-    def drain(self: query.Query, is_over: Any = lambda: False) -> bool:
+    def drain(self: query.Query, is_over: Any) -> None:
         wait = self.publisher.settle
         self.publisher.settle = lambda: None  # type: ignore[method-assign]
         try:
-            return original(self, is_over)
+            original(self, is_over)
         finally:
             self.publisher.settle = wait  # type: ignore[method-assign]
 

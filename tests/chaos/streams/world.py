@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -119,20 +116,7 @@ class Task:
             checkpointing={"interval": 0.5},
             restart={"type": "exponential-delay", "initial_backoff": 0.2, "max_backoff": 5},
         )
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tools.stream_task"],
-                cwd=PROJECT,
-                env={**os.environ, "PYTHONPATH": str(PROJECT)},
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-        assert self.process.stdin
-        self.process.stdin.write(stream.to_json())
-        self.process.stdin.close()
+        self.process = stream.start(self.log)
 
     @property
     def is_over(self) -> bool:
