@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_ft.assets import pipeline_asset as pipeline_asset
     from airflow_ft.core.config import CheckpointConfig as CheckpointConfig
+    from airflow_ft.core.model import CheckpointingMode as CheckpointingMode
     from airflow_ft.core.restart import ExponentialDelay as ExponentialDelay
     from airflow_ft.core.restart import FailureRate as FailureRate
     from airflow_ft.core.restart import FixedDelay as FixedDelay
@@ -36,6 +37,7 @@ _WHERE = {
     "CheckpointConfig": "airflow_ft.core.config",
     "CheckpointSensor": "airflow_ft.sensors.checkpoint",
     "CheckpointedPipeline": "airflow_ft.operators.pipeline",
+    "CheckpointingMode": "airflow_ft.core.model",
     "ExponentialDelay": "airflow_ft.core.restart",
     "FailureRate": "airflow_ft.core.restart",
     "FileSource": "airflow_ft.sources.files",
@@ -56,6 +58,7 @@ __all__ = [
     "CheckpointConfig",
     "CheckpointSensor",
     "CheckpointedPipeline",
+    "CheckpointingMode",
     "ExponentialDelay",
     "FailureRate",
     "FileSource",

@@ -10,7 +10,8 @@ from typing import Any, Self
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.flink import settings_of
-from airflow_ft.core.kinds import Count, Duration, Flag, check_settings, kinds_of, read_settings
+from airflow_ft.core.kinds import Choice, Count, Duration, Flag, check_settings, kinds_of, read_settings
+from airflow_ft.core.model import CheckpointingMode
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
@@ -31,8 +32,10 @@ class CheckpointConfig:
 
     What is not given is `[airflow_ft] checkpointing`'s, or else has the default that stands here.
 
-    The first six are for streams (`streaming=True`); a scheduled pipeline is cut by its schedule and its sources.
+    Those from `interval` to `aligned_timeout` are for streams (`streaming=True`); a scheduled pipeline is cut by its
+    schedule and its sources.
 
+    mode: how often a row becomes visible when something dies: a `CheckpointingMode`.
     interval: a stream is cut so often; 0: as fast as it goes. Where a source is bounded (`max_offsets_per_trigger`,
         `max_files_per_trigger`) and has more, slices follow each other without a pause.
     min_pause: so long after a checkpoint was confirmed the next one is triggered at the earliest. More than 0 allows
@@ -56,6 +59,9 @@ class CheckpointConfig:
         whole for a person, nothing later is delivered, every gate stays closed. None: it is tried again for ever.
     """
 
+    mode: CheckpointingMode = field(
+        default=CheckpointingMode.EXACTLY_ONCE, metadata={"kind": Choice(CheckpointingMode)}
+    )
     interval: timedelta = field(default=timedelta(seconds=10), metadata={"kind": Duration(timedelta(0))})
     min_pause: timedelta = field(default=timedelta(0), metadata={"kind": Duration(timedelta(0))})
     max_concurrent: int = field(default=4, metadata={"kind": Count(1)})

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import CheckpointingMode
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ _UNITS = {
 }
 _LONG = {"day": "d", "hour": "h", "minute": "min", "second": "s", "sec": "s", "milli": "ms", "millisecond": "ms"}
 _LARGEST = 2**31 - 1
+_ENABLED = timedelta(milliseconds=1)
+"""Of an interval the least with which Flink makes checkpoints."""
 _DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
@@ -39,6 +42,18 @@ def _duration(value: object) -> timedelta:
     if match is None or unit not in _UNITS:
         raise ValueError
     return int(match[1]) * _UNITS[unit]
+
+
+def _interval(value: object) -> timedelta:
+    text = str(value).strip()
+    return -_duration(text[1:]) if text.startswith("-") else _duration(text)
+
+
+def _mode(value: object) -> CheckpointingMode:
+    mode = CheckpointingMode(str(value).strip().upper())
+    if mode is CheckpointingMode.AT_MOST_ONCE:  # no word of Flink's
+        raise ValueError
+    return mode
 
 
 def _whole(value: object) -> int:
@@ -94,8 +109,8 @@ _SPARK_STATE = "Spark's own settings decide how state is stored (spark_conf)"
 KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "timeout": _Taken("timeout", _duration, _A_DURATION),
     "num-retained": _Taken("num_retained", _whole, _A_COUNT),
-    "mode": _Refused("every checkpoint is delivered exactly once, and nothing less is offered", ("EXACTLY_ONCE",)),
-    "interval": _Taken("interval", _duration, 'a duration, such as "10 s"'),
+    "mode": _Taken("mode", _mode, "EXACTLY_ONCE or AT_LEAST_ONCE"),
+    "interval": _Taken("interval", _interval, 'a duration, such as "10 s"'),
     "interval-during-backlog": _Refused("a backlog is read in slices, as the sources are bounded, without a pause"),
     "min-pause": _Taken("min_pause", _duration, 'a duration, such as "500 ms"'),
     "max-concurrent-checkpoints": _Taken("max_concurrent", int, "a whole number"),
@@ -161,6 +176,7 @@ RESTART_KEYS: Mapping[str, _Taken] = {
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of `CheckpointConfig` that Flink's keys stand for.
 
+    An interval of 0 or less, by which Flink makes no checkpoints, is AT_MOST_ONCE, as fast as it goes.
     ConfigurationError names every key that is not known, or would promise what is not done, with the reason. A key that
     makes no difference is told by a warning.
     """
@@ -177,6 +193,10 @@ def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
             log.warning("%s has no effect: %s", key, meaning.why)
         elif str(value).strip().lower() not in [same.lower() for same in meaning.same]:
             refused.append(f"{key}={value!r}: {meaning.why}")
+    if found.get("interval", _ENABLED) < _ENABLED:
+        if "mode" in found:
+            refused.append(f"{_PREFIX}mode={found['mode']}: Flink makes no checkpoints with an interval of 0 or less")
+        found |= {"interval": timedelta(0), "mode": CheckpointingMode.AT_MOST_ONCE}
     _raise_for(refused)
     return found
 

@@ -1,4 +1,4 @@
-"""What a setting may be, and its plain form: durations, counts, numbers, flags.
+"""What a setting may be, and its plain form: durations, counts, numbers, flags, choices.
 
 The settings of a class are the fields of its frozen dataclass that have a kind in their metadata, listed nowhere else.
 """
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 
 from airflow_ft.core.arguments import shown
@@ -112,7 +113,32 @@ class Flag:
     plain = "True or False"
 
 
-Kind = Duration | Count | Number | Flag
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A member of an enum; as plain data its text, which is read in any case."""
+
+    among: type[StrEnum]
+
+    @property
+    def remedy(self) -> str:
+        return f"give {self.among.__name__}.{self.plain}."
+
+    def is_good(self, value: object) -> bool:
+        return isinstance(value, self.among)
+
+    def to_json(self, value: Any) -> Any:
+        return value.value
+
+    def from_json(self, value: Any) -> Any:
+        return self.among(str(value).strip().upper())
+
+    @property
+    def plain(self) -> str:
+        *others, last = self.among
+        return f"{', '.join(others)} or {last}" if others else last
+
+
+Kind = Duration | Count | Number | Flag | Choice
 
 
 def kinds_of(owner: type) -> dict[str, Kind]:

@@ -26,6 +26,18 @@ class CheckpointState(StrEnum):
     QUARANTINED = "QUARANTINED"
 
 
+class CheckpointingMode(StrEnum):
+    """How often a row that was read becomes visible when something dies. Flink has the first two.
+
+    EXACTLY_ONCE: once, in all sinks or in none. AT_LEAST_ONCE: once or more often, never lost. AT_MOST_ONCE: once, or
+    lost with what died before it was published; so are Flink's jobs without checkpoints.
+    """
+
+    EXACTLY_ONCE = "EXACTLY_ONCE"
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+    AT_MOST_ONCE = "AT_MOST_ONCE"
+
+
 class AfterAbort(StrEnum):
     """What becomes of the rows of an aborted, published checkpoint."""
 

@@ -13,6 +13,7 @@ import pytest
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.flink import KEYS, RESTART_KEYS, RESTART_TYPES
+from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-flink.md"
@@ -58,7 +59,7 @@ def test_every_key_that_would_promise_more_is_named_with_its_reason() -> None:
         CheckpointConfig.from_flink(
             {
                 "execution.checkpointing.interval-during-backlog": "10s",
-                "execution.checkpointing.mode": "AT_LEAST_ONCE",
+                "execution.checkpointing.mode": "AT_MOST_ONCE",
                 "execution.checkpointing.timeout": "10min",
                 "execution.checkpointing.speed": "fast",
                 "restart-strategy.type": "none",
@@ -66,7 +67,7 @@ def test_every_key_that_would_promise_more_is_named_with_its_reason() -> None:
         )
     for words in (
         "interval-during-backlog='10s': a backlog is read",
-        "mode='AT_LEAST_ONCE'",
+        "mode='AT_MOST_ONCE': give EXACTLY_ONCE or AT_LEAST_ONCE",
         "speed: Flink has no",
         "restart-str",
     ):
@@ -98,6 +99,22 @@ def test_a_streams_settings_are_taken() -> None:
         CheckpointConfig.from_flink(
             {"execution.checkpointing.min-pause": "1 s", "execution.checkpointing.max-concurrent-checkpoints": 2}
         )
+
+
+@pytest.mark.parametrize("mode", ["EXACTLY_ONCE", "at_least_once"])
+def test_a_mode_is_taken(mode: str) -> None:
+    config = CheckpointConfig.from_flink({"execution.checkpointing.mode": mode})
+    assert config == CheckpointConfig(mode=CheckpointingMode(mode.upper())) and config.given == {"mode"}
+
+
+@pytest.mark.parametrize("interval", [0, "0 s", "-1", -1, "-1 ms"])
+def test_no_checkpoints_are_at_most_once(interval: Any) -> None:
+    key = "execution.checkpointing.interval"
+    config = CheckpointConfig.from_flink({key: interval})
+    assert config == CheckpointConfig(mode=CheckpointingMode.AT_MOST_ONCE, interval=timedelta(0))
+    assert CheckpointConfig.from_flink({key: "1 ms"}).mode is CheckpointConfig.from_flink({}).mode
+    with pytest.raises(ConfigurationError, match="mode=EXACTLY_ONCE: Flink makes no checkpoints with an interval of 0"):
+        CheckpointConfig.from_flink({key: interval, "execution.checkpointing.mode": "EXACTLY_ONCE"})
 
 
 def test_a_value_that_is_what_is_done_anyway_is_no_mistake(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_ft.core.config import CheckpointConfig, check_name
 from airflow_ft.core.errors import ConfigurationError, DeclinedError
-from airflow_ft.core.model import AbortReason, CheckpointState
+from airflow_ft.core.model import AbortReason, CheckpointingMode, CheckpointState
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.transitions import TRANSITIONS, is_allowed
 
@@ -39,6 +39,20 @@ def test_checkpoint_settings_survive_json_and_unknown_ones_are_named() -> None:
     assert CheckpointConfig.from_json({"timeout": "90", "num_retained": "7", "max_delivery_rows": 5}) == config
     with pytest.raises(ConfigurationError, match="minimum_pause"):
         CheckpointConfig.from_json({"minimum_pause": 3})
+
+
+def test_a_mode_is_read_from_text_and_another_one_is_refused_with_those_that_there_are() -> None:
+    config = CheckpointConfig(mode=CheckpointingMode.AT_MOST_ONCE)
+    assert config.to_json() == {"mode": "AT_MOST_ONCE"} and type(config.to_json()["mode"]) is str
+    for text in ("AT_MOST_ONCE", " at_most_once\n"):
+        assert CheckpointConfig.from_json({"mode": text}) == config
+    assert CheckpointConfig().resolved(config).mode is CheckpointingMode.AT_MOST_ONCE
+    names = "EXACTLY_ONCE, AT_LEAST_ONCE or AT_MOST_ONCE"
+    for wrong in ("ONCE", 1, None):
+        with pytest.raises(ConfigurationError, match=f"mode is {wrong!r}.*give {names}"):
+            CheckpointConfig.from_json({"mode": wrong})
+    with pytest.raises(ConfigurationError, match=f"give CheckpointingMode.{names}"):
+        CheckpointConfig(mode="AT_MOST_ONCE")  # type: ignore[arg-type]
 
 
 def test_what_was_given_goes_before_defaults_also_where_it_equals_the_built_in_one() -> None:
