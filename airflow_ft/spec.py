@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.arguments import check_job, check_text, check_texts, check_type, is_resolved_later, shown
 from airflow_ft.core.config import CheckpointConfig, check_name
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import HoldingSinkSpec
 from airflow_ft.core.restart import ExponentialDelay, RestartStrategy
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_ft.core.ports import SinkSpec
     from airflow_ft.sources import Source
 
-_SINK = ("kind", "conn_id", "strategy", "promise", "settings")
+_SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
 _SOURCE = ("conn_id", "to_json", "read")
 
 
@@ -161,7 +162,7 @@ class PipelineSpec:
         if unknown := sorted(set(self.optional_sinks) - set(self.sinks)):
             raise ConfigurationError(f"optional_sinks names no sink: {', '.join(unknown)}.")
         if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
-            plan_delivery(declared(self.sinks), self.commit_point)
+            plan_delivery(declared(self.sinks), self.commit_point, self._mode)
 
     def _check_checkpointing(self) -> None:
         remedy = "give CheckpointConfig(timeout=timedelta(minutes=10)), for example."
@@ -206,6 +207,11 @@ class PipelineSpec:
         return isinstance(given, CheckpointConfig) or not any(map(is_template, given.values()))
 
     @property
+    def _mode(self) -> CheckpointingMode:
+        """As far as it is known when the DAG is parsed."""
+        return self.config.mode if self.is_rendered else CheckpointingMode.EXACTLY_ONCE
+
+    @property
     def config(self) -> CheckpointConfig:
         """`checkpointing`; ConfigurationError while it contains Jinja."""
         given = self.checkpointing
@@ -221,7 +227,7 @@ class PipelineSpec:
     @property
     def delivery(self) -> Delivery:
         """Who takes part in a delivery, and who decides."""
-        return plan_delivery(self.sinks, self.commit_point)
+        return plan_delivery(self.sinks, self.commit_point, self.config.mode)
 
     def plain(self, name: str) -> Any:
         """A field in containers that Airflow renders, and shows."""

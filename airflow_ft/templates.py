@@ -87,10 +87,27 @@ def _unrendered(value: Any) -> str | None:
 class _Declared:
     """A sink as far as it is known before rendering: what decides on tasks and their order, no settings."""
 
-    kind: str
-    conn_id: str
-    strategy: str
-    promise: Promise
+    sink: SinkSpec
+
+    @property
+    def kind(self) -> str:
+        return self.sink.kind
+
+    @property
+    def conn_id(self) -> str:
+        return self.sink.conn_id
+
+    @property
+    def strategy(self) -> str:
+        return self.sink.strategy
+
+    @property
+    def promise(self) -> Promise:
+        return self.sink.promise
+
+    @property
+    def at_least_once(self) -> Promise:
+        return self.sink.at_least_once
 
     def settings(self) -> Mapping[str, Any]:
         return {}
@@ -98,4 +115,4 @@ class _Declared:
 
 def declared(sinks: Mapping[str, SinkSpec]) -> dict[str, SinkSpec]:
     """The sinks without their settings, which may contain Jinja: enough to plan the tasks of a DAG."""
-    return {name: _Declared(sink.kind, sink.conn_id, sink.strategy, sink.promise) for name, sink in sinks.items()}
+    return {name: _Declared(sink) for name, sink in sinks.items()}

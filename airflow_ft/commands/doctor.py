@@ -67,7 +67,8 @@ def from_dag(pipeline: str, file: str) -> Patient:
         carrier = None
     spec = settings.resolved(task.spec.rendered(values))
     master = spark_master(spec.spark_master or "", server_connections)
-    return Patient.of(spec, master, plan_delivery(sinks, carrier) if sinks else None, sources, left_out=left_out)
+    delivery = plan_delivery(sinks, carrier, spec.config.mode) if sinks else None
+    return Patient.of(spec, master, delivery, sources, left_out=left_out)
 
 
 def _task(pipeline: str, file: str) -> StageOperator:

@@ -127,6 +127,8 @@ class Coordinator:
                 self.abort(outdated[0].number, AbortReason.SUPERSEDED, "the sinks were changed.", AfterAbort.CARRIED)
                 self.carry_stranded()
                 continue
+            if not delivery.waits and any(c.state is S.PREPARED for c in live_plans(checkpoints)):
+                break  # I4: to plan another one would be to decide it, and these come before it
             try:
                 for wanted in group(checkpoints, max_rows):
                     if not wanted.segments:  # a number that was to carry what another carries now
@@ -137,31 +139,39 @@ class Coordinator:
                     self._store.plan(self._pipeline, self.epoch, plan)
             except StateConflictError:  # the sibling task planned at the same time: take its plan
                 continue
-            return [c.number for c in live_plans(self._store.open_checkpoints(self._pipeline))]
-        raise StateConflictError("others keep changing what is staged.", remedy="try again.", pipeline=self._pipeline)
+            break
+        else:
+            raise StateConflictError(
+                "others keep changing what is staged.", remedy="try again.", pipeline=self._pipeline
+            )
+        return [c.number for c in live_plans(self._store.open_checkpoints(self._pipeline))]
 
     def _make_plan(self, delivery: Delivery, number: int, segments: tuple[Segment, ...]) -> Plan:
         planned: dict[str, int] = {}
         before = number
         # One look, unless the sinks were changed: whatever waits for delivery, the plan just before this one counts.
-        while missing := [name for name in delivery.names if name not in planned]:
+        while missing := [p.name for p in delivery.participants if p.keeps_markers and p.name not in planned]:
             other = self._store.planned_before(self._pipeline, before)
             if other is None or other.plan is None:
                 break
             before = other.number
-            planned.update(dict.fromkeys(set(missing) & set(_names(other.plan)), other.number))
+            remembered = {p.name for p in other.plan.participants if p.keeps_markers}
+            planned.update(dict.fromkeys(set(missing) & remembered, other.number))
 
-        def predecessor(name: str) -> int:
-            return max(self._store.last_delivered(self._pipeline, name), planned.get(name, 0))
+        def predecessor(participant: ParticipantPlan) -> int:
+            if not participant.keeps_markers:
+                return 0
+            return max(self._store.last_delivered(self._pipeline, participant.name), planned.get(participant.name, 0))
 
         return Plan(
             pipeline=self._pipeline,
             installation=self._store.installation,
             number=number,
             segments=segments,
-            participants=tuple(replace(p, predecessor=predecessor(p.name)) for p in delivery.participants),
+            participants=tuple(replace(p, predecessor=predecessor(p)) for p in delivery.participants),
             commit_point=delivery.commit_point,
             reasons=delivery.reasons,
+            mode=delivery.mode,
         )
 
     # --- prepare -------------------------------------------------------------------------------------------------
@@ -254,6 +264,8 @@ class Coordinator:
             # Only what is decided: before that a refusal aborts, and the rows are computed again.
             set_aside = set_aside and checkpoint.state is S.COMMITTING
             try:
+                if not plan.waits:  # nobody has asked before
+                    sink.prepare(plan, self._fence(attempt))
                 sink.commit(plan, self._fence(attempt), checkpoint.votes[participant], set_aside=set_aside)
             except DeclinedError as error:
                 if checkpoint.state is S.PREPARED:
@@ -389,14 +401,15 @@ class Coordinator:
         if checkpoint.rollback_pending:
             return self._roll_back(checkpoint)
         names = _names(checkpoint.plan) if checkpoint.plan else ()
-        for name in names:
-            checkpoint = self.prepare(number, name)
+        if checkpoint.state is not S.COMMITTING:
+            for name in names:
+                checkpoint = self.prepare(number, name)
         away: AirflowFtError | None = None
         for name in names:
             try:
                 checkpoint = self.commit(number, name, set_aside=set_aside)
-            except (SinkUnavailableError, SinkAccessError) as error:
-                # Once it is decided, a sink that is away does not hold up the others (I3, I7).
+            except (SinkUnavailableError, SinkAccessError, StateConflictError) as error:
+                # Once it is decided, a sink that is away does not hold up the others (I3, I7); it takes them in order.
                 if self._store.checkpoint(self._pipeline, number).state is not S.COMMITTING:
                     raise
                 away = away or error

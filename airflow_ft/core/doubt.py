@@ -195,6 +195,8 @@ def _read(plan: Plan, name: str, sink: Participant) -> Evidence:
         return Evidence(
             Finding.REFUSED, f"tombstone of epoch {proof.epoch}: {proof.detail.get('message', 'no reason given')}"
         )
+    if not plan.participant(name).keeps_markers:
+        return Evidence(Finding.ABSENT, "it keeps no markers (AT_LEAST_ONCE): all of it is sent, perhaps once more")
     return _without_marker(plan, name, sink.head(plan.pipeline))
 
 

@@ -68,6 +68,8 @@ class Promise(StrEnum):
     ATOMIC = "ATOMIC"
     REDO = "REDO"
     IDEMPOTENT = "IDEMPOTENT"
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+    """It keeps no marker: a delivery whose end nobody has recorded is repeated, and its rows may come twice."""
 
 
 class Outcome(StrEnum):
@@ -165,6 +167,11 @@ class ParticipantPlan:
     predecessor: int
     sinks: Mapping[str, Mapping[str, Any]]
 
+    @property
+    def keeps_markers(self) -> bool:
+        """Whether the sink itself remembers what it was given."""
+        return self.promise is not Promise.AT_LEAST_ONCE
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for the store."""
         return {
@@ -194,7 +201,8 @@ class Plan:
     """How one checkpoint is delivered; fixed once stored.
 
     `segments` are in delivery order: carried ones, subsumed ones, its own. `participants` are in commit order.
-    `commit_point` is the participant whose own transaction decides, or None when the store decides.
+    `commit_point` is the participant whose own transaction decides, or None when the store decides; with the mode
+    AT_LEAST_ONCE it has decided as soon as this is stored.
     `reasons` tell a person why it was planned like this.
     """
 
@@ -205,6 +213,12 @@ class Plan:
     participants: tuple[ParticipantPlan, ...]
     commit_point: str | None
     reasons: tuple[str, ...] = ()
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+
+    @property
+    def waits(self) -> bool:
+        """Whether votes are waited for before it is decided."""
+        return self.mode is not CheckpointingMode.AT_LEAST_ONCE
 
     @property
     def digest(self) -> str:
@@ -237,6 +251,7 @@ class Plan:
             "participants": [p.to_json() for p in self.participants],
             "commit_point": self.commit_point,
             "reasons": list(self.reasons),
+            "mode": self.mode.value,
         }
 
     @classmethod
@@ -250,6 +265,7 @@ class Plan:
             participants=tuple(ParticipantPlan.from_json(p) for p in data["participants"]),
             commit_point=data["commit_point"],
             reasons=tuple(data["reasons"]),
+            mode=CheckpointingMode(data.get("mode", CheckpointingMode.EXACTLY_ONCE)),
         )
 
 

@@ -14,7 +14,14 @@ from typing import Self
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.coordinator import Coordinator
-from airflow_ft.core.errors import CheckpointExpiredError, FencedError, TransientError
+from airflow_ft.core.errors import (
+    CheckpointExpiredError,
+    FencedError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StateConflictError,
+    TransientError,
+)
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress
 from airflow_ft.core.pulse import Pulse
@@ -93,10 +100,17 @@ class Overlap:
         if not has_work(self._context):
             return
         self._coordinator.expire()
+        away: TransientError | None = None
         for number in self._coordinator.plan(self._delivery, self._config.max_delivery_rows):
             if self._stop.is_set():
                 return
-            checkpoint = self._coordinator.deliver(number)
+            try:
+                checkpoint = self._coordinator.deliver(number)
+            except (SinkUnavailableError, SinkAccessError, StateConflictError) as error:
+                if self._delivery.waits:
+                    raise
+                away = away or error  # the other sinks take what follows
+                continue
             if self._pulse:
                 self._pulse.beat(checkpoint)
             segments = checkpoint.plan.segments if checkpoint.plan else ()
@@ -105,6 +119,8 @@ class Overlap:
             if self._delivered >= RETAINED_TOGETHER:
                 self._retain()
                 self._delivered = 0
+        if away is not None:
+            raise away
 
     def _retain(self) -> None:
         """What `confirmed` does at the end of a run: one that goes on for long must not keep all that it has staged.

@@ -15,6 +15,7 @@ from airflow_ft.core.model import (
     AbortReason,
     AfterAbort,
     Checkpoint,
+    CheckpointingMode,
     CheckpointState,
     ParticipantPlan,
     Plan,
@@ -31,6 +32,12 @@ class Delivery:
     participants: tuple[ParticipantPlan, ...]
     commit_point: str | None
     reasons: tuple[str, ...]
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+
+    @property
+    def waits(self) -> bool:
+        """Whether votes are waited for before anything is decided."""
+        return self.mode is not CheckpointingMode.AT_LEAST_ONCE
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -43,15 +50,21 @@ class Delivery:
         def essence(participants: Iterable[ParticipantPlan]) -> list[Mapping[str, Any]]:
             return [{**participant.to_json(), "predecessor": 0} for participant in participants]
 
-        return plan.commit_point == self.commit_point and essence(plan.participants) == essence(self.participants)
+        same = (plan.commit_point, plan.mode) == (self.commit_point, self.mode)
+        return same and essence(plan.participants) == essence(self.participants)
 
 
-def plan_delivery(sinks: Mapping[str, SinkSpec], commit_point: str | None = None) -> Delivery:
+def plan_delivery(
+    sinks: Mapping[str, SinkSpec],
+    commit_point: str | None = None,
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE,
+) -> Delivery:
     """Groups sinks into participants, chooses the carrier of the commit point and the order of commits.
 
     `commit_point` is the connection id of the ATOMIC participant that shall carry it; by default the first declared
     one does. ConfigurationError when the declaration cannot work.
     """
+    repeats = mode is CheckpointingMode.AT_LEAST_ONCE
     if not sinks:
         raise ConfigurationError("the pipeline has no sinks.", remedy="declare one in sinks={name: Sink(...)}.")
     grouped: dict[str, list[tuple[str, SinkSpec]]] = {}
@@ -72,15 +85,32 @@ def plan_delivery(sinks: Mapping[str, SinkSpec], commit_point: str | None = None
                 name=conn_id,
                 kind=first.kind,
                 strategy=first.strategy,
-                promise=first.promise,
+                promise=first.at_least_once if repeats else first.promise,
                 predecessor=0,
                 sinks={name: dict(sink.settings()) for name, sink in members},
             )
         )
+    if repeats:
+        return _at_least_once(participants, commit_point)
     carrier, why = _carrier(participants, commit_point)
     order = {Promise.ATOMIC: 0, Promise.TWO_PHASE: 1, Promise.REDO: 2, Promise.IDEMPOTENT: 3}
     participants.sort(key=lambda p: (p.name != carrier, order[p.promise]))  # stable: else as declared
     return Delivery(tuple(participants), carrier, (why, *_roles(participants, carrier)))
+
+
+def _at_least_once(participants: Sequence[ParticipantPlan], commit_point: str | None) -> Delivery:
+    if commit_point is not None:
+        raise ConfigurationError(
+            f"commit_point is {commit_point!r}, and with CheckpointingMode.AT_LEAST_ONCE nothing waits for a commit.",
+            remedy="leave commit_point out, or take EXACTLY_ONCE.",
+        )
+    reasons = ["It is decided as soon as it is planned (AT_LEAST_ONCE): each sink commits as soon as it can."]
+    for participant in participants:
+        if participant.promise is Promise.AT_LEAST_ONCE:
+            reasons.append(f"{participant.name} keeps no marker: what is interrupted is repeated, and may come twice.")
+        else:
+            reasons.append(f"{participant.name} ({participant.strategy}) is repeated under its marker, so comes once.")
+    return Delivery(tuple(participants), None, tuple(reasons), CheckpointingMode.AT_LEAST_ONCE)
 
 
 def _carrier(participants: Sequence[ParticipantPlan], wanted: str | None) -> tuple[str | None, str]:

@@ -239,8 +239,9 @@ class Store(Protocol):
     def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
         """Stores the plan of a STAGED number that has none; returns the stored one (perhaps another's).
 
-        In the same transaction the STAGED numbers among its segments become SUBSUMED by it. Condition: none of its
-        segments is in the plan of another number that is not ABORTED, or delivered, or rewound.
+        In the same transaction the STAGED numbers among its segments become SUBSUMED by it, and it becomes COMMITTING
+        when the plan waits for no votes. Condition: none of its segments is in the plan of another number that is not
+        ABORTED, or delivered, or rewound.
         """
 
     def begin_attempt(self, pipeline: str, epoch: int, number: int, participant: str) -> int:
@@ -435,7 +436,10 @@ class Store(Protocol):
         """How many numbers after the newest confirmed one were aborted for a reason that `counts`."""
 
     def last_delivered(self, pipeline: str, participant: str) -> int:
-        """The highest decided (COMMITTING, COMPLETED) number whose plan contains the participant; 0: none."""
+        """The highest decided (COMMITTING, COMPLETED) number that the participant has to remember; 0: none.
+
+        That is each whose plan contains it, unless with the promise AT_LEAST_ONCE, which leaves nothing in the sink.
+        """
 
     def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
         """Newest first; all numbers, or one. Those of old numbers are gone (`forget_events`)."""
@@ -545,6 +549,10 @@ class SinkSpec(Protocol):
 
     @property
     def promise(self) -> Promise: ...
+
+    @property
+    def at_least_once(self) -> Promise:
+        """What it promises where rows are not held back for a decision; ConfigurationError when it cannot do that."""
 
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan, without secrets; what the participant reads back."""

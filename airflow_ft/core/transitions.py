@@ -9,6 +9,7 @@ TRANSITIONS: frozenset[tuple[S, S]] = frozenset(
         (S.TRIGGERED, S.STAGED),  # published: one conditional write, after Spark's own commit of the batch
         (S.TRIGGERED, S.ABORTED),  # never published; computed again
         (S.STAGED, S.PREPARED),  # the last vote
+        (S.STAGED, S.COMMITTING),  # AT_LEAST_ONCE: its plan, which waits for no vote
         (S.STAGED, S.SUBSUMED),  # delivered together with a later number; only from STAGED (R9)
         (S.STAGED, S.ABORTED),
         (S.PREPARED, S.COMMITTING),  # the decision, or the record of the carrier's own transaction

@@ -221,11 +221,11 @@ class KafkaClients:
         `limits` are defaults that depend on the topics; `strategy` are settings that go before the connection's.
         """
         if strategy:
-            return self._new_producer(transactional_id, limits, strategy)
+            return self._transactional(transactional_id, limits, strategy)
         made_for, ready = self._ready.pop(transactional_id, ({}, None))
         if ready is not None and limits.items() <= made_for.items() and ready.exception() is None:
             return ready.result()
-        return self._new_producer(transactional_id, limits, {})
+        return self._transactional(transactional_id, limits, {})
 
     def make_ready(self, transactional_id: str, limits: Mapping[str, Any]) -> None:
         """Makes, and connects, the next producer of an id beside what else is done. Only init makes it an owner."""
@@ -233,26 +233,40 @@ class KafkaClients:
             return
         self._ready[transactional_id] = (
             limits,
-            beside(lambda: self._new_producer(transactional_id, limits, {}), _THREAD),
+            beside(lambda: self._transactional(transactional_id, limits, {}), _THREAD),
         )
 
     def close(self) -> None:
         """Lets go of producers that were made for nobody: they would go on connecting."""
         self._ready.clear()
 
-    def _new_producer(self, transactional_id: str, limits: Mapping[str, Any], strategy: Mapping[str, Any]) -> Producer:
+    def plain_producer(self, limits: Mapping[str, Any]) -> Producer:
+        """A producer without transactions. After a record that cannot be delivered it delivers none: there are no gaps.
+
+        Records do not time out in it (then there would be): whoever waits for them gives up.
+        """
+        return self._new_producer(limits, {"enable.gapless.guarantee": True, "message.timeout.ms": 0})
+
+    def _transactional(self, transactional_id: str, limits: Mapping[str, Any], strategy: Mapping[str, Any]) -> Producer:
+        defaults = {"transaction.timeout.ms": 600_000, **limits}
+        producer = self._new_producer(defaults, {**strategy, "transactional.id": transactional_id})
+        self._connect(producer)
+        return producer
+
+    def _new_producer(self, limits: Mapping[str, Any], strategy: Mapping[str, Any]) -> Producer:
         forced = {
             **strategy,
-            "transactional.id": transactional_id,
             "enable.idempotence": True,
             "acks": "all",  # an acknowledged record must survive the leader
             "delivery.report.only.error": False,  # acknowledged records are counted (proof)
         }
         given = dict(self.settings.producer)
         given.pop("request.required.acks", None)  # an alias of acks would overrule it
+        if "transactional.id" not in strategy:
+            for name in ("transactional.id", "transaction.timeout.ms", "delivery.timeout.ms"):
+                given.pop(name, None)
         defaults = {
             "partitioner": self.settings.partitioner,
-            "transaction.timeout.ms": 600_000,
             "linger.ms": 20,
             "queue.buffering.max.messages": 200_000,
             **limits,
@@ -261,9 +275,7 @@ class KafkaClients:
             defaults["compression.type"] = "lz4"
         if given.keys() & {"linger.ms", "queue.buffering.max.ms"}:
             del defaults["linger.ms"]
-        producer = self._make(Producer, {**defaults, **given, **forced})
-        self._connect(producer)
-        return producer
+        return self._make(Producer, {**defaults, **given, **forced})
 
     def _connect(self, producer: Producer) -> None:
         """Waits until a broker is connected, for a moment: `init_transactions` would wait longer.

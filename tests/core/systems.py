@@ -148,6 +148,33 @@ class ModelParticipant:
 
 
 @dataclass
+class PlainModel(ModelParticipant):
+    """Without markers, as for AT_LEAST_ONCE: it knows what this very object was told."""
+
+    done: Proof | None = None
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        return {}
+
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
+        if self.system.away:
+            raise SinkUnavailableError("nobody answers.")
+        self.system.rows += [segment.number for segment in plan.segments]
+        counts = {sink: sum(s.rows.get(sink, 0) for s in plan.segments) for sink in plan.participant(self.name).sinks}
+        self.done = Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts)
+        return self.done
+
+    def proof(self, plan: Plan) -> Proof | None:
+        return self.done if self.done is not None and self.done.number == plan.number else None
+
+    def forget(self, fence: Fence, floor: int) -> None:
+        pass
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        return None
+
+
+@dataclass
 class Systems:
     """The participant factory of the tests; knows what is open."""
 
@@ -157,7 +184,8 @@ class Systems:
 
     def __call__(self, plan: ParticipantPlan) -> ModelParticipant:
         self.opened.append(plan.name)
-        return ModelParticipant(plan.name, self.systems[plan.name], self.closed)
+        kind = ModelParticipant if plan.keeps_markers else PlainModel
+        return kind(plan.name, self.systems[plan.name], self.closed)
 
 
 @dataclass(frozen=True)
@@ -169,6 +197,10 @@ class ModelSink:
     kind: str = "model"
     strategy: str = "model"
     table: str = "t"
+
+    @property
+    def at_least_once(self) -> Promise:
+        return Promise.AT_LEAST_ONCE if self.promise is Promise.REDO else self.promise
 
     def settings(self) -> Mapping[str, Any]:
         return {"table": self.table}

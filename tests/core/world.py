@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import CheckpointState, Promise, RunKey, Segment, SparkPosition
+from airflow_ft.core.model import CheckpointingMode, CheckpointState, Promise, RunKey, Segment, SparkPosition
 from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import Store
 from airflow_ft.core.steps import Context, commit_step, confirm_step, prepare_step, recover_step
@@ -86,10 +86,14 @@ class World:
         self.delivery = self.deliver_into({"rows": "db", "copies": "log"})
         self.config = CheckpointConfig(max_delivery_rows=self.max_rows)
 
-    def deliver_into(self, sinks: Mapping[str, str], table: str = "t") -> Delivery:
-        return plan_delivery(
-            {sink: ModelSink(conn, self.systems[conn].promise, table=table) for sink, conn in sinks.items()}
-        )
+    def deliver_into(
+        self,
+        sinks: Mapping[str, str],
+        table: str = "t",
+        mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE,
+    ) -> Delivery:
+        specs = {sink: ModelSink(conn, self.systems[conn].promise, table=table) for sink, conn in sinks.items()}
+        return plan_delivery(specs, mode=mode)
 
     def context(self, try_number: int = 1, fault: Fault | None = None, run: RunKey = RUN) -> Context:
         systems = Systems(self.systems)

@@ -22,7 +22,8 @@ from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka import transaction
 from airflow_ft.sinks.kafka.records import RecordColumns
-from airflow_ft.sinks.kafka.transaction import ProducerLostError, Tally, Transaction
+from airflow_ft.sinks.kafka.sending import ProducerLostError, Tally
+from airflow_ft.sinks.kafka.transaction import Transaction
 from tests.integration.kafka_children import await_stopped, wake
 from tools.servers import Kafka
 

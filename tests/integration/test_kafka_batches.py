@@ -17,8 +17,9 @@ from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.batches import BatchSender
 from airflow_ft.sinks.kafka.readable import await_readable
 from airflow_ft.sinks.kafka.records import RecordColumns
+from airflow_ft.sinks.kafka.sending import ProducerLostError, Tally, merge_ends
 from airflow_ft.sinks.kafka.slot import Slot
-from airflow_ft.sinks.kafka.transaction import ProducerLostError, Tally, Transaction, merge_ends
+from airflow_ft.sinks.kafka.transaction import Transaction
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import read
 from tools.servers import Kafka

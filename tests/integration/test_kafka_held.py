@@ -19,8 +19,9 @@ from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.examination import examine
 from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.records import RecordColumns
+from airflow_ft.sinks.kafka.sending import ProducerLostError, Tally
 from airflow_ft.sinks.kafka.slot import Slot
-from airflow_ft.sinks.kafka.transaction import ProducerLostError, Tally, Transaction
+from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import Description, Ending, TransactionCoordinator
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import World, expected_ids, read, read_ids

@@ -19,8 +19,9 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import airflow_ft.sinks.kafka.held
+import airflow_ft.sinks.kafka.plain
 import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before names in them are replaced
-from airflow_ft.core import lease, overlap, pulse, retention
+from airflow_ft.core import lease, overlap, pulse, restart, retention
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.kafka.topics import TopicLimits
 from airflow_ft.sinks import ahead
@@ -228,7 +229,8 @@ def product_over_models() -> Iterator[Running]:
         (overlap, {"threading": threads, "time": waiting, "RETAINED_TOGETHER": 2, "PRUNED_EACH": 8.0}),
         (pulse, {"time": waiting}),
         (stage, {"threading": threads, "run_stage": lambda *args, **named: RUNNING.spark.run_stage(*args, **named)}),
-        (stream, {"time": waiting, "random": middle}),
+        (restart, {"time": waiting, "random": middle}),
+        (stream, {"time": waiting}),
         (room, {"time": waiting}),
         (publisher, {"time": waiting, "threading": threads, "beside": at_once}),
         (query, {
@@ -247,7 +249,6 @@ def product_over_models() -> Iterator[Running]:
         (query._Idle, {"listening": listening}),
         (runner, {
             "time": waiting,
-            "random": middle,
             "open_store": lambda _: RUNNING.store,
             "remember_given": lambda *_: None,
             "tell_changed": lambda *_: None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -51,6 +52,14 @@ class EndedTransaction:
     token: tuple[int, str] | None
 
 
+@dataclass(frozen=True)
+class Appended:
+    """What became visible without a transaction: records by topic."""
+
+    server: str
+    records: tuple[tuple[str, Item], ...]
+
+
 class KafkaCluster:
     """The brokers; `commits` are read (and emptied) by the laws."""
 
@@ -59,7 +68,7 @@ class KafkaCluster:
         self.name = name
         self.ids: dict[str, Transactional] = {}
         self.visible: dict[str, list[Item]] = {}
-        self.commits: list[EndedTransaction] = []
+        self.commits: list[EndedTransaction | Appended] = []
 
     def known(self, name: str) -> Transactional:
         return self.ids.setdefault(name, Transactional(name, 1000 + len(self.ids)))
@@ -83,6 +92,12 @@ class KafkaCluster:
         state = self._mine(name, epoch)
         state.ongoing = True
         state.pending += records
+
+    def append(self, records: list[tuple[str, Item]]) -> None:
+        """Of a producer without transactions: nothing fences it, and readers see its records at once."""
+        self.commits.append(Appended(self.name, tuple(records)))
+        for topic, item in records:
+            self.visible.setdefault(topic, []).append(item)
 
     def offset(self, name: str, epoch: int, offset: int, metadata: str) -> None:
         """AddOffsetsToTxn and TxnOffsetCommit."""
@@ -156,9 +171,9 @@ class KafkaCluster:
 
 
 class ModelProducer:
-    """See `confluent_kafka.Producer`. Records leave when `flush` is called."""
+    """See `confluent_kafka.Producer`. Records leave when `flush` is called. Without a name it has no transactions."""
 
-    def __init__(self, cluster: KafkaCluster, name: str, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, cluster: KafkaCluster, name: str = "", tell: Callable[[str], None] | None = None) -> None:
         self._cluster = cluster
         self._name = name
         self._tell = tell  # the callback of librdkafka's statistics
@@ -191,7 +206,9 @@ class ModelProducer:
         try:
             self._ask(
                 f"Produce {', '.join(str(item) for _, item in records)}",
-                lambda: self._cluster.produce(self._name, self._epoch, records),
+                partial(self._cluster.produce, self._name, self._epoch, records)
+                if self._name
+                else partial(self._cluster.append, records),
             )
         except KafkaException as failed:
             error = failed.args[0]
@@ -268,6 +285,9 @@ class ModelClients(KafkaClients):
         self, transactional_id: str, limits: Mapping[str, Any], strategy: Mapping[str, Any] | None = None
     ) -> Any:
         return ModelProducer(self._cluster, transactional_id, (strategy or {}).get("stats_cb"))
+
+    def plain_producer(self, limits: Mapping[str, Any]) -> Any:
+        return ModelProducer(self._cluster)
 
     def make_ready(self, transactional_id: str, limits: Mapping[str, Any]) -> None:
         pass  # a producer that is not initialised is nothing to the brokers

@@ -26,7 +26,7 @@ from airflow_ft.sinks.kafka.token import parse
 from airflow_ft.sinks.mysql.spec import BRANCHED
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.branch_laws import BranchLaws
-from tests.simulation.kafka_broker import EndedTransaction
+from tests.simulation.kafka_broker import Appended, EndedTransaction
 from tests.simulation.kernel import Death, Violation
 from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_state import Commit
@@ -36,6 +36,7 @@ from tests.simulation.two_phase import TwoPhaseCommit, TwoPhaseServer
 
 PIPELINE = "orders"
 S = CheckpointState
+MAY_HAVE_BEEN_SENT = {S.COMMITTING, S.COMPLETED, S.QUARANTINED}
 _EXPECTED = (TransientError, DeclinedError, NotDeliveredError, WalCorruptError)
 
 
@@ -51,7 +52,10 @@ class Laws:
         sinks: Mapping[str, Iterable[str]],
         *,
         may_halt: bool,
+        repeats: Iterable[str] = (),
     ) -> None:
+        """`repeats`: servers that may show rows twice."""
+        self._repeats = frozenset(repeats)
         self._sinks = sinks  # by server
         self._rows = rows  # of an item, by sink
         self._branches = BranchLaws()
@@ -187,7 +191,7 @@ class Laws:
 
     # --- the sinks ------------------------------------------------------------------------------------------------
 
-    def _look_at(self, name: str, commit: Commit | EndedTransaction | TwoPhaseCommit) -> None:
+    def _look_at(self, name: str, commit: Commit | EndedTransaction | Appended | TwoPhaseCommit) -> None:
         match commit:
             case Commit() if commit.taken_back:
                 self._branches.taken_back(name, commit)
@@ -195,6 +199,8 @@ class Laws:
                 self._look_at_mysql(name, commit)
             case EndedTransaction():
                 self._look_at_kafka(name, commit)
+            case Appended():
+                self._look_at_appended(name, commit)
             case TwoPhaseCommit():
                 self._look_at_delivery(name, commit.number, commit.rows)
         self._look_at_rows(name)
@@ -236,6 +242,15 @@ class Laws:
         if commit.records or (before is not None and token.number > before.number and token.history):
             self._look_at_delivery(name, token.number, commit.records)
 
+    def _look_at_appended(self, name: str, commit: Appended) -> None:
+        """I3: also what may come twice is decided before."""
+        decided = [plan for number, plan in self._plans.items() if self._states[number] in MAY_HAVE_BEEN_SENT]
+        planned = {row for plan in decided for row in self._items(plan, plan.participant(name).sinks)}
+        if self.restored:
+            return
+        if name not in self._repeats or not set(commit.records) <= planned:
+            raise Violation("I3", f"{name} shows {_told(commit.records)}, which is not all decided")
+
     def _look_at_delivery(self, name: str, number: int, rows: tuple[tuple[str, Item], ...]) -> None:
         plan = self._plans.get(number)
         if plan is None:
@@ -260,7 +275,8 @@ class Laws:
         self._delivered.setdefault(number, set()).add(name)
 
     def _look_at_rows(self, name: str) -> None:
-        for sink, visible in self._servers[name].visible.items():
+        for sink, shown in self._servers[name].visible.items():
+            visible = list(dict.fromkeys(shown)) if name in self._repeats else shown
             if self._rows[sink] > 1:
                 self._look_at_parts(name, sink, visible)
                 continue
@@ -337,7 +353,7 @@ class Laws:
             raise Violation("I7", "the last run, which met no fault, was not confirmed")
         for name, server in self._servers.items():
             for sink, visible in server.visible.items():
-                found = sorted(item.number for item in visible)
+                found = sorted(item.number for item in (set(visible) if name in self._repeats else visible))
                 if found != [item for item in range(1, items + 1) for _ in range(self._rows[sink])]:
                     raise Violation("I10", f"{name} shows {_told(visible)} in {sink}; there are {items} items")
             if isinstance(server, TwoPhaseServer) and server.branches:

@@ -308,8 +308,18 @@ class ModelStore(ModelStreams):
                 self._move(part, S.SUBSUMED, subsumed_by=plan.number)
             elif part.number != plan.number and part.state is S.SUBSUMED:
                 self._change(part, subsumed_by=plan.number)
+        if not plan.waits:
+            for participant in plan.participants:
+                self._vote(self._rows[plan.number], Vote(participant.name, 0, 0, None))
+            self._remember(plan)
+            self._move(self._rows[plan.number], S.COMMITTING, decided_at=self.now())
         self.version += 1
         return plan
+
+    def _remember(self, plan: Plan) -> None:
+        for participant in plan.participants:
+            if participant.keeps_markers:
+                self._delivered[participant.name] = max(plan.number, self._delivered.get(participant.name, 0))
 
     def _require_deliverable(self, number: int, segment: Segment) -> None:
         part = self._row(segment.number)
@@ -375,8 +385,7 @@ class ModelStore(ModelStreams):
         names = {p.name for p in row.plan.participants}
         if set(votes) != names or dict(prepared) != votes:
             raise StateConflictError("the decision counts other votes than the stored ones.")
-        for name in names:
-            self._delivered[name] = max(number, self._delivered.get(name, 0))
+        self._remember(row.plan)
         self.version += 1
         return self._move(row, S.COMMITTING, decided_at=self.now())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_ft.core.model import CheckpointingMode
 from tests.simulation.world import Scenario
 
 _MYSQL = {"rows": ("mysql", "db")}
@@ -176,7 +177,36 @@ STREAMS = (
     replace(STREAM, name="a stream, a person quarantines", person="quarantine, commit"),
 )
 
-ALL = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING, *STREAMS)
+_ONCE, _AT_LEAST = CheckpointingMode.EXACTLY_ONCE, CheckpointingMode.AT_LEAST_ONCE
+REPEATING = replace(BOTH, name="at least once", modes=(_AT_LEAST,), runs=(1, 2))
+REPEATED = (
+    REPEATING,
+    replace(REPEATING, name="at least once, side by side", parallel=True),
+    replace(REPEATING, name="at least once, two runs at once", concurrent=True),
+    replace(REPEATING, name="at least once, several numbers as one", runs=(3,), max_rows=1000),
+    replace(REPEATING, name="at least once, a person quarantines", person="quarantine, commit", runs=(2, 3)),
+    replace(
+        REPEATING,
+        name="at least once into upsert, parallel and Kafka",
+        sinks={**_UPSERT, "lines": ("parallel", "mysql"), **_KAFKA},
+        events=SIDE + SERVED + LOG,
+    ),
+    replace(REPEATING, name="the mode changes", modes=(_ONCE, _AT_LEAST), runs=(1, 2, 3)),
+    replace(REPEATING, name="the mode changes back", modes=(_AT_LEAST, _ONCE), runs=(1, 2, 3)),
+    replace(REPEATING, name="the mode changes, runs at once", modes=(_AT_LEAST, _ONCE), concurrent=True),
+    replace(STREAM, name="a stream, at least once", modes=(_AT_LEAST,)),
+    replace(
+        STREAM,
+        name="a stream, at least once, into Kafka",
+        modes=(_AT_LEAST,),
+        sinks=_KAFKA,
+        events=LOG + RUNNING,
+        person="stop",
+    ),
+    replace(STREAM, name="streams, the mode changes", modes=(_AT_LEAST, _ONCE), runs=(3, 4), person="stop, stop"),
+)
+
+ALL = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING, *STREAMS, *REPEATED)
 
 
 def scenario_of(seed: int) -> Scenario:

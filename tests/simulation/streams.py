@@ -59,7 +59,7 @@ class Streams:
             world.spark.make_request(context.run),
             strategy=RESTART,
             on_line=lambda _: None,
-            overlap=(world.delivery, world.config, lambda _: None, world.wal),
+            overlap=(world.delivery_of(context.run), world.config, lambda _: None, world.wal),
             why_stop=lambda: "the DAG is paused" if self.paused else "",
         )
 

@@ -215,5 +215,9 @@ class TwoPhaseSink:
     kind: str = "two-phase"
     strategy: str = "model"
 
+    @property
+    def at_least_once(self) -> Promise:
+        return self.promise
+
     def settings(self) -> Mapping[str, Any]:
         return {}

@@ -12,7 +12,15 @@ from typing import Any
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import StageError
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AfterAbort, CheckpointState, ParticipantPlan, RunKey, SparkPosition
+from airflow_ft.core.model import (
+    AfterAbort,
+    CheckpointingMode,
+    CheckpointState,
+    ParticipantPlan,
+    Promise,
+    RunKey,
+    SparkPosition,
+)
 from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.recovery import in_doubt, recover
@@ -30,6 +38,7 @@ from airflow_ft.core.steps import (
 from airflow_ft.core.sweep import ORPHAN_AGE
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.held import HeldParticipant
+from airflow_ft.sinks.kafka.plain import PlainParticipant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.participant import STRATEGIES
 from airflow_ft.sinks.mysql.spec import BRANCHED, MySqlSink
@@ -72,6 +81,8 @@ class Scenario:
     ends when the DAG is paused, which happens when nothing else does, or when a person asks ("stop", "stop at once").
     "gate as of now" and "gate of the published" are sensors. `concurrent_checkpoints`, `tolerable` and `unaligned` are
     settings of the stream, `retained` is how many micro-batches Spark keeps state for.
+
+    `modes` are those of the runs, in turn; the run that heals all has the last one.
     """
 
     name: str
@@ -91,13 +102,14 @@ class Scenario:
     tolerable: int = 0
     unaligned: bool = False
     retained: int = 8
+    modes: tuple[CheckpointingMode, ...] = (CheckpointingMode.EXACTLY_ONCE,)
 
     @property
     def items(self) -> int:
         """How many items there are in the end."""
         return max(self.runs)
 
-    def delivery(self) -> Delivery:
+    def delivery(self, mode: CheckpointingMode) -> Delivery:
         """What the DAG declares."""
         makers: Mapping[str, Callable[[str, str], Any]] = {
             "mysql": lambda sink, conn: MySqlSink(table=f"shop.{sink}", conn_id=conn),
@@ -110,7 +122,7 @@ class Scenario:
             "held": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn, strategy="held"),
             "two-phase": lambda sink, conn: TwoPhaseSink(conn_id=conn),
         }
-        return plan_delivery({sink: makers[kind](sink, conn) for sink, (kind, conn) in self.sinks.items()})
+        return plan_delivery({sink: makers[kind](sink, conn) for sink, (kind, conn) in self.sinks.items()}, mode=mode)
 
     def config(self) -> CheckpointConfig:
         """How checkpoints are made."""
@@ -169,7 +181,9 @@ class World:
         store: Any = (RealStore if real_store else ModelStore)(self._store_clock)
         self.log = store
         self.wal = Wal()
-        self.delivery = scenario.delivery()
+        deliveries = {mode: scenario.delivery(mode) for mode in scenario.modes}
+        self._deliveries = [deliveries[mode] for mode in scenario.modes]
+        self.delivery = self._deliveries[-1]
         self.config = scenario.config()
         self.servers: dict[str, Server] = {}
         makers: Mapping[str, Callable[[Kernel, str], Server]] = {
@@ -180,7 +194,11 @@ class World:
         for participant in self.delivery.participants:
             self.servers[participant.name] = makers[participant.kind](kernel, participant.name)
         sinks = {participant.name: tuple(participant.sinks) for participant in self.delivery.participants}
-        self.laws = Laws(store, self.servers, self.wal, scenario.rows, sinks, may_halt=scenario.may_halt)
+        plans = [participant for delivery in self._deliveries for participant in delivery.participants]
+        repeats = {participant.name for participant in plans if participant.promise is Promise.AT_LEAST_ONCE}
+        self.laws = Laws(
+            store, self.servers, self.wal, scenario.rows, sinks, may_halt=scenario.may_halt, repeats=repeats
+        )
         self.store: Any = StoreClient(kernel, store, self.laws)
         self.spark = running.spark = Spark(self)
         running.store = self.store
@@ -243,6 +261,11 @@ class World:
         self.runs.append(run)
         return run
 
+    def delivery_of(self, run: RunKey) -> Delivery:
+        """What the DAG declares in that run."""
+        letter = run.run_id[-1]
+        return self.delivery if letter == "Z" else self._deliveries[(ord(letter) - ord("A")) % len(self._deliveries)]
+
     def _start_runs(self) -> None:
         for run in self.runs if self.scenario.concurrent else self.runs[:1]:
             self._begin(run)
@@ -295,7 +318,7 @@ class World:
                 case "stage":
                     self._stage(context, run.items)
                 case "prepare":
-                    prepare_step(context, self.delivery, self.config, name)
+                    prepare_step(context, self.delivery_of(run.key), self.config, name)
                 case "commit":
                     commit_step(context, name)
                 case "confirm":
@@ -397,7 +420,9 @@ class World:
             info = ConnectionInfo(plan.name, "mysql", schema="shop")
             return STRATEGIES[plan.strategy](plan, sinks, info, self.wal, LIMITS)
         if isinstance(server, KafkaCluster):
-            kind = HeldParticipant if plan.strategy == "held" else KafkaParticipant
+            kind: type[KafkaParticipant] = HeldParticipant if plan.strategy == "held" else KafkaParticipant
+            if not plan.keeps_markers:
+                kind = PlainParticipant
             return kind(plan, self._clients[plan.name], self.wal)
         return TwoPhaseParticipant(plan, server, self.wal)
 

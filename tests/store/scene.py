@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from airflow_ft.core.model import (
     AbortReason,
     AfterAbort,
     Checkpoint,
+    CheckpointingMode,
     Lease,
     Outcome,
     ParticipantPlan,
@@ -112,6 +113,16 @@ class Scene:
 
     def plan(self, number: int, segments: Sequence[int] | None = None) -> Plan:
         return self.store.plan(self.pipeline, self.epoch, self.make_plan(number, segments))
+
+    def plan_at_least_once(self, number: int, segments: Sequence[int] | None = None) -> Plan:
+        """`log` keeps no markers in it."""
+        plan = self.make_plan(number, segments)
+        participants = [
+            replace(each, promise=Promise.AT_LEAST_ONCE) if each.name == "log" else each for each in plan.participants
+        ]
+        mode = CheckpointingMode.AT_LEAST_ONCE
+        plan = replace(plan, participants=tuple(participants), commit_point=None, mode=mode)
+        return self.store.plan(self.pipeline, self.epoch, plan)
 
     def attempt(self, number: int, participant: str) -> int:
         return self.store.begin_attempt(self.pipeline, self.epoch, number, participant)

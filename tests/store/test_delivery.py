@@ -123,6 +123,31 @@ class TestPlans:
         with pytest.raises(ConfigurationError, match=what):
             scene.store.plan(PIPELINE, 1, replace(scene.make_plan(2), **changes))  # type: ignore[arg-type]
 
+    def test_a_plan_that_waits_for_no_votes_decides(self, scene: Scene) -> None:
+        scene.stage(2)
+        plan = scene.plan_at_least_once(2, [1, 2])
+
+        checkpoint = scene.checkpoint(2)
+        assert (checkpoint.state, checkpoint.plan) == (S.COMMITTING, plan)
+        assert checkpoint.decided_at is not None and checkpoint.prepared_at is None
+        assert scene.votes(2) == {"db": 0, "log": 0}
+        assert (scene.checkpoint(1).state, scene.checkpoint(1).subsumed_by) == (S.SUBSUMED, 2)
+        assert scene.kinds(2)[-2:] == ["PLANNED", "COMMITTING"]
+        assert scene.plan_at_least_once(2, [1, 2]) == plan and scene.kinds(2).count("COMMITTING") == 1
+        with pytest.raises(StateConflictError):
+            scene.abort(2)
+        for name in ("db", "log"):
+            scene.attempt(2, name)
+            scene.prove(2, name)
+        assert [scene.checkpoint(number).is_confirmed for number in (1, 2)] == [True, True]
+
+    def test_what_keeps_no_markers_has_nothing_to_remember(self, scene: Scene) -> None:
+        scene.stage(3)
+        scene.complete(1)
+        scene.plan_at_least_once(2)
+        assert scene.store.last_delivered(PIPELINE, "db") == 2
+        assert scene.store.last_delivered(PIPELINE, "log") == 1
+
     def test_participants_are_planned_once_each(self, scene: Scene) -> None:
         scene.stage(1)
         plan = scene.make_plan(1)

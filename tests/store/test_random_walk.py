@@ -33,6 +33,7 @@ def moves(scene: Scene, dice: random.Random, number: int) -> dict[str, Callable[
         "trigger": scene.trigger,
         "publish": lambda: scene.publish(number, segment=dice.random() < 0.8),
         "plan": lambda: scene.plan(number, [*sorted(free), *own]),
+        "plan at least once": lambda: scene.plan_at_least_once(number, [*sorted(free), *own]),
         "vote": lambda: scene.vote(number, name),
         "attempt": lambda: scene.attempt(number, name),
         "decide": lambda: scene.decide(number),
@@ -50,7 +51,7 @@ def moves(scene: Scene, dice: random.Random, number: int) -> dict[str, Callable[
 RARE = {"take", "abort", "abort and rewind", "rewind"}
 NEXT = {
     S.TRIGGERED: ["publish"],
-    S.STAGED: ["plan", "vote", "vote", "vote"],
+    S.STAGED: ["plan", "plan", "plan at least once", "vote", "vote", "vote", "vote"],
     S.PREPARED: ["decide"],
     S.COMMITTING: ["prove"],
     S.COMPLETED: ["finalise"],

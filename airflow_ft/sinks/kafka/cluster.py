@@ -27,6 +27,7 @@ from airflow_ft.kafka.topics import (
 )
 from airflow_ft.sinks.kafka.content import PlanContent, Reading
 from airflow_ft.sinks.kafka.readable import await_readable, require_same_topics
+from airflow_ft.sinks.kafka.sending import merge_ends
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.token import (
@@ -41,7 +42,7 @@ from airflow_ft.sinks.kafka.token import (
     judge,
 )
 from airflow_ft.sinks.kafka.tokens import Tokens, now
-from airflow_ft.sinks.kafka.transaction import Transaction, merge_ends
+from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.sinks.kafka.validation import check_rows, check_topic, client_limits, refused_rows
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.set_aside import DeliveredLog
@@ -306,7 +307,7 @@ class KafkaParticipant:
             if token.number == plan.number:  # a later delivery was made after this one could be read
                 require_same_topics(self._clients, token.topics)
                 await_readable(self._clients, token.ends, self._topics)
-                _add_ends(partitions, token.ends or {})
+                add_ends(partitions, token.ends or {})
                 topics |= token.topics
                 if token.aside:
                     set_aside.append(read_detail(self._wal.dead_letters(plan).read_note(token.aside)))
@@ -382,7 +383,8 @@ class KafkaParticipant:
             ) from error
 
 
-def _add_ends(into: dict[str, Any], ends: Mapping[str, Mapping[int, PartitionEnd]]) -> None:
+def add_ends(into: dict[str, Any], ends: Mapping[str, Mapping[int, PartitionEnd]]) -> None:
+    """Adds where the records of a slot, or of a sink, end to what a proof's detail says."""
     for topic, partitions in ends.items():
         for partition, end in partitions.items():
             place = into.setdefault(topic, {}).setdefault(str(partition), {"records": 0, "last_offset": -1})

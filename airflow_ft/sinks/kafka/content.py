@@ -11,8 +11,8 @@ from airflow_ft.core.model import Plan, Segment
 from airflow_ft.core.ports import WalFile, WalReader
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.kafka.records import RecordColumns, RecordEncoder
+from airflow_ft.sinks.kafka.sending import Sender, Tally
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.transaction import Tally, Transaction
 from airflow_ft.sinks.kafka.validation import SegmentRows
 
 SLICES_AHEAD = 4  # as many as a batch of the log has, or 32 MB
@@ -77,7 +77,7 @@ class PlanContent:
         """The slot's rows, of which the first are read beside what else is done; to be closed."""
         return Reading(lambda: self._records(plan, slot))
 
-    def send(self, plan: Plan, slot: int, reading: Reading, transaction: Transaction) -> Mapping[str, Tally]:
+    def send(self, plan: Plan, slot: int, reading: Reading, sender: Sender) -> Mapping[str, Tally]:
         """Sends the slot's files and waits for their acknowledgements, which must be as many as the manifest's rows."""
         tallies = {name: Tally(sink.topic) for name, sink in self._sinks.items()}
         expected = dict.fromkeys(tallies, 0)
@@ -85,8 +85,8 @@ class PlanContent:
             expected[rows.name] += file.rows
         with closing(reading.begin()) as ahead:
             for name, records in ahead:
-                transaction.send(tallies[name].topic, records, tallies[name])
-        transaction.flush(tallies.values())
+                sender.send(tallies[name].topic, records, tallies[name])
+        sender.flush(tallies.values())
         for name, tally in tallies.items():
             if tally.total != expected[name]:  # I2: never commit what was not acknowledged to the last row
                 raise SinkUnavailableError(

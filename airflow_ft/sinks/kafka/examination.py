@@ -45,15 +45,18 @@ def examine(
     if not exam.passes("connect", "the brokers answer", lambda: _answer(clients)):
         return exam.checks
     grants = needed(pipeline, plan.name, settings.token_topic, names)
-    exam.attempt("token topic", lambda: _token_topic(exam, clients, grants))
+    if plan.keeps_markers:
+        exam.attempt("token topic", lambda: _token_topic(exam, clients, grants))
     limits: dict[str, TopicLimits] = {}
     for name in names:
         found = exam.attempt(f"topic {name}", lambda name=name: _topic(exam, clients, name))  # type: ignore[misc]
         if found is not None:
             limits[name] = found
     slots = max((sink.slots for sink in sinks.values()), default=1)
-    _permissions(exam, clients, plan.strategy, [f"airflow_ft.{pipeline}.{plan.name}.{n}" for n in range(slots)], grants)
-    exam.attempt("broker", lambda: _broker(exam, clients))
+    if plan.keeps_markers:
+        ids = [f"airflow_ft.{pipeline}.{plan.name}.{n}" for n in range(slots)]
+        _permissions(exam, clients, plan.strategy, ids, grants)
+        exam.attempt("broker", lambda: _broker(exam, clients))
     if plan.strategy == "held":
         _holding(exam, clients, sinks)
     if len(limits) == len(names):

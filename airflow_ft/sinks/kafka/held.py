@@ -33,10 +33,11 @@ from airflow_ft.kafka.topics import (
     topic_ids,
 )
 from airflow_ft.sinks.kafka.cluster import PRODUCER, KafkaParticipant
+from airflow_ft.sinks.kafka.sending import ProducerLostError
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM, KafkaSink
 from airflow_ft.sinks.kafka.token import Ends, Standing, Token, judge
-from airflow_ft.sinks.kafka.transaction import ProducerIdentity, ProducerLostError, Transaction
+from airflow_ft.sinks.kafka.transaction import ProducerIdentity, Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import Description, Ending, TransactionCoordinator
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
+from airflow_ft.sinks.kafka.plain import PlainParticipant
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> KafkaParticipant:
@@ -16,6 +17,8 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
         SinkAccessError: the connection's extra cannot work.
     """
     clients = KafkaClients(KafkaSettings.from_connection(connection))
+    if not plan.keeps_markers:
+        return PlainParticipant(plan, clients, wal)
     if plan.strategy == "held":
         from airflow_ft.sinks.kafka.held import HeldParticipant  # needs a client that may be lacking
 

@@ -19,8 +19,9 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailableError, TokenLostError
 from airflow_ft.core.model import Fence
 from airflow_ft.kafka.client import KafkaClients, is_fenced, is_refusal
+from airflow_ft.sinks.kafka.sending import ProducerLostError
 from airflow_ft.sinks.kafka.token import Token, check_owner, parse
-from airflow_ft.sinks.kafka.transaction import ProducerLostError, Transaction
+from airflow_ft.sinks.kafka.transaction import Transaction
 
 log = logging.getLogger(__name__)
 

@@ -127,6 +127,17 @@ class KafkaSink:
         return STRATEGIES[self.strategy]
 
     @property
+    def at_least_once(self) -> Promise:
+        """Rows go without a transaction."""
+        if self.strategy == "held":
+            raise self._error(
+                "strategy 'held' holds rows back for a decision, and with CheckpointingMode.AT_LEAST_ONCE there is"
+                " none.",
+                "Leave strategy out, or take EXACTLY_ONCE.",
+            )
+        return Promise.AT_LEAST_ONCE
+
+    @property
     def roles(self) -> Mapping[str, str]:
         """Which column has which role, for those that are given."""
         named = {role: getattr(self, role) for role in _ROLES}

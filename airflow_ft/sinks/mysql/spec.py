@@ -137,6 +137,17 @@ class MySqlSink:
         """What the strategy can promise."""
         return PROMISES[self.strategy]
 
+    @property
+    def at_least_once(self) -> Promise:
+        """The same: marker and rows are in one transaction, so its rows come once all the same."""
+        if self.promise is Promise.TWO_PHASE:
+            raise ConfigurationError(
+                f"strategy {self.strategy!r} prepares rows for a decision, and with CheckpointingMode.AT_LEAST_ONCE"
+                " there is none.",
+                remedy="choose 'local' or 'parallel', or take EXACTLY_ONCE.",
+            )
+        return self.promise
+
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in a name."""
         for text in (self.table, self.ledger_schema):

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.sinks.kafka.transaction import ProducerLostError, Transaction
+from airflow_ft.sinks.kafka.sending import ProducerLostError
+from airflow_ft.sinks.kafka.transaction import Transaction
 from tools.servers.processes import free_port
 
 

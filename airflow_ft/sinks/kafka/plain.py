@@ -1,0 +1,119 @@
+"""Kafka without transactions, for AT_LEAST_ONCE: rows are sent, and readers see them as they arrive.
+
+Nothing in the cluster tells what was delivered. What proves a delivery are the acknowledgements that this very process
+has counted, so one whose end the decision log has not recorded is repeated, from its first row on.
+
+Acknowledged means there: the producer delivers nothing after a record that it could not deliver (`plain_producer`), so
+the acknowledgement of the last record of a partition stands for all before it, as in a transaction (`batches`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from airflow_ft.core.errors import StateConflictError
+from airflow_ft.core.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
+from airflow_ft.core.set_aside import SetAside, together
+from airflow_ft.core.set_aside import detail as set_aside_detail
+from airflow_ft.kafka.topics import describe, topic_ids
+from airflow_ft.sinks.kafka.cluster import KafkaParticipant, add_ends
+from airflow_ft.sinks.kafka.content import PlanContent
+from airflow_ft.sinks.kafka.sending import ProducerLostError, Sender, Tally, merge_ends
+from airflow_ft.sinks.set_aside import DeliveredLog
+
+
+class PlainParticipant(KafkaParticipant):
+    """Keeps its producer for all that it delivers; remembers what was acknowledged, and nothing else."""
+
+    _sender: Sender | None = None
+    _done: Proof | None = None
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Whether the topics would take the rows, as they were when they were first looked at."""
+        if self._sender is None:
+            return self._check_rows(plan, describe(self._clients, self._topics))
+        return {}
+
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
+        """Sends all rows, and waits until they are acknowledged. `set_aside`: without those that `prepare` refuses."""
+        slots = self._tokens.slots(plan.pipeline)
+        aside = [self._set_aside(slot, plan) for slot in slots] if set_aside else []
+        content = self._content
+        if aside:
+            content = PlanContent(self._plan.name, self._sinks, DeliveredLog.without(self._wal, aside))
+        sender = self._sender = self._sender or Sender(self._clients, self._clients.plain_producer(self._limits()))
+        tallies: list[Mapping[str, Tally]] = []
+        try:
+            for slot in slots:
+                with closing(content.read(plan, slot.index)) as reading:
+                    tallies.append(content.send(plan, slot.index, reading, sender))
+        except BaseException as error:
+            self._discard()
+            if isinstance(error, ProducerLostError):
+                raise self._clients.error(error.error, f"delivering without a transaction: {error.doing}") from error
+            raise
+        self._done = self._acknowledged(plan, fence, tallies, aside)
+        return self._done
+
+    def proof(self, plan: Plan) -> Proof | None:
+        """What this object was told last; None: it knows nothing of this number."""
+        found = self._done
+        return found if found is not None and (found.number, found.digest) == (plan.number, plan.digest) else None
+
+    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        """Never: it is decided before anything is sent."""
+        raise StateConflictError(
+            "it was decided when it was planned (AT_LEAST_ONCE).",
+            remedy="Deliver it.",
+            pipeline=plan.pipeline,
+            checkpoint=plan.number,
+            participant=self._plan.name,
+        )
+
+    def forget(self, fence: Fence, floor: int) -> None:
+        """There is nothing to forget. The token of former deliveries, if there is one, is left to them."""
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        """None: it remembers nothing."""
+        return None
+
+    def remembers(self, pipeline: str) -> bool:
+        """There is nothing that it could lose."""
+        return True
+
+    def token_numbers(self, pipeline: str) -> Sequence[int | None]:
+        """There are no tokens."""
+        return []
+
+    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
+        """There is nothing to set."""
+
+    def close(self) -> None:
+        """Closes all clients."""
+        self._discard()
+        super().close()
+
+    def _discard(self) -> None:
+        if self._sender is not None:
+            self._sender.discard()
+        self._sender = None
+
+    def _acknowledged(
+        self,
+        plan: Plan,
+        fence: Fence,
+        tallies: Sequence[Mapping[str, Tally]],
+        aside: Sequence[Mapping[str, SetAside]],
+    ) -> Proof:
+        partitions: dict[str, Any] = {}
+        counts = dict.fromkeys(self._sinks, 0)
+        for each in tallies:
+            add_ends(partitions, merge_ends(each.values()))
+            for name, tally in each.items():
+                counts[name] += tally.total
+        into = {topic: found for topic, found in topic_ids(self._clients, partitions).items() if found}
+        detail = {"attempt": fence.attempt, "partitions": partitions, "topics": into}
+        detail |= set_aside_detail(together(aside))
+        return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)
