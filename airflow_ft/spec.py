@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.arguments import check_job, check_text, check_texts, check_type, is_resolved_later, shown
 from airflow_ft.core.config import CheckpointConfig, check_name
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import HoldingSinkSpec
 from airflow_ft.core.restart import ExponentialDelay, RestartStrategy
@@ -162,7 +161,7 @@ class PipelineSpec:
         if unknown := sorted(set(self.optional_sinks) - set(self.sinks)):
             raise ConfigurationError(f"optional_sinks names no sink: {', '.join(unknown)}.")
         if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
-            plan_delivery(declared(self.sinks), self.commit_point, self._mode)
+            plan_delivery(declared(self.sinks), self.commit_point)
 
     def _check_checkpointing(self) -> None:
         remedy = "give CheckpointConfig(timeout=timedelta(minutes=10)), for example."
@@ -170,6 +169,8 @@ class PipelineSpec:
         if isinstance(self.checkpointing, Mapping) and not self.is_rendered:
             CheckpointConfig.from_json({n: value for n, value in self.checkpointing.items() if not is_template(value)})
             return
+        if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
+            plan_delivery(declared(self.sinks), self.commit_point, self.config.mode)
         if (idle := self.config.given_to_streams) and not self.streaming:
             raise ConfigurationError(
                 f"CheckpointConfig.{idle[0]} is for streams, and this pipeline runs by the schedule of its DAG.",
@@ -205,11 +206,6 @@ class PipelineSpec:
         """Whether `checkpointing` can be told: nothing of it is Jinja."""
         given = self.checkpointing
         return isinstance(given, CheckpointConfig) or not any(map(is_template, given.values()))
-
-    @property
-    def _mode(self) -> CheckpointingMode:
-        """As far as it is known when the DAG is parsed."""
-        return self.config.mode if self.is_rendered else CheckpointingMode.EXACTLY_ONCE
 
     @property
     def config(self) -> CheckpointConfig:

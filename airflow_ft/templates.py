@@ -105,9 +105,8 @@ class _Declared:
     def promise(self) -> Promise:
         return self.sink.promise
 
-    @property
     def at_least_once(self) -> Promise:
-        return self.sink.at_least_once
+        return self.sink.at_least_once()
 
     def settings(self) -> Mapping[str, Any]:
         return {}

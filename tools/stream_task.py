@@ -74,7 +74,7 @@ class Stream:
     def delivery(self) -> Delivery:
         sinks: dict[str, Any] = {name: MySqlSink(table=to, conn_id="shop") for name, to in self.tables.items()}
         sinks |= {name: KafkaSink(topic=to, conn_id="kafka") for name, to in self.topics.items()}
-        return plan_delivery(sinks)
+        return plan_delivery(sinks, mode=CheckpointConfig.from_json(self.checkpointing).mode)
 
     def connection(self, conn_id: str) -> ConnectionInfo:
         """Of the two that there are."""

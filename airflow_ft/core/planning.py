@@ -85,7 +85,7 @@ def plan_delivery(
                 name=conn_id,
                 kind=first.kind,
                 strategy=first.strategy,
-                promise=first.at_least_once if repeats else first.promise,
+                promise=first.at_least_once() if repeats else first.promise,
                 predecessor=0,
                 sinks={name: dict(sink.settings()) for name, sink in members},
             )

@@ -550,7 +550,6 @@ class SinkSpec(Protocol):
     @property
     def promise(self) -> Promise: ...
 
-    @property
     def at_least_once(self) -> Promise:
         """What it promises where rows are not held back for a decision; ConfigurationError when it cannot do that."""
 

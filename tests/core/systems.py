@@ -198,7 +198,6 @@ class ModelSink:
     strategy: str = "model"
     table: str = "t"
 
-    @property
     def at_least_once(self) -> Promise:
         return Promise.AT_LEAST_ONCE if self.promise is Promise.REDO else self.promise
 

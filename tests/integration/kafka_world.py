@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Segment, Vote
+from airflow_ft.core.model import CheckpointingMode, Fence, ParticipantPlan, Plan, Segment, Vote
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
@@ -42,6 +42,7 @@ class World:
     epoch: int = 1
     attempt: int = 0
     votes: dict[int, Vote] = field(default_factory=dict)
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
 
     @property
     def connection(self) -> ConnectionInfo:
@@ -60,16 +61,17 @@ class World:
         return write_segment(folder, number, tables)
 
     def plan(self, number: int, *segments: Segment, predecessor: int | None = None) -> Plan:
+        first = next(iter(self.sinks.values()))
         participant = ParticipantPlan(
             name=CONN_ID,
             kind="kafka",
-            strategy=next(iter(self.sinks.values())).strategy,
-            promise=next(iter(self.sinks.values())).promise,
+            strategy=first.strategy,
+            promise=first.promise if self.mode is CheckpointingMode.EXACTLY_ONCE else first.at_least_once(),
             predecessor=number - 1 if predecessor is None else predecessor,
             sinks={name: sink.settings() for name, sink in self.sinks.items()},
         )
         return Plan.from_json(
-            Plan(self.pipeline, self.installation, number, segments, (participant,), None).to_json()
+            Plan(self.pipeline, self.installation, number, segments, (participant,), None, (), self.mode).to_json()
         )  # as the store gives it back
 
     def checkpoint(self, number: int, rows: int, sink: str = "alerts", predecessor: int | None = None) -> Plan:

@@ -218,6 +218,28 @@ def test_whatever_is_killed_each_row_is_there_once(world: World, victim: str) ->
     world.check_exactly_once()
 
 
+@pytest.mark.chaos
+def test_at_least_once_loses_nothing_and_repeats_only_where_no_marker_is(world: World) -> None:
+    settings = {"checkpointing": {"interval": 0.3, "mode": "AT_LEAST_ONCE"}}
+    with world.sending():
+        for _ in range(3):
+            with world.task(world.stream(**settings)) as process:
+                world.until_confirmed(4)
+                process.kill()
+        with world.task(world.stream(**settings)):
+            world.until_confirmed(3)
+            world.stop()
+    assert not {"PREPARED"} & {event.kind for event in world.store.events(world.pipeline, None, 1000)}
+    with world.task(world.stream(run="run-2")):  # exactly once again
+        world.send(20)
+        world.until_all_is_there()
+        world.stop()
+    assert Counter(world.rows()) == Counter(range(world.sent)), "a marker is a marker"
+    assert set(world.records()) == set(range(world.sent))
+    last = range(world.sent - 20, world.sent)
+    assert Counter(n for n in world.records() if n in last) == Counter(last), "under tokens again"
+
+
 def test_a_job_that_raises_is_restarted_in_its_driver_and_nothing_of_the_failing_checkpoint_is_visible(
     world: World,
 ) -> None:

@@ -215,7 +215,6 @@ class TwoPhaseSink:
     kind: str = "two-phase"
     strategy: str = "model"
 
-    @property
     def at_least_once(self) -> Promise:
         return self.promise
 

@@ -126,7 +126,6 @@ class KafkaSink:
         """What the strategy promises."""
         return STRATEGIES[self.strategy]
 
-    @property
     def at_least_once(self) -> Promise:
         """Rows go without a transaction."""
         if self.strategy == "held":

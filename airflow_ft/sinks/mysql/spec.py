@@ -137,7 +137,6 @@ class MySqlSink:
         """What the strategy can promise."""
         return PROMISES[self.strategy]
 
-    @property
     def at_least_once(self) -> Promise:
         """The same: marker and rows are in one transaction, so its rows come once all the same."""
         if self.promise is Promise.TWO_PHASE:
