@@ -30,6 +30,7 @@ from benchmarks import (
     memory,
     small,
     staging_cost,
+    streams,
     tasks,
 )
 from benchmarks.bench import Bench, Servers, say
@@ -66,12 +67,25 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "flights": flights,
     "flink": flink,
     "latency": latency.latency,
+    "streams": streams.streams,
     "cpu": cpu.cpu,
     "branches": into_mysql.branches,
 }
 # Left out of a quick run, unless they are asked for.
 LONG = frozenset(
-    {"branches", "cpu", "flights", "flink", "in-doubt", "latency", "job-mysql", "job-kafka", "job-both", "tasks"}
+    {
+        "branches",
+        "cpu",
+        "flights",
+        "flink",
+        "in-doubt",
+        "latency",
+        "streams",
+        "job-mysql",
+        "job-kafka",
+        "job-both",
+        "tasks",
+    }
 )
 
 

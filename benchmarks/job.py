@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.data import ORDERS
@@ -84,3 +86,21 @@ def columns(records: DataFrame) -> DataFrame:
             for index, (name, (_, kind)) in enumerate(ORDERS.columns.items())
         )
     )
+
+
+class FailingOnce(Passing):
+    """Raises when it is told to, and notes when it did, and when it was called again."""
+
+    def __init__(self, marks: str) -> None:
+        self._marks = Path(marks)
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        """All rows."""
+        failing, raised, again = (self._marks / name for name in ("fail", "raised", "again"))
+        if raised.exists() and not again.exists():
+            (self._marks / "new").write_text(str(time.time()))
+            (self._marks / "new").rename(again)
+        if failing.exists() and not raised.exists():
+            raised.write_text(str(time.time()))
+            raise ValueError("as it was told")
+        return {"copies": batch}

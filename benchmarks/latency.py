@@ -6,23 +6,17 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
-from airflow_ft.core.model import CheckpointingMode, RequestKind
-from airflow_ft.sources import KafkaSource
-from airflow_ft.store import open_store
+from airflow_ft.core.model import CheckpointingMode
 from benchmarks.bench import Bench, say
-from benchmarks.flink import program
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
+from benchmarks.streams import flink_stream, running, stream_of, topics
 from benchmarks.workers import Worker
-from tools.stream_task import Stream
+from tools.stream_task import start_module
 
 WARM_SECONDS, SECONDS = 25.0, 30.0
 RATES = (100, 10_000)  # records a second
@@ -34,7 +28,7 @@ _AT_LEAST = CheckpointingMode.AT_LEAST_ONCE
 def latency(bench: Bench) -> list[Comparison]:
     """For each rate the median and the 95th percentile, at checkpoints of one second; and as fast as it goes."""
     found = []
-    flink = cache(lambda: bench.servers.worker("flink-stream", program=program(bench, "FlinkStream")))
+    flink = flink_stream(bench)
     for rate in RATES:
         runs = _Runs(bench, rate, flink)
         found += [runs.comparison(0.50), runs.comparison(0.95)]
@@ -54,11 +48,13 @@ class _Runs:
     def comparison(self, part: float) -> Comparison:
         """Of one percentile."""
         ours, fast, theirs = "airflow-ft, 1 s", "airflow-ft, as fast as it goes", "Flink, 1 s"
+        alone = "Spark's own writer, 1 s (at least once)"
         repeating = "airflow-ft, at least once, as fast as it goes"
         contenders = [
             Contender(ours, lambda: self._cost(ours, part, lambda: self._ours(1.0)), warm_up=0),
             Contender(fast, lambda: self._cost(fast, part, lambda: self._ours(0.0)), warm_up=0),
             Contender(repeating, lambda: self._cost(repeating, part, lambda: self._ours(0.0, _AT_LEAST)), warm_up=0),
+            Contender(alone, lambda: self._cost(alone, part, self._spark), warm_up=0),
             Contender(theirs, lambda: self._cost(theirs, part, self._flink), warm_up=0),
         ]
         name = f"p{part:.0%}".rstrip("%")
@@ -68,6 +64,7 @@ class _Runs:
             contenders,
             [
                 Claim(f"{name} of latency against Flink, {self.rate:,} a second, 1 s", ours, (theirs,), WITHIN),
+                Claim(f"{name} of latency against Spark's own writer, {self.rate:,} a second", ours, (alone,), None),
                 Claim(f"{name} of latency, as fast as it goes, {self.rate:,} a second", fast, (theirs,), None),
                 Claim(f"{name} of latency, at least once, {self.rate:,} a second", repeating, (fast,), SOONER),
             ],
@@ -84,12 +81,35 @@ class _Runs:
 
     def _ours(self, interval: float, mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE) -> list[float]:
         settings = {"interval": interval, "mode": mode.value}
-        with self._topics() as (source, target), _stream(self.bench, source, target, settings):
-            return self._measure(source, target)
+        with topics(self.bench) as (source, target):
+            with running(stream_of(self.bench, source, target, checkpointing=settings)) as stream:
+                found = self._measure(source, target)
+            say(f"    {stream.told}")
+            return found
+
+    def _spark(self) -> list[float]:
+        """What a user has without this package: no transaction, no log, one query."""
+        with topics(self.bench) as (source, target):
+            folder = self.bench.folder / target
+            folder.mkdir()
+            given = {
+                "bootstrap": self.bench.servers.kafka.bootstrap,
+                "from": source,
+                "to": target,
+                "folder": str(folder),
+            }
+            process = start_module("benchmarks.plain_stream", json.dumps(given), folder / "log")
+            try:
+                return self._measure(source, target)
+            except MeasurementError as error:
+                raise MeasurementError(f"{error}: {(folder / 'log').read_text()[-2000:]}") from error
+            finally:
+                process.kill()
+                process.wait()
 
     def _flink(self) -> list[float]:
         bootstrap = self.bench.servers.kafka.bootstrap
-        with self._topics() as (source, target):
+        with topics(self.bench) as (source, target):
             worker = self.cluster()
             worker.ask("start", bootstrap=bootstrap, to=target, interval_ms=1000, **{"from": source})
             try:
@@ -97,19 +117,11 @@ class _Runs:
             finally:
                 worker.ask("stop")
 
-    @contextmanager
-    def _topics(self) -> Iterator[tuple[str, str]]:
-        number = next(self.bench.servers.numbers)
-        names = f"in-{number}", f"out-{number}"
-        for name in names:
-            self.bench.servers.kafka.create_topic(name, 2)
-        yield names
-
     def _measure(self, source: str, target: str) -> list[float]:
         """The latencies in ms, ascending; each record is there once, or there is no figure."""
         bootstrap = self.bench.servers.kafka.bootstrap
         warm = time.time() + WARM_SECONDS
-        reader = _Reader(bootstrap, target, warm)
+        reader = Reader(bootstrap, target, warm)
         sent = _send(bootstrap, source, self.rate, WARM_SECONDS + SECONDS)
         reader.wait_for(sent)
         if sorted(reader.numbers) != list(range(sent)):
@@ -132,10 +144,11 @@ def _send(bootstrap: str, topic: str, rate: int, seconds: float) -> int:
     return sent
 
 
-class _Reader:
+class Reader:
     """Reads committed records, and notes how old each is when it is seen."""
 
-    def __init__(self, bootstrap: str, topic: str, since: float) -> None:
+    def __init__(self, bootstrap: str, topic: str, since: float = math.inf) -> None:
+        """`since`: only of later ones (time.time()) it is noted how old they are."""
         settings = {"bootstrap.servers": bootstrap, "group.id": f"reader-{topic}", "auto.offset.reset": "earliest"}
         settings |= {"isolation.level": "read_committed", "fetch.wait.max.ms": "10"}
         self._consumer = Consumer(settings)
@@ -143,14 +156,17 @@ class _Reader:
         self._since = since
         self.numbers: list[int] = []
         self.latencies: list[float] = []
+        self.seen_at = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            messages = self._consumer.consume(1000, 0.02)
+            messages = self._consumer.consume(10_000, 0.02)
             now = time.time()
+            if messages:
+                self.seen_at = time.monotonic()
             for message in messages:
                 if not message.error():
                     record = json.loads(message.value() or b"")
@@ -158,6 +174,13 @@ class _Reader:
                     if record["at"] > self._since:
                         self.latencies.append(1000 * (now - record["at"]))
         self._consumer.close()
+
+    def seconds_until(self, count: int, began: float) -> float:
+        """From `began` (time.monotonic()) until so many were seen."""
+        self.wait_for(count)
+        if len(self.numbers) != count:
+            raise MeasurementError(f"{len(self.numbers)} records of {count} are there")
+        return self.seen_at - began
 
     def wait_for(self, count: int) -> None:
         """And a moment more, for what should not come."""
@@ -167,47 +190,3 @@ class _Reader:
         time.sleep(2)
         self._stop.set()
         self._thread.join()
-
-
-@contextmanager
-def _stream(bench: Bench, source: str, target: str, settings: Mapping[str, Any]) -> Iterator[None]:
-    """A stream of ours, as its task runs it."""
-    folder = bench.folder / target
-    folder.mkdir()
-    stream = Stream(
-        folder=str(folder),
-        pipeline=target,
-        job="job:Passing",
-        jobs=str(Path(__file__).parent),
-        sources={
-            "rows": KafkaSource(topics=[source], conn_id="kafka", starting_offsets="earliest").to_json(),
-        },
-        topics={"copies": target},
-        kafka=bench.servers.kafka.bootstrap,
-        checkpointing=settings,
-        lease_seconds=30.0,
-    )
-    process = stream.start(folder / "log")
-    try:
-        yield
-        with closing(open_store(stream.store_url)) as store:
-            store.ask(target, RequestKind.STOP, {}, "the benchmark")
-        if process.wait(60):
-            raise MeasurementError((folder / "log").read_text()[-3000:])
-        say(f"    {_parts(stream)}")
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _parts(stream: Stream) -> str:
-    """Where a checkpoint's time went, in the median."""
-    with closing(open_store(stream.store_url)) as store:
-        found = [c for c in store.checkpoints(stream.pipeline, 1000) if c.completed_at and c.decided_at]
-    parts = [("staged", "triggered_at", "staged_at"), ("decided", "staged_at", "decided_at")]
-    parts += [("completed", "decided_at", "completed_at")]
-    texts = []
-    for name, begin, end in parts:
-        seconds = sorted((getattr(c, end) - getattr(c, begin)).total_seconds() for c in found)
-        texts.append(f"{name} {1000 * seconds[len(seconds) // 2]:.0f} ms" if seconds else name)
-    return f"{len(found)} checkpoints: {', '.join(texts)}"
