@@ -107,6 +107,7 @@ class Publisher:
         self.failure: BaseException | None = None
         self.tally = tally or Tally()
         self.last_batch: int | None = None
+        self.last_segment: Segment | None = None  # of this attempt
         self._thread = threading.Thread(target=self._watch, name="publisher", daemon=True)
         self._thread.start()
 
@@ -251,7 +252,7 @@ class Publisher:
         log.info("checkpoint %d published (batch %d)", now.number, now.batch)
         with self._changed:
             self.tally.add(segment)
-            self.last_batch = now.batch
+            self.last_batch, self.last_segment = now.batch, segment
             self._predecessor = now.number
             self._open = None
             self._changed.notify_all()

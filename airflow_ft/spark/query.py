@@ -31,7 +31,7 @@ from airflow_ft.spark.locations import SparkLocation, freeze_origin
 from airflow_ft.spark.publisher import Publisher, Tally
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.room import Room
-from airflow_ft.spark.staging import write_batch
+from airflow_ft.spark.staging import is_small, write_batch
 from airflow_ft.spark.standing import Offsets, record_ids, recorded_ids
 from airflow_ft.spark.topics import Topics
 from airflow_ft.wal.filesystem import Synced, filesystem
@@ -71,13 +71,15 @@ class Query:
         tally: Tally,
         failed: Callable[[BaseException], None],
         stop: Stopper,
+        expects_few: bool = False,
     ) -> None:
         """`sources`: by their names in Spark's order; None: the job has opened it by itself. `failed` gets what ends
-        a micro-batch, before Spark wraps it beyond recognition.
+        a micro-batch, before Spark wraps it beyond recognition. `expects_few`: behind a small micro-batch comes another
+        one.
         """
         self._store, self._request, self._job, self._frame = store, request, job, frame
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
-        self._failed, self._stopper = failed, stop
+        self._failed, self._stopper, self._expects_few = failed, stop, expects_few
         self._durable = _Durable(location, request, topics)
         self._room = Room(store, request)
         self._busy = threading.Lock()
@@ -187,7 +189,8 @@ class Query:
             record_ids(location, batch_id, ids)
         start = location.offsets(batch_id - 1)
         positions = named_positions(list(self._sources), start, end, ids)
-        written = write_batch(request, self._job, batch, batch_id, number, positions)
+        few = self._expects_few and is_small(self.publisher.last_segment)
+        written = write_batch(request, self._job, batch, batch_id, number, positions, few=few)
         check_listings(read, request.pipeline)
         as_of = self._cut
         if as_of is not None:

@@ -49,7 +49,7 @@ from airflow_ft.spark.reports import describe_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.room import QueueIsFull
 from airflow_ft.spark.session import attach, await_end, detach
-from airflow_ft.spark.staging import fix_conf, write_batch
+from airflow_ft.spark.staging import ManyRowsError, fix_conf, write_batch
 from airflow_ft.spark.standing import leave_out, mend_origin, record_ids, standing
 from airflow_ft.spark.state_settings import remember_given, tell_changed
 from airflow_ft.spark.submit import END, REQUEST, RESULT
@@ -96,6 +96,7 @@ class Attempt:
         self._began = False  # whether the job has computed anything
         self._requests = Requests(report.parent)
         self._tally = Tally()
+        self._expects_few = request.streaming  # see `staging.write_batch`
         self.tidy = True  # whether Spark was left as it has to be for the next run
         self._reported = threading.Lock()
 
@@ -146,7 +147,10 @@ class Attempt:
         if not _is_alive(spark):
             raise error
         tolerable = request.checkpointing.tolerable_failures
-        if cause.abort_reason.counts and (tolerable < 0 or store.failed_in_a_row(request.pipeline) <= tolerable):
+        if isinstance(cause, ManyRowsError):
+            wait, self._expects_few = 0.0, False  # such a job would meet it again and again
+            log.info("%s It is computed again at once, and from now on Spark writes all of them.", cause.what)
+        elif cause.abort_reason.counts and (tolerable < 0 or store.failed_in_a_row(request.pipeline) <= tolerable):
             wait = 0.0
             log.warning("%s: %s", type(cause).__name__, cause)
             log.warning("the job is restarted at once: tolerable_failures is %d", tolerable)
@@ -274,6 +278,7 @@ class Attempt:
                 tally=self._tally,
                 failed=self.failed,
                 stop=stop,
+                expects_few=self._expects_few,
             )
             publisher = query.publisher
             try:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from airflow_ft.core.errors import SealError
-from airflow_ft.core.model import Segment
+from airflow_ft.core.errors import SealError, StageError
+from airflow_ft.core.model import AbortReason, Segment
 from airflow_ft.spark.request import FIXED_CONF, StageRequest
 from airflow_ft.spark.types import check_types
 from airflow_ft.wal.filesystem import another_history, refuse_another_history
-from airflow_ft.wal.writer import COMPRESSION, DICTIONARY_BYTES, ROW_GROUP_BYTES, ROWS_A_FILE, SegmentFolder
+from airflow_ft.wal.writer import (
+    ARROWS_COMPRESSION,
+    COMPRESSION,
+    DICTIONARY_BYTES,
+    ROW_GROUP_BYTES,
+    ROWS_A_FILE,
+    SegmentFolder,
+)
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from airflow_ft.spark.job import Job
@@ -24,7 +32,22 @@ if TYPE_CHECKING:
 # Of FileOutputCommitter: where tasks of a job's first attempt have theirs.
 _COMMITTER_FOLDERS = ("_temporary", "0", "_temporary")
 
+FEW_ROWS, FEW_BYTES = 8192, 2 << 20
+"""A micro-batch is expected to be small behind one of at most so many rows, and bytes in the log, over all sinks."""
+_MANY = "airflow_ft: more rows than expected"
+
 log = logging.getLogger("airflow_ft.spark")
+
+
+class ManyRowsError(StageError):
+    """A micro-batch that was expected to be small is not; it is to be computed again, in a new attempt."""
+
+    abort_reason = AbortReason.ATTEMPT_ENDED
+
+
+def is_small(segment: Segment | None) -> bool:
+    """Whether what follows this micro-batch is expected to be small; None: nothing is known."""
+    return segment is not None and segment.total_rows <= FEW_ROWS and segment.bytes <= FEW_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +79,19 @@ class Written:
 
 
 def write_batch(
-    request: StageRequest, job: Job, batch: DataFrame, batch_id: int, number: int, positions: Mapping[str, Any]
+    request: StageRequest,
+    job: Job,
+    batch: DataFrame,
+    batch_id: int,
+    number: int,
+    positions: Mapping[str, Any],
+    *,
+    few: bool = False,
 ) -> Written:
     """Splits a batch and writes the rows of each sink.
+
+    `few`: it is expected to be small. Then this process gets its rows, and writes them itself: Spark's own way to write
+    files takes 0.1 s however few there are. ManyRowsError: it was not small.
 
     With a `split` the batch is first materialised on the local disks, and its lineage cut: whatever the user's split
     does, it sees the same rows, and a lost block fails the job instead of computing other rows (I1). Without one
@@ -77,7 +110,9 @@ def write_batch(
         for sink, frame in frames.items():  # all of them before a row of one is written
             check_types(frame.schema, sink)
         counted = {
-            sink: _write(frames[sink], folder, sink) if sink in frames else None
+            sink: (_collect if few and _is_flat(frames[sink]) else _write)(frames[sink], folder, sink)
+            if sink in frames
+            else None
             for sink in (*request.sinks, *request.optional_sinks)
         }
     finally:
@@ -112,6 +147,50 @@ def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
     return int(observation.get["rows"])
 
 
+def _collect(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
+    """Fetches the few rows of a sink, and writes them as one file; how many there were."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    _make_folder(folder, sink, ())
+    try:
+        table = _table(frame.filter(_few()))
+    except Exception as error:
+        if _MANY in str(error):
+            raise ManyRowsError(
+                "a micro-batch has far more rows than the one before it.",
+                remedy="nothing to do: it is computed again, and written by Spark.",
+            ) from error
+        raise
+    file = pa.BufferOutputStream()
+    pq.write_table(table, file, coerce_timestamps="us", store_schema=False, compression=ARROWS_COMPRESSION)
+    folder.files.write(folder.files.uri(folder.sink(sink), "part-00000.parquet"), file.getvalue().to_pybytes())
+    return int(table.num_rows)
+
+
+def _is_flat(frame: DataFrame) -> bool:
+    """Without columns of columns: Arrow writes no null above what is never null."""
+    return not any(field.dataType.typeName() in ("struct", "array", "map") for field in frame.schema.fields)
+
+
+def _table(frame: DataFrame) -> pa.Table:
+    """The rows, in the types that Spark's Parquet has. Not by `DataFrame.toArrow`, which casts them to others."""
+    import pyarrow as pa
+    from pyspark.sql.classic.dataframe import DataFrame as Classic
+
+    batches = cast(Classic, frame)._collect_as_arrow(empty_list_if_zero_records=False)
+    return pa.Table.from_batches(batches)
+
+
+@cache
+def _few() -> Column:
+    """True; it raises for a partition's row behind the first `FEW_ROWS`."""
+    from pyspark.sql import functions as F
+
+    index = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
+    return F.when(index < FEW_ROWS, F.lit(True)).otherwise(F.raise_error(_MANY).cast("boolean"))
+
+
 @cache
 def _counting() -> Column:
     """Made once: it takes some fifteen calls of the JVM."""
@@ -120,7 +199,7 @@ def _counting() -> Column:
     return F.count(F.lit(1)).alias("rows")
 
 
-def _make_folder(folder: SegmentFolder, sink: str) -> None:
+def _make_folder(folder: SegmentFolder, sink: str, beneath: Sequence[str] = _COMMITTER_FOLDERS) -> None:
     """Makes the folder of a sink; StageError when it is there: an attempt's folder is written once (I1).
 
     And the folders that Spark's committer would make in it, and removes in the end: for each that lacks, Hadoop starts
@@ -130,7 +209,8 @@ def _make_folder(folder: SegmentFolder, sink: str) -> None:
         folder.files.make_folder(folder.sink(sink))
     except FileExistsError as error:
         raise another_history(folder.location, folder.pipeline) from error
-    folder.files.make_folder(folder.files.uri(folder.sink(sink), *_COMMITTER_FOLDERS))
+    if beneath:
+        folder.files.make_folder(folder.files.uri(folder.sink(sink), *beneath))
 
 
 def _release(frame: DataFrame) -> None:

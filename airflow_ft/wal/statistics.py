@@ -191,7 +191,8 @@ def _malformed(values: pa.Array, counts: pa.StructArray | None) -> int:
     """How many values hold text that is not UTF-8; `counts` says how often each of them occurs."""
     if _is_valid(values):
         return 0
-    bad = [index for index in range(len(values)) if not _is_valid(values.slice(index, 1))]
+    # Not a slice, which is judged by all that lies beneath the whole.
+    bad = [index for index in range(len(values)) if not _is_valid(values.take(pa.array([index])))]
     return len(bad) if counts is None else sum(counts.field("counts")[index].as_py() for index in bad)
 
 

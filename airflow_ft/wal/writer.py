@@ -33,6 +33,7 @@ ROW_GROUP_BYTES = 16 * 1024 * 1024
 DICTIONARY_BYTES = 64 * 1024
 ROWS_A_FILE = 4_000_000
 COMPRESSION = "lz4_raw"  # as small as snappy, and read in a third of the time (docs/findings.md)
+ARROWS_COMPRESSION = "lz4"  # PyArrow's name for it
 LONG_BYTES = 1024  # values that repeat and are longer are looked at as dictionaries
 THREADS = 4  # that look at files, or wait for the disk
 _CHUNK = 1 << 20
@@ -205,7 +206,7 @@ def write_segment(
             row_group_size=rows,
             coerce_timestamps="us",
             store_schema=False,
-            compression="lz4",  # so PyArrow calls lz4_raw
+            compression=ARROWS_COMPRESSION,
         )
     return folder.seal(number, dict.fromkeys(tables, True), positions or {})
 

@@ -39,6 +39,18 @@ class FailsAt(Copy):
         return super().split(batch)
 
 
+class Explodes(Plain):
+    """One number becomes many rows."""
+
+    def __init__(self, number: int, rows: int) -> None:
+        self.number, self.rows = number, rows
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        numbers = super().transform(spark, sources)
+        count = F.when(F.col("n") == self.number, self.rows).otherwise(1)
+        return numbers.select("n", F.explode(F.sequence(F.lit(1), count)).alias("row"))
+
+
 class Slow(Copy):
     """Takes half a second for each micro-batch."""
 

@@ -260,6 +260,26 @@ def test_a_job_that_raises_is_restarted_in_its_driver_and_nothing_of_the_failing
     world.check_exactly_once()
 
 
+def test_a_checkpoint_that_is_much_larger_than_the_one_before_is_computed_again_and_there_once(world: World) -> None:
+    many = 20_000
+    restart = {"type": "none"}
+    world.send(20)
+    with world.task(world.stream("Explodes", job_args={"number": 40, "rows": many}, tables={}, restart=restart)):
+        world.until_confirmed()
+        for _ in range(3):  # the second of them is expected to be small
+            world.send(10)
+            world.until_confirmed()
+        world.until(lambda: len(world.records()) >= world.sent - 1 + many)
+        world.send(10)
+        world.until_confirmed()
+        world.stop()
+    assert world.log().count("It is computed again at once") == 1
+    assert {c.reason for c in world.aborted()} == {AbortReason.ATTEMPT_ENDED}
+    found = Counter(world.records())
+    assert found.pop(40) == many
+    assert found == Counter(set(range(world.sent)) - {40})
+
+
 def test_what_the_strategy_gives_up_on_ends_the_task_and_the_next_run_goes_on(world: World) -> None:
     world.send(20)
     restart = {"type": "fixed-delay", "attempts": 2, "delay": 0.05}

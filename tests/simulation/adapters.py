@@ -238,7 +238,7 @@ def product_over_models() -> Iterator[Running]:
             "threading": threads,
             "os": SimpleNamespace(_exit=RUNNING.exit),
             "filesystem": lambda _: SimpleNamespace(hadoop_path=lambda uri: uri),
-            "write_batch": lambda *args: RUNNING.spark.write_batch(*args),
+            "write_batch": lambda *args, few: RUNNING.spark.write_batch(*args),
             "batch_listings": lambda *_: [],
             "check_listings": lambda *_: None,
             "named_positions": lambda *_: {},

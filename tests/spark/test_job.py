@@ -1,5 +1,6 @@
 """What a job may return, and what is said when it returns something else or fails."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -122,21 +123,23 @@ def test_other_rows_than_spark_has_counted_are_refused(spark: SparkSession, tmp_
         written.seal()
 
 
-def test_an_attempts_folder_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("few", [False, True])
+def test_an_attempts_folder_is_written_once(spark: SparkSession, tmp_path: Path, few: bool) -> None:
     """I1: whoever comes second writes nothing into it, also between the first look and the writing."""
     job = Job(f"{HERE}:unsplit", {})
-    write_batch(_request(tmp_path), job, spark.range(4), 0, 1, {})
+    write_batch(_request(tmp_path), job, spark.range(4), 0, 1, {}, few=few)
     files = {path for path in tmp_path.rglob("*") if path.is_file()}
     assert not list(tmp_path.rglob("_temporary")), "Spark's committer has removed its folders"
     with pytest.raises(StageError, match="another history"):
-        write_batch(_request(tmp_path), job, spark.range(5), 0, 1, {})
+        write_batch(_request(tmp_path), job, spark.range(5), 0, 1, {}, few=few)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(StageError, match="another history"):
         patch.setattr(staging, "refuse_another_history", lambda *_: None)
-        write_batch(_request(tmp_path), job, spark.range(5), 0, 1, {})
+        write_batch(_request(tmp_path), job, spark.range(5), 0, 1, {}, few=few)
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == files
 
 
-def test_values_are_exact_and_statistics_are_those_of_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("few", [False, True])
+def test_values_are_exact_and_statistics_are_those_of_the_rows(spark: SparkSession, tmp_path: Path, few: bool) -> None:
     frame = spark.sql(
         """
         select * from values
@@ -152,7 +155,7 @@ def test_values_are_exact_and_statistics_are_those_of_the_rows(spark: SparkSessi
         as t(id, big, tiny, small, dbl, flt, dec, yes, day, at, local, raw, note, weird, arr, mp, st)
         """
     ).withColumnRenamed("weird", "we`ird na.me é")
-    segment = write_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), frame, 0, 1, {}).seal()
+    segment = write_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), frame, 0, 1, {}, few=few).seal()
     reader = open_wal().open(segment)
     table = pa.Table.from_batches(
         (b for file in reader.files("orders") for b in reader.batches("orders", file)), reader.schema("orders")
@@ -186,13 +189,54 @@ def test_values_are_exact_and_statistics_are_those_of_the_rows(spark: SparkSessi
         "named_struct('n', 1, 'in.ner', array(named_struct('text', cast(unhex('EDA080') as string))))",
     ],
 )
+@pytest.mark.parametrize("few", [False, True])
 def test_text_that_is_not_utf8_is_refused_before_anything_is_published(
-    spark: SparkSession, tmp_path: Path, value: str
+    spark: SparkSession, tmp_path: Path, value: str, few: bool
 ) -> None:
     """A sink would find it only when it sends the rows, perhaps after another sink has committed."""
     frame = spark.sql(f"select 1 as id, {value} as note union all select 2, null")
     with pytest.raises(JobError, match=r"checkpoint 1, sink 'orders', column 'note': 1 of its values .* not UTF-8"):
-        write_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), frame, 0, 1, {}).seal()
+        write_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), frame, 0, 1, {}, few=few).seal()
+
+
+EVERY_TYPE = """
+    cast(1 as tinyint) a, cast(1 as smallint) b, 1 c, 1L d, cast(1.5 as float) e, 1.5D f, cast(1.25 as decimal(5,2)) g,
+    cast(1.25 as decimal(15,2)) h, cast(1.25 as decimal(38,18)) i, true j, 'x' k, cast('x' as char(3)) l,
+    cast('x' as varchar(3)) m, unhex('00') n, date '2026-01-01' o, timestamp '2026-01-01 01:02:03.456789 UTC' p,
+    timestamp_ntz '2026-01-01 01:02:03.456789' q, 'x' collate UTF8_LCASE r, if(id % 2 = 0, id, null) s
+"""
+
+
+def test_the_log_holds_the_same_however_a_batch_was_written(spark: SparkSession, tmp_path: Path) -> None:
+    """Zone of the session and order of the rows included."""
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        frame = spark.sql(f"select id, {EVERY_TYPE} from range(0, 1000, 1, 3)")
+        found = []
+        for few in (False, True):
+            request = replace(_request(tmp_path), attempt=1 + few)
+            written = write_batch(request, Job(f"{HERE}:unsplit", {}), frame, 0, 1, {}, few=few)
+            reader = open_wal().open(written.seal())
+            files = reader.files("orders")
+            batches = [batch for file in files for batch in reader.batches("orders", file)]
+            found.append((reader.schema("orders"), pa.Table.from_batches(batches), reader.statistics("orders")))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    (schema, table, statistics), (other_schema, other_table, other_statistics) = found
+    types = [[(item.name, item.type) for item in each] for each in (schema, other_schema)]
+    assert types[0] == types[1]  # what a plan says of nulls differs before and after it was simplified; nobody reads it
+    assert table.to_pylist() == other_table.to_pylist() and table["id"].to_pylist() == list(range(1000))
+    assert statistics == other_statistics
+
+
+def test_a_batch_that_was_expected_to_be_small_and_is_not_is_computed_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    few = staging.FEW_ROWS
+    fits = write_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), spark.range(0, few, 1, 1), 0, 1, {}, few=True)
+    assert fits.seal().rows == {"orders": few}
+    with pytest.raises(staging.ManyRowsError, match="far more rows"):
+        write_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), spark.range(0, few + 1, 1, 1), 1, 2, {}, few=True)
 
 
 def test_sources_are_known_by_name_in_sparks_order(spark: SparkSession, tmp_path: Path) -> None:
