@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft import CheckpointConfig, FileSource, KafkaSink, KafkaSource, MySqlSink, settings
+from airflow_ft import CheckpointConfig, CheckpointingMode, FileSource, KafkaSink, KafkaSource, MySqlSink, settings
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.restart import ExponentialDelay, FixedDelay, NoRestart
 from airflow_ft.spec import SPEC_FIELDS, PipelineSpec, take_spec
@@ -223,3 +223,15 @@ def test_a_time_out_of_the_configuration_is_compared_with_what_a_sink_can_hold(
 def test_sinks_of_one_connection_are_one_participant() -> None:
     names = spec(sinks={"a": MySqlSink(table="a", conn_id="x"), "b": MySqlSink(table="b", conn_id="x")}).delivery.names
     assert names == ("x",)
+
+
+def test_the_mode_reaches_the_delivery_and_may_be_rendered() -> None:
+    declared = spec(checkpointing={"mode": "{{ params.mode }}"})
+    found = rendered(declared, checkpointing={"mode": "at_least_once"}).delivery
+    assert found.mode is CheckpointingMode.AT_LEAST_ONCE and found.commit_point is None
+    assert spec().delivery.mode is CheckpointingMode.EXACTLY_ONCE
+    at_least = CheckpointConfig(mode=CheckpointingMode.AT_LEAST_ONCE)
+    with pytest.raises(ConfigurationError, match="holds rows back for a decision"):
+        spec(sinks={"alerts": KafkaSink(topic="t", strategy="held")}, checkpointing=at_least)
+    with pytest.raises(ConfigurationError, match="nothing waits for a commit"):
+        spec(commit_point=next(iter(SINKS.values())).conn_id, checkpointing=at_least)
