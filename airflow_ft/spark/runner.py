@@ -159,14 +159,14 @@ class Attempt:
         if self._requests.is_to_end(within=wait):
             return True
         self._failed, self._began = None, False  # what fails from here on is not the job
-        before = store.pipeline(request.pipeline)
         attempt = store.begin_again(request.pipeline, request.epoch, request.run)
+        now = store.pipeline(request.pipeline)  # read after it (I10): a rewind before it has set another base
         self._request = replace(
             request,
             attempt=attempt,
-            base=before.base,
+            base=now.base,
             base_is_clean=False,
-            last_published=before.last_published,
+            last_published=now.last_published,
             ask_sinks=False,
         )
         return False

@@ -115,6 +115,34 @@ def a_restart_from_the_base_of_the_attempt_that_failed(change: Change) -> None:
     change(runner, "replace", lambda request, **changes: replace(request, **{**changes, "base": request.base}))
 
 
+class _ReadBefore:
+    """The decision log for an attempt that looks where to go on before it begins."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self._row = store, None
+
+    def begin_again(self, pipeline: str, *args: Any) -> Any:
+        self._row = self._store.pipeline(pipeline)
+        return self._store.begin_again(pipeline, *args)
+
+    def pipeline(self, _: str) -> Any:
+        return self._row
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@defect(
+    NAMED["a stream into xa and Kafka"],
+    "I4",
+    told=("A1w:1:EVENT:maria refuses item 1", "A1dq:7:EVENT:job fails", "A1d:3:YIELD:A1o", "A1o:75:STALL"),
+)
+def a_restart_that_reads_its_base_and_then_begins(change: Change) -> None:
+    """Found by the formal model: a rewind between the two is forgotten, and its rows are left out."""
+    restart = runner.Attempt._is_over_after
+    change(runner.Attempt, "_is_over_after", lambda self, store, *args: restart(self, _ReadBefore(store), *args))
+
+
 @defect(STREAM, "I1 I4 I9 I10")
 def published_before_spark_has_committed(change: Change) -> None:
     """R4: what a dead driver has published without state, its successor cannot go on from."""

@@ -36,6 +36,11 @@ FOUND = {
         "streams one after another",
         ["A1:66:SLEEP", "B1o:1:YIELD:P2", "B1o:2:YIELD:A1"],
     ),
+    # The restarted attempt had read where to go on before the rows there were refused, and forgot it by beginning.
+    "a_job_that_is_restarted_while_rows_are_refused_does_not_go_on_behind_them": (
+        "a stream into xa and Kafka",
+        ["A1w:1:EVENT:maria refuses item 1", "A1dq:7:EVENT:job fails", "A1d:3:YIELD:A1o", "A1o:75:STALL"],
+    ),
 }
 
 
