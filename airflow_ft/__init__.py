@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
     from airflow_ft.sources.files import FileSource as FileSource
     from airflow_ft.sources.kafka import KafkaSource as KafkaSource
+    from airflow_ft.sources.socket import SocketSource as SocketSource
     from airflow_ft.spec import PipelineSpec as PipelineSpec
 
 __version__ = "0.1.0"
@@ -49,6 +50,7 @@ _WHERE = {
     "NoRestart": "airflow_ft.core.restart",
     "PipelineSpec": "airflow_ft.spec",
     "RestartStrategy": "airflow_ft.core.restart",
+    "SocketSource": "airflow_ft.sources.socket",
     "StreamingPipelineOperator": "airflow_ft.operators.stream",
     "pipeline_asset": "airflow_ft.assets",
 }
@@ -70,6 +72,7 @@ __all__ = [
     "NoRestart",
     "PipelineSpec",
     "RestartStrategy",
+    "SocketSource",
     "StreamingPipelineOperator",
     "__version__",
     "pipeline_asset",

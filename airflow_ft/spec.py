@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.arguments import check_job, check_text, check_texts, check_type, is_resolved_later, shown
 from airflow_ft.core.config import CheckpointConfig, check_name
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import HoldingSinkSpec
 from airflow_ft.core.restart import ExponentialDelay, RestartStrategy
 from airflow_ft.core.secrets import without_secrets
+from airflow_ft.sources.modes import check_mode
 from airflow_ft.templates import declared, declared_name, is_template, plain, rebuild
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class PipelineSpec:
         suffix: what follows the name, after a '-': an argument of the mapped task group around it, or Jinja.
         job: "package.module" or "package.module:Object" with `transform(spark, sources)` and optionally
             `split(batch)`; imported by Spark's driver, never by the DAG.
-        sources: what the job reads, by the names it uses (`KafkaSource`, `FileSource`).
+        sources: what the job reads, by the names it uses (`KafkaSource`, `FileSource`, `SocketSource`).
         sinks: what its rows go into, by the names it uses (`MySqlSink`, `KafkaSink`). Sinks of one connection are
             one participant, and become visible together.
         optional_sinks: names of sinks that `split` may leave out, such as a dead-letter topic.
@@ -177,6 +179,8 @@ class PipelineSpec:
                 remedy="add streaming=True, or leave it out: the schedule and the bounds of the sources"
                 " (max_offsets_per_trigger, max_files_per_trigger) say how it is cut.",
             )
+        if "mode" in self.config.given:  # as below
+            self.check_mode()
         if "timeout" in self.config.given:  # else the provider's configuration may say it
             self.check_holding(self.config)
 
@@ -190,6 +194,18 @@ class PipelineSpec:
             object.__setattr__(self, "restart", RestartStrategy.from_json(known))
         elif "type" in known or "type" not in self.restart:
             RestartStrategy.read(known)
+
+    def check_mode(self) -> None:
+        """ConfigurationError when the mode cannot be kept with what is read here, or by the run of a schedule."""
+        mode = self.config.mode
+        if mode is CheckpointingMode.AT_MOST_ONCE and not self.streaming:
+            raise ConfigurationError(
+                f"mode {mode} is for streams: each run of a scheduled pipeline would begin where its sources stand"
+                " then, and read nothing.",
+                remedy="add streaming=True; or leave mode out, and each run goes on where the last one has ended.",
+            )
+        for name, source in self.sources.items():
+            check_mode(name, source, mode)
 
     def check_holding(self, config: CheckpointConfig) -> None:
         """ConfigurationError, naming the sink, when one cannot hold its rows for as long as a checkpoint may take."""

@@ -228,6 +228,23 @@ def test_rewind_gives_up_what_is_not_delivered(world: World, ft: Any) -> None:
     assert world.systems["db"].rows == [1]
 
 
+def test_rewind_says_that_rows_are_lost_where_nothing_is_computed_again(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "")
+    for mode in ("EXACTLY_ONCE", "AT_MOST_ONCE"):
+        world.store.register(PIPELINE)
+        with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):
+            world.store.begin_stage(PIPELINE, epoch, RunKey("d", mode), "t", {"checkpointing": {"mode": mode}})
+            world.store.trigger(PIPELINE, epoch, RunKey("d", mode))
+        with pytest.raises(SystemExit, match="Nothing was changed"):
+            ft("rewind", PIPELINE)
+    assert "Compute again what" in asked[0]
+    assert "Lose what" in asked[1] and "AT_MOST_ONCE" in asked[1]
+    assert "the next run starts anew" in ft("rewind", PIPELINE, "--yes")
+
+
 def test_rewind_refuses_what_is_decided(world: World, ft: Any) -> None:
     prepared(world)
     steps.commit_step(world.context(), "db")

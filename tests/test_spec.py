@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from airflow_ft import CheckpointConfig, CheckpointingMode, FileSource, KafkaSink, KafkaSource, MySqlSink, settings
+from airflow_ft import (
+    CheckpointConfig,
+    CheckpointingMode,
+    FileSource,
+    KafkaSink,
+    KafkaSource,
+    MySqlSink,
+    SocketSource,
+    settings,
+)
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.restart import ExponentialDelay, FixedDelay, NoRestart
 from airflow_ft.spec import SPEC_FIELDS, PipelineSpec, take_spec
@@ -49,6 +58,24 @@ def test_checkpointing_may_be_rendered_from_params() -> None:
         rendered(declared, checkpointing={"timeout": "soon"})
     with pytest.raises(ConfigurationError, match=r"timeout is '\{\{ params.t \}\}'"):
         rendered(declared)
+
+
+def test_a_mode_that_cannot_be_kept_is_refused_also_when_it_is_rendered() -> None:
+    most = CheckpointConfig(mode=CheckpointingMode.AT_MOST_ONCE)
+    latest = {"orders": KafkaSource(topics=["orders"], starting_offsets="latest")}
+    assert spec(streaming=True, sources=latest, checkpointing=most).config == most
+    with pytest.raises(ConfigurationError, match=r"pipeline 'orders': mode AT_MOST_ONCE is for streams"):
+        spec(sources=latest, checkpointing=most)
+    with pytest.raises(ConfigurationError, match=r"pipeline 'orders'.*source 'files' would be read from all files"):
+        spec(streaming=True, checkpointing=most)
+    declared = spec(streaming=True, checkpointing={"mode": "{{ params.mode }}"})
+    assert rendered(declared, checkpointing={"mode": "exactly_once"}).config.mode is CheckpointingMode.EXACTLY_ONCE
+    with pytest.raises(ConfigurationError, match=r"source 'files' would be read from all files"):
+        rendered(declared, checkpointing={"mode": "at_most_once"})
+    socket = {"lines": SocketSource(host="localhost", port=9999)}
+    assert rendered(spec(streaming=True, sources=socket, checkpointing=most)).sources == socket
+    with pytest.raises(ConfigurationError, match="'lines' is a socket"):
+        spec(streaming=True, sources=socket, checkpointing=CheckpointConfig(mode=CheckpointingMode.EXACTLY_ONCE))
 
 
 def test_restart_may_be_plain_data_and_is_a_strategy_then() -> None:
@@ -169,6 +196,17 @@ def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.
     found = settings.resolved(own)
     assert (found.wal_root, found.spark_master, found.jars, found.keep_session) == ("/own", "yarn", (), timedelta(0))
     assert (found.config.quarantine_after, found.config.num_retained) == (timedelta(1), 9)
+
+
+@pytest.mark.airflow
+def test_at_most_once_in_the_configuration_is_for_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"mode": "AT_MOST_ONCE", "num_retained": 9}')
+    found = settings.resolved(spec()).config
+    assert (found.mode, found.num_retained) == (CheckpointingMode.EXACTLY_ONCE, 9)
+    socket = {"lines": SocketSource(host="localhost", port=9999)}
+    assert settings.resolved(spec(streaming=True, sources=socket)).config.mode is CheckpointingMode.AT_MOST_ONCE
+    with pytest.raises(ConfigurationError, match="source 'files' would be read from all files"):
+        settings.resolved(spec(streaming=True))
 
 
 @pytest.mark.airflow

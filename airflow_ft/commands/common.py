@@ -19,7 +19,7 @@ from rich.markup import escape
 from airflow_ft import settings
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import Checkpoint, CheckpointState
+from airflow_ft.core.model import Checkpoint, CheckpointingMode, CheckpointState
 from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store, participant_factory
@@ -142,6 +142,13 @@ def _text(value: Any) -> str:
 def say(text: str) -> None:
     """A line for the user."""
     sys.stdout.write(text + "\n")
+
+
+def loses_rows(store: Store, pipeline: str) -> bool:
+    """Whether what is given up is lost: its newest checkpoint was made with AT_MOST_ONCE."""
+    known = next((found.spec for found in store.checkpoints(pipeline) if found.spec), "")
+    made_with = store.spec(known) if known else {}
+    return bool(made_with.get("checkpointing", {}).get("mode") == CheckpointingMode.AT_MOST_ONCE)
 
 
 def sure(args: Namespace, question: str) -> None:

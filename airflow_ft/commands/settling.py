@@ -10,6 +10,7 @@ from airflow_ft.commands.common import (
     command,
     find_checkpoint,
     lease,
+    loses_rows,
     open_store,
     participants,
     rows_text,
@@ -69,7 +70,8 @@ def abort(args: Namespace) -> None:
                 pipeline=args.pipeline,
                 checkpoint=args.number,
             )
-        sure(args, f"Abort checkpoint {found.number} ({found.state}, {rows_text(found)} rows), its rows are {after}?")
+        rows = "lost (AT_MOST_ONCE)" if args.rewind and loses_rows(store, args.pipeline) else after
+        sure(args, f"Abort checkpoint {found.number} ({found.state}, {rows_text(found)} rows), its rows are {rows}?")
         why = signature(args, "abort")
         with coordinating(store, args.pipeline, participants(), worker(), why, lease()) as (coordinator, _):
             found = coordinator.abort(args.number, AbortReason.USER, why, after)
@@ -80,7 +82,11 @@ def abort(args: Namespace) -> None:
 def rewind(args: Namespace) -> None:
     """`airflow ft rewind PIPELINE`: all that is published and not decided is computed again by the next run."""
     with open_store(args) as store:
-        sure(args, f"Compute again what {args.pipeline} has not delivered?")
+        lost = loses_rows(store, args.pipeline)
+        question = f"Compute again what {args.pipeline} has not delivered?"
+        if lost:
+            question = f"Lose what {args.pipeline} has not delivered? With mode AT_MOST_ONCE it is not computed again."
+        sure(args, question)
         why = signature(args, "rewind")
         with coordinating(store, args.pipeline, participants(), worker(), why, lease()) as (coordinator, _):
             opened = store.open_checkpoints(args.pipeline)
@@ -98,7 +104,7 @@ def rewind(args: Namespace) -> None:
             if undelivered:
                 first = min(c.number for c in undelivered)
                 store.rewind(args.pipeline, coordinator.epoch, first, store.position_before(args.pipeline, first), why)
-        left = store.pipeline(args.pipeline).base
+        left = None if lost else store.pipeline(args.pipeline).base
         say(f"the next run starts from {left.location} batch {left.batch}" if left else "the next run starts anew")
 
 

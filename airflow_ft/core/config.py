@@ -35,7 +35,8 @@ class CheckpointConfig:
     Those from `interval` to `aligned_timeout` are for streams (`streaming=True`); a scheduled pipeline is cut by its
     schedule and its sources.
 
-    mode: how often a row becomes visible when something dies: a `CheckpointingMode`.
+    mode: how often a row becomes visible when something dies: a `CheckpointingMode`. With AT_MOST_ONCE, for streams
+        alone, nothing is remembered from one attempt to the next: each begins where its sources stand then.
     interval: a stream is cut so often; 0: as fast as it goes. Where a source is bounded (`max_offsets_per_trigger`,
         `max_files_per_trigger`) and has more, slices follow each other without a pause.
     min_pause: so long after a checkpoint was confirmed the next one is triggered at the earliest. More than 0 allows
@@ -116,8 +117,9 @@ class CheckpointConfig:
         return tuple(name for name in _OF_STREAMS if name in self.given)
 
     def of_scheduled(self) -> CheckpointConfig:
-        """Without what says nothing to a scheduled pipeline."""
-        return type(self)(**{name: getattr(self, name) for name in self.given if name not in _OF_STREAMS})
+        """Without what says nothing to a scheduled pipeline; AT_MOST_ONCE is for streams, too."""
+        most = {"mode"} if self.mode is CheckpointingMode.AT_MOST_ONCE else set()
+        return type(self)(**{name: getattr(self, name) for name in self.given - most if name not in _OF_STREAMS})
 
     def resolved(self, defaults: CheckpointConfig) -> CheckpointConfig:
         """With `defaults` for what was not given."""

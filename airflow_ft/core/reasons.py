@@ -102,7 +102,7 @@ def failure_text(pipeline: str, number: int, reason: AbortReason, message: str) 
 
 FAILURE = re.compile(rf"checkpoint \d+ of \S+ failed \((?P<reason>{'|'.join(AbortReason)})\): ")
 
-_AGAIN = "They were not published; the next attempt computes the same input again."
+_AGAIN = "They were not published; the next attempt computes the same input again (AT_MOST_ONCE: they are lost)."
 _ABORTS = {
     AbortReason.JOB_FAILED: _Told(
         "The job's own code raised, or returned what was not asked for.",
@@ -154,14 +154,14 @@ _ABORTS = {
     ),
     AbortReason.EXPIRED: _Told(
         "It was not staged, or in a stream not decided, within CheckpointConfig.timeout; the message says which.",
-        "Not staged: the next attempt computes the same input again. Not decided: they are delivered with the next"
-        " number.",
+        "Not staged: the next attempt computes the same input again (AT_MOST_ONCE: they are lost). Not decided: they"
+        " are delivered with the next number.",
         "Raise the time-out, make the micro-batch smaller, or see why the sinks take so long.",
         counts=True,
     ),
     AbortReason.DECLINED: _Told(
         "A sink refused the rows or their schema.",
-        "The pipeline was rewound: the next run computes them again.",
+        "The pipeline was rewound: the next run computes them again (AT_MOST_ONCE: they are lost).",
         "Mend what the message names.",
     ),
     AbortReason.SUPERSEDED: _Told(

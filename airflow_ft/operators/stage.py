@@ -72,6 +72,8 @@ class StageOperator(CheckpointOperator):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._driver: Driver | None = None
+        if self.spec.is_rendered:
+            settings.with_checkpointing(self.spec).check_mode()
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Stages; see `airflow_ft.spark.stage`."""

@@ -37,6 +37,7 @@ class StreamingPipelineOperator(StageOperator):
     It stops after the checkpoint under way, delivers what is staged and succeeds, when it is asked to
     (`airflow ft stop`), or when somebody pauses its DAG. When the task is marked or cleared, it ends at once, and
     whatever was not published is computed again. A new run, or the same one cleared, goes on where it stopped.
+    With `CheckpointingMode.AT_MOST_ONCE` either begins where the sources stand then.
 
     Args:
         spec: the pipeline, with `streaming=True`.

@@ -1,7 +1,7 @@
-"""What a pipeline reads: sources that can be replayed from recorded positions.
+"""What a pipeline reads: sources that can be replayed from recorded positions, and the socket, which cannot.
 
-`KafkaSource` and `FileSource` are what a DAG author writes; they import nothing heavy. Reading happens in the Spark
-driver (`airflow_ft.spark.inputs`), from the plain data of `to_json`.
+`KafkaSource`, `FileSource` and `SocketSource` are what a DAG author writes; they import nothing heavy. Reading happens
+in the Spark driver (`airflow_ft.spark.inputs`), from the plain data of `to_json`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from typing import Any
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.sources.files import FileSource
 from airflow_ft.sources.kafka import KafkaSource
+from airflow_ft.sources.socket import SocketSource
 
-__all__ = ["FileSource", "KafkaSource", "Source", "source_from_json"]
+__all__ = ["FileSource", "KafkaSource", "SocketSource", "Source", "source_from_json"]
 
-Source = KafkaSource | FileSource
+Source = KafkaSource | FileSource | SocketSource
 
-_KINDS: dict[str, type[KafkaSource] | type[FileSource]] = {"kafka": KafkaSource, "files": FileSource}
+_KINDS: dict[str, type[KafkaSource] | type[FileSource] | type[SocketSource]] = {
+    "kafka": KafkaSource,
+    "files": FileSource,
+    "socket": SocketSource,
+}
 
 
 def source_from_json(data: Mapping[str, Any]) -> Source:

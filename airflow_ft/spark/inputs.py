@@ -9,9 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import JobError, StageError
+from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import Source, source_from_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS, KafkaSource
+from airflow_ft.sources.modes import not_replayable, read_again
 from airflow_ft.spark.kafka_admin import TopicAdmin
 from airflow_ft.spark.listing import Listing, static_listings
 
@@ -101,16 +103,45 @@ def _starting(
 
 def source_order(frame: DataFrame) -> list[str]:
     """The names of a streaming query's sources in Spark's order; "source-2" for one that the job opened by itself."""
+    return [name for name, _ in _relations(frame)]
+
+
+def refuse_unfit(frame: DataFrame, mode: CheckpointingMode) -> None:
+    """ConfigurationError when the mode cannot be kept with a source of the query, also one that the job has opened.
+
+    Of those that neither Spark nor its Kafka connector brings nobody knows whether they can be replayed, or where they
+    begin: they are taken at the job's word.
+    """
+    for name, relation in _relations(frame):
+        kind = relation.getClass().getSimpleName()
+        if kind == "StreamingRelationV2":
+            kind = relation.table().getClass().getSimpleName()
+        if mode is not CheckpointingMode.AT_MOST_ONCE:
+            if kind == "TextSocketTable":
+                raise not_replayable(name, mode)
+        elif kind in ("StreamingRelation", "RatePerMicroBatchTable"):  # the first is what Spark has for files
+            raise read_again(name, "its beginning")
+        elif kind == "KafkaTable" and not _is_at_the_end(relation.extraOptions()):
+            raise read_again(name, "its starting offsets")
+
+
+def _is_at_the_end(options: Any) -> bool:
+    """Whether a reader of Kafka begins at the end of its topics, as it does unless its options say otherwise."""
+    others = ("startingTimestamp", "startingOffsetsByTimestamp")
+    return options.getOrDefault("startingOffsets", "latest").lower() == "latest" and not any(
+        options.containsKey(name) for name in others
+    )
+
+
+def _relations(frame: DataFrame) -> list[tuple[str, Any]]:
+    """The sources of a streaming query in Spark's order: their names, and what stands for them in the plan."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-    seen: list[Any] = []
-    names: list[str] = []
+    found: list[tuple[str, Any]] = []
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
-        if not leaf.isStreaming() or any(leaf.equals(other) for other in seen):
-            continue
-        seen.append(leaf)
-        names.append(_name(leaf) or f"source-{len(names)}")
-    return names
+        if leaf.isStreaming() and not any(leaf.equals(other) for _, other in found):
+            found.append((_name(leaf) or f"source-{len(found)}", leaf))
+    return found
 
 
 def _name(leaf: Any) -> str | None:

@@ -149,11 +149,11 @@ def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms)
             how += " (out of memory, perhaps)"
     except ValueError:
         how = f"ended with exit code {code} before it could report"
+    rows = "is lost (AT_MOST_ONCE)" if request.begins_anew else "is computed again by the next attempt"
     return {
         "type": "StageError",
         "what": f"the Spark driver {how}" + (f": {symptoms.what}." if symptoms.what else "."),
-        "remedy": symptoms.remedy
-        or "see the task's log; what it had not published is computed again by the next attempt.",
+        "remedy": symptoms.remedy or f"see the task's log; what it had not published {rows}.",
         "pipeline": request.pipeline,
     }
 

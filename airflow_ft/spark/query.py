@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.ports import Store
-from airflow_ft.sources import KafkaSource, Source
+from airflow_ft.sources import FileSource, KafkaSource, Source
 from airflow_ft.spark.inputs import Sources, named_positions
 from airflow_ft.spark.job import Job
 from airflow_ft.spark.listing import Listing, batch_listings, check_listings
@@ -31,6 +31,7 @@ from airflow_ft.spark.locations import SparkLocation, freeze_origin
 from airflow_ft.spark.publisher import Publisher, Tally
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.room import Room
+from airflow_ft.spark.sockets import Sockets
 from airflow_ft.spark.staging import is_small, write_batch
 from airflow_ft.spark.standing import Offsets, record_ids, recorded_ids
 from airflow_ft.spark.topics import Topics
@@ -82,6 +83,8 @@ class Query:
         self._failed, self._stopper, self._expects_few = failed, stop, expects_few
         self._durable = _Durable(location, request, topics)
         self._room = Room(store, request)
+        self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
+        self._sockets = Sockets(frame.sparkSession, sources)
         self._busy = threading.Lock()
         self._ending = self._has_more = False
         self._queries = 0  # of this attempt, one after the other
@@ -97,7 +100,12 @@ class Query:
         )
 
     def drain(self, is_over: Callable[[], bool]) -> None:
-        """Reads what there is now, to its end, or until `is_over`."""
+        """Reads what there is now, to its end, or until `is_over`.
+
+        Not of sources that cannot be replayed: Spark would ask them in the query after this one for what it has read.
+        """
+        if self._one_query:
+            return
         began = self._store.now() if self._request.streaming else None
         self._cut = None
         with self._running(availableNow=True) as query:
@@ -194,8 +202,9 @@ class Query:
         check_listings(read, request.pipeline)
         as_of = self._cut
         if as_of is not None:
-            self._has_more = self._is_slice(start, end, read)
-            if self._has_more or None in self._sources.values():  # nobody knows how those are bounded
+            is_slice = self._is_slice(start, end, read)
+            self._has_more = is_slice and not self._one_query
+            if is_slice or None in self._sources.values():  # nobody knows how those are bounded
                 as_of = None
         self.publisher.written(written.seal, positions, as_of)
         if self._cut is not None:
@@ -209,7 +218,7 @@ class Query:
                 limit = source.max_offsets_per_trigger
                 is_full = limit is not None and not _is_below(limit, _at(start, index), _at(end, index))
             else:
-                limit = source.max_files_per_trigger if source else None
+                limit = source.max_files_per_trigger if isinstance(source, FileSource) else None
                 is_full = limit is not None and files >= limit
             if is_full:
                 return True
@@ -222,9 +231,12 @@ class Query:
         try:
             self.publisher.settle()
             self.publisher.carry()
+            if self.publisher.last_batch is not None:
+                self._sockets.look(self._store.now())
             as_of = idle.read_as_of()
             if as_of is None:
                 return
+            self._sockets.require_open(as_of)
             if self._cut is not None:
                 self._cut = max(self._cut, as_of)
             if idle.is_to_be_told():
@@ -245,7 +257,7 @@ class _Durable:
 
     def __init__(self, location: SparkLocation, request: StageRequest, topics: Topics) -> None:
         self._location, self._request, self._topics = location, request, topics
-        self._frozen = request.base is not None
+        self._frozen = request.base is not None or request.begins_anew
         self._synced: Synced = {}
 
     def freeze(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_ft.core.arguments import check_job
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import RunKey, SparkPosition
+from airflow_ft.core.model import CheckpointingMode, RunKey, SparkPosition
 from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.secrets import SECRET
@@ -61,7 +61,8 @@ class StageRequest:
 
     epoch, attempt: from the store (`take_epoch`, `begin_stage`).
     base, base_is_clean, last_published: the pipeline's, as read together BEFORE `begin_stage` marked the base unclean:
-    what is published from this base must follow that number, or somebody else has published in between.
+    what is published from this base must follow that number, or somebody else has published in between. There is no
+    base with AT_MOST_ONCE: each attempt begins anew.
     job: "package.module" or "package.module:Name"; job_arguments: keyword arguments for it (plain JSON).
     sources: source name -> `to_json` of it, in a fixed order; connections: connection id -> connection, for sources.
     sinks: names that `split` has to return; optional_sinks: names that it may return (dead-letter sinks).
@@ -111,6 +112,9 @@ class StageRequest:
 
     def __post_init__(self) -> None:
         check_job(self.job)
+        if self.begins_anew:
+            object.__setattr__(self, "base", None)
+            object.__setattr__(self, "base_is_clean", False)
         if not self.sinks or set(self.sinks) & set(self.optional_sinks):
             raise ConfigurationError(
                 "a pipeline needs at least one sink, and each is either optional or not.", pipeline=self.pipeline
@@ -124,6 +128,11 @@ class StageRequest:
                 )
         for source in self.sources.values():
             source_from_json(source)
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether each attempt begins where the sources stand then: nothing of an earlier one is gone on with."""
+        return self.checkpointing.mode is CheckpointingMode.AT_MOST_ONCE
 
     def to_json(self) -> dict[str, Any]:
         """Plain data. It holds credentials: only for the private file of the driver."""

@@ -28,7 +28,7 @@ from airflow_ft.core.restart import Restarts, RestartStrategy, wait_after
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.failures import as_error
 from airflow_ft.spark.fitting import ask
-from airflow_ft.spark.inputs import Sources, source_order
+from airflow_ft.spark.inputs import Sources, refuse_unfit, source_order
 from airflow_ft.spark.job import Job
 from airflow_ft.spark.kafka_admin import topic_admins
 from airflow_ft.spark.listing import check_listings, static_listings
@@ -50,7 +50,7 @@ from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.room import QueueIsFull
 from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import ManyRowsError, fix_conf, write_batch
-from airflow_ft.spark.standing import leave_out, mend_origin, record_ids, standing
+from airflow_ft.spark.standing import Standing, leave_out, mend_origin, record_ids, standing
 from airflow_ft.spark.state_settings import remember_given, tell_changed
 from airflow_ft.spark.submit import END, REQUEST, RESULT
 from airflow_ft.spark.topics import Topics
@@ -96,7 +96,8 @@ class Attempt:
         self._began = False  # whether the job has computed anything
         self._requests = Requests(report.parent)
         self._tally = Tally()
-        self._expects_few = request.streaming  # see `staging.write_batch`
+        # See `staging.write_batch`: what is computed again then, though nothing has died, would be lost without a base.
+        self._expects_few = request.streaming and not request.begins_anew
         self.tidy = True  # whether Spark was left as it has to be for the next run
         self._reported = threading.Lock()
 
@@ -211,6 +212,7 @@ class Attempt:
     ) -> StageResult:
         if not job.has_split:
             check_types(frame.schema, self._request.sinks[0])  # before anything is read
+        refuse_unfit(frame, self._request.checkpointing.mode)
         names = source_order(frame)
         kafka = {i: (n, source) for i, n in enumerate(names) if isinstance(source := self._source(n), KafkaSource)}
         admins = topic_admins(frame.sparkSession, kafka, self._request.connections)
@@ -225,7 +227,9 @@ class Attempt:
     def _open_location(self, names: list[str], topics: Topics) -> SparkLocation:
         """Where this attempt works, without the positions of topics that are no longer what they were."""
         request = self._request
-        before = standing(request.wal_root, request.pipeline, request.base, request.sources)
+        before = Standing()
+        if not request.begins_anew:
+            before = standing(request.wal_root, request.pipeline, request.base, request.sources)
         void = topics.begin(before)
         location = open_location(
             request.wal_root,
@@ -236,6 +240,10 @@ class Attempt:
             request.base_is_clean and not void,  # what others may have to go back to is changed in a copy only
         )
         log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
+        if request.begins_anew:
+            log.info("mode AT_MOST_ONCE: read from where the sources stand now; what is not published by then is lost")
+            check_sources(location, names)
+            return location
         if request.base is None:
             restore_order(location, request.sources)
         check_sources(location, names)

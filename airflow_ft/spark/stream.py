@@ -84,7 +84,7 @@ def stream_step(
             raise
         except TransientError as error:
             if stopping.killed:
-                log.info("the driver was ended at once, as asked; what it had not published is computed again")
+                log.info("the driver was ended at once, as asked; what it had not published was given up")
                 break
             stopping.wait(wait_after(error, restarts, "the stream"))
     log.info("nothing is staged any more")

@@ -27,6 +27,17 @@ class Copy(Plain):
         return {"numbers": batch, "copies": batch}
 
 
+class OwnSocket(Copy):
+    """Reads a socket that it has opened by itself."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        socket = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", self.port)
+        return super().transform(spark, {"numbers": socket.load()})
+
+
 class FailsAt(Copy):
     """Raises at a number, unless a file is there."""
 

@@ -9,7 +9,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 
-from airflow_ft import CheckpointedPipeline, FailureRate
+from airflow_ft import CheckpointedPipeline, FailureRate, SocketSource
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.operators import stream
 from airflow_ft.operators.stream import StreamingPipelineOperator
@@ -36,6 +36,22 @@ def test_what_the_dag_says_of_retries_goes_before() -> None:
 def test_a_scheduled_pipeline_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="add streaming=True"):
         StreamingPipelineOperator(task_id="stream", spec=spec())
+
+
+def test_a_mode_that_cannot_be_kept_is_refused_whoever_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    socket = {"lines": SocketSource(host="localhost", port=9999)}
+    with DAG("d", schedule=None), pytest.raises(ConfigurationError, match="'lines' is a socket"):
+        CheckpointedPipeline(spec(streaming=True, sources=socket))
+    with DAG("d", schedule=None), pytest.raises(ConfigurationError, match="'lines' is a socket"):
+        CheckpointedPipeline(spec(sources=socket))
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"mode": "AT_MOST_ONCE"}')
+    with DAG("d", schedule=None):
+        CheckpointedPipeline(spec(streaming=True, sources=socket))
+    with (
+        DAG("d", schedule=None),
+        pytest.raises(ConfigurationError, match="source 'files' would be read from all files"),
+    ):
+        CheckpointedPipeline(spec(streaming=True))
 
 
 def test_a_task_that_is_ended_restarts_nothing() -> None:

@@ -1,4 +1,4 @@
-"""What `airflow ft doctor` says of a folder of files."""
+"""What `airflow ft doctor` says of a folder of files, and of a socket."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sources import FileSource
+from airflow_ft.sources import FileSource, SocketSource
 from airflow_ft.sources.examination import examine_source
 
 
@@ -43,3 +43,9 @@ def test_a_folder_of_plain_names_is_well_and_many_are_counted(tmp_path: Path) ->
     for n in range(10):
         (tmp_path / f"_{n}.json").touch()
     assert _found(f"file://{tmp_path}")["names warning"][1].endswith("_0.json, _1.json, _2.json and 7 more")
+
+
+def test_a_socket_is_not_connected_to() -> None:
+    """Nothing listens there."""
+    [check] = examine_source("lines", SocketSource(host="localhost", port=1), lambda _: ConnectionInfo("", ""))
+    assert check.verdict is Verdict.OK and "was not connected to" in check.text

@@ -1,0 +1,40 @@
+"""Which sources a checkpointing mode can be kept with: a source is read again after a failure, or it must not be."""
+
+from __future__ import annotations
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import CheckpointingMode
+from airflow_ft.sources import KafkaSource, SocketSource, Source
+
+_EXACTLY = "take mode=CheckpointingMode.EXACTLY_ONCE, which goes on where the last attempt ended, and loses no row."
+
+
+def check_mode(name: str, source: Source, mode: CheckpointingMode) -> None:
+    """ConfigurationError when the mode cannot be kept with this source, as it is declared."""
+    if mode is not CheckpointingMode.AT_MOST_ONCE:
+        if isinstance(source, SocketSource):
+            raise not_replayable(name, mode)
+    elif isinstance(source, KafkaSource):
+        if source.starting_offsets != "latest":
+            raise read_again(name, "its starting_offsets", f'set starting_offsets="latest"; or {_EXACTLY}')
+    elif not isinstance(source, SocketSource):
+        raise read_again(name, "all files that are there", _EXACTLY)
+
+
+def not_replayable(name: str, mode: CheckpointingMode) -> ConfigurationError:
+    """What to raise for a socket that is read in a mode which promises that no row is lost."""
+    return ConfigurationError(
+        f"source {name!r} is a socket, which cannot be replayed: what was read of it, and not published when something"
+        f" dies, cannot be read again. So mode {mode} cannot be kept.",
+        remedy="say that rows may be lost, with mode=CheckpointingMode.AT_MOST_ONCE in a stream; or read what can be"
+        " replayed, such as Kafka.",
+    )
+
+
+def read_again(name: str, begin: str, remedy: str = _EXACTLY) -> ConfigurationError:
+    """What to raise for a source that each attempt would read again, from `begin` on, in AT_MOST_ONCE."""
+    return ConfigurationError(
+        f"with mode {CheckpointingMode.AT_MOST_ONCE} nothing is remembered from one attempt to the next, and source"
+        f" {name!r} would be read from {begin} on by each: its rows would come twice.",
+        remedy=remedy,
+    )

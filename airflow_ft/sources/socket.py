@@ -1,0 +1,70 @@
+"""A socket as a source: lines that a server sends, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.arguments import check_text, check_type
+from airflow_ft.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ft.core.ports import ConnectionInfo
+
+_FIELDS = ("host", "port", "include_timestamp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SocketSource:
+    """Lines of UTF-8 that a server sends; rows have the column `value`, with `include_timestamp` also `timestamp`: when
+    the driver has received the line.
+
+    The driver connects, and nothing that was sent can be asked for again. So a pipeline that reads a socket is a stream
+    with `CheckpointingMode.AT_MOST_ONCE`. What the driver has received and not yet read lies in its memory, without a
+    bound. Raises ConfigurationError.
+    """
+
+    host: str
+    port: int
+    include_timestamp: bool = False
+
+    def __post_init__(self) -> None:
+        of = "SocketSource"
+        check_text("host", self.host, of=of)
+        check_type("port", self.port, int, "give a number from 1 to 65535.", of=of)
+        check_type("include_timestamp", self.include_timestamp, bool, "give True or False.", of=of)
+        if not self.host:
+            raise ConfigurationError("SocketSource needs the name or address of a host")
+        if not 0 < self.port < 65536:
+            raise ConfigurationError(f"port of SocketSource is from 1 to 65535, not {self.port}")
+
+    @property
+    def conn_id(self) -> None:
+        """A socket needs no connection of Airflow."""
+        return None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SocketSource:
+        """The inverse of `to_json`."""
+        return cls(**{name: data[name] for name in _FIELDS})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"kind": "socket", **{name: getattr(self, name) for name in _FIELDS}}
+
+    def read(
+        self,
+        spark: SparkSession,
+        connection: ConnectionInfo | None = None,
+        *,
+        streaming: bool = True,
+        tags: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """A streaming DataFrame of the lines; there is no static one."""
+        if not streaming:
+            raise ConfigurationError("a socket has no end, so a static read of it makes no sense")
+        options = {"host": self.host, "port": str(self.port), "includeTimestamp": str(self.include_timestamp).lower()}
+        return spark.readStream.format("socket").options(**options, **(tags or {})).load()

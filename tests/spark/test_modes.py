@@ -1,0 +1,126 @@
+"""What a checkpointing mode means inside the driver. Streams are in tests/integration/test_at_most_once.py."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_ft import CheckpointConfig, SocketSource
+from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.core.model import CheckpointingMode, RunKey, SparkPosition
+from airflow_ft.spark.inputs import Sources, _is_at_the_end, refuse_unfit
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.runner import Attempt
+from airflow_ft.spark.sockets import Sockets
+
+pytestmark = pytest.mark.spark
+MODES = {mode.value: mode for mode in CheckpointingMode}
+SOCKET = SocketSource(host="localhost", port=9999)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def frames(spark: SparkSession, folder: Path) -> dict[str, DataFrame]:
+    declared = Sources(spark, {"lines": SOCKET.to_json()}, {})
+    own = spark.readStream.format("SOCKET").option("host", "localhost").option("port", 1).load()
+    return {
+        "declared": declared["lines"],
+        "own": spark.readStream.format("rate").load().select("value").union(own.selectExpr("cast(value as bigint)")),
+        "files": spark.readStream.text(str(folder)),
+        "replayed rate": spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load(),
+        "rate": spark.readStream.format("rate").load(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("mode", "source", "words"),
+    [
+        ("EXACTLY_ONCE", "declared", "source 'lines' is a socket.*EXACTLY_ONCE cannot be kept"),
+        ("AT_LEAST_ONCE", "own", "source 'source-1' is a socket.*AT_LEAST_ONCE cannot be kept"),
+        ("AT_MOST_ONCE", "files", "source 'source-0' would be read from its beginning"),
+        ("AT_MOST_ONCE", "replayed rate", "source 'source-0' would be read from its beginning"),
+        ("EXACTLY_ONCE", "files", ""),
+        ("AT_MOST_ONCE", "declared", ""),
+        ("AT_MOST_ONCE", "own", ""),
+        ("AT_MOST_ONCE", "rate", ""),
+    ],
+)
+def test_a_query_that_the_mode_cannot_be_kept_with_is_refused(
+    spark: SparkSession, tmp_path: Path, mode: str, source: str, words: str
+) -> None:
+    frame = frames(spark, tmp_path)[source]
+    if not words:
+        return refuse_unfit(frame, MODES[mode])
+    with pytest.raises(ConfigurationError, match=words):
+        refuse_unfit(frame, MODES[mode])
+
+
+@pytest.mark.parametrize(
+    ("options", "at_the_end"),
+    [
+        ({"subscribe": "t"}, True),
+        ({"startingoffsets": "LATEST"}, True),
+        ({"startingOffsets": "earliest"}, False),
+        ({"startingOffsets": '{"t": {"0": 5}}'}, False),
+        ({"startingTimestamp": "1"}, False),
+        ({"startingOffsets": "latest", "StartingOffsetsByTimestamp": '{"t": {"0": 1}}'}, False),
+    ],
+)
+def test_where_a_reader_of_kafka_begins(spark: SparkSession, options: dict[str, str], at_the_end: bool) -> None:
+    jvm: Any = spark._jvm
+    given = jvm.java.util.HashMap()
+    for name, value in options.items():
+        given.put(name, value)
+    assert _is_at_the_end(jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(given)) == at_the_end
+
+
+def test_an_attempt_has_no_base_where_nothing_is_remembered_and_computes_nothing_again(tmp_path: Path) -> None:
+    def told(mode: CheckpointingMode) -> tuple[Any, bool, bool]:
+        request = StageRequest(
+            pipeline="orders",
+            run=RunKey("d", "r"),
+            epoch=1,
+            attempt=2,
+            store_url="sqlite:////nowhere",
+            wal_root="/wal",
+            job="jobs.orders",
+            sinks=("orders",),
+            base=SparkPosition("/wal/orders/spark/1-1", 7),
+            base_is_clean=True,
+            checkpointing=CheckpointConfig(mode=mode),
+            streaming=True,
+        )
+        assert StageRequest.from_json(request.to_json()) == request
+        computes_again = Attempt(request, tmp_path / "result", None)._expects_few
+        return request.base, request.base_is_clean, computes_again
+
+    assert told(CheckpointingMode.AT_MOST_ONCE) == (None, False, False)
+    for mode in (CheckpointingMode.EXACTLY_ONCE, CheckpointingMode.AT_LEAST_ONCE):
+        assert told(mode) == (SparkPosition("/wal/orders/spark/1-1", 7), True, True)
+
+
+def test_a_socket_that_its_server_has_closed_ends_the_query_when_all_that_had_come_is_read() -> None:
+    threads = "[Thread[#1,main,5,main], Thread[#9,TextSocketSource(localhost, 9999),5,main]]"
+
+    def sockets(living: str) -> Sockets:
+        told = SimpleNamespace(getAllStackTraces=lambda: SimpleNamespace(keySet=lambda: living))
+        thread = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Thread=told)))
+        spark: Any = SimpleNamespace(_jvm=thread)
+        return Sockets(spark, {"lines": SOCKET, "own": None})
+
+    def second(number: int) -> datetime:
+        return NOW + timedelta(seconds=number)
+
+    reading = sockets(threads)
+    reading.look(second(1))
+    reading.require_open(second(9))
+    closed = sockets("[Thread[#1,main,5,main]]")
+    closed.look(second(1))
+    closed.look(second(5))
+    closed.require_open(second(1))  # lines that had come may not be read yet
+    with pytest.raises(StageError, match="the server of source 'lines' has closed the socket"):
+        closed.require_open(second(2))
