@@ -19,7 +19,17 @@ from airflow_ft.core.errors import (
     TransientError,
     WalCorruptError,
 )
-from airflow_ft.core.model import Checkpoint, CheckpointState, PipelineStatus, Plan, Promise, RunKey, Segment
+from airflow_ft.core.model import (
+    AfterAbort,
+    Checkpoint,
+    CheckpointingMode,
+    CheckpointState,
+    PipelineStatus,
+    Plan,
+    Promise,
+    RunKey,
+    Segment,
+)
 from airflow_ft.core.steps import Confirmation
 from airflow_ft.core.transitions import is_allowed
 from airflow_ft.sinks.kafka.token import parse
@@ -53,8 +63,12 @@ class Laws:
         *,
         may_halt: bool,
         repeats: Iterable[str] = (),
+        modes: Iterable[CheckpointingMode] = (),
     ) -> None:
-        """`repeats`: servers that may show rows twice."""
+        """`repeats`: servers that may show rows twice. `modes`: of the runs; with AT_MOST_ONCE items may be lost."""
+        self._loses = CheckpointingMode.AT_MOST_ONCE in set(modes)
+        self._is_lost_for_ever = set(modes) == {CheckpointingMode.AT_MOST_ONCE}
+        self._lost: set[int] = set()  # items without which a gate has opened
         self._repeats = frozenset(repeats)
         self._sinks = sinks  # by server
         self._rows = rows  # of an item, by sink
@@ -280,6 +294,9 @@ class Laws:
             if self._rows[sink] > 1:
                 self._look_at_parts(name, sink, visible)
                 continue
+            if self._loses:
+                self._look_at_gaps(name, sink, visible)
+                continue
             for place, item in enumerate(visible, 1):
                 if item.number < place:
                     raise Violation("I2", f"{name} shows item {item.number} twice in {sink}: {_told(visible)}")
@@ -289,6 +306,27 @@ class Laws:
                     raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_told(visible)}")
                 if self._shown.setdefault(item.number, item.variant) != item.variant:
                     raise Violation("I3", f"{name} shows {item}, another sink {self._shown[item.number]}")
+
+    def _look_at_gaps(self, name: str, sink: str, visible: list[Item]) -> None:
+        """Items may lack; what is there is computed on what an attempt had before it, or on nothing."""
+        for place, item in enumerate(visible):
+            before = visible[place - 1] if place else None
+            if before is not None and item.number <= before.number:
+                raise Violation("I2", f"{name} shows item {item.number} twice, or late, in {sink}: {_told(visible)}")
+            if item.parent and (before is None or (before.number, before.variant) != (item.number - 1, item.parent)):
+                raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_told(visible)}")
+            if self._shown.setdefault(item.number, item.variant) != item.variant:
+                raise Violation("I3", f"{name} shows {item}, another sink {self._shown[item.number]}")
+            if item.number in self._lost:
+                raise Violation("I9", f"{name} shows {item}, for which a gate has not waited")
+
+    def _kept(self) -> set[int]:
+        """Items that were published, and not given up since."""
+        return {
+            item
+            for number, item in self.published().items()
+            if self._store.checkpoint(PIPELINE, number).after_abort is not AfterAbort.REWOUND
+        }
 
     def _look_at_parts(self, name: str, sink: str, visible: list[Item]) -> None:
         """Rows of a number may come in any order; `BranchLaws` sees to the order of numbers."""
@@ -332,6 +370,10 @@ class Laws:
         return {number: self._wal.item(segment.digest).number for number, segment in self.segments.items()}
 
     def require_visible(self, item: int, when: str) -> None:
+        if self._loses and item not in self._kept():
+            if self._is_lost_for_ever:
+                self._lost.add(item)
+            return
         for name, sinks in self._sinks.items():
             for sink in sinks:
                 visible = [shown for shown in self._servers[name].visible.get(sink, []) if shown.number == item]
@@ -354,7 +396,8 @@ class Laws:
         for name, server in self._servers.items():
             for sink, visible in server.visible.items():
                 found = sorted(item.number for item in (set(visible) if name in self._repeats else visible))
-                if found != [item for item in range(1, items + 1) for _ in range(self._rows[sink])]:
+                all_of_them = sorted(self._kept()) if self._loses else range(1, items + 1)
+                if found != [item for item in all_of_them for _ in range(self._rows[sink])]:
                     raise Violation("I10", f"{name} shows {_told(visible)} in {sink}; there are {items} items")
             if isinstance(server, TwoPhaseServer) and server.branches:
                 raise Violation("I7", f"{name} still holds the prepared branches {sorted(server.branches)}")

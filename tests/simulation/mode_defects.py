@@ -8,9 +8,11 @@ from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof
 from airflow_ft.sinks.kafka.plain import PlainParticipant
 from tests.simulation.defect import NAMED, Change, defect
+from tests.simulation.spark import Spark
 from tests.simulation.world import World
 
 REPEATING, STREAM = NAMED["at least once"], NAMED["a stream, at least once, into Kafka"]
+LOSING = NAMED["a stream, at most once"]
 
 
 @defect(REPEATING, "I2")
@@ -45,3 +47,9 @@ def tokens_expected_of_deliveries_that_left_none(change: Change) -> None:
 @defect(STREAM, "I4 I9 I10", at=2000)
 def a_sink_that_is_back_takes_what_came_meanwhile_first(change: Change) -> None:
     change(Coordinator, "_require_delivered", lambda *_: None)
+
+
+@defect(LOSING, "I2")
+def sources_read_again_from_where_the_first_attempt_began(change: Change) -> None:
+    """As with AT_LEAST_ONCE and EXACTLY_ONCE, where an attempt goes on behind what was published."""
+    change(Spark, "begin", lambda self, request: {})

@@ -206,7 +206,27 @@ REPEATED = (
     replace(STREAM, name="streams, the mode changes", modes=(_AT_LEAST, _ONCE), runs=(3, 4), person="stop, stop"),
 )
 
-ALL = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING, *STREAMS, *REPEATED)
+_AT_MOST = CheckpointingMode.AT_MOST_ONCE
+LOSING = replace(STREAM, name="a stream, at most once", modes=(_AT_MOST,))
+LOST = (
+    LOSING,
+    replace(LOSING, name="a stream, at most once, into Kafka", sinks=_KAFKA, events=LOG + RUNNING, person="stop"),
+    replace(
+        LOSING, name="a stream, at most once, the job fails", events=("job fails", "source grows"), event_weight=20
+    ),
+    replace(LOSING, name="a stream, at most once, its checkpoints expire", tolerable=-1, events=_PASSED),
+    replace(
+        LOSING,
+        name="a stream, at most once, that gates wait for",
+        person="gate as of now, gate of the published, gate as of now",
+    ),
+    replace(LOSING, name="a stream, at most once, rows are given up", person="abort rewound", events=DB + RUNNING),
+    replace(LOSING, name="streams, at most once, at once", runs=(3, 4), concurrent=True, person="stop"),
+    replace(LOSING, name="streams, from at most to exactly once", modes=(_AT_MOST, _ONCE), runs=(3, 4), person="stop"),
+    replace(LOSING, name="streams, from exactly to at most once", modes=(_ONCE, _AT_MOST), runs=(3, 4), person="stop"),
+)
+
+ALL = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING, *STREAMS, *REPEATED, *LOST)
 
 
 def scenario_of(seed: int) -> Scenario:

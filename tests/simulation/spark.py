@@ -136,7 +136,7 @@ class Spark:
                 base=before.base,
                 base_is_clean=before.base_is_clean,
                 last_published=before.last_published,
-                checkpointing=world.config,
+                checkpointing=world.config_of(run),
                 streaming=True,
                 restart=RESTART.to_json(),
                 retained_batches=self.retained,
@@ -203,14 +203,19 @@ class Spark:
 
         return SimpleNamespace(seal=lambda: self.act(f"seals item {batch_id}", seal), item=item)
 
+    def begin(self, request: StageRequest) -> dict[int, str]:
+        """The state of a new location: none; behind the last item where an attempt begins at the source's end."""
+        held = self._world.held
+        return {held: ""} if request.begins_anew and held else {}
+
     def open_location(self, request: StageRequest) -> Location:
         """See `airflow_ft.spark.locations.open_location`."""
         world, wal, base = self._world, self._world.wal, request.base
         uri = f"file:///wal/{PIPELINE}/spark/{request.epoch}-{request.attempt}"
         if base is None:
-            wal.states.setdefault(uri, {})
+            wal.states.setdefault(uri, self.begin(request))
             wal.ends.setdefault(uri, {})
-            return Location(wal, uri, max(wal.states[uri], default=-1))
+            return Location(wal, uri, -1 if request.begins_anew else max(wal.states[uri], default=-1))
         found = wal.states.get(base.location)
         if found is None or base.batch not in found:
             if world.laws.restored:

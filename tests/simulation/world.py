@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -82,7 +82,7 @@ class Scenario:
     "gate as of now" and "gate of the published" are sensors. `concurrent_checkpoints`, `tolerable` and `unaligned` are
     settings of the stream, `retained` is how many micro-batches Spark keeps state for.
 
-    `modes` are those of the runs, in turn; the run that heals all has the last one.
+    `modes` are those of the runs, in turn; the run that heals all has the last one. AT_MOST_ONCE is for streams.
     """
 
     name: str
@@ -197,7 +197,14 @@ class World:
         plans = [participant for delivery in self._deliveries for participant in delivery.participants]
         repeats = {participant.name for participant in plans if participant.promise is Promise.AT_LEAST_ONCE}
         self.laws = Laws(
-            store, self.servers, self.wal, scenario.rows, sinks, may_halt=scenario.may_halt, repeats=repeats
+            store,
+            self.servers,
+            self.wal,
+            scenario.rows,
+            sinks,
+            may_halt=scenario.may_halt,
+            repeats=repeats,
+            modes=scenario.modes,
         )
         self.store: Any = StoreClient(kernel, store, self.laws)
         self.spark = running.spark = Spark(self)
@@ -263,8 +270,15 @@ class World:
 
     def delivery_of(self, run: RunKey) -> Delivery:
         """What the DAG declares in that run."""
+        return self._deliveries[self._turn(run)]
+
+    def config_of(self, run: RunKey) -> CheckpointConfig:
+        """How its checkpoints are made."""
+        return replace(self.config, mode=self.scenario.modes[self._turn(run)])
+
+    def _turn(self, run: RunKey) -> int:
         letter = run.run_id[-1]
-        return self.delivery if letter == "Z" else self._deliveries[(ord(letter) - ord("A")) % len(self._deliveries)]
+        return -1 if letter == "Z" else (ord(letter) - ord("A")) % len(self._deliveries)
 
     def _start_runs(self) -> None:
         for run in self.runs if self.scenario.concurrent else self.runs[:1]:
