@@ -203,6 +203,16 @@ REPEATED = (
         events=LOG + RUNNING,
         person="stop",
     ),
+    replace(
+        STREAM,
+        name="a stream that runs ahead, at least once",
+        modes=(_AT_LEAST,),
+        sinks=_KAFKA,
+        events=LOG + RUNNING,
+        unaligned=True,
+        begins=6,
+        runs=(7,),
+    ),
     replace(STREAM, name="streams, the mode changes", modes=(_AT_LEAST, _ONCE), runs=(3, 4), person="stop, stop"),
 )
 

@@ -233,6 +233,7 @@ class World:
                 kernel.start(f"P{number}", partial(self._person, act), asleep=True)
             kernel.run()
             kernel.choose = lambda *_: None
+            self.spark.failures = 0
             for server in self.servers.values():
                 if isinstance(server, MySqlServer):
                     server.refuses.clear()  # what is decided and refused waits for a target that somebody mends
