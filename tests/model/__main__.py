@@ -38,6 +38,11 @@ def _check(calls: int, folder: Path) -> int:
         outcome = "every schedule is right" if result.complete else f"WRONG: {result.error or 'not complete'}"
         failed |= not result.complete
         print(f"{model:<14}{'-':<24}{calls:>5}{result.states:>14,}{result.seconds:>9.1f}  {outcome}", flush=True)
+    for model in MODELS:
+        result = Verifier(folder, model, {"CALLS": 1}, large=True, endless=True).search()
+        outcome = "every schedule ends" if result.complete else f"WRONG: {result.error or 'not complete'}"
+        failed |= not result.complete
+        print(f"{model:<14}{'-':<24}{1:>5}{result.states:>14,}{result.seconds:>9.1f}  {outcome}", flush=True)
     for rule in RULES:
         result = verifier_without(rule, folder).search()
         outcome = "counterexample" if result.error else "NO COUNTEREXAMPLE"

@@ -183,6 +183,7 @@ next:
             :: n == 2 && UNPLANNED -> call = PLAN
             fi
         :: last_actor ->                                        /* recover, then a run: whatever is left to do */
+            if :: epoch != mine -> epoch++; mine = epoch :: else fi;     /* fenced: the next one comes */
             n = (LIVE(1) -> 1 : (LIVE(2) || UNPLANNED -> 2 : 0));
             if
             :: n == 0 -> call = END

@@ -62,3 +62,85 @@
 #ifndef TOKEN_BIRTH                     /* rows are sent on the very token that the vote found */
 #define TOKEN_BIRTH 1
 #endif
+
+/* stream.pml */
+#ifndef COMMIT_FIRST                    /* a micro-batch is published after Spark's own commit of it */
+#define COMMIT_FIRST 1
+#endif
+#ifndef CUT_BACK                        /* an attempt goes on behind what is published, not behind what Spark has committed */
+#define CUT_BACK 1
+#endif
+#ifndef NEWEST_BASE                     /* the newest that is published, not what was when its driver began */
+#define NEWEST_BASE 1
+#endif
+#ifndef BASE_AFTER_BEGIN                /* an attempt in the same process begins first, and reads then where it goes on */
+#define BASE_AFTER_BEGIN 1
+#endif
+#ifndef BASE_AFTER_EPOCH                /* so does a new driver: the epoch first */
+#define BASE_AFTER_EPOCH 1
+#endif
+#ifndef CHAIN                           /* a publication is of a TRIGGERED number, behind the one that it names */
+#define CHAIN 1
+#endif
+#ifndef EPOCH_IN_LOG                    /* the log compares the epoch when a number is triggered and published */
+#define EPOCH_IN_LOG 1
+#endif
+#ifndef FENCED_ENDS                     /* a task with an older epoch takes no other when its driver has died */
+#define FENCED_ENDS 1
+#endif
+#ifndef NEEDS_STAGE                     /* what was computed before a rewind is not published after it */
+#define NEEDS_STAGE 1
+#endif
+#ifndef ROOM                            /* so much waits for delivery as Spark keeps state for */
+#define ROOM 1
+#endif
+#ifndef DRIVER_CARRIES                  /* beside a driver only the driver publishes, also for rows that were given up */
+#define DRIVER_CARRIES 1
+#endif
+#ifndef CARRY_WHILE_FULL                /* also while it waits for room */
+#define CARRY_WHILE_FULL 1
+#endif
+#ifndef TOMBSTONE_BEFORE_EXPIRED        /* what may be in the sink that decides expires by a tombstone there */
+#define TOMBSTONE_BEFORE_EXPIRED 1
+#endif
+#ifndef NO_EXPIRY_AFTER_DECISION        /* what is decided does not expire */
+#define NO_EXPIRY_AFTER_DECISION 1
+#endif
+#ifndef END_WITH_EPOCH                  /* a stream that stops behind a dead driver takes an epoch first */
+#define END_WITH_EPOCH 1
+#endif
+#ifndef STOP_WHEN_SETTLED               /* a stop is answered when all is settled */
+#define STOP_WHEN_SETTLED 1
+#endif
+#ifndef STOP_OF_THIS_RUN                /* by a task whose run has the epoch */
+#define STOP_OF_THIS_RUN 1
+#endif
+#ifndef STOPS_READ_FIRST                /* if it was asked before the task looked */
+#define STOPS_READ_FIRST 1
+#endif
+#ifndef TOLD_WHEN_PUBLISHED             /* 'all is read' is told when all is published */
+#define TOLD_WHEN_PUBLISHED 1
+#endif
+#ifndef CUT_BEFORE_LOOK                 /* as of a time before the look at the source */
+#define CUT_BEFORE_LOOK 1
+#endif
+#ifndef REWOUND_IS_UNREAD               /* and not by a driver whose rows were rewound */
+#define REWOUND_IS_UNREAD 1
+#endif
+#ifndef GATE_LOOKS_TWICE                /* a gate reads before and after what a rewind takes back */
+#define GATE_LOOKS_TWICE 1
+#endif
+
+/* modes.pml */
+#ifndef PLAN_DECIDES                    /* AT_LEAST_ONCE: what is planned is decided */
+#define PLAN_DECIDES 1
+#endif
+#ifndef MARKER_WITH_ROWS                /* a sink that keeps markers, and has this one, gets nothing */
+#define MARKER_WITH_ROWS 1
+#endif
+#ifndef UNPROVEN_IS_SENT_AGAIN          /* an attempt that has no proof is made again */
+#define UNPROVEN_IS_SENT_AGAIN 1
+#endif
+#ifndef RECORD_AFTER_ACK                /* the log records what the sink has acknowledged */
+#define RECORD_AFTER_ACK 1
+#endif

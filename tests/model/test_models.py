@@ -16,7 +16,14 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "model.md"
 def test_no_schedule_breaks_the_protocol(model: str, tmp_path: Path) -> None:
     result = Verifier(tmp_path, model, {"CALLS": 1}).search()
     assert (result.error, result.complete) == ("", True)
-    assert result.states > 100_000  # else the model has become one in which nothing happens
+    assert result.states > MODELS[model]
+
+
+@pytest.mark.release  # a minute
+@pytest.mark.parametrize("model", MODELS)
+def test_every_schedule_ends(model: str, tmp_path: Path) -> None:
+    result = Verifier(tmp_path, model, {"CALLS": 1}, large=True, endless=True).search()
+    assert (result.error, result.complete) == ("", True)
 
 
 @pytest.mark.rotating

@@ -59,6 +59,7 @@ next:
             calls++;
             if :: call = PREPARE :: call = COMMIT :: orders -> orders--; call = ABORT fi
         :: last_actor ->
+            if :: epoch != mine -> epoch++; mine = epoch :: else fi;     /* fenced: the next one comes */
             call = (halted -> END : (state == STAGED -> PREPARE :
                    (state == PREPARED || state == COMMITTING -> COMMIT : END)))
         fi

@@ -88,6 +88,7 @@ next:
             :: orders -> orders--; call = ABORT
             fi
         :: last_actor ->
+            if :: epoch != mine -> epoch++; mine = epoch :: else fi;     /* fenced: the next one comes */
             call = (state == STAGED || (state == PREPARED && !vote) -> PREPARE :
                    (state == PREPARED || state == COMMITTING -> COMMIT : (rollback_pending -> ROLL_BACK : END)))
         fi
