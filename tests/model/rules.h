@@ -67,13 +67,13 @@
 #ifndef COMMIT_FIRST                    /* a micro-batch is published after Spark's own commit of it */
 #define COMMIT_FIRST 1
 #endif
-#ifndef CUT_BACK                        /* an attempt goes on behind what is published, not behind what Spark has committed */
+#ifndef CUT_BACK                        /* an attempt goes on behind what is published, whatever Spark has committed */
 #define CUT_BACK 1
 #endif
 #ifndef NEWEST_BASE                     /* the newest that is published, not what was when its driver began */
 #define NEWEST_BASE 1
 #endif
-#ifndef BASE_AFTER_BEGIN                /* an attempt in the same process begins first, and reads then where it goes on */
+#ifndef BASE_AFTER_BEGIN                /* an attempt in the same process begins, and then reads where it goes on */
 #define BASE_AFTER_BEGIN 1
 #endif
 #ifndef BASE_AFTER_EPOCH                /* so does a new driver: the epoch first */
@@ -94,7 +94,7 @@
 #ifndef ROOM                            /* so much waits for delivery as Spark keeps state for */
 #define ROOM 1
 #endif
-#ifndef DRIVER_CARRIES                  /* beside a driver only the driver publishes, also for rows that were given up */
+#ifndef DRIVER_CARRIES                  /* beside a driver only the driver publishes, also what was given up */
 #define DRIVER_CARRIES 1
 #endif
 #ifndef CARRY_WHILE_FULL                /* also while it waits for room */
