@@ -12,8 +12,6 @@ from airflow_ft.core.sweep import Health
 
 def emit(health: Health) -> None:
     """Sends the gauges; ages are seconds. Works within tasks."""
-    from airflow.sdk.observability import stats
-
     gauges = {
         "undecided_age": health.undecided.total_seconds(),
         "undelivered_age": health.undelivered.total_seconds(),
@@ -23,11 +21,11 @@ def emit(health: Health) -> None:
     if health.since_confirmed is not None:
         gauges["since_confirmed"] = health.since_confirmed.total_seconds()
     for name, value in gauges.items():
-        stats.gauge(f"airflow_ft.{name}.{health.pipeline}", value)
+        _gauge(f"airflow_ft.{name}.{health.pipeline}", value)
 
 
 class Counters:
-    """A `Meter`: what this process does to checkpoints, as counters."""
+    """A `Meter`: what this process does to checkpoints, as counters, and how large the state is."""
 
     def failed(self, pipeline: str, reason: AbortReason) -> None:
         """One more."""
@@ -41,8 +39,20 @@ class Counters:
         """In milliseconds, since counters are whole numbers."""
         _count(f"airflow_ft.waited_ms.{pipeline}.{reason}", round(1000 * seconds))
 
+    def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
+        """Gauges of the newest micro-batch."""
+        sizes = {"state_changes_bytes": changes, "state_snapshot_bytes": snapshot, "state_replayed": replayed}
+        for name, value in sizes.items():
+            _gauge(f"airflow_ft.{name}.{pipeline}", float(value))
+
 
 def _count(name: str, count: int) -> None:
     from airflow.sdk.observability import stats
 
     stats.incr(name, count)
+
+
+def _gauge(name: str, value: float) -> None:
+    from airflow.sdk.observability import stats
+
+    stats.gauge(name, value)

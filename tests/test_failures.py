@@ -146,6 +146,22 @@ def test_counters_go_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> Non
         assert f"`{plain}`" in PAGE
 
 
+def test_sizes_of_the_state_go_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.observability import stats
+
+    from airflow_ft.metrics import Counters
+
+    sent: dict[str, float] = {}
+    monkeypatch.setattr(stats, "gauge", lambda name, value: sent.update({name: value}))
+    Counters().state("shop", 10, 2000, 3)
+    assert sent == {
+        "airflow_ft.state_changes_bytes.shop": 10,
+        "airflow_ft.state_snapshot_bytes.shop": 2000,
+        "airflow_ft.state_replayed.shop": 3,
+    }
+    assert all(f"`{name.replace('shop', '<pipeline>')}`" in PAGE for name in sent)
+
+
 @pytest.mark.airflow
 def test_the_page_tells_why_where_the_rows_are_and_what_to_do(tmp_path: Path) -> None:
     from plugins.api import _checkpoint

@@ -19,6 +19,7 @@ from airflow_ft.commands.common import (
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState, Event, PipelineStatus
 from airflow_ft.core.set_aside import of_proof
+from airflow_ft.spark.state_files import sizes
 
 
 @command
@@ -134,6 +135,8 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
         yield f"  log       {segment.location} (digest {segment.digest[:16]}...)"
     if position := checkpoint.position:
         yield f"  Spark     {position.location}, batch {position.batch}"
+        if state := sizes(position.location, position.batch):
+            yield f"  state     {state}"
     if plan := checkpoint.plan:
         yield f"  plan      delivers {', '.join(str(s.number) for s in plan.segments)}; digest {plan.digest[:16]}..."
         for planned in plan.reasons:

@@ -70,6 +70,9 @@ class Meter(Protocol):
     def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
         """For so long none was triggered, although one was due."""
 
+    def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
+        """How large its state is, as `airflow_ft.spark.state_files.StateSizes` says."""
+
 
 class Unmetered:
     """Counts nothing."""
@@ -82,6 +85,9 @@ class Unmetered:
 
     def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
         """See `Meter.waited`."""
+
+    def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
+        """See `Meter.state`."""
 
 
 class Store(Protocol):

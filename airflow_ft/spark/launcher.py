@@ -32,6 +32,7 @@ from airflow_ft.spark.symptoms import Symptoms
 logger = logging.getLogger("airflow_ft.spark")
 
 WAITED = re.compile(rf"not triggered for (?P<seconds>[\d.]+) s: (?P<reason>{'|'.join(WaitReason)})$")
+STATE = re.compile(r"state after batch \d+: (\d+) bytes of changes; full snapshot (\d+) bytes, (\d+) batches before$")
 _OF_A_CHECKPOINT = re.compile(r"checkpoint \d+(?: (published)|: [\d,]+ rows staged)")
 
 __all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
@@ -87,6 +88,8 @@ def run_stage(
             elif waited := WAITED.match(line):
                 store.meter.waited(request.pipeline, WaitReason(waited["reason"]), float(waited["seconds"]))
                 match = waited
+            elif state := STATE.match(line):
+                store.meter.state(request.pipeline, *map(int, state.groups()))
             if match and request.streaming:  # there is one a second, for days
                 logger.debug("%s", line)
                 return

@@ -34,6 +34,7 @@ from airflow_ft.spark.room import Room
 from airflow_ft.spark.sockets import Sockets
 from airflow_ft.spark.staging import is_small, write_batch
 from airflow_ft.spark.standing import Offsets, record_ids, recorded_ids
+from airflow_ft.spark.state_files import sizes, upload
 from airflow_ft.spark.topics import Topics
 from airflow_ft.wal.filesystem import Synced, filesystem
 
@@ -46,6 +47,7 @@ STOP_SECONDS = 15.0
 _LOOK_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
 _TOLD_SECONDS = 5.0
+_STATE_EACH = 60.0
 _MARKS = 30  # Spark tells of an interval some time after it
 
 log = logging.getLogger("airflow_ft.spark")
@@ -85,6 +87,7 @@ class Query:
         self._room = Room(store, request)
         self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
         self._sockets = Sockets(frame.sparkSession, sources)
+        self._state = _State(location)
         self._busy = threading.Lock()
         self._ending = self._has_more = False
         self._queries = 0  # of this attempt, one after the other
@@ -134,6 +137,14 @@ class Query:
                     self._look(idle)
         raise RuntimeError("the streaming query ended by itself")
 
+    def finish(self) -> None:
+        """When the query has ended, and nothing is to be read any more: the location is left as quick to load."""
+        if self.publisher.last_batch is None or not self._state.is_there():
+            return
+        upload(self._frame.sparkSession)
+        self._durable()
+        self._state.tell(self.publisher.last_batch)
+
     def result(self, *, complete: bool) -> StageResult:
         """What came of it, when the query has ended."""
         publisher, location = self.publisher, self._location
@@ -175,6 +186,7 @@ class Query:
         try:
             with self._busy:
                 self.publisher.settle()
+                self._state.tell_now_and_then(self.publisher.last_batch)
                 self._room.take(lambda: self._ending, self.publisher.carry)
                 if self._ending or of_query != self._queries:  # a call that comes late, when its query has ended
                     raise _Ended
@@ -269,6 +281,28 @@ class _Durable:
     def __call__(self) -> None:
         self.freeze()
         self._location.sync(self._synced)
+
+
+class _State:
+    """Tells how large the state is: `airflow_ft.spark.launcher` reads these lines."""
+
+    def __init__(self, location: SparkLocation) -> None:
+        self._location, self._told = location, time.monotonic()
+
+    def is_there(self) -> bool:
+        files = filesystem(self._location.uri)
+        return bool(files.names(files.uri(self._location.uri, "state")))
+
+    def tell_now_and_then(self, batch: int | None) -> None:
+        """As often as Spark's maintenance makes a difference."""
+        if batch is not None and time.monotonic() - self._told > _STATE_EACH:
+            self.tell(batch)
+
+    def tell(self, batch: int) -> None:
+        """Of a batch that is published."""
+        self._told = time.monotonic()
+        if found := sizes(self._location.uri, batch):
+            log.info("state after batch %d: %s", batch, found)
 
 
 class Stopper:

@@ -45,6 +45,9 @@ DEFAULT_CONF = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # A full snapshot with each tenth micro-batch; the newest one is put into the location each minute (`state_files`).
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "10",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "60s",
     "spark.sql.streaming.stopTimeout": "10s",
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|key|truststore|keystore",
     # Not Hive's, whose `rename` replaces no file (`airflow_ft.spark.local_files`).

@@ -297,6 +297,7 @@ class Attempt:
                     query.follow(self._requests.is_to_end)
                     if not self._requests.is_to_end():
                         query.drain(self._requests.is_to_end)
+                query.finish()
             except BaseException as error:
                 if self._failed is None and (reason := topics.explain()) is not None:
                     self.failed(reason)  # Spark has met the new topic before we have

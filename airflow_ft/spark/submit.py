@@ -87,6 +87,9 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
     conf |= request.conf
     if request.master:
         conf["spark.master"] = request.master
+    if not conf["spark.master"].startswith("local") and not request.streaming:
+        # The end of a run reaches the driver's stores alone (`state_files`): executors see to theirs batch by batch.
+        conf.setdefault("spark.sql.streaming.stateStore.unloadOnCommit", "true")
     retained = int(conf.get("spark.sql.streaming.minBatchesToRetain", "0"))
     conf["spark.sql.streaming.minBatchesToRetain"] = str(max(retained, request.retained_batches))
     jars = [*listed(conf.get("spark.jars", "")), *jar_files(request.jars)]

@@ -42,6 +42,9 @@ class FileSystem(Protocol):
     def read(self, uri: str) -> bytes:
         """The whole file; WalCorruptError when there is no such file."""
 
+    def size(self, uri: str) -> int:
+        """Bytes of a file; FileNotFoundError when there is none."""
+
     def write(self, uri: str, data: bytes) -> None:
         """Creates a file all at once and durably; folders are made. Refuses to replace another's."""
 
@@ -144,6 +147,9 @@ class LocalFileSystem:
     def read(self, uri: str) -> bytes:
         with self.open(uri) as file:
             return file.read()
+
+    def size(self, uri: str) -> int:
+        return local_path(uri).stat().st_size
 
     def write(self, uri: str, data: bytes) -> None:
         path = local_path(uri)

@@ -229,3 +229,6 @@ class Metered:
 
     def waited(self, *told: Any) -> None:
         self.told.append(("waited", *told))
+
+    def state(self, *told: Any) -> None:
+        self.told.append(("state", *told))

@@ -6,16 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.commands.looking import describe
 from airflow_ft.core.errors import ConfigurationError, JobError, StateConflictError
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.locations import open_location
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.submit import settings
 from airflow_ft.wal.filesystem import local_path
+from tests.core.systems import Metered
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
 pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 PARTITIONS = "spark.sql.shuffle.partitions"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+HDFS = {PROVIDER: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"}
 
 
 @pytest.fixture
@@ -23,8 +29,9 @@ def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
     yield from world(tmp_path, sessions)
 
 
-def _request(pipeline: StageWorld, by: str, **more: object) -> StageRequest:
-    sources = {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint")}
+def _request(pipeline: StageWorld, by: str, bound: int | None = None, **more: object) -> StageRequest:
+    source = FileSource(path=str(pipeline.input), schema="k string, n bigint", max_files_per_trigger=bound)
+    sources = {"numbers": source}
     return pipeline.request("stage_jobs:Counts", sources, job_arguments={"by": by}, **more)
 
 
@@ -37,10 +44,51 @@ def _counts(pipeline: StageWorld) -> list[set[int]]:
     return [{row["rows"] for row in pipeline.rows(checkpoint).to_pylist()} for checkpoint in pipeline.published()]
 
 
+def _versions(store: Path, kind: str) -> list[int]:
+    """The versions of which a state store has a file of that kind."""
+    return sorted(int(path.name.partition(".")[0]) for path in store.glob(f"[0-9]*.{kind}"))
+
+
 def _base(pipeline: StageWorld) -> SparkPosition:
     base = pipeline.store.pipeline(PIPELINE).base
     assert base is not None
     return base
+
+
+def test_full_snapshots_are_there_after_runs_of_seconds_and_both_sizes_are_told(pipeline: StageWorld) -> None:
+    """Spark's maintenance comes once a minute: no such run lives to see it."""
+    meter = pipeline.store.meter = Metered()
+    for n in range(12):
+        _add(pipeline, n)
+    pipeline.complete(_request(pipeline, "count", bound=1))
+    state = local_path(_base(pipeline).location) / "state" / "0"
+    for partition in (state / "0", state / "1"):
+        changes, snapshots = (_versions(partition, kind) for kind in ("changelog", "zip"))
+        assert changes == list(range(1, 13)) and 10 <= snapshots[-1] <= 11, (changes, snapshots)
+        for version in changes:  # from here on the snapshot counts
+            if version <= snapshots[-1]:
+                (partition / f"{version}.changelog").unlink()
+    ((what, _, changed, snapshot, replayed),) = meter.told
+    assert what == "state" and changed > 0 and snapshot > 1000 and 1 <= replayed <= 2
+    newest = pipeline.checkpoints()[-1]
+    assert f"{changed} bytes of changes; full snapshot {snapshot} bytes" in "\n".join(describe(newest))
+
+    _add(pipeline, 12)
+    pipeline.complete(_request(pipeline, "count"))
+    assert _counts(pipeline)[-2:] == [{24}, {26}]
+
+
+def test_a_new_pipeline_has_rocksdb_with_a_changelog_and_an_old_one_keeps_what_it_has(pipeline: StageWorld) -> None:
+    _add(pipeline, 0)
+    pipeline.complete(_request(pipeline, "count", conf=HDFS))
+    state = local_path(_base(pipeline).location) / "state" / "0" / "0"
+    assert _versions(state, "delta") == [1]
+    _add(pipeline, 1)
+    pipeline.complete(_request(pipeline, "count"))
+    assert _versions(state, "delta") == [1, 2] and not _versions(state, "changelog")
+    assert _counts(pipeline) == [{2}, {4}]
+    new = settings(_request(pipeline, "count", conf={}), pipeline.folder)
+    assert new[PROVIDER].endswith("RocksDBStateStoreProvider") and new[CHANGELOG] == "true"
 
 
 @pytest.mark.parametrize("by", ["rows", "pandas"])

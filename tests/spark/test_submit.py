@@ -32,6 +32,7 @@ from airflow_ft.spark.symptoms import Symptoms
 from airflow_ft.store import open_store
 
 SECRET = "s3cr3t-Passw0rd"
+UNLOAD = "spark.sql.streaming.stateStore.unloadOnCommit"
 
 
 def _request(**more: object) -> StageRequest:
@@ -101,6 +102,29 @@ def test_a_users_settings_go_before_the_defaults(tmp_path: Path) -> None:
     more = settings(_request(conf={"spark.sql.streaming.minBatchesToRetain": "5000"}), tmp_path)
     assert more["spark.sql.streaming.minBatchesToRetain"] == "5000"
     assert settings(_request(conf={"spark.master": "spark://m:7077"}), tmp_path)["spark.master"] == "spark://m:7077"
+
+
+def test_state_is_kept_in_few_partitions_as_changes_and_snapshots(tmp_path: Path) -> None:
+    conf = settings(_request(), tmp_path)
+    assert conf["spark.sql.shuffle.partitions"] == "4"
+    kept = {name.removeprefix("spark.sql.streaming.stateStore."): value for name, value in conf.items()}
+    assert kept["rocksdb.changelogCheckpointing.enabled"] == "true"
+    assert (kept["minDeltasForSnapshot"], kept["maintenanceInterval"]) == ("10", "60s")
+
+
+@pytest.mark.parametrize(
+    "more, found",
+    [
+        ({"master": "spark://m:7077"}, "true"),
+        ({"master": "spark://m:7077", "streaming": True}, None),
+        ({"master": "spark://m:7077", "conf": {UNLOAD: "false"}}, "false"),
+        ({"master": "local[2]"}, None),
+    ],
+)
+def test_executors_make_their_snapshots_before_a_short_run_ends(
+    tmp_path: Path, more: dict[str, object], found: str | None
+) -> None:
+    assert settings(_request(**more), tmp_path).get(UNLOAD) == found
 
 
 def test_a_jar_that_is_not_there_is_refused(tmp_path: Path) -> None:

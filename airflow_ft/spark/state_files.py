@@ -1,0 +1,118 @@
+"""What Spark's state stores write: the changes of each micro-batch, and full snapshots every so often.
+
+    state/<operator>/<partition>[/<store>]/<version>.changelog, .delta      the changes; batch n writes version n + 1
+    state/<operator>/<partition>[/<store>]/<version>.zip, .snapshot         a full snapshot
+    state/<operator>/<partition>[/<store>]/SSTs/*.sst                       what a .zip names, shared among snapshots
+
+A snapshot is made with a micro-batch, each tenth one by default, but only Spark's maintenance puts it into the
+location, once a minute, and what waits for it is dropped when a store is closed. A run that takes seconds would leave
+none, and each run after it would replay the changes of all runs before. So a run that ends sees to it (`upload`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FILE = re.compile(r"^(\d+)(?:_[^.]+)*\.(delta|changelog|snapshot|zip)$")
+_CHANGES = ("delta", "changelog")
+_STORES = "org.apache.spark.sql.execution.streaming.state.StateStore"
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class StateSizes:
+    """The state after one micro-batch, over all operators and partitions.
+
+    changes: bytes that this micro-batch has changed. snapshot: bytes of the newest full snapshots, as they lie in the
+    location (0: there is none). replayed: micro-batches since the oldest of these; whoever loads the state replays
+    their changes.
+    """
+
+    changes: int
+    snapshot: int
+    replayed: int
+
+    def __str__(self) -> str:
+        return f"{self.changes} bytes of changes; full snapshot {self.snapshot} bytes, {self.replayed} batches before"
+
+
+def sizes(location: str, batch: int) -> StateSizes | None:
+    """Of the state after a batch; None where there is none, or Spark keeps it no more.
+
+    Lists the folders of the state, which hold a bounded number of versions; of one version the sizes are asked.
+    """
+    files, version = filesystem(location), batch + 1
+    changes = snapshot = replayed = 0
+    known = False
+    try:
+        for folder, versions in _stores(files, files.uri(location, "state")):
+            of_it = [(kind, name) for number, kind, name in versions if number == version]
+            known = known or bool(of_it)
+            changes += sum(files.size(files.uri(folder, name)) for kind, name in of_it if kind in _CHANGES)
+            full = max((each for each in versions if each[0] <= version and each[1] not in _CHANGES), default=None)
+            replayed = max(replayed, version - (full[0] if full else 0))
+            if full:
+                snapshot += _whole(files, folder, full[2])
+    except (FileNotFoundError, WalCorruptError):  # removed meanwhile
+        return None
+    return StateSizes(changes, snapshot, replayed) if known else None
+
+
+def upload(spark: SparkSession) -> None:
+    """Has the stores of this JVM put the snapshots that wait for Spark's maintenance into the location now.
+
+    To be called when no query works any more. On a cluster the stores are elsewhere: see `submit.settings`.
+    """
+    jvm: Any = spark._jvm
+    try:
+        stores = jvm.java.lang.Class.forName(f"{_STORES}$")
+        module = stores.getField("MODULE$").get(None)
+        module.stopMaintenanceTask()  # nobody else works with them
+        loaded = stores.getDeclaredField("loadedProviders")
+        loaded.setAccessible(True)
+        providers = loaded.get(module).values().toList()
+        while not providers.isEmpty():
+            providers.head().doMaintenance()
+            providers = providers.tail()
+    except Exception as error:  # the changes are all there
+        log.warning("Spark's state stores made no full snapshot: %s", error)
+
+
+def _stores(files: FileSystem, state: str) -> Iterator[tuple[str, list[tuple[int, str, str]]]]:
+    """The folder of each store, with version, kind and name of its files."""
+    for operator in _numbered(files, state):
+        for partition in _numbered(files, operator):
+            names = files.names(partition)
+            folders = [partition] if any(map(_FILE.match, names)) else [files.uri(partition, name) for name in names]
+            for folder in folders:
+                matches = filter(None, map(_FILE.match, files.names(folder) if folder != partition else names))
+                if versions := [(int(match[1]), match[2], match[0]) for match in matches]:
+                    yield folder, versions
+
+
+def _numbered(files: FileSystem, folder: str) -> list[str]:
+    return [files.uri(folder, name) for name in files.names(folder) if name.isdigit()]
+
+
+def _whole(files: FileSystem, folder: str, name: str) -> int:
+    """Bytes of a snapshot with what it names."""
+    size = files.size(files.uri(folder, name))
+    if not name.endswith(".zip"):
+        return size
+    with files.open(files.uri(folder, name)) as file, zipfile.ZipFile(file) as archive:
+        metadata: dict[str, Any] = json.loads(archive.read("metadata").decode().partition("\n")[2])
+    shared = [*(metadata.get("sstFiles") or ()), *(metadata.get("logFiles") or ())]
+    return size + sum(int(each["sizeBytes"]) for each in shared)

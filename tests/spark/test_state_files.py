@@ -1,0 +1,67 @@
+"""How large the state is, from the names and sizes of its files."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.spark.launcher import STATE
+from airflow_ft.spark.state_files import StateSizes, sizes
+
+
+def _write(state: Path, name: str, size: int) -> None:
+    file = state / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"x" * size)
+
+
+def _snapshot(state: Path, name: str, *shared: int) -> int:
+    """As RocksDB's provider writes one that names files of these sizes; its own size."""
+    metadata = {"sstFiles": [{"dfsSstFileName": f"{n}.sst", "sizeBytes": n} for n in shared], "numKeys": 1}
+    with io.BytesIO() as buffer:
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("MANIFEST-000005", "m")
+            archive.writestr("metadata", f"v1\n{json.dumps(metadata)}")
+        data = buffer.getvalue()
+    (state / name).parent.mkdir(parents=True, exist_ok=True)
+    (state / name).write_bytes(data)
+    return len(data)
+
+
+def test_of_each_store_the_changes_of_the_version_and_the_newest_snapshot_before_it(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    for version in range(1, 8):
+        _write(state, f"0/0/{version}.changelog", 10 * version)
+        _write(state, f"0/0/.{version}.changelog.crc", 1000)
+        _write(state, f"0/1/left-keys/{version}_0a-1b.changelog", version)
+        _write(state, f"1/0/{version}.delta", 100)
+    for name in ("0/_metadata/metadata", "0/0/_metadata/schema", "0/0/SSTs/3.sst", "0/1/left-keys/SSTs/4.sst"):
+        _write(state, name, 5000)
+    _snapshot(state, "0/0/2.zip", 3000)
+    whole = _snapshot(state, "0/0/4.zip", 300, 30)
+    whole += _snapshot(state, "0/1/left-keys/5_0a-1b.zip")
+    _write(state, "1/0/3.snapshot", 700)
+
+    # Version 6: changes of 60, 6 and 100 bytes; snapshots of the versions 4, 5 and 3.
+    assert sizes(tmp_path.as_uri(), 5) == StateSizes(166, whole + 330 + 700, 3)
+    assert sizes(tmp_path.as_uri(), 0) == StateSizes(111, 0, 1), "no snapshot is as old as that"
+    assert sizes(tmp_path.as_uri(), 7) is None, "there is no such version, or none any more"
+    assert sizes((tmp_path / "state").as_uri(), 5) is None, "no state"
+
+
+def test_without_changelog_each_version_is_a_snapshot(tmp_path: Path) -> None:
+    whole = _snapshot(tmp_path / "state", "0/0/1.zip", 50)
+    assert sizes(tmp_path.as_uri(), 0) == StateSizes(0, whole + 50, 0)
+
+
+def test_what_is_removed_meanwhile_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(tmp_path / "state", "0/0/1.changelog", 10)
+    (tmp_path / "state" / "0" / "0" / "1.zip").symlink_to(tmp_path / "nowhere")
+    assert sizes(tmp_path.as_uri(), 0) is None
+
+
+def test_the_line_of_the_driver_is_read_by_its_task() -> None:
+    match = STATE.match(f"state after batch 41: {StateSizes(1, 2_000_000, 3)}")
+    assert match is not None and [int(each) for each in match.groups()] == [1, 2_000_000, 3]
