@@ -65,6 +65,11 @@ _ACCEPT_PARTIAL = _arg(
     " and the rest cannot be delivered any more",
 )
 _NOW = _arg("--now", action="store_true", help="at once: what is not published is computed again")
+_DRAIN = _arg(
+    "--drain",
+    action="store_true",
+    help="for good: a last checkpoint delivers what is open in windows, joins and event-time timers",
+)
 _WAIT = _arg("--wait", type=float, default=120.0, help="seconds to wait for it (default: 120; 0: do not wait)")
 _BARRIER = _arg("barrier", metavar="ID", help="the barrier: a line of text that is no time")
 _ANY_BARRIER = _arg(
@@ -197,6 +202,7 @@ def _settling() -> tuple[ActionCommand, ...]:
             "Stop a stream after the checkpoint under way; a new run of its DAG goes on from there",
             _PIPELINE,
             _NOW,
+            _DRAIN,
             _WAIT,
         ),
         _command(

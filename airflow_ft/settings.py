@@ -41,7 +41,8 @@ def with_checkpointing(spec: PipelineSpec) -> PipelineSpec:
     ConfigurationError: a sink cannot hold its rows for as long as a checkpoint may take.
     """
     defaults = checkpointing()
-    return replace(spec, checkpointing=spec.config.resolved(defaults if spec.streaming else defaults.of_scheduled()))
+    defaults = defaults.of_streams() if spec.streaming else defaults.of_scheduled()
+    return replace(spec, checkpointing=spec.config.resolved(defaults))
 
 
 def resolved(spec: PipelineSpec) -> PipelineSpec:

@@ -181,6 +181,11 @@ class PipelineSpec:
             )
         if "mode" in self.config.given:  # as below
             self.check_mode()
+        if self.streaming and self.config.drain:
+            raise ConfigurationError(
+                "CheckpointConfig.drain is for scheduled pipelines, and this one is a stream.",
+                remedy="leave it out, and stop the stream with `airflow ft stop --drain`.",
+            )
         if "timeout" in self.config.given:  # else the provider's configuration may say it
             self.check_holding(self.config)
 

@@ -92,6 +92,18 @@ def test_a_failed_checkpoint_is_shown_with_its_reason_and_what_to_do(world: Worl
     assert not any(reason.remedy in event["message"] for event in others)
 
 
+def test_a_stream_is_asked_to_drain_and_only_one_that_is_there(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    with pytest.raises(SystemExit, match=r"nobody could drain it.*start a run"):
+        ft("stop", PIPELINE, "--drain")
+    with pytest.raises(SystemExit, match="give one of them"):
+        ft("stop", PIPELINE, "--drain", "--now")
+    with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1):
+        assert "was asked to stop" in ft("stop", PIPELINE, "--drain", "--wait", "0")
+    [asked] = world.store.open_requests(PIPELINE)
+    assert dict(asked.arguments) == {"at_once": False, "drain": True}
+
+
 def test_spec_shows_what_a_checkpoint_was_made_with(world: World, ft: Any) -> None:
     with pytest.raises(SystemExit, match="it has no checkpoint yet"):
         world.store.register(PIPELINE)

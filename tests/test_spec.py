@@ -210,6 +210,20 @@ def test_at_most_once_in_the_configuration_is_for_streams(monkeypatch: pytest.Mo
 
 
 @pytest.mark.airflow
+def test_a_scheduled_run_may_be_told_to_drain_and_a_stream_is_drained_when_it_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"drain is for scheduled pipelines.*airflow ft stop --drain"):
+        spec(streaming=True, checkpointing=CheckpointConfig(drain=True))
+    declared = spec(checkpointing={"drain": "{{ params.drain }}"})
+    assert declared.rendered({"checkpointing": {"drain": "True"}}).config.drain
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"drain": true, "resume_drained": true}')
+    scheduled, stream = settings.resolved(spec()).config, settings.resolved(spec(streaming=True)).config
+    assert (scheduled.drain, scheduled.resume_drained) == (True, True)
+    assert (stream.drain, stream.resume_drained) == (False, True)
+
+
+@pytest.mark.airflow
 def test_what_the_decision_log_keeps_is_what_the_dag_says_where_a_run_may_put_in_a_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

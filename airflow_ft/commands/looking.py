@@ -137,6 +137,8 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
         yield f"  Spark     {position.location}, batch {position.batch}"
         if state := sizes(position.location, position.batch):
             yield f"  state     {state}"
+    if drained := checkpoint.drained:
+        yield f"  drains    {drained.location}, batch {drained.batch}: what was open there"
     if plan := checkpoint.plan:
         yield f"  plan      delivers {', '.join(str(s.number) for s in plan.segments)}; digest {plan.digest[:16]}..."
         for planned in plan.reasons:

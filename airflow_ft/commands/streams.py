@@ -6,7 +6,7 @@ import time
 from argparse import Namespace
 
 from airflow_ft.commands.common import command, open_store, say, signature
-from airflow_ft.core.errors import StateConflictError
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import RequestKind
 
 _LOOK_SECONDS = 0.5
@@ -15,12 +15,23 @@ _LOOK_SECONDS = 0.5
 @command
 def stop(args: Namespace) -> None:
     """`airflow ft stop PIPELINE`."""
+    if args.now and args.drain:
+        raise ConfigurationError(
+            "--now gives up the checkpoint under way, and --drain makes one more.", remedy="give one of them."
+        )
     with open_store(args) as store:
         # Between two restarts nobody has a lease, but the run still has the turn.
         if not store.leases(args.pipeline) and store.pipeline(args.pipeline).turn is None:
+            if args.drain:
+                raise StateConflictError(
+                    "nobody is at work on it, so nobody could drain it.",
+                    remedy="start a run of the stream, and ask again.",
+                    pipeline=args.pipeline,
+                )
             say(f"nobody is at work on {args.pipeline}")
             return
-        asked = store.ask(args.pipeline, RequestKind.STOP, {"at_once": bool(args.now)}, signature(args, "stop"))
+        how = {"at_once": bool(args.now)} | ({"drain": True} if args.drain else {})
+        asked = store.ask(args.pipeline, RequestKind.STOP, how, signature(args, "stop"))
         deadline = time.monotonic() + args.wait
         while not (outcome := store.request(args.pipeline, asked).outcome):
             if time.monotonic() > deadline:

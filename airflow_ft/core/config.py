@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Self
@@ -58,6 +58,10 @@ class CheckpointConfig:
         was decided and proven, for ever.
     quarantine_after: a checkpoint that has been in doubt for this long, although its sinks answer, is QUARANTINED: kept
         whole for a person, nothing later is delivered, every gate stays closed. None: it is tried again for ever.
+    drain: a scheduled run that has read everything ends with a checkpoint of what is still open in windows, joins and
+        event-time timers, as it stands. A stream is drained by `airflow ft stop --drain`.
+    resume_drained: a run goes on from the state before a drain, and what that has emitted comes once more when it
+        closes; without it a run after a drain is refused.
     """
 
     mode: CheckpointingMode = field(
@@ -76,6 +80,8 @@ class CheckpointConfig:
     quarantine_after: timedelta | None = field(
         default=timedelta(days=1), metadata={"kind": Duration(timedelta(0), never=True)}
     )
+    drain: bool = field(default=False, metadata={"kind": Flag()})
+    resume_drained: bool = field(default=False, metadata={"kind": Flag()})
     given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     """The names of what was given, in code, by Jinja or in the provider's configuration. Not an argument."""
 
@@ -118,8 +124,15 @@ class CheckpointConfig:
 
     def of_scheduled(self) -> CheckpointConfig:
         """Without what says nothing to a scheduled pipeline; AT_MOST_ONCE is for streams, too."""
-        most = {"mode"} if self.mode is CheckpointingMode.AT_MOST_ONCE else set()
-        return type(self)(**{name: getattr(self, name) for name in self.given - most if name not in _OF_STREAMS})
+        most = ("mode",) if self.mode is CheckpointingMode.AT_MOST_ONCE else ()
+        return self._without((*_OF_STREAMS, *most))
+
+    def of_streams(self) -> CheckpointConfig:
+        """Without what says nothing to a stream."""
+        return self._without(("drain",))
+
+    def _without(self, names: Collection[str]) -> CheckpointConfig:
+        return type(self)(**{name: getattr(self, name) for name in self.given if name not in names})
 
     def resolved(self, defaults: CheckpointConfig) -> CheckpointConfig:
         """With `defaults` for what was not given."""

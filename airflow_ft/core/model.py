@@ -408,6 +408,12 @@ class Checkpoint:
     spec: str = ""
 
     @property
+    def drained(self) -> SparkPosition | None:
+        """The state that it has drained: its rows are what was open there. None: it is none that drains."""
+        found = self.positions.get(DRAINED)
+        return None if found is None else SparkPosition(**found)
+
+    @property
     def is_confirmed(self) -> bool:
         """Its rows are proven to be in every sink (I9: what gates may open on)."""
         return self.state is CheckpointState.COMPLETED or self.delivered_by is not None
@@ -430,6 +436,10 @@ class Checkpoint:
         if self.segment is None or self.delivered_by is not None:
             return False
         return self.after_abort is not AfterAbort.REWOUND
+
+
+DRAINED = "*drained"
+"""Among the positions of a checkpoint that drains, beside those of its sources; no source has such a name."""
 
 
 class RequestKind(StrEnum):

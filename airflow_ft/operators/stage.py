@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
 from airflow_ft.core import steps
+from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import store_url
@@ -103,6 +104,8 @@ class StageOperator(CheckpointOperator):
             "on_start": self._remember,
             "spec": redact(self._kept(spec)),  # hides what Airflow knows to be secret, wherever Jinja has put it
             "judge": judge,
+            # With AT_MOST_ONCE nothing is gone on with, so nothing can come once more.
+            "resume_drained": spec.config.resume_drained or spec.config.mode is CheckpointingMode.AT_MOST_ONCE,
         }
 
     def _kept(self, spec: PipelineSpec) -> dict[str, Any]:

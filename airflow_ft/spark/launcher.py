@@ -26,7 +26,7 @@ from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import Loan, borrow
 from airflow_ft.spark.state_settings import refuse_changed
 from airflow_ft.spark.story import Story
-from airflow_ft.spark.submit import END, MAIN, RESULT, driver_environment, environment, prepare, write_main
+from airflow_ft.spark.submit import DRAIN, END, MAIN, RESULT, driver_environment, environment, prepare, write_main
 from airflow_ft.spark.symptoms import Symptoms
 
 logger = logging.getLogger("airflow_ft.spark")
@@ -128,9 +128,9 @@ def _jvm(request: StageRequest) -> Iterator[Loan | None]:
 
 
 def _start(folder: Path, request: StageRequest, loan: Loan | None) -> Driver:
-    def end() -> None:
+    def end(drain: bool) -> None:
         with suppress(OSError):  # the driver may have ended, and its folder gone
-            write(folder / END, "")
+            write(folder / END, DRAIN if drain else "")
 
     if loan is None:
         variables = environment(request)

@@ -96,16 +96,22 @@ def open_location(
     last = source_log.last_ids(files, old.uri, old.offsets(base.batch))
     if clean and _ends_at(files, old.uri, base.batch, last) and schema_paths.are_own(files, old.uri):
         return old
-    uri = new_location(root, pipeline, epoch, attempt)
+    return copy_location(old, new_location(root, pipeline, epoch, attempt))
+
+
+def copy_location(old: SparkLocation, uri: str) -> SparkLocation:
+    """A copy in a new folder, cut back to the location's batch. Raises as `open_location` does."""
+    files = filesystem(old.root)
+    last = source_log.last_ids(files, old.uri, old.offsets(old.batch))
     try:
-        files.link_tree(base.location, uri, lambda name: _survives(name, base.batch, last))
+        files.link_tree(old.uri, uri, lambda name: _survives(name, old.batch, last))
     except FileExistsError as error:
-        raise another_history(uri, pipeline) from error
-    schema_paths.copy(files, base.location, uri, base.batch)
-    if not _ends_at(files, uri, base.batch, last):
+        raise another_history(uri, old.pipeline) from error
+    schema_paths.copy(files, old.uri, uri, old.batch)
+    if not _ends_at(files, uri, old.batch, last):
         files.remove_tree(uri)
         raise _lacks(old)
-    return SparkLocation(root, pipeline, uri, base.batch, f"in a copy of {base.location}, cut back to its batch")
+    return SparkLocation(old.root, old.pipeline, uri, old.batch, f"in a copy of {old.uri}, cut back to its batch")
 
 
 def require_batch(location: SparkLocation) -> None:

@@ -80,7 +80,7 @@ class Driver:
         *,
         pass_fds: Sequence[int] = (),
         share: Callable[[int], None] | None = None,
-        end: Callable[[], None] = lambda: None,
+        end: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """`share` gets the file that the output goes to, for another process that writes into it as well; `end` asks a
         stream to end.
@@ -101,9 +101,9 @@ class Driver:
         self.killed = False
         self._end = end
 
-    def end(self) -> None:
-        """Asks a stream to end after the checkpoint under way. Any thread."""
-        self._end()
+    def end(self, *, drain: bool = False) -> None:
+        """Asks a stream to end after the checkpoint under way, or after one more of what is open. Any thread."""
+        self._end(drain)
 
     def kill(self, grace: float = TERM_SECONDS) -> None:
         """Ends the driver: SIGTERM to its group, SIGKILL after `grace` seconds. For a task's `on_kill`; any thread."""

@@ -83,8 +83,8 @@ class Publisher:
 
     `committed(batch)` tells whether Spark has committed the batch; `durable()` makes Spark's location durable, and
     whatever else has to be done before publication; `position(batch)` is Spark's position after it (None: a static
-    job). `stop(failure)` is called
-    once, from the thread, when the attempt must end.
+    job, or a drain, after which nothing goes on). `stop(failure)` is called once, from the thread, when the attempt
+    must end. `last_batch` is the last one with a position.
     """
 
     def __init__(
@@ -237,6 +237,7 @@ class Publisher:
             self._durable()
         except OSError as error:
             raise self._seal_error(now, error) from error
+        position = self._position(now.batch)
         # One conditional write. Refused or unanswered: it is not repeated, the attempt ends (I5); a write that is
         # still on its way is settled by the next owner's epoch.
         self._store.publish(
@@ -245,14 +246,16 @@ class Publisher:
             now.number,
             self._predecessor,
             segment,
-            self._position(now.batch),
+            position,
             now.positions or {},
             now.as_of,
         )
         log.info("checkpoint %d published (batch %d)", now.number, now.batch)
         with self._changed:
             self.tally.add(segment)
-            self.last_batch, self.last_segment = now.batch, segment
+            if position is not None:
+                self.last_batch = now.batch
+            self.last_segment = segment
             self._predecessor = now.number
             self._open = None
             self._changed.notify_all()

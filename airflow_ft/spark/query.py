@@ -22,8 +22,10 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.sources import FileSource, KafkaSource, Source
+from airflow_ft.spark.draining import drain_of, marked, terminal_copy
 from airflow_ft.spark.inputs import Sources, named_positions
 from airflow_ft.spark.job import Job
 from airflow_ft.spark.listing import Listing, batch_listings, check_listings
@@ -34,7 +36,7 @@ from airflow_ft.spark.room import Room
 from airflow_ft.spark.sockets import Sockets
 from airflow_ft.spark.staging import is_small, write_batch
 from airflow_ft.spark.standing import Offsets, record_ids, recorded_ids
-from airflow_ft.spark.state_files import sizes, upload
+from airflow_ft.spark.state_files import has_state, sizes, upload
 from airflow_ft.spark.topics import Topics
 from airflow_ft.wal.filesystem import Synced, filesystem
 
@@ -49,6 +51,8 @@ _IDLE_SECONDS = 1.0
 _TOLD_SECONDS = 5.0
 _STATE_EACH = 60.0
 _MARKS = 30  # Spark tells of an interval some time after it
+
+_OnBatch = Callable[[int, "DataFrame", int], None]
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -88,6 +92,7 @@ class Query:
         self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
         self._sockets = Sockets(frame.sparkSession, sources)
         self._state = _State(location)
+        self._terminal: SparkLocation | None = None  # where it drains
         self._busy = threading.Lock()
         self._ending = self._has_more = False
         self._queries = 0  # of this attempt, one after the other
@@ -95,9 +100,9 @@ class Query:
         self.publisher = Publisher(
             store,
             request,
-            committed=location.is_committed,
+            committed=lambda batch: (self._terminal or location).is_committed(batch),
             durable=self._publishable,
-            position=location.position,
+            position=lambda batch: None if self._terminal else location.position(batch),
             stop=stop,
             tally=tally,
         )
@@ -111,7 +116,7 @@ class Query:
             return
         began = self._store.now() if self._request.streaming else None
         self._cut = None
-        with self._running(availableNow=True) as query:
+        with self._running(self._on_batch, self._location, availableNow=True) as query:
             while not _has_ended(query):
                 if is_over():
                     return self._end(query)
@@ -128,7 +133,8 @@ class Query:
         self._has_more = False
         self._cut = self._store.now()
         idle, looked = _Idle(self._store), 0.0
-        with idle.listening(spark), self._running(processingTime=f"{int(1000 * interval)} milliseconds") as query:
+        every = f"{int(1000 * interval)} milliseconds"
+        with idle.listening(spark), self._running(self._on_batch, self._location, processingTime=every) as query:
             while not _has_ended(query):
                 if self._has_more or is_over():
                     return self._end(query)
@@ -139,11 +145,32 @@ class Query:
 
     def finish(self) -> None:
         """When the query has ended, and nothing is to be read any more: the location is left as quick to load."""
-        if self.publisher.last_batch is None or not self._state.is_there():
+        if self.publisher.last_batch is None or not has_state(self._location.uri):
             return
         upload(self._frame.sparkSession)
         self._durable()
         self._state.tell(self.publisher.last_batch)
+
+    def emit_open(self) -> None:
+        """Publishes a checkpoint of what is open at the end (`airflow_ft.spark.draining`), unless nothing can be."""
+        store, pipeline, published = self._store, self._request.pipeline, self.publisher.last_batch
+        last = self._location.batch if published is None else published
+        if last < 0 or not has_state(self._location.uri) or self._job.output_mode == "complete":
+            log.info("nothing is drained: there is no state, or all of it was in the last checkpoint (complete)")
+        elif self._one_query:
+            log.warning("nothing is drained: that takes another query, and a source cannot be asked twice")
+        elif drain := drain_of(store, pipeline):
+            log.info("nothing is drained: checkpoint %d has drained this state before", drain.number)
+        else:
+            # As the decision log knows it: this attempt may work in a copy, of which nobody has heard yet.
+            base = self._location.position(last) if published is not None else self._request.base
+            assert base is not None
+            self._terminal = terminal_copy(replace(self._location, batch=last), self._request)
+            on_batch = partial(self._on_last_batch, base)
+            with self._running(on_batch, self._terminal, once=True) as query:
+                while not _has_ended(query):
+                    pass
+            self.publisher.settle()
 
     def result(self, *, complete: bool) -> StageResult:
         """What came of it, when the query has ended."""
@@ -154,14 +181,14 @@ class Query:
         return publisher.tally.result(position, complete=complete)
 
     @contextmanager
-    def _running(self, **trigger: Any) -> Iterator[StreamingQuery]:
+    def _running(self, on_batch: _OnBatch, location: SparkLocation, **trigger: Any) -> Iterator[StreamingQuery]:
         self._queries += 1
         self._ending, self._stopper.query = False, None
         query = (
-            self._frame.writeStream.foreachBatch(partial(self._on_batch, self._queries))
+            self._frame.writeStream.foreachBatch(partial(on_batch, self._queries))
             .outputMode(self._job.output_mode)
             .queryName(self._request.pipeline)
-            .option("checkpointLocation", filesystem(self._location.uri).hadoop_path(self._location.uri))
+            .option("checkpointLocation", filesystem(location.uri).hadoop_path(location.uri))
             .trigger(**trigger)
             .start()
         )
@@ -193,6 +220,20 @@ class Query:
                 self._compute(batch, batch_id)
         except _Ended:
             raise
+        except BaseException as error:
+            self._failed(error)
+            raise
+
+    def _on_last_batch(self, base: SparkPosition, _: int, batch: DataFrame, batch_id: int) -> None:
+        try:
+            assert self._terminal is not None
+            number = self.publisher.begin(batch_id)
+            end = self._terminal.offsets(batch_id)
+            ids = recorded_ids(self._terminal)
+            positions = marked(named_positions(list(self._sources), end, end, ids), base)
+            written = write_batch(self._request, self._job, batch, batch_id, number, positions)
+            check_listings(self._inputs.listings, self._request.pipeline)
+            self.publisher.written(written.seal, positions)
         except BaseException as error:
             self._failed(error)
             raise
@@ -288,10 +329,6 @@ class _State:
 
     def __init__(self, location: SparkLocation) -> None:
         self._location, self._told = location, time.monotonic()
-
-    def is_there(self) -> bool:
-        files = filesystem(self._location.uri)
-        return bool(files.names(files.uri(self._location.uri, "state")))
 
     def tell_now_and_then(self, batch: int | None) -> None:
         """As often as Spark's maintenance makes a difference."""

@@ -52,7 +52,7 @@ from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import ManyRowsError, fix_conf, write_batch
 from airflow_ft.spark.standing import Standing, leave_out, mend_origin, record_ids, standing
 from airflow_ft.spark.state_settings import remember_given, tell_changed
-from airflow_ft.spark.submit import END, REQUEST, RESULT
+from airflow_ft.spark.submit import DRAIN, END, REQUEST, RESULT
 from airflow_ft.spark.topics import Topics
 from airflow_ft.spark.types import check_types
 from airflow_ft.store import open_store
@@ -157,7 +157,9 @@ class Attempt:
             log.warning("the job is restarted at once: tolerable_failures is %d", tolerable)
         else:
             wait = wait_after(cause, restarts, "the job")
-        if self._requests.is_to_end(within=wait):
+        if self._requests.is_to_drain():
+            time.sleep(wait)
+        elif self._requests.is_to_end(within=wait) and not self._requests.is_to_drain():
             return True
         self._failed, self._began = None, False  # what fails from here on is not the job
         attempt = store.begin_again(request.pipeline, request.epoch, request.run)
@@ -298,6 +300,8 @@ class Attempt:
                     if not self._requests.is_to_end():
                         query.drain(self._requests.is_to_end)
                 query.finish()
+                if self._requests.is_to_drain() or (request.checkpointing.drain and not request.streaming):
+                    query.emit_open()
             except BaseException as error:
                 if self._failed is None and (reason := topics.explain()) is not None:
                     self.failed(reason)  # Spark has met the new topic before we have
@@ -371,6 +375,10 @@ class Requests:
                 return False
             time.sleep(min(0.1, left))
         return True
+
+    def is_to_drain(self) -> bool:
+        """Whether it is to end with a checkpoint of what is open."""
+        return self._end.exists() and self._end.read_text() == DRAIN
 
 
 def _is_alive(spark: SparkSession) -> bool:

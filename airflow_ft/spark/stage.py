@@ -4,7 +4,8 @@ What if the process dies ...
 - before `begin_stage`: an epoch was taken for nothing; a try of the same task takes the next one at once.
 - while the driver runs: it dies with this process. What it had published stays (I1), the number under way becomes
   ABORTED(FENCED) with the next epoch, and the next attempt works in its own copy of Spark's location.
-- after the driver, before `end_stage`: the next attempt finds nothing new to compute, and ends the stage.
+- after the driver, before `end_stage`: the next attempt finds nothing new to compute, and ends the stage; if the run
+  has drained the pipeline, without a driver.
 - while something is delivered beside the stage (`overlap`): as when a task of delivery dies.
 """
 
@@ -19,16 +20,18 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import AirflowFtError, FencedError
 from airflow_ft.core.lease import new_epoch
-from airflow_ft.core.model import AbortReason, Pipeline
+from airflow_ft.core.model import AbortReason, Checkpoint, Pipeline
 from airflow_ft.core.overlap import Overlap
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress
 from airflow_ft.core.steps import Context, require_active, require_own_stage, take_turn
+from airflow_ft.spark.draining import drain_of, refuse
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.launcher import Driver, run_stage
+from airflow_ft.spark.request import StageResult
 
 if TYPE_CHECKING:
-    from airflow_ft.spark.request import StageRequest, StageResult
+    from airflow_ft.spark.request import StageRequest
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ def stage_step(
     spec: Mapping[str, Any] | None = None,
     overlap: tuple[Delivery, CheckpointConfig, Progress, Archive] | None = None,
     judge: Judge | None = None,
+    resume_drained: bool = False,
 ) -> StageResult | None:
     """Stages a run, once: None when it has been staged before, and then no epoch is taken.
 
@@ -52,7 +56,8 @@ def stage_step(
     `overlap` what is published is delivered while Spark goes on. `judge` says what of the job's columns the sinks would
     not take, before any row is computed; a plain use binds `airflow_ft.sinks.fitting.misfits`.
 
-    Raises TurnHeldError, JobError, FencedError (the driver is ended then), what the launcher raises, and with `overlap`
+    Raises ConfigurationError after a drain, unless `resume_drained`, TurnHeldError, JobError, FencedError (the driver
+    is ended then), what the launcher raises, and with `overlap`
     what a delivery raises that trying again does not mend, such as DeclinedError.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
@@ -63,7 +68,16 @@ def stage_step(
     if (row is not None and row.staged) or not take_turn(context):
         logger.info("run %s has staged before: nothing is computed again, and nobody is fenced", run)
         return None
-    return stage(context, make_request, on_line=on_line, on_start=on_start, spec=spec, overlap=overlap, judge=judge)
+    return stage(
+        context,
+        make_request,
+        on_line=on_line,
+        on_start=on_start,
+        spec=spec,
+        overlap=overlap,
+        judge=judge,
+        resume_drained=resume_drained,
+    )
 
 
 def stage(
@@ -77,6 +91,7 @@ def stage(
     judge: Judge | None,
     streaming: bool = False,
     look: Callable[[Driver | None], None] = lambda _: None,
+    resume_drained: bool = False,
 ) -> StageResult:
     """Takes an epoch and stages, as `stage_step` says, for a run that has the turn; a stream until it is told to end.
 
@@ -85,6 +100,8 @@ def stage(
     store, pipeline, run = context.store, context.pipeline, context.run
     why = f"stage of {run}"
     with new_epoch(store, pipeline, context.worker, why, context.lease_seconds) as (epoch, keeper):
+        if not resume_drained and (drain := drain_of(store, pipeline)):
+            return _after(drain, context, epoch, complete=not streaming)
         beside = Overlap(context, epoch, *overlap, streaming=streaming) if overlap else None
         if beside:
             beside.settle_plans()
@@ -118,6 +135,18 @@ def stage(
             check()
         store.end_stage(pipeline, epoch, run, result.position, complete=result.complete)
     return result
+
+
+def _after(drain: Checkpoint, context: Context, epoch: int, *, complete: bool) -> StageResult:
+    """Ends the stage of a run whose earlier try has drained the pipeline, and died before it said so; else raises."""
+    store, pipeline, run = context.store, context.pipeline, context.run
+    row = store.run(pipeline, run)
+    if drain.run != run or row is None or row.staged:
+        raise refuse(drain)
+    logger.info("checkpoint %d of this run has drained the pipeline: nothing is computed any more", drain.number)
+    store.adopt_run(pipeline, epoch, run)  # not a new stage: what came after that one began was not read
+    store.end_stage(pipeline, epoch, run, None, complete=complete)
+    return StageResult((), {}, None)
 
 
 def _give_up(context: Context, epoch: int, error: AirflowFtError, reason: AbortReason) -> None:

@@ -71,6 +71,12 @@ def sizes(location: str, batch: int) -> StateSizes | None:
     return StateSizes(changes, snapshot, replayed) if known else None
 
 
+def has_state(location: str) -> bool:
+    """Whether any operator has state in a location."""
+    files = filesystem(location)
+    return bool(_numbered(files, files.uri(location, "state")))
+
+
 def upload(spark: SparkSession) -> None:
     """Has the stores of this JVM put the snapshots that wait for Spark's maintenance into the location now.
 

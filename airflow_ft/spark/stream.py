@@ -6,7 +6,8 @@ then starts another one, with a new epoch. Both count by the same strategy, each
 
 What if the process dies ...
 - anywhere: as `airflow_ft.spark.stage` says. The task's next try goes on.
-- when it was asked to stop, before that was answered: the request is still open, so the next try stops at once.
+- when it was asked to stop, before that was answered: the request is still open, so the next try stops at once; if it
+  was asked to drain, when that is done.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress, Store
 from airflow_ft.core.restart import RestartStrategy, wait_after
 from airflow_ft.core.steps import Context, require_active, require_own_stage, take_turn
+from airflow_ft.spark.draining import drain_of
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.launcher import Driver
 from airflow_ft.spark.stage import MakeRequest, stage
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = "at_once"
+AT_ONCE, DRAIN = "at_once", "drain"
 _LOOK_SECONDS = 1.0
 
 
@@ -48,6 +50,7 @@ def stream_step(
     overlap: tuple[Delivery, CheckpointConfig, Progress, Archive],
     judge: Judge | None = None,
     why_stop: Callable[[], str] = lambda: "",
+    resume_drained: bool = False,
 ) -> StageResult | None:
     """Runs a stream until it is asked to stop (`Store.ask`), or `why_stop` gives a reason; None: it is to stop already.
 
@@ -67,7 +70,7 @@ def stream_step(
         _answer(store, early, "nothing was running")
     stopping = _Stopping(store, pipeline, why_stop)
     restarts = strategy.begin(time.monotonic())
-    while not stopping.is_asked():
+    while not stopping.is_asked() or stopping.is_to_drain():
         try:
             return stage(
                 context,
@@ -79,6 +82,7 @@ def stream_step(
                 judge=judge,
                 streaming=True,
                 look=stopping.look,
+                resume_drained=resume_drained,
             )
         except (FencedError, TurnHeldError):
             raise
@@ -100,7 +104,7 @@ def stops(store: Store, pipeline: str) -> list[Request]:
 
 
 def answer_stops(context: Context, outcome: str) -> None:
-    """Answers the open requests to stop, when all that the run has staged is delivered.
+    """Answers the open requests to stop, when all that the run has staged is delivered; and says what was drained.
 
     Not those that a later try, or the next run, is to hear: they are read before it is known that none had begun (I5).
     """
@@ -108,7 +112,10 @@ def answer_stops(context: Context, outcome: str) -> None:
     asked = stops(store, pipeline)
     row = store.run(pipeline, context.run)
     if row is not None and row.epoch == store.pipeline(pipeline).epoch and context.is_finished():
-        _answer(store, asked, outcome)
+        drain = drain_of(store, pipeline)
+        drained = "nothing was drained" if drain is None else f"checkpoint {drain.number} holds what was open"
+        for request in asked:
+            _answer(store, [request], f"{outcome}; {drained}" if request.arguments.get(DRAIN) else outcome)
 
 
 def _answer(store: Store, requests: Sequence[Request], outcome: str) -> None:
@@ -122,19 +129,24 @@ class _Stopping:
     def __init__(self, store: Store, pipeline: str, why_stop: Callable[[], str]) -> None:
         self._store, self._pipeline, self._why_stop = store, pipeline, why_stop
         self._asked = ""
-        self._at_once = self.killed = False
+        self._at_once = self._drain = self.killed = False
 
     def is_asked(self) -> bool:
         """Looks, and remembers."""
         try:
             for request in stops(self._store, self._pipeline):
                 self._at_once = self._at_once or bool(request.arguments.get(AT_ONCE))
+                self._drain = self._drain or bool(request.arguments.get(DRAIN))
                 self._told(f"asked by {request.asked_by}" + (" to stop at once" if self._at_once else ""))
             if not self._asked and (why := self._why_stop()):
                 self._told(why)
         except StoreUnavailableError as error:
             log.debug("requests to stop cannot be read: %s", error)
         return bool(self._asked)
+
+    def is_to_drain(self) -> bool:
+        """Whether it was asked to drain, and nobody has."""
+        return self._drain and not self.killed and drain_of(self._store, self._pipeline) is None
 
     def look(self, driver: Driver | None) -> None:
         """Each second, beside the driver."""
@@ -144,12 +156,12 @@ class _Stopping:
             self.killed = True
             driver.kill()
         else:
-            driver.end()
+            driver.end(drain=self._drain)
 
     def wait(self, seconds: float) -> None:
-        """Until then, or until it is to stop."""
+        """Until then, or until it is to stop, and has nothing more to do before."""
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and not self.is_asked():
+        while (left := deadline - time.monotonic()) > 0 and (not self.is_asked() or self._drain):
             time.sleep(min(_LOOK_SECONDS, left))
 
     def _told(self, why: str) -> None:

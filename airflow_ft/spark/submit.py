@@ -15,7 +15,8 @@ from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, StageRequest, listed
 
 REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
-END = "end"  # a stream is to end after the checkpoint under way
+END = "end"  # a stream is to end after the checkpoint under way; with this in it, with one of what is open
+DRAIN = "drain"
 
 # Airflow's own settings, connections and variables are not for a user's job; the others would
 # make the driver think that it was started from inside another one.

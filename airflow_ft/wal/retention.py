@@ -14,7 +14,8 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Segment
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
-_ATTEMPT = re.compile(r"^\.?(\d+)-(\d+)(\.removed)?$")  # the second form: a removal that was interrupted
+# Of Spark's locations also copies for a drain; the last form is a removal that was interrupted.
+_ATTEMPT = re.compile(r"^\.?(\d+)-(\d+)(-drain)?(\.removed)?$")
 SPARK = "spark"
 
 log = logging.getLogger(__name__)

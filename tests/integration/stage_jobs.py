@@ -142,6 +142,43 @@ class CrashingSums(Crashing, Sums):
     transform = Sums.transform
 
 
+class Windows:
+    """Counts rows in windows of ten seconds, which come out when the watermark has passed their ends."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        timed = cast(DataFrame, sources["numbers"]).withWatermark("at", "0 seconds")
+        counted = timed.groupBy(F.window("at", "10 seconds")).agg(F.count(F.lit(1)).alias("rows"))
+        return counted.select(F.second("window.start").alias("second"), "rows")
+
+
+class Chained:
+    """The same, and once more over windows of thirty seconds."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        timed = cast(DataFrame, sources["numbers"]).withWatermark("at", "0 seconds")
+        counted = timed.groupBy(F.window("at", "10 seconds")).agg(F.count(F.lit(1)).alias("rows"))
+        larger = counted.groupBy(F.window(F.window_time("window"), "30 seconds")).agg(F.sum("rows").alias("rows"))
+        return larger.select(F.second("window.start").alias("second"), "rows")
+
+
+class Joined:
+    """Rows without a partner among those of an odd number, within five seconds: known when no partner can come."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        timed = cast(DataFrame, sources["numbers"]).withWatermark("at", "0 seconds")
+        left, right = timed.alias("a"), timed.where("n % 2 = 1").alias("b")
+        near = F.expr("a.n = b.n and b.at between a.at and a.at + interval 5 seconds")
+        found = left.join(right, near, "leftOuter")
+        return found.select(F.second("a.at").alias("second"), F.expr("bigint(b.n is not null)").alias("rows"))
+
+
+class CrashingWindows(Crashing, Windows):
+    """Windows with a crash."""
+
+    transform = Windows.transform
+    output_mode = "append"
+
+
 class Counter(StatefulProcessor):
     """How many rows of a key came so far, in either form of transformWithState."""
 

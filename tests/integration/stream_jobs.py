@@ -38,6 +38,16 @@ class OwnSocket(Copy):
         return super().transform(spark, {"numbers": socket.load()})
 
 
+class Windows(Copy):
+    """Counts the numbers in each ten, as if one came in a second; a minute late at most."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        timed = super().transform(spark, sources).withColumn("time", F.timestamp_seconds("n"))
+        windows = timed.withWatermark("time", "60 seconds").groupBy(F.window("time", "10 seconds"))
+        start = F.col("window.start").cast("bigint").alias("n")
+        return windows.agg(F.count(F.lit(1)).cast("double").alias("at")).select(start, "at")
+
+
 class FailsAt(Copy):
     """Raises at a number, unless a file is there."""
 

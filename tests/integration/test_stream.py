@@ -190,6 +190,11 @@ def _python_driver(pid: int) -> int:
     return 0
 
 
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("victim", ["driver", "task", "python"])
 def test_whatever_is_killed_each_row_is_there_once(world: World, victim: str) -> None:
@@ -356,3 +361,33 @@ def test_a_request_of_before_the_run_does_not_stop_it_but_one_that_a_dead_task_l
         assert "driver " not in world.log(), "nothing was computed any more"
     assert world.store.request(world.pipeline, asked).outcome.startswith("stopped; ")
     world.check_exactly_once()
+
+
+@pytest.mark.parametrize("dies", ["", "task", "driver"])
+def test_a_drained_stream_has_delivered_its_open_windows_once_and_does_not_go_on(world: World, dies: str) -> None:
+    """Whether who is to drain it lives to do so, or dies with the request open."""
+    world.send(25)
+    with world.task(world.stream("Windows")) as process:
+        world.until_confirmed()
+        assert world.rows() == [], "nothing is late enough"
+        if dies == "task":
+            asked = world.store.ask(world.pipeline, RequestKind.STOP, {"drain": True}, "a test")
+            process.kill()
+            process.wait()
+        else:
+            if dies == "driver":
+                threading.Timer(1.5, _kill, [world.driver()]).start()
+            outcome = world.stop(drain=True)
+    if dies == "task":
+        with world.task(world.stream("Windows")) as process:
+            assert process.wait(120) == 0, world.log()
+            outcome = world.store.request(world.pipeline, asked).outcome
+    last = world.confirmed()
+    assert outcome.endswith(f"; checkpoint {last} holds what was open"), outcome
+    windows = world.database.sql("SELECT n, at FROM numbers ORDER BY n")
+    assert [tuple(row) for row in windows] == [(0, 10.0), (10, 10.0), (20, 5.0)]
+    assert sorted(world.records()) == [0, 10, 20]
+    with world.task(world.stream("Windows", run="run-2")) as process:
+        assert process.wait(60) != 0
+        assert f"was drained by checkpoint {last}" in world.log() and "driver " not in world.log()
+    assert world.confirmed() == last

@@ -87,8 +87,12 @@ class Driver:
         name = f"{task.name}d{number if number > 1 else ''}"
         self.process: Process = kernel.start(name, self._main, child_of=task)
 
-    def end(self) -> None:
+    def end(self, *, drain: bool = False) -> None:
         self._to_end = True
+
+    def is_to_drain(self) -> bool:
+        """See `airflow_ft.spark.runner.Requests`."""
+        return False
 
     def kill(self, grace: float = 0.0) -> None:
         self.killed = True

@@ -23,6 +23,7 @@ from airflow_ft.core.errors import (
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import AbortReason, CheckpointState, Pipeline, RunKey, Segment, SparkPosition
 from airflow_ft.core.steps import Context
+from airflow_ft.spark.draining import drain_of, marked
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.stage import stage_step
 from tests.core.systems import NoArchive
@@ -115,6 +116,73 @@ def test_the_end_is_recorded_and_the_next_attempt_may_go_on_in_place(tmp_path: P
     stage(context(world, run=RunKey("dag", "run-2")))
     assert [(r.base, r.base_is_clean) for r in requests] == [(None, False), (POSITION, True)]
     assert requests[1].epoch > requests[0].epoch and requests[1].attempt > requests[0].attempt
+
+
+def drain(world: World, epoch: int) -> int:
+    """A checkpoint that drains the state of the one before it."""
+    base = world.store.pipeline(PIPELINE).base
+    assert base is not None
+    number = world.store.trigger(PIPELINE, epoch, RUN)
+    segment = Segment(number, f"{number:064x}", f"file:///wal/{number}", {"rows": 1, "copies": 1}, 100)
+    world.store.publish(PIPELINE, epoch, number, number - 1, segment, None, marked({"numbers": {}}, base))
+    return number
+
+
+def test_after_a_drain_a_run_is_refused_unless_it_is_to_go_on(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+    launched: list[int] = []
+
+    def launcher(request: StageRequest, store: Any, **_: Any) -> StageResult:
+        launched.append(request.attempt)
+        if len(launched) == 1:
+            publish(world, request.epoch)
+            drain(world, request.epoch)
+        return StageResult((), {}, request.base)
+
+    launch(launcher)
+    stage(context(world))
+    world.store.leave_turn(PIPELINE, RUN)
+    other = context(world, run=RunKey("dag", "run-2"))
+    with pytest.raises(ConfigurationError, match=r"drained by checkpoint 2.*reset-state .*resume_drained=True"):
+        stage(other)
+    assert len(launched) == 1
+    assert stage(other, resume_drained=True) is not None and len(launched) == 2
+
+
+def test_a_try_that_has_drained_and_died_leaves_nothing_to_compute(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+
+    def launcher(request: StageRequest, store: Any, **_: Any) -> StageResult:
+        publish(world, request.epoch)
+        drain(world, request.epoch)
+        raise KeyboardInterrupt
+
+    launch(launcher)
+    with pytest.raises(KeyboardInterrupt):
+        stage(context(world))
+    began = world.store.run(PIPELINE, RUN)
+    launch(lambda *_, **__: pytest.fail("nothing is launched"))
+    assert stage(context(world)) == StageResult((), {}, None)
+    row = world.store.run(PIPELINE, RUN)
+    assert began is not None and row is not None and row.staged and row.complete
+    assert row.stage_began == began.stage_began, "what came later was not read"
+
+
+def test_a_rewind_takes_a_drain_back(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+
+    def launcher(request: StageRequest, store: Any, **_: Any) -> StageResult:
+        publish(world, request.epoch)
+        drain(world, request.epoch)
+        return StageResult((), {}, request.base)
+
+    launch(launcher)
+    stage(context(world))
+    store = world.store
+    found = drain_of(store, PIPELINE)
+    assert found is not None and found.number == 2
+    store.rewind(PIPELINE, store.pipeline(PIPELINE).epoch, 2, store.position_before(PIPELINE, 2), "refused")
+    assert drain_of(store, PIPELINE) is None
 
 
 def test_a_run_that_has_staged_computes_nothing_and_fences_nobody(tmp_path: Path, launch: Any) -> None:
