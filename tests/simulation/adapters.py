@@ -228,9 +228,13 @@ def product_over_models() -> Iterator[Running]:
     streams: list[tuple[Any, dict[str, Any]]] = [
         (overlap, {"threading": threads, "time": waiting, "RETAINED_TOGETHER": 2, "PRUNED_EACH": 8.0}),
         (pulse, {"time": waiting}),
-        (stage, {"threading": threads, "run_stage": lambda *args, **named: RUNNING.spark.run_stage(*args, **named)}),
+        (stage, {
+            "threading": threads,
+            "run_stage": lambda *args, **named: RUNNING.spark.run_stage(*args, **named),
+            "drain_of": lambda *_: None,
+        }),
         (restart, {"time": waiting, "random": middle}),
-        (stream, {"time": waiting}),
+        (stream, {"time": waiting, "drain_of": lambda *_: None}),
         (room, {"time": waiting}),
         (publisher, {"time": waiting, "threading": threads, "beside": at_once}),
         (query, {
