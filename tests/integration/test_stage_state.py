@@ -20,6 +20,7 @@ from tests.integration.stage_world import PIPELINE, StageWorld, world
 pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+UNLOAD = "spark.sql.streaming.stateStore.unloadOnCommit"
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 HDFS = {PROVIDER: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"}
 
@@ -55,12 +56,15 @@ def _base(pipeline: StageWorld) -> SparkPosition:
     return base
 
 
-def test_full_snapshots_are_there_after_runs_of_seconds_and_both_sizes_are_told(pipeline: StageWorld) -> None:
-    """Spark's maintenance comes once a minute: no such run lives to see it."""
+@pytest.mark.parametrize("conf", [{}, {UNLOAD: "true"}], ids=["at the end", "with each micro-batch"])
+def test_full_snapshots_are_there_after_runs_of_seconds_and_both_sizes_are_told(
+    pipeline: StageWorld, conf: dict[str, str]
+) -> None:
+    """Spark's maintenance comes once a minute: no such run lives to see it. The second is what executors do."""
     meter = pipeline.store.meter = Metered()
     for n in range(12):
         _add(pipeline, n)
-    pipeline.complete(_request(pipeline, "count", bound=1))
+    pipeline.complete(_request(pipeline, "count", bound=1, **({"conf": conf} if conf else {})))
     state = local_path(_base(pipeline).location) / "state" / "0"
     for partition in (state / "0", state / "1"):
         changes, snapshots = (_versions(partition, kind) for kind in ("changelog", "zip"))

@@ -363,6 +363,17 @@ def test_a_request_of_before_the_run_does_not_stop_it_but_one_that_a_dead_task_l
     world.check_exactly_once()
 
 
+def test_a_stop_waits_neither_for_the_interval_nor_for_a_pause(world: World) -> None:
+    world.send(5)
+    with world.task(world.stream(checkpointing={"interval": 600, "min_pause": 600})):
+        world.until_confirmed()
+        world.send(5)
+        began = time.monotonic()
+        assert world.stop().startswith("stopped; 1 ")
+        assert time.monotonic() - began < 60
+    assert sorted(world.rows()) == sorted(world.records()) == list(range(5)), "the others are for the next run"
+
+
 @pytest.mark.parametrize("dies", ["", "task", "driver"])
 def test_a_drained_stream_has_delivered_its_open_windows_once_and_does_not_go_on(world: World, dies: str) -> None:
     """Whether who is to drain it lives to do so, or dies with the request open."""
