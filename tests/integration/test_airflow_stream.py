@@ -402,3 +402,33 @@ def _confirmed(streams: Streams, pipeline: str) -> list[int]:
     with suppress(KeyError):
         return [c.number for c in streams.airflow.checkpoints(pipeline) if c.is_confirmed]
     return []
+
+
+@pytest.mark.rotating("ends and kills of a stream")
+def test_a_stream_is_drained_by_the_command_and_a_later_run_is_refused_at_once(streams: Streams) -> None:
+    airflow = streams.airflow
+    nobody = {"deaths": str(airflow.home / "nobody-dies")}
+    run_id = airflow.trigger("counting", nobody)
+    streams.put("words", "a b a")
+    wait_for(lambda: _confirmed(streams, "counting"), START_SECONDS, "it delivers")
+    said = streams.stop("counting", "--drain")
+    assert airflow.finish("counting", run_id) == {"counting.stream": "success"}
+    last = max(_confirmed(streams, "counting"))
+    assert f"stopped; {last} is the newest confirmed checkpoint; checkpoint {last} holds what was open" in said
+    shown = airflow.command("ft", "show", "counting", str(last))
+    assert "drains    file:" in shown and ": what was open there" in shown
+    shown = airflow.command("ft", "show", "counting", str(last - 1))
+    assert "bytes of changes; full snapshot" in shown
+
+    second, states = airflow.run("counting", nobody)
+    assert states == {"counting.stream": "failed"}
+    [task] = airflow.tasks("counting", second)
+    assert task.try_number == 1, "no retry mends it"
+    log = airflow.log_text("counting", second, "counting.stream")
+    assert f"the pipeline was drained by checkpoint {last}" in log and "airflow ft reset-state counting" in log
+    airflow.command("ft", "reset-state", "counting", "--yes")
+    third = airflow.trigger("counting", nobody)
+    streams.put("words", "c")
+    wait_for(lambda: max(_confirmed(streams, "counting")) > last, START_SECONDS, "it goes on, without its counts")
+    streams.stop("counting")
+    assert airflow.finish("counting", third) == {"counting.stream": "success"}
