@@ -172,6 +172,41 @@ class Joined:
         return found.select(F.second("a.at").alias("second"), F.expr("bigint(b.n is not null)").alias("rows"))
 
 
+class Remembered(StatefulProcessor):
+    """Counts rows, and tells how many ten seconds after the first one, by event time."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState("count", "second int, rows bigint")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        found = list(rows)
+        known = self._state.get()
+        if known is None:
+            first = min(row["at"] for row in found)
+            self._handle.registerTimer(int(1000 * first.timestamp()) + 10_000)
+            known = (first.second, 0)
+        self._state.update((known[0], known[1] + len(found)))
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        second, rows = self._state.get()
+        self._state.clear()
+        yield Row(second=second, rows=rows)
+
+    def close(self) -> None:
+        pass
+
+
+class Timers:
+    """Rows of each ten numbers, told by a timer."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        timed = cast(DataFrame, sources["numbers"]).withWatermark("at", "0 seconds")
+        keyed = timed.withColumn("k", F.expr("n div 10")).groupBy("k")
+        return keyed.transformWithState(Remembered(), "second int, rows bigint", "append", "EventTime")
+
+
 class CrashingWindows(Crashing, Windows):
     """Windows with a crash."""
 

@@ -111,7 +111,7 @@ def test_a_driver_that_dies_while_it_drains_has_drained_once_or_not_at_all(
     assert drain_of(pipeline.store, PIPELINE) == pipeline.published()[-1]
 
 
-def test_windows_behind_windows_and_rows_without_a_partner_come_too(pipeline: StageWorld, tmp_path: Path) -> None:
+def test_windows_of_windows_come_too(pipeline: StageWorld) -> None:
     _add(pipeline, 0, 35)
     pipeline.complete(_request(pipeline, "Chained", checkpointing=DRAIN))
     assert [window for found in _windows(pipeline) for window in found] == [(0, 30), (30, 5)]
@@ -122,6 +122,12 @@ def test_outer_rows_of_a_join_come_too(pipeline: StageWorld) -> None:
     pipeline.complete(_request(pipeline, "Joined", checkpointing=DRAIN))
     found = sorted(row for rows in _windows(pipeline) for row in rows)
     assert found == [(n, n % 2) for n in range(8)]
+
+
+def test_timers_of_event_time_fire(pipeline: StageWorld) -> None:
+    _add(pipeline, 0, 25)
+    pipeline.complete(_request(pipeline, "Timers", checkpointing=DRAIN))
+    assert _windows(pipeline) == [[(0, 10), (10, 10)], [(20, 5)]]
 
 
 def test_where_nothing_can_be_open_nothing_is_published(pipeline: StageWorld) -> None:
