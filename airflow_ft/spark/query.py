@@ -166,6 +166,7 @@ class Query:
             base = self._location.position(last) if published is not None else self._request.base
             assert base is not None
             self._terminal = terminal_copy(replace(self._location, batch=last), self._request)
+            log.info("what is open after batch %d comes with a last checkpoint", last)
             on_batch = partial(self._on_last_batch, base)
             with self._running(on_batch, self._terminal, once=True) as query:
                 while not _has_ended(query):
