@@ -80,8 +80,9 @@ class StageRequest:
     keep_session: seconds for which the JVM waits for the next run; 0: it ends with this one. session_name: pipelines of
     one name may go on in each other's; "": of this pipeline alone.
     ask_sinks: whether the task answers which columns its sinks would not take (`airflow_ft.spark.fitting`).
-    retained_batches: how many micro-batches Spark keeps state for. A rewind goes back to the last delivered one, so
-    staging ends when that many wait for delivery; the next run goes on.
+    retained_batches: how many micro-batches Spark keeps state for, besides those of the delivered checkpoints that are
+    retained. A rewind goes back to the last delivered one, so staging ends when that many wait for delivery; the next
+    run goes on.
     """
 
     pipeline: str

@@ -92,7 +92,9 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
         # The end of a run reaches the driver's stores alone (`state_files`): executors see to theirs batch by batch.
         conf.setdefault("spark.sql.streaming.stateStore.unloadOnCommit", "true")
     retained = int(conf.get("spark.sql.streaming.minBatchesToRetain", "0"))
-    conf["spark.sql.streaming.minBatchesToRetain"] = str(max(retained, request.retained_batches))
+    # Those that may have to be rewound, and before them the delivered ones that are kept whole.
+    needed = request.retained_batches + request.checkpointing.num_retained - 1
+    conf["spark.sql.streaming.minBatchesToRetain"] = str(max(retained, needed))
     jars = [*listed(conf.get("spark.jars", "")), *jar_files(request.jars)]
     packages = [*listed(conf.get("spark.jars.packages", "")), *request.packages]
     needs_kafka = any(source.get("kind") == "kafka" for source in request.sources.values())

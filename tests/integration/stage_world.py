@@ -102,6 +102,8 @@ class StageWorld:
         """What is published is delivered, as far as the decision log knows."""
         scene = Scene(self.store, PIPELINE, self.store.pipeline(PIPELINE).epoch)
         for checkpoint in self.published():
+            if not checkpoint.is_undelivered:
+                continue
             assert checkpoint.segment is not None
             plan = replace(scene.make_plan(checkpoint.number), segments=(checkpoint.segment,))
             self.store.plan(PIPELINE, scene.epoch, plan)

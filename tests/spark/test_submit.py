@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.core import errors
+from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, StageError, StoreUnavailableError
 from airflow_ft.core.model import RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo
@@ -98,7 +99,7 @@ def test_sinks_are_required_or_optional_not_both() -> None:
 def test_a_users_settings_go_before_the_defaults(tmp_path: Path) -> None:
     conf = settings(_request(conf={"spark.driver.memory": "3g", "x": "1"}, master="local[1]"), tmp_path)
     assert conf["spark.driver.memory"] == "3g" and conf["x"] == "1" and conf["spark.master"] == "local[1]"
-    assert conf["spark.sql.streaming.minBatchesToRetain"] == "1000" and "spark.jars.packages" not in conf
+    assert "spark.jars.packages" not in conf
     more = settings(_request(conf={"spark.sql.streaming.minBatchesToRetain": "5000"}), tmp_path)
     assert more["spark.sql.streaming.minBatchesToRetain"] == "5000"
     assert settings(_request(conf={"spark.master": "spark://m:7077"}), tmp_path)["spark.master"] == "spark://m:7077"
@@ -125,6 +126,11 @@ def test_executors_make_their_snapshots_before_a_short_run_ends(
     tmp_path: Path, more: dict[str, object], found: str | None
 ) -> None:
     assert settings(_request(**more), tmp_path).get(UNLOAD) == found
+
+
+def test_spark_keeps_the_batches_of_what_waits_and_of_what_is_retained(tmp_path: Path) -> None:
+    request = _request(retained_batches=100, checkpointing=CheckpointConfig(num_retained=50))
+    assert settings(request, tmp_path)["spark.sql.streaming.minBatchesToRetain"] == "149"
 
 
 def test_a_jar_that_is_not_there_is_refused(tmp_path: Path) -> None:
