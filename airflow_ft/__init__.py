@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow_ft.assets import pipeline_asset as pipeline_asset
     from airflow_ft.core.config import CheckpointConfig as CheckpointConfig
     from airflow_ft.core.model import CheckpointingMode as CheckpointingMode
+    from airflow_ft.core.model import ExternalizedRetention as ExternalizedRetention
     from airflow_ft.core.restart import ExponentialDelay as ExponentialDelay
     from airflow_ft.core.restart import FailureRate as FailureRate
     from airflow_ft.core.restart import FixedDelay as FixedDelay
@@ -40,6 +41,7 @@ _WHERE = {
     "CheckpointedPipeline": "airflow_ft.operators.pipeline",
     "CheckpointingMode": "airflow_ft.core.model",
     "ExponentialDelay": "airflow_ft.core.restart",
+    "ExternalizedRetention": "airflow_ft.core.model",
     "FailureRate": "airflow_ft.core.restart",
     "FileSource": "airflow_ft.sources.files",
     "FixedDelay": "airflow_ft.core.restart",
@@ -62,6 +64,7 @@ __all__ = [
     "CheckpointedPipeline",
     "CheckpointingMode",
     "ExponentialDelay",
+    "ExternalizedRetention",
     "FailureRate",
     "FileSource",
     "FixedDelay",

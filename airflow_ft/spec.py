@@ -176,8 +176,8 @@ class PipelineSpec:
         if (idle := self.config.given_to_streams) and not self.streaming:
             raise ConfigurationError(
                 f"CheckpointConfig.{idle[0]} is for streams, and this pipeline runs by the schedule of its DAG.",
-                remedy="add streaming=True, or leave it out: the schedule and the bounds of the sources"
-                " (max_offsets_per_trigger, max_files_per_trigger) say how it is cut.",
+                remedy="add streaming=True, or leave it out: a scheduled run ends by itself, and is cut by its schedule"
+                " and the bounds of its sources (max_offsets_per_trigger, max_files_per_trigger).",
             )
         if "mode" in self.config.given:  # as below
             self.check_mode()

@@ -78,6 +78,13 @@ def test_a_mode_that_cannot_be_kept_is_refused_also_when_it_is_rendered() -> Non
         spec(streaming=True, sources=socket, checkpointing=CheckpointConfig(mode=CheckpointingMode.EXACTLY_ONCE))
 
 
+@pytest.mark.parametrize("setting", [{"interval": 5}, {"externalized_retention": "DELETE_ON_CANCELLATION"}])
+def test_what_is_for_streams_is_refused_of_a_scheduled_pipeline(setting: dict[str, Any]) -> None:
+    assert spec(streaming=True, checkpointing=setting).config == CheckpointConfig.from_json(setting)
+    with pytest.raises(ConfigurationError, match=rf"{next(iter(setting))} is for streams.*add streaming=True"):
+        spec(checkpointing=setting)
+
+
 def test_restart_may_be_plain_data_and_is_a_strategy_then() -> None:
     declared = spec(restart={"type": "fixed-delay", "attempts": "5", "delay": 30})
     assert declared.restart == FixedDelay(attempts=5, delay=timedelta(seconds=30))

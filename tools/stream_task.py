@@ -22,7 +22,7 @@ from airflow_ft.core.model import ParticipantPlan, Pipeline, RunKey
 from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import ConnectionInfo, Participant
 from airflow_ft.core.restart import RestartStrategy
-from airflow_ft.core.steps import Context, commit_step, confirm_step, prepare_step, recover_step
+from airflow_ft.core.steps import Context, recover_step
 from airflow_ft.sinks.kafka import participant as kafka_participant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql import participant as mysql_participant
@@ -31,7 +31,7 @@ from airflow_ft.sources import source_from_json
 from airflow_ft.sources.progress import GroupOffsets
 from airflow_ft.spark.launcher import Driver
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.stream import answer_stops, stream_step
+from airflow_ft.spark.stream import answer_stops, finish_step, stream_step
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.retention import WalArchive
@@ -143,21 +143,17 @@ class Stream:
             recover_step(context, again=True)
             sources = {name: source_from_json(source) for name, source in self.sources.items()}
             progress = GroupOffsets(sources, self.connection)
-            archive = WalArchive(f"{self.folder}/wal")
-            stream_step(
+            overlap = (self.delivery, config, progress, WalArchive(f"{self.folder}/wal"))
+            epoch = stream_step(
                 context,
                 self.request,
                 strategy=RestartStrategy.from_json(self.restart),
                 on_line=say,
                 on_start=on_start,
-                overlap=(self.delivery, config, progress, archive),
+                overlap=overlap,
             )
-            for name in self.delivery.names:
-                prepare_step(context, self.delivery, config, name)
-            for name in self.delivery.names:
-                commit_step(context, name)
-            confirmation = confirm_step(context, config, archive, progress)
-            answer_stops(context, f"stopped; {confirmation.latest} is the newest")
+            _, outcome = finish_step(context, overlap, epoch)
+            answer_stops(context, outcome)
 
 
 def start_module(module: str, given: str, log: Path) -> subprocess.Popen[str]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.flink import settings_of
 from airflow_ft.core.kinds import Choice, Count, Duration, Flag, check_settings, kinds_of, read_settings
-from airflow_ft.core.model import CheckpointingMode
+from airflow_ft.core.model import CheckpointingMode, ExternalizedRetention
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
@@ -32,8 +32,8 @@ class CheckpointConfig:
 
     What is not given is `[airflow_ft] checkpointing`'s, or else has the default that stands here.
 
-    Those from `interval` to `aligned_timeout` are for streams (`streaming=True`); a scheduled pipeline is cut by its
-    schedule and its sources.
+    Those from `interval` to `externalized_retention` are for streams (`streaming=True`); a scheduled pipeline is cut by
+    its schedule and its sources, and its runs end by themselves.
 
     mode: how often a row becomes visible when something dies: a `CheckpointingMode`. With AT_MOST_ONCE, for streams
         alone, nothing is remembered from one attempt to the next: each begins where its sources stand then.
@@ -48,10 +48,12 @@ class CheckpointConfig:
     unaligned: rows on their way to a slow sink lie in the write-ahead log and belong to their checkpoint, so the next
         one is triggered without waiting for it. Allows one checkpoint to be computed at a time.
     aligned_timeout: an unaligned stream waits so long for the sinks first.
+    externalized_retention: what is kept of the confirmed checkpoints when the stream was asked to stop, or has failed
+        for good: rows, manifests and operator state, or nothing of them. Where it has read to is kept in any case.
     timeout: from TRIGGERED to STAGED, and in a stream to the decision. A checkpoint that takes longer is
         ABORTED(EXPIRED): nothing of it is visible. If it was not staged it is computed again, else its rows are
         delivered with the next one.
-    num_retained: delivered checkpoints whose rows stay in the write-ahead log, at least 1.
+    num_retained: the newest delivered checkpoints that are kept whole, with rows and operator state; at least 1.
     max_delivery_rows: several staged checkpoints are delivered as one up to this many rows (a single larger
         checkpoint is delivered alone). 0: each checkpoint by itself.
     num_retained_events: the newest checkpoints of which the decision log keeps each event. Of older ones it keeps what
@@ -73,6 +75,9 @@ class CheckpointConfig:
     tolerable_failures: int = field(default=0, metadata={"kind": Count(-1)})
     unaligned: bool = field(default=False, metadata={"kind": Flag()})
     aligned_timeout: timedelta = field(default=timedelta(0), metadata={"kind": Duration(timedelta(0))})
+    externalized_retention: ExternalizedRetention = field(
+        default=ExternalizedRetention.RETAIN_ON_CANCELLATION, metadata={"kind": Choice(ExternalizedRetention)}
+    )
     timeout: timedelta = field(default=timedelta(minutes=10), metadata={"kind": Duration(timedelta(seconds=1))})
     num_retained: int = field(default=3, metadata={"kind": Count(1)})
     max_delivery_rows: int = field(default=1_000_000, metadata={"kind": Count(0)})
@@ -167,5 +172,6 @@ _OF_STREAMS = (
     "tolerable_failures",
     "unaligned",
     "aligned_timeout",
+    "externalized_retention",
 )
 _KINDS = kinds_of(CheckpointConfig)

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import CheckpointingMode
+from airflow_ft.core.model import CheckpointingMode, ExternalizedRetention
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,10 @@ def _mode(value: object) -> CheckpointingMode:
     if mode is CheckpointingMode.AT_MOST_ONCE:  # no word of Flink's
         raise ValueError
     return mode
+
+
+def _retention(value: object) -> ExternalizedRetention:
+    return ExternalizedRetention(str(value).strip().upper())
 
 
 def _whole(value: object) -> int:
@@ -115,8 +119,8 @@ KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "min-pause": _Taken("min_pause", _duration, 'a duration, such as "500 ms"'),
     "max-concurrent-checkpoints": _Taken("max_concurrent", int, "a whole number"),
     "tolerable-failed-checkpoints": _Taken("tolerable_failures", int, "a whole number, -1 for all"),
-    "externalized-checkpoint-retention": _Refused(
-        "checkpoints are never deleted because a run was ended", ("RETAIN_ON_CANCELLATION",)
+    "externalized-checkpoint-retention": _Taken(
+        "externalized_retention", _retention, f"one of {', '.join(ExternalizedRetention)}"
     ),
     "unaligned.enabled": _Taken("unaligned", _flag, "true or false"),
     "unaligned": _Taken("unaligned", _flag, "true or false"),

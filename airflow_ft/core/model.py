@@ -45,6 +45,14 @@ class AfterAbort(StrEnum):
     REWOUND = "rewound"  # computed again: the next attempt starts from the last delivered checkpoint
 
 
+class ExternalizedRetention(StrEnum):
+    """What is kept of a stream's confirmed checkpoints when it has ended (Flink: ExternalizedCheckpointRetention)."""
+
+    RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"  # all that `num_retained` keeps
+    DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"  # nothing when it was asked to stop; all when it has failed
+    NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"  # nothing
+
+
 class HaltReason(StrEnum):
     """Why a pipeline stands still until `airflow ft resume` (or `adopt`)."""
 

@@ -409,7 +409,10 @@ class Store(Protocol):
         """Spark's position of the highest published, not rewound number below `number`: where a rewind goes to."""
 
     def referenced_locations(self, pipeline: str) -> frozenset[str]:
-        """Segment locations and Spark locations of all published, unpruned, not rewound numbers, and the base's."""
+        """Segment locations and Spark locations of all published, unpruned, not rewound numbers, and the base's.
+
+        Also Spark's of the newest delivered number, pruned or not: a rewind goes there.
+        """
 
     def latest_confirmed(self, pipeline: str) -> Checkpoint | None:
         """The COMPLETED checkpoint with the highest number."""

@@ -8,11 +8,12 @@ says PRUNING, then files go. Decisions are never pruned, nor what proves them; w
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import closing
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.model import CheckpointState, Fence
+from airflow_ft.core.model import Checkpoint, CheckpointState, Fence
 from airflow_ft.core.ports import Archive, ParticipantFactory, Progress, Store
 
 log = logging.getLogger(__name__)
@@ -40,15 +41,25 @@ def retain(
         for _ in range(BATCHES):
             if _prune(store, pipeline, config, participants, archive) < BATCH:
                 break
-        # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
-        # all of theirs that ever will be. The other way round, one could publish between the two reads.
-        epoch = store.pipeline(pipeline).epoch
-        archive.sweep(pipeline, store.referenced_locations(pipeline), epoch)
+        _sweep(store, pipeline, archive)
         for _ in range(BATCHES * BATCH // FORGOTTEN_TOGETHER):
             if not store.forget_events(pipeline, config.num_retained_events, FORGOTTEN_TOGETHER):
                 break
     except (AirflowFtError, OSError) as error:
         log.warning("old checkpoints of %s were not pruned this time (the next run tries again): %s", pipeline, error)
+
+
+def delete_delivered(store: Store, pipeline: str, archive: Archive, through: int) -> int:
+    """Prunes every delivered number up to `through`, also the newest ones, and sweeps; returns how many.
+
+    Nothing of what is not confirmed (I10). Markers wait for the next `retain`, so no sink is asked.
+    """
+    count = 0
+    while old := [c for c in store.prunable(pipeline, 0, BATCH) if c.number <= through]:
+        _delete(store, pipeline, archive, old)
+        count += len(old)
+    _sweep(store, pipeline, archive)
+    return count
 
 
 def finalise(store: Store, pipeline: str, progress: Progress) -> None:
@@ -95,9 +106,20 @@ def _prune(
         for participant in latest.plan.participants:
             with closing(participants(participant)) as sink:
                 sink.forget(fence, floor)
+    _delete(store, pipeline, archive, old)
+    log.info("pruned %d old checkpoints of %s, up to %d", len(old), pipeline, old[-1].number)
+    return len(old)
+
+
+def _delete(store: Store, pipeline: str, archive: Archive, old: Sequence[Checkpoint]) -> None:
     for checkpoint in old:
         store.prune(pipeline, checkpoint.number)
         if checkpoint.segment is not None:
             archive.delete(checkpoint.segment)
-    log.info("pruned %d old checkpoints of %s, up to %d", len(old), pipeline, old[-1].number)
-    return len(old)
+
+
+def _sweep(store: Store, pipeline: str, archive: Archive) -> None:
+    # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
+    # all of theirs that ever will be. The other way round, one could publish between the two reads.
+    epoch = store.pipeline(pipeline).epoch
+    archive.sweep(pipeline, store.referenced_locations(pipeline), epoch)

@@ -64,26 +64,22 @@ class StreamingPipelineOperator(StageOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Recovers, streams, and delivers what is left."""
-        from airflow_ft.spark.stream import answer_stops, stream_step
+        from airflow_ft.spark.stream import answer_stops, finish_step, stream_step
 
         spec = settings.resolved(spec)
         recover_or_wait(self, run, poll_interval=5.0, timeout=None, again=True)
         overlap = delivering(spec)
-        delivery, config, progress, archive = overlap
-        stream_step(
+        epoch = stream_step(
             run,
             **self.staging(spec, run),
             strategy=spec.strategy,
             overlap=overlap,
             why_stop=self._why_stop(_Paused(run.run.dag_id)),
+            last_try=context["ti"].try_number > context["ti"].max_tries,
         )
-        for name in delivery.names:
-            steps.prepare_step(run, delivery, config, name)
-        for name in delivery.names:
-            steps.commit_step(run, name)
-        confirmation = steps.confirm_step(run, config, archive, progress)
+        confirmation, outcome = finish_step(run, overlap, epoch)
         emit(self, context, confirmation.confirmed)
-        answer_stops(run, f"stopped; {confirmation.latest} is the newest confirmed checkpoint")
+        answer_stops(run, outcome)
         return told(self, confirmation)
 
     def on_kill(self) -> None:

@@ -8,6 +8,7 @@ What if the process dies ...
 - anywhere: as `airflow_ft.spark.stage` says. The task's next try goes on.
 - when it was asked to stop, before that was answered: the request is still open, so the next try stops at once; if it
   was asked to drain, when that is done.
+- while it deletes what is not to be kept: as `airflow_ft.spark.cleanup` says.
 """
 
 from __future__ import annotations
@@ -18,23 +19,42 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import FencedError, StoreUnavailableError, TransientError, TurnHeldError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    FencedError,
+    StoreUnavailableError,
+    TerminalError,
+    TransientError,
+    TurnHeldError,
+)
 from airflow_ft.core.lease import new_epoch
-from airflow_ft.core.model import Request, RequestKind
+from airflow_ft.core.model import Pipeline, Request, RequestKind
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress, Store
 from airflow_ft.core.restart import RestartStrategy, wait_after
-from airflow_ft.core.steps import Context, require_active, require_own_stage, take_turn
+from airflow_ft.core.steps import (
+    Confirmation,
+    Context,
+    commit_step,
+    confirm_step,
+    prepare_step,
+    require_active,
+    require_own_stage,
+    take_turn,
+)
+from airflow_ft.spark.cleanup import clean_up, deletes
 from airflow_ft.spark.draining import drain_of
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.launcher import Driver
 from airflow_ft.spark.stage import MakeRequest, stage
 
 if TYPE_CHECKING:
-    from airflow_ft.spark.request import StageResult
+    from airflow_ft.spark.request import StageRequest
 
 log = logging.getLogger(__name__)
 
+Beside = tuple[Delivery, CheckpointConfig, Progress, Archive]
+"""What the delivery beside the stage needs."""
 AT_ONCE, DRAIN = "at_once", "drain"
 _LOOK_SECONDS = 1.0
 
@@ -47,17 +67,19 @@ def stream_step(
     on_line: Callable[[str], None],
     on_start: Callable[[Driver], None] = lambda _: None,
     spec: Mapping[str, Any] | None = None,
-    overlap: tuple[Delivery, CheckpointConfig, Progress, Archive],
+    overlap: Beside,
     judge: Judge | None = None,
     why_stop: Callable[[], str] = lambda: "",
     resume_drained: bool = False,
-) -> StageResult | None:
-    """Runs a stream until it is asked to stop (`Store.ask`), or `why_stop` gives a reason; None: it is to stop already.
+    last_try: bool = False,
+) -> int:
+    """Runs a stream until it is asked to stop (`Store.ask`), or `why_stop` gives a reason; its newest epoch.
 
-    What is published by then may still have to be delivered. Its requests are answered by `answer_stops`, when that is
-    done.
+    What is published by then may still have to be delivered (`finish_step`). Its requests are answered by
+    `answer_stops`, when that is done.
 
-    Raises what restarting does not mend, or what the strategy has had enough of.
+    Raises what restarting does not mend, or what the strategy has had enough of. Nobody tries that again when it is a
+    TerminalError, or on the `last_try`: then the checkpoints are deleted if the pipeline keeps none.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
     store.register(pipeline)
@@ -70,32 +92,78 @@ def stream_step(
         _answer(store, early, "nothing was running")
     stopping = _Stopping(store, pipeline, why_stop)
     restarts = strategy.begin(time.monotonic())
-    while not stopping.is_asked() or stopping.is_to_drain():
-        try:
-            return stage(
-                context,
-                make_request,
-                on_line=on_line,
-                on_start=on_start,
-                spec=spec,
-                overlap=overlap,
-                judge=judge,
-                streaming=True,
-                look=stopping.look,
-                resume_drained=resume_drained,
-            )
-        except (FencedError, TurnHeldError):
-            raise
-        except TransientError as error:
-            if stopping.killed:
-                log.info("the driver was ended at once, as asked; what it had not published was given up")
-                break
-            stopping.wait(wait_after(error, restarts, "the stream"))
+    epoch = 0
+
+    def make(row: Pipeline, taken: int, attempt: int) -> StageRequest:
+        nonlocal epoch
+        epoch = taken
+        return make_request(row, taken, attempt)
+
+    try:
+        while not stopping.is_asked() or stopping.is_to_drain():
+            try:
+                stage(
+                    context,
+                    make,
+                    on_line=on_line,
+                    on_start=on_start,
+                    spec=spec,
+                    overlap=overlap,
+                    judge=judge,
+                    streaming=True,
+                    look=stopping.look,
+                    resume_drained=resume_drained,
+                )
+                return epoch
+            except (FencedError, TurnHeldError):
+                raise
+            except TransientError as error:
+                if stopping.killed:
+                    log.info("the driver was ended at once, as asked; what it had not published was given up")
+                    break
+                stopping.wait(wait_after(error, restarts, "the stream"))
+    except AirflowFtError as error:
+        if last_try or isinstance(error, TerminalError):
+            _end_failed(context, overlap, epoch)
+        raise
     log.info("nothing is staged any more")
     with new_epoch(store, pipeline, context.worker, f"the end of {run}", context.lease_seconds) as (epoch, _):
         store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
         store.end_stage(pipeline, epoch, run, None, complete=False)
-    return None
+    return epoch
+
+
+def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirmation, str]:
+    """For a stream that was stopped under `epoch`: delivers what is left, deletes what is not to be kept, confirms.
+
+    Also returns the answer for those who have asked for it (`answer_stops`). Raises what these steps raise.
+    """
+    _, config, progress, archive = overlap
+    _deliver(context, overlap)
+    said = clean_up(context, epoch, config, archive, progress, failed=False)
+    confirmation = confirm_step(context, config, archive, progress)
+    outcome = f"stopped; {confirmation.latest} is the newest confirmed checkpoint"
+    return confirmation, f"{outcome}; {said}" if said else outcome
+
+
+def _end_failed(context: Context, overlap: Beside, epoch: int) -> None:
+    """What is staged is delivered first, if nothing is to be kept: only what is confirmed can be deleted."""
+    _, config, progress, archive = overlap
+    if not deletes(config, failed=True):
+        return
+    try:
+        _deliver(context, overlap)
+    except AirflowFtError as error:
+        log.warning("what is staged is left to the next run: %s", error)
+    clean_up(context, epoch, config, archive, progress, failed=True)
+
+
+def _deliver(context: Context, overlap: Beside) -> None:
+    delivery, config, _, _ = overlap
+    for name in delivery.names:
+        prepare_step(context, delivery, config, name)
+    for name in delivery.names:
+        commit_step(context, name)
 
 
 def stops(store: Store, pipeline: str) -> list[Request]:

@@ -40,6 +40,9 @@ _POSITION_BEFORE = (
 _REFERENCED = (
     "SELECT base_location AS one, NULL AS other FROM pipeline WHERE name = ?"
     " UNION SELECT segment_location, spark_location FROM checkpoint WHERE pipeline = ? AND is_referenced = 1"
+    # Where a rewind goes to, also when its rows are pruned (`core.retention.delete_delivered`).
+    " UNION SELECT NULL, spark_location FROM checkpoint WHERE pipeline = ? AND number = (SELECT number FROM checkpoint"
+    " WHERE pipeline = ? AND is_delivered = 1 ORDER BY number DESC LIMIT 1)"
 )
 # Who has read all: a whole stage, a checkpoint of a stream, a stream that has found nothing new.
 _READ_THROUGH = (
@@ -309,7 +312,7 @@ class ReadingOperations:
 
     def referenced_locations(self, pipeline: str) -> frozenset[str]:
         """See `Store.referenced_locations`; the base is of the same moment as the numbers."""
-        rows = self._database.read(_REFERENCED, pipeline, pipeline)
+        rows = self._database.read(_REFERENCED, *(pipeline,) * 4)
         if not rows:
             raise UnknownPipelineError(pipeline)
         return frozenset(location for row in rows for location in row.values() if location is not None)

@@ -83,6 +83,7 @@ def test_a_streams_settings_are_taken() -> None:
         "unaligned.enabled": "true",
         "aligned-checkpoint-timeout": "30 s",
         "max-concurrent-checkpoints": 1,
+        "externalized-checkpoint-retention": "delete_on_cancellation",
     }
     config = CheckpointConfig.from_flink({f"execution.checkpointing.{name}": value for name, value in given.items()})
     assert config.to_json() == {
@@ -92,7 +93,12 @@ def test_a_streams_settings_are_taken() -> None:
         "tolerable_failures": 3,
         "unaligned": True,
         "aligned_timeout": 30.0,
+        "externalized_retention": "DELETE_ON_CANCELLATION",
     }
+    with pytest.raises(
+        ConfigurationError, match=r"externalized-checkpoint-retention='KEEP': give one of RETAIN_ON_CANC"
+    ):
+        CheckpointConfig.from_flink({"execution.checkpointing.externalized-checkpoint-retention": "KEEP"})
     with pytest.raises(ConfigurationError, match=r"unaligned.enabled='perhaps': give true or false"):
         CheckpointConfig.from_flink({"execution.checkpointing.unaligned.enabled": "perhaps"})
     with pytest.raises(ConfigurationError, match="one checkpoint at a time"):

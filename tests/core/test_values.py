@@ -26,7 +26,15 @@ def test_bad_names_are_refused_with_what_is_allowed(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"timeout": timedelta(0)}, {"timeout": 5}, {"num_retained": 0}, {"max_delivery_rows": -1}]
+    "settings",
+    [
+        {"timeout": timedelta(0)},
+        {"timeout": 5},
+        {"num_retained": 0},
+        {"max_delivery_rows": -1},
+        {"externalized_retention": "DELETE_ON_CANCELLATION"},
+        {"externalized_retention": None},
+    ],
 )
 def test_bad_checkpoint_settings_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):

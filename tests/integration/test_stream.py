@@ -347,6 +347,32 @@ def test_at_once_means_what_is_published_and_no_more(world: World) -> None:
     world.check_exactly_once()
 
 
+def test_where_no_checkpoints_are_kept_a_stopped_stream_counts_from_zero_and_goes_on_where_it_stood(
+    world: World,
+) -> None:
+    """Two stops, the second at once: each number is delivered once, with its place since the stop before."""
+    world.database.sql("CREATE TABLE totals (n BIGINT, k BIGINT, place BIGINT, random DOUBLE) ENGINE=InnoDB")
+    checkpointing = {"interval": 0.3, "externalized_retention": "DELETE_ON_CANCELLATION"}
+    places: Counter[tuple[int, int]] = Counter()
+    for run in (1, 2, 3):
+        world.send(70)
+        stream = world.stream("Totals", run=f"run-{run}", tables={"totals": "totals"}, checkpointing=checkpointing)
+        with world.task(stream):
+            world.until(lambda: len(world.database.sql("SELECT n FROM totals")) >= world.sent)
+            said = world.stop(at_once=run == 2)
+        assert said.endswith(
+            "is the newest confirmed checkpoint; its checkpoints are deleted, and its state begins anew"
+        )
+        folder = world.folder / "wal" / world.pipeline
+        [fresh] = (folder / "spark").glob("[0-9]*")
+        assert not [path.name for path in fresh.iterdir() if path.name in ("state", "offsets", "commits")]
+        assert not list(folder.glob("[0-9]*")), "nor rows"
+        places.update((k, place) for k in range(7) for place in range(1, 11))
+    rows = world.database.sql("SELECT n, k, place FROM totals")
+    assert Counter(row[0] for row in rows) == Counter(range(world.sent)) == Counter(world.records())
+    assert Counter((row[1], row[2]) for row in rows) == places
+
+
 def test_a_request_of_before_the_run_does_not_stop_it_but_one_that_a_dead_task_left_does(world: World) -> None:
     old = world.store.ask(world.pipeline, RequestKind.STOP, {}, "a test")
     world.send(5)

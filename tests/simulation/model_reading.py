@@ -120,6 +120,8 @@ class ModelReading:
             if row.number not in self._pruned and row.after_abort is not AfterAbort.REWOUND:
                 found |= {row.segment.location} if row.segment is not None else set()
                 found |= {row.position.location} if row.position is not None else set()
+        delivered = [row for row in self._rows.values() if row.delivered_by is not None]
+        found |= {row.position.location for row in delivered[-1:] if row.position is not None}
         return frozenset(found)
 
     def latest_confirmed(self, pipeline: str) -> Checkpoint | None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_ft.core.errors import StateConflictError
-from airflow_ft.core.model import CheckpointState
+from airflow_ft.core.model import CheckpointState, SparkPosition
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
 
 S = CheckpointState
@@ -93,3 +93,16 @@ class TestReading:
         scene.complete(2)
         scene.store.prune(PIPELINE, 2)
         assert scene.store.referenced_locations(PIPELINE) == {spark}  # the base
+
+    def test_where_a_rewind_goes_is_referenced_although_its_rows_are_pruned(self, scene: Scene) -> None:
+        """I10: else the next attempt, which may work in a copy, could not be rewound."""
+        fresh = SparkPosition("file:///spark/2-0", -1)
+        scene.complete(scene.stage(1)[0])
+        scene.store.reset_state(PIPELINE, 1, fresh, "a test")
+        scene.store.prune(PIPELINE, 1)
+        [number] = scene.stage(1)
+        assert scene.store.position_before(PIPELINE, number) == fresh
+        spark = a_position(number).location
+        assert scene.store.referenced_locations(PIPELINE) == {fresh.location, spark, f"file:///wal/{number}"}
+        scene.complete(number)
+        assert scene.store.referenced_locations(PIPELINE) == {spark, f"file:///wal/{number}"}

@@ -1,0 +1,246 @@
+"""What a stream that has ended leaves, and a process that dies while it deletes. With Spark: tests/integration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core import retention
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.lease import Worker, new_epoch
+from airflow_ft.core.model import ExternalizedRetention, Plan, Segment, SparkPosition
+from airflow_ft.core.ports import ParticipantFactory
+from airflow_ft.core.steps import Context
+from airflow_ft.spark import cleanup
+from airflow_ft.spark.cleanup import clean_up
+from airflow_ft.spark.locations import SparkLocation, open_location, require_batch
+from airflow_ft.store.sqlite import SqliteStore
+from airflow_ft.wal.filesystem import LocalFileSystem, local_path
+from airflow_ft.wal.retention import WalArchive
+from tests.store.scene import PIPELINE, RUN, Scene
+
+DELETE = CheckpointConfig(externalized_retention=ExternalizedRetention.DELETE_ON_CANCELLATION)
+KEPT = "its checkpoints were not deleted (the task's log says why)"
+
+
+class Died(BaseException):
+    """The process was killed."""
+
+
+class Stream(Scene):
+    """The decision log and the files of a stream, as it leaves them."""
+
+    def __init__(self, store: SqliteStore, root: Path) -> None:
+        super().__init__(store)
+        self.root = root
+
+    def segment(self, number: int) -> Segment:
+        """Its folder, in the newest attempt of the first epoch."""
+        folder = self.root / PIPELINE / "1-1" / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "manifest.json").write_text(str(number))
+        return Segment(number, f"{number:064x}", folder.as_uri(), {"orders": 1}, 1)
+
+    def make_plan(self, number: int, segments: Any = None) -> Plan:
+        return replace(super().make_plan(number, segments), segments=(self.segment(number),))
+
+    def position(self, batch: int, location: str = "1-1") -> SparkPosition:
+        """After a batch: what Spark and this package keep of it."""
+        path = self.root / PIPELINE / "spark" / location
+        texts = {f"offsets/{batch}": f'v1\n{{}}\n{{"orders":{{"0":{batch}}}}}', f"commits/{batch}": "v1\n{}"}
+        texts |= {"sources/0/0": '\0v1\n{"orders":{"0":3}}', f"state/0/0/{batch + 1}.zip": "state"}
+        for name, text in texts.items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_text(text)
+        return SparkPosition(path.as_uri(), batch)
+
+    def run(self, deliver: int = 3, first: int = 1, location: str = "1-1") -> None:
+        """Publishes three numbers, delivers the first of them, and ends."""
+        self.take()
+        self.store.begin_stage(PIPELINE, self.epoch, RUN)
+        for number in range(first, first + 3):
+            before = self.store.pipeline(PIPELINE).last_published
+            assert self.trigger() == number
+            segment, position = self.segment(number), self.position(number, location)
+            self.store.publish(PIPELINE, self.epoch, number, before, segment, position, {})
+        for number in range(first, first + deliver):
+            self.complete(number)
+        self.store.end_stage(PIPELINE, self.epoch, RUN, self.position(first + 2, location))
+        self.store.release_lease(PIPELINE, "worker")
+
+    def clean_up(self, config: CheckpointConfig = DELETE, *, failed: bool = False, epoch: int = 0) -> str:
+        unreachable: ParticipantFactory = NotImplemented  # no sink is asked
+        context = Context(self.store, PIPELINE, RUN, unreachable, Worker("dag/stream"), lease_seconds=0.1)
+        archive = WalArchive(str(self.root))
+        return clean_up(context, epoch or self.epoch, config, archive, lambda _: None, failed=failed)
+
+    @property
+    def base(self) -> SparkPosition:
+        found = self.store.pipeline(PIPELINE).base
+        assert found is not None
+        return found
+
+    def left(self) -> set[str]:
+        """The folders of segments and of Spark's locations."""
+        of_rows = {f"{path.parent.name}/{path.name}" for path in (self.root / PIPELINE).glob("[0-9]*/*")}
+        return of_rows | {f"spark/{path.name}" for path in (self.root / PIPELINE / "spark").glob("*")}
+
+    def check_that_it_can_go_on(self) -> None:
+        """Where it goes on from, and where a rewind of the next number would go, is there and says the same (I10)."""
+        for position in (self.base, self.store.position_before(PIPELINE, 10**6)):
+            assert position is not None
+            location = SparkLocation(str(self.root), PIPELINE, position.location, position.batch, "")
+            require_batch(location)
+            assert location.offsets(position.batch) == [{"orders": {"0": 3}}]
+
+
+WHOLE = {"1-1/1", "1-1/2", "1-1/3", "spark/1-1"}
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Iterator[Stream]:
+    with SqliteStore(tmp_path / "ft.db") as store:
+        yield Stream(store, tmp_path / "wal")
+
+
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("kept", ExternalizedRetention)
+def test_nothing_but_the_positions_is_left_where_that_is_asked_for(
+    stream: Stream, kept: ExternalizedRetention, failed: bool
+) -> None:
+    stream.run()
+    before = stream.base
+    said = stream.clean_up(CheckpointConfig(externalized_retention=kept), failed=failed)
+    deleted = {"RETAIN_ON_CANCELLATION": False, "DELETE_ON_CANCELLATION": not failed}.get(kept, True)
+    if not deleted:
+        assert said == "" and stream.left() == WHOLE and stream.base == before
+        return
+    assert said == "its checkpoints are deleted, and its state begins anew"
+    assert stream.left() == {"spark/2-0"}
+    assert stream.base == SparkPosition((stream.root / PIPELINE / "spark/2-0").as_uri(), -1)
+    begun = open_location(str(stream.root), PIPELINE, 3, 2, stream.base, stream.store.pipeline(PIPELINE).base_is_clean)
+    assert begun.how == "in place" and begun.offsets(-1) == [{"orders": {"0": 3}}]
+    row = stream.store.run(PIPELINE, RUN)
+    assert row is not None and row.epoch == stream.store.pipeline(PIPELINE).epoch, "or its stop is never answered"
+    assert [stream.checkpoint(number).is_confirmed for number in (1, 2, 3)] == [True] * 3
+    assert f"externalized_retention is {kept}" in "".join(stream.told())
+    assert stream.clean_up(DELETE, epoch=2) and stream.left() == {"spark/2-0"}, "repeated, it changes nothing"
+
+
+@pytest.mark.parametrize("state", ["STAGED", "QUARANTINED"])
+def test_what_is_not_confirmed_keeps_everything(stream: Stream, state: str, caplog: pytest.LogCaptureFixture) -> None:
+    stream.run(deliver=2)
+    if state == "QUARANTINED":
+        stream.prepare(3)
+        stream.quarantine(3)
+    before = stream.base
+    assert stream.clean_up() == KEPT
+    assert stream.left() >= WHOLE and stream.base == before
+    assert f"checkpoint 3: it is {state}, and not delivered" in caplog.text
+
+
+def test_a_source_that_cannot_be_told_where_it_stands_keeps_everything(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream.run()
+    (local_path(stream.base.location) / "offsets/3").write_text("v1\n{}\n42")
+    assert stream.clean_up() == KEPT
+    assert stream.left() >= WHOLE and "cannot be told to begin there" in caplog.text
+
+
+CALLS = [
+    (LocalFileSystem, ("write", "replace", "sync_tree", "remove_tree")),
+    (SqliteStore, ("take_epoch", "adopt_run", "reset_state", "prune", "release_lease")),
+]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_whoever_dies_at_any_call_leaves_what_the_next_one_can_go_on_from_or_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    deaths = 0
+    while True:
+        with SqliteStore(tmp_path / f"{deaths}.db") as store:
+            stream = Stream(store, tmp_path / str(deaths))
+            stream.run()
+            with monkeypatch.context() as patch:
+                calls = _dying(patch, at=deaths + 1, before=before)
+                try:
+                    stream.clean_up()
+                except Died:
+                    deaths += 1
+                else:
+                    assert len(calls) == deaths, "each was tried"
+                    break
+            stream.check_that_it_can_go_on()
+            # The request to stop is still open, so the next try ends the run under an epoch of its own.
+            with new_epoch(store, PIPELINE, Worker("dag/stream", 2), "the next try", 0.1) as (stream.epoch, _):
+                store.begin_stage(PIPELINE, stream.epoch, RUN)
+                store.end_stage(PIPELINE, stream.epoch, RUN, None)
+            assert stream.clean_up() == "its checkpoints are deleted, and its state begins anew"
+            stream.check_that_it_can_go_on()
+            assert stream.left() == {f"spark/{local_path(stream.base.location).name}"}
+    assert deaths > 12
+
+
+def _dying(patch: pytest.MonkeyPatch, *, at: int, before: bool) -> list[str]:
+    """The process dies in the call number `at`, before or after it; nothing runs any more then."""
+    calls: list[str] = []
+
+    def dying(name: str, whole: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            calls.append(name)
+            if len(calls) > at or (before and len(calls) == at):
+                raise Died
+            found = whole(*arguments, **more)
+            if len(calls) == at:
+                raise Died
+            return found
+
+        return call
+
+    for where, names in CALLS:
+        for name in names:
+            patch.setattr(where, name, dying(name, getattr(where, name)))
+    return calls
+
+
+def test_a_successor_that_has_begun_is_left_alone(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+    """I5: another try of the same run may be at work, between two of its leases."""
+    stream.run()
+    old = stream.epoch
+    stream.run(first=4, location="2-2")
+    assert stream.clean_up(epoch=old) == KEPT
+    assert stream.base.batch == 6 and stream.left() >= {*WHOLE, "1-1/4", "1-1/5", "1-1/6", "spark/2-2"}
+    assert "epoch 2 was taken since" in caplog.text
+
+
+def test_who_wakes_up_after_the_state_was_dropped_deletes_nothing_of_its_successor(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*arguments: Any) -> int:
+        stream.run(first=4, location="3-2")
+        return retention.delete_delivered(*arguments)
+
+    stream.run()
+    monkeypatch.setattr(cleanup, "delete_delivered", slow)
+    stream.clean_up()
+    assert stream.left() == {"1-1/4", "1-1/5", "1-1/6", "spark/3-2"}
+
+
+def test_a_rewind_after_it_finds_where_to_go_although_the_rows_are_gone(stream: Stream) -> None:
+    """The next attempt works in a copy, so only the newest confirmed number names the location without state."""
+    stream.run()
+    stream.clean_up()
+    fresh = stream.base
+    stream.run(deliver=0, first=4, location="3-2")
+    archive = WalArchive(str(stream.root))
+    archive.sweep(PIPELINE, stream.store.referenced_locations(PIPELINE), stream.take())
+    stream.store.rewind(PIPELINE, stream.epoch, 4, stream.store.position_before(PIPELINE, 4), "refused rows")
+    assert stream.base == fresh
+    assert json.loads((local_path(fresh.location) / "airflow_ft_start.json").read_text()) == [{"orders": {"0": 3}}]

@@ -1,0 +1,86 @@
+"""How a stream ends, without Spark: stopped, or failed for good; what is deleted then is in `test_cleanup`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import AirflowFtError, JobError, StageError
+from airflow_ft.core.model import ExternalizedRetention, RequestKind
+from airflow_ft.core.restart import NoRestart
+from airflow_ft.spark import stream
+from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.stream import answer_stops, finish_step, stream_step
+from tests.core.systems import NoArchive
+from tests.core.world import PIPELINE, World
+from tests.spark.test_stage_step import FakeDriver, context, make, publish
+
+
+class Ending:
+    """A stream that publishes a checkpoint that a sink cannot take yet, and then ends."""
+
+    def __init__(self, world: World, patch: pytest.MonkeyPatch, error: AirflowFtError | None = None) -> None:
+        self.world, self.error = world, error
+        self.run = context(world)
+        config = replace(world.config, externalized_retention=ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS)
+        self.overlap: Any = (world.delivery, config, lambda _: None, NoArchive())
+        self.cleaned: list[tuple[bool, int, bool]] = []
+        patch.setattr("airflow_ft.spark.stage.run_stage", self._launch)
+        patch.setattr(stream, "clean_up", self._clean_up)
+        world.systems["log"].away = True
+
+    def _launch(self, request: StageRequest, *_: Any, on_start: Any, **__: Any) -> StageResult:
+        on_start(FakeDriver())
+        publish(self.world, request.epoch)
+        if self.error is not None:
+            raise self.error
+        self.world.store.ask(PIPELINE, RequestKind.STOP, {}, "a test")
+        return StageResult((1,), {}, None, complete=False)
+
+    def _clean_up(self, run: Any, epoch: int, *_: Any, failed: bool) -> str:
+        is_mine = epoch == self.world.store.pipeline(PIPELINE).epoch
+        self.cleaned.append((is_mine, self.world.store.undelivered(PIPELINE), failed))
+        return "its checkpoints are deleted"
+
+    def step(self, **more: Any) -> int:
+        return stream_step(self.run, make, strategy=NoRestart(), on_line=lambda _: None, overlap=self.overlap, **more)
+
+
+@pytest.mark.parametrize(
+    ("error", "last_try", "is_over"),
+    [
+        (JobError("the value 15 is bad"), False, True),
+        (StageError("the driver was killed"), False, False),
+        (StageError("the driver was killed"), True, True),
+    ],
+)
+def test_what_nobody_tries_again_has_failed_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: AirflowFtError, last_try: bool, is_over: bool
+) -> None:
+    """What is staged is delivered first, where that is possible: only what is confirmed can be deleted."""
+    ending = Ending(World(tmp_path), monkeypatch, error)
+    with pytest.raises(type(error)):
+        ending.step(last_try=last_try)
+    assert ending.cleaned == ([(True, 1, True)] if is_over else [])
+    ending.world.systems["log"].away = False
+    ending.cleaned.clear()
+    with pytest.raises(type(error)):
+        ending.step(last_try=last_try)
+    assert ending.cleaned == ([(True, 0, True)] if is_over else [])
+
+
+def test_who_asked_for_a_stop_hears_what_became_of_the_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending = Ending(World(tmp_path), monkeypatch)
+    epoch = ending.step()
+    assert ending.cleaned == [], "not before all is delivered"
+    ending.world.systems["log"].away = False
+    confirmation, outcome = finish_step(ending.run, ending.overlap, epoch)
+    assert ending.cleaned == [(True, 0, False)] and confirmation.latest == 1
+    answer_stops(ending.run, outcome)
+    told = ending.world.store.request(PIPELINE, 1).outcome
+    assert told == "stopped; 1 is the newest confirmed checkpoint; its checkpoints are deleted"
