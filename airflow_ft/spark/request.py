@@ -49,6 +49,9 @@ DEFAULT_CONF = {
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "10",
     "spark.sql.streaming.stateStore.maintenanceInterval": "60s",
     "spark.sql.streaming.stopTimeout": "10s",
+    # A run that ends beside a maintenance waits for it in vain, with Spark's own settings for six minutes.
+    "spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "5s",
+    "spark.sql.streaming.stateStore.maintenanceForceShutdownTimeout": "1s",
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|key|truststore|keystore",
     # Not Hive's, whose `rename` replaces no file (`airflow_ft.spark.local_files`).
     "spark.hadoop.fs.file.impl": HADOOPS_LOCAL,

@@ -217,7 +217,18 @@ def test_a_successor_that_has_begun_is_left_alone(stream: Stream, caplog: pytest
     stream.run(first=4, location="2-2")
     assert stream.clean_up(epoch=old) == KEPT
     assert stream.base.batch == 6 and stream.left() >= {*WHOLE, "1-1/4", "1-1/5", "1-1/6", "spark/2-2"}
-    assert "epoch 2 was taken since" in caplog.text
+    assert "epoch 2 was taken since" in caplog.text and stream.store.pipeline(PIPELINE).epoch == 2, "nor is it fenced"
+
+
+def test_a_successor_that_begins_meanwhile_keeps_everything(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: Any) -> None:
+        stream.take("the successor")
+        stream.store.release_lease(PIPELINE, "the successor")
+
+    stream.run()
+    monkeypatch.setattr(cleanup, "finalise", slow)
+    assert stream.clean_up(epoch=1) == KEPT
+    assert stream.left() == WHOLE and stream.base.batch == 3
 
 
 def test_who_wakes_up_after_the_state_was_dropped_deletes_nothing_of_its_successor(
