@@ -373,6 +373,22 @@ def test_where_no_checkpoints_are_kept_a_stopped_stream_counts_from_zero_and_goe
     assert Counter((row[1], row[2]) for row in rows) == places
 
 
+def test_a_stream_that_has_failed_for_good_keeps_nothing_where_so_asked_and_the_next_one_goes_on(world: World) -> None:
+    settings = {"checkpointing": {"interval": 0.3, "externalized_retention": "NO_EXTERNALIZED_CHECKPOINTS"}}
+    world.send(10)
+    with world.task(world.stream("FailsAt", job_args={"bad": 15}, restart={"type": "none"}, **settings)) as process:
+        world.until_all_is_there()
+        world.send(10)
+        assert process.wait(120) != 0
+    folder = world.folder / "wal" / world.pipeline
+    assert not list(folder.glob("[0-9]*")) and len(list((folder / "spark").glob("[0-9]*"))) == 1, world.log()
+    assert sorted(world.rows()) == list(range(10))
+    with world.task(world.stream(run="run-2", **settings)):
+        world.until_all_is_there()
+        world.stop()
+    world.check_exactly_once()
+
+
 def test_a_request_of_before_the_run_does_not_stop_it_but_one_that_a_dead_task_left_does(world: World) -> None:
     old = world.store.ask(world.pipeline, RequestKind.STOP, {}, "a test")
     world.send(5)
