@@ -57,6 +57,7 @@ Beside = tuple[Delivery, CheckpointConfig, Progress, Archive]
 """What the delivery beside the stage needs."""
 AT_ONCE, DRAIN = "at_once", "drain"
 _LOOK_SECONDS = 1.0
+_LOOKED_AT = 20
 
 
 def stream_step(
@@ -180,8 +181,8 @@ def answer_stops(context: Context, outcome: str) -> None:
     asked = stops(store, pipeline)
     row = store.run(pipeline, context.run)
     if row is not None and row.epoch == store.pipeline(pipeline).epoch and context.is_finished():
-        drain = drain_of(store, pipeline)
-        drained = "nothing was drained" if drain is None else f"checkpoint {drain.number} holds what was open"
+        drains = [c.number for c in store.run_checkpoints(pipeline, context.run, _LOOKED_AT) if c.drained is not None]
+        drained = f"checkpoint {drains[-1]} holds what was open" if drains else "nothing was drained"
         for request in asked:
             _answer(store, [request], f"{outcome}; {drained}" if request.arguments.get(DRAIN) else outcome)
 
