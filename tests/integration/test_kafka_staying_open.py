@@ -81,7 +81,7 @@ def test_what_the_topics_demanded_at_the_vote_is_only_a_guess(
     world.votes[1] = replace(world.votes[1], notes={**notes, "producer": voted})
     made_with: dict[int, Any] = {}
     used: list[Any] = []
-    make, producer = KafkaClients._new_producer, KafkaClients.producer
+    make, producer = KafkaClients._transactional, KafkaClients.producer
 
     def make_noting(self: KafkaClients, transactional_id: str, limits: Any, *given: Any) -> Any:
         made = make(self, transactional_id, limits, *given)
@@ -93,7 +93,7 @@ def test_what_the_topics_demanded_at_the_vote_is_only_a_guess(
         used.append(made_with[id(chosen)])
         return chosen
 
-    monkeypatch.setattr(KafkaClients, "_new_producer", make_noting)
+    monkeypatch.setattr(KafkaClients, "_transactional", make_noting)
     monkeypatch.setattr(KafkaClients, "producer", use_noting)
     assert world.commit(plan).outcome is Outcome.COMMITTED
     assert used == [demanded, demanded]
