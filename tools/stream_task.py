@@ -64,6 +64,7 @@ class Stream:
     conf: Mapping[str, str] = field(default_factory=dict)
     jobs: str = str(PROJECT / "tests" / "integration")
     keep_session: float = 0.0
+    class_archives: str = ""
     lease_seconds: float = 2.0
 
     @property
@@ -126,6 +127,7 @@ class Stream:
             retained_batches=100,
             restart=self.restart,
             keep_session=self.keep_session,
+            class_archives=self.class_archives,
         )
 
     def to_json(self) -> str:
