@@ -17,15 +17,13 @@ from typing import Any
 from pyarrow.dataset import dataset
 
 from airflow_ft.sources import FileSource, KafkaSource
-from airflow_ft.spark import warm_up
 from airflow_ft.spark.session import kept
-from airflow_ft.spark.submit import spark_home
+from benchmarks.archives import class_archive
 from benchmarks.bench import Bench, check
 from benchmarks.data import records_content, write_parquet
 from benchmarks.into_kafka import PARTITIONS, IntoKafka
 from benchmarks.into_mysql import FASTER, connection_to, jdbc_options
 from benchmarks.measuring import Claim, Comparison, Contender, timed
-from benchmarks.pipeline import SPARK_CONF, spark_jars
 from benchmarks.running import run_module
 
 CHECKPOINTS = 8
@@ -113,10 +111,8 @@ class Jobs:
 
     @cached_property
     def _archives(self) -> str:
-        """What `airflow ft class-archive` makes; Spark's own writers could have one made by hand."""
-        folder = self.bench.folder / "class-archives"
-        warm_up.make(str(folder), spark_home(), SPARK_CONF, spark_jars(), lambda _: None)
-        return str(folder)
+        """Spark's own writers could have one made by hand."""
+        return class_archive(self.bench.folder)
 
     @cached_property
     def _files(self) -> Path:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
 from airflow_ft.core.model import CheckpointingMode
 from benchmarks.bench import Bench, say
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
-from benchmarks.streams import flink_stream, running, stream_of, topics
+from benchmarks.streams import Reader, flink_stream, running, stream_of, topics
 from benchmarks.workers import Worker
 from tools.stream_task import start_module
 
@@ -142,51 +141,3 @@ def _send(bootstrap: str, topic: str, rate: int, seconds: float) -> int:
         time.sleep(0.002)
     producer.flush(60)
     return sent
-
-
-class Reader:
-    """Reads committed records, and notes how old each is when it is seen."""
-
-    def __init__(self, bootstrap: str, topic: str, since: float = math.inf) -> None:
-        """`since`: only of later ones (time.time()) it is noted how old they are."""
-        settings = {"bootstrap.servers": bootstrap, "group.id": f"reader-{topic}", "auto.offset.reset": "earliest"}
-        settings |= {"isolation.level": "read_committed", "fetch.wait.max.ms": "10"}
-        self._consumer = Consumer(settings)
-        self._consumer.subscribe([topic])
-        self._since = since
-        self.numbers: list[int] = []
-        self.latencies: list[float] = []
-        self.seen_at = 0.0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            messages = self._consumer.consume(10_000, 0.02)
-            now = time.time()
-            if messages:
-                self.seen_at = time.monotonic()
-            for message in messages:
-                if not message.error():
-                    record = json.loads(message.value() or b"")
-                    self.numbers.append(record["n"])
-                    if record["at"] > self._since:
-                        self.latencies.append(1000 * (now - record["at"]))
-        self._consumer.close()
-
-    def seconds_until(self, count: int, began: float) -> float:
-        """From `began` (time.monotonic()) until so many were seen."""
-        self.wait_for(count)
-        if len(self.numbers) != count:
-            raise MeasurementError(f"{len(self.numbers)} records of {count} are there")
-        return self.seen_at - began
-
-    def wait_for(self, count: int) -> None:
-        """And a moment more, for what should not come."""
-        deadline = time.monotonic() + 60
-        while len(self.numbers) < count and time.monotonic() < deadline:
-            time.sleep(0.1)
-        time.sleep(2)
-        self._stop.set()
-        self._thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -14,20 +15,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 from airflow_ft.core.model import RequestKind
 from airflow_ft.core.ports import Store
 from airflow_ft.sources import KafkaSource
-from airflow_ft.spark import warm_up
-from airflow_ft.spark.submit import spark_home
 from airflow_ft.store import open_store
+from benchmarks.archives import class_archive
 from benchmarks.bench import Bench, say
 from benchmarks.flink import program
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
-from benchmarks.pipeline import SPARK_CONF, spark_jars
 from benchmarks.workers import Worker
-from tools.stream_task import Stream
+from tools.stream_task import Stream, newest_driver
 
 PARTITIONS = 2
 KEEP = 900.0  # seconds
@@ -127,8 +126,7 @@ class Running:
 
     def driver(self) -> int:
         """The newest driver's process."""
-        pids = [line.split()[1] for line in self.log.read_text().splitlines() if line.startswith("driver ")]
-        return int(pids[-1]) if pids else 0
+        return newest_driver(self.log)
 
     def _parts(self) -> str:
         """Where a checkpoint's time went, in the median."""
@@ -140,6 +138,54 @@ class Running:
             seconds = sorted((getattr(c, end) - getattr(c, begin)).total_seconds() for c in found)
             texts.append(f"{name} {1000 * seconds[len(seconds) // 2]:.0f} ms" if seconds else name)
         return f"{len(found)} checkpoints: {', '.join(texts)}"
+
+
+class Reader:
+    """Reads committed records, and notes how old each is when it is seen."""
+
+    def __init__(self, bootstrap: str, topic: str, since: float = math.inf) -> None:
+        """`since`: only of later ones (time.time()) it is noted how old they are."""
+        settings = {"bootstrap.servers": bootstrap, "group.id": f"reader-{topic}", "auto.offset.reset": "earliest"}
+        settings |= {"isolation.level": "read_committed", "fetch.wait.max.ms": "10"}
+        self._consumer = Consumer(settings)
+        self._consumer.subscribe([topic])
+        self._since = since
+        self.numbers: list[int] = []
+        self.latencies: list[float] = []
+        self.seen_at = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            messages = self._consumer.consume(10_000, 0.02)
+            now = time.time()
+            if messages:
+                self.seen_at = time.monotonic()
+            for message in messages:
+                if not message.error():
+                    record = json.loads(message.value() or b"")
+                    self.numbers.append(record["n"])
+                    if record["at"] > self._since:
+                        self.latencies.append(1000 * (now - record["at"]))
+        self._consumer.close()
+
+    def seconds_until(self, count: int, began: float) -> float:
+        """From `began` (time.monotonic()) until so many were seen."""
+        self.wait_for(count)
+        if len(self.numbers) != count:
+            raise MeasurementError(f"{len(self.numbers)} records of {count} are there")
+        return self.seen_at - began
+
+    def wait_for(self, count: int) -> None:
+        """And a moment more, for what should not come."""
+        deadline = time.monotonic() + 60
+        while len(self.numbers) < count and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(2)
+        self._stop.set()
+        self._thread.join()
 
 
 # --- throughput --------------------------------------------------------------------------------------------------
@@ -212,8 +258,6 @@ def _rows_after(store: Store, pipeline: str, number: int) -> int:
 
 def _flink_drains(bench: Bench, cluster: Worker) -> float:
     """Seconds from its start until a reader of committed records has them all."""
-    from benchmarks.latency import Reader
-
     bootstrap = bench.servers.kafka.bootstrap
     with topics(bench) as (source, target):
         _fill(bench, source, bench.rows)
@@ -230,7 +274,7 @@ def _flink_drains(bench: Bench, cluster: Worker) -> float:
 
 
 def _recovery(bench: Bench) -> Iterator[Comparison]:
-    archive = cache(lambda: _class_archive(bench))
+    archive = cache(lambda: class_archive(bench.folder))
     yield _within(
         "exception",
         "from a job's exception to its next micro-batch",
@@ -253,13 +297,6 @@ def _within(name: str, title: str, ours: Mapping[str, Callable[[], float]], limi
     contenders.append(Contender("the limit", lambda: limit, warm_up=0))
     claims = [Claim(f"{title}, {each}: {limit:g} s, against", each, ("the limit",), 1.0) for each in ours]
     return Comparison(f"streams/{name}", f"A stream with a checkpoint a second, {title}", contenders, claims)
-
-
-def _class_archive(bench: Bench) -> str:
-    """What `airflow ft class-archive` makes."""
-    folder = bench.folder / "class-archives"
-    warm_up.make(str(folder), spark_home(), SPARK_CONF, spark_jars(), lambda _: None)
-    return str(folder)
 
 
 @contextmanager

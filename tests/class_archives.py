@@ -63,8 +63,8 @@ def _run_kafka(folder: Path, options: str) -> None:
     """A broker that takes a transaction and is read."""
     from confluent_kafka import Producer
 
-    from tests.integration.airflow_world import wait_for
     from tests.integration.kafka_world import read
+    from tests.waiting import wait_for
 
     os.environ[KAFKA] = options
     with _Broker(folder / "kafka") as server:

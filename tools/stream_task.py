@@ -183,6 +183,12 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+def newest_driver(log: Path) -> int:
+    """The process of the newest driver that a stream has written into its log; 0: there was none yet."""
+    pids = [line.split()[1] for line in log.read_text().splitlines() if line.startswith("driver ")]
+    return int(pids[-1]) if pids else 0
+
+
 def _driver(driver: Driver) -> None:
     say(f"driver {driver.pid}")
 

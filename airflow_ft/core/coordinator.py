@@ -127,7 +127,7 @@ class Coordinator:
                 self.abort(outdated[0].number, AbortReason.SUPERSEDED, "the sinks were changed.", AfterAbort.CARRIED)
                 self.carry_stranded()
                 continue
-            if not delivery.waits and any(c.state is S.PREPARED for c in live_plans(checkpoints)):
+            if not delivery.mode.waits and any(c.state is S.PREPARED for c in live_plans(checkpoints)):
                 break  # I4: to plan another one would be to decide it, and these come before it
             try:
                 for wanted in group(checkpoints, max_rows):
@@ -264,7 +264,7 @@ class Coordinator:
             # Only what is decided: before that a refusal aborts, and the rows are computed again.
             set_aside = set_aside and checkpoint.state is S.COMMITTING
             try:
-                if not plan.waits:  # nobody has asked before
+                if not plan.mode.waits:  # nobody has asked before
                     sink.prepare(plan, self._fence(attempt))
                 sink.commit(plan, self._fence(attempt), checkpoint.votes[participant], set_aside=set_aside)
             except DeclinedError as error:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.kinds import Choice
 from airflow_ft.core.model import CheckpointingMode, ExternalizedRetention
 
 log = logging.getLogger(__name__)
@@ -50,14 +51,10 @@ def _interval(value: object) -> timedelta:
 
 
 def _mode(value: object) -> CheckpointingMode:
-    mode = CheckpointingMode(str(value).strip().upper())
+    mode: CheckpointingMode = Choice(CheckpointingMode).from_json(value)
     if mode is CheckpointingMode.AT_MOST_ONCE:  # no word of Flink's
         raise ValueError
     return mode
-
-
-def _retention(value: object) -> ExternalizedRetention:
-    return ExternalizedRetention(str(value).strip().upper())
 
 
 def _whole(value: object) -> int:
@@ -120,7 +117,9 @@ KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "max-concurrent-checkpoints": _Taken("max_concurrent", int, "a whole number"),
     "tolerable-failed-checkpoints": _Taken("tolerable_failures", int, "a whole number, -1 for all"),
     "externalized-checkpoint-retention": _Taken(
-        "externalized_retention", _retention, f"one of {', '.join(ExternalizedRetention)}"
+        "externalized_retention",
+        Choice(ExternalizedRetention).from_json,
+        f"one of {', '.join(ExternalizedRetention)}",
     ),
     "unaligned.enabled": _Taken("unaligned", _flag, "true or false"),
     "unaligned": _Taken("unaligned", _flag, "true or false"),

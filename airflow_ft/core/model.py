@@ -37,6 +37,11 @@ class CheckpointingMode(StrEnum):
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
     AT_MOST_ONCE = "AT_MOST_ONCE"
 
+    @property
+    def waits(self) -> bool:
+        """Whether votes are waited for before anything is decided."""
+        return self is not CheckpointingMode.AT_LEAST_ONCE
+
 
 class AfterAbort(StrEnum):
     """What becomes of the rows of an aborted, published checkpoint."""
@@ -222,11 +227,6 @@ class Plan:
     commit_point: str | None
     reasons: tuple[str, ...] = ()
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
-
-    @property
-    def waits(self) -> bool:
-        """Whether votes are waited for before it is decided."""
-        return self.mode is not CheckpointingMode.AT_LEAST_ONCE
 
     @property
     def digest(self) -> str:

@@ -107,7 +107,7 @@ class Overlap:
             try:
                 checkpoint = self._coordinator.deliver(number)
             except (SinkUnavailableError, SinkAccessError, StateConflictError) as error:
-                if self._delivery.waits:
+                if self._delivery.mode.waits:
                     raise
                 away = away or error  # the other sinks take what follows
                 continue

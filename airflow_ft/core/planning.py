@@ -35,11 +35,6 @@ class Delivery:
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
 
     @property
-    def waits(self) -> bool:
-        """Whether votes are waited for before anything is decided."""
-        return self.mode is not CheckpointingMode.AT_LEAST_ONCE
-
-    @property
     def names(self) -> tuple[str, ...]:
         """The participants' names (connection ids) in commit order."""
         return tuple(participant.name for participant in self.participants)
@@ -64,7 +59,6 @@ def plan_delivery(
     `commit_point` is the connection id of the ATOMIC participant that shall carry it; by default the first declared
     one does. ConfigurationError when the declaration cannot work.
     """
-    repeats = mode is CheckpointingMode.AT_LEAST_ONCE
     if not sinks:
         raise ConfigurationError("the pipeline has no sinks.", remedy="declare one in sinks={name: Sink(...)}.")
     grouped: dict[str, list[tuple[str, SinkSpec]]] = {}
@@ -85,12 +79,12 @@ def plan_delivery(
                 name=conn_id,
                 kind=first.kind,
                 strategy=first.strategy,
-                promise=first.at_least_once() if repeats else first.promise,
+                promise=first.promise if mode.waits else first.at_least_once(),
                 predecessor=0,
                 sinks={name: dict(sink.settings()) for name, sink in members},
             )
         )
-    if repeats:
+    if not mode.waits:
         return _at_least_once(participants, commit_point)
     carrier, why = _carrier(participants, commit_point)
     order = {Promise.ATOMIC: 0, Promise.TWO_PHASE: 1, Promise.REDO: 2, Promise.IDEMPOTENT: 3}

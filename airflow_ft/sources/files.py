@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.arguments import check_options, check_text, check_type
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.sources.plain import PlainSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -16,11 +17,10 @@ if TYPE_CHECKING:
 
 _FORMATS = ("json", "csv", "parquet", "text", "orc")
 _LEAVE_OUT = ("ignoreMissingFiles", "ignoreCorruptFiles")
-_FIELDS = ("path", "format", "schema", "max_files_per_trigger", "options")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileSource:
+class FileSource(PlainSource):
     """Files of one format in a folder (`path` may have wildcards); `schema` is a DDL string ("id bigint, at date").
 
     A file must appear in the folder complete (write it elsewhere and rename it), and stay as it is: one that goes or
@@ -32,6 +32,8 @@ class FileSource:
     `maxFileAge` is given: Spark ignores files older than that. `cleanSource` is refused, because a checkpoint that
     was not published is read again. Raises ConfigurationError.
     """
+
+    kind = "files"
 
     path: str
     format: str = "json"
@@ -72,20 +74,6 @@ class FileSource:
                 )
         if "maxfilespertrigger" in options:
             raise ConfigurationError("option maxFilesPerTrigger of FileSource", remedy="use max_files_per_trigger")
-
-    @property
-    def conn_id(self) -> None:
-        """Files need no connection."""
-        return None
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> FileSource:
-        """The inverse of `to_json`."""
-        return cls(**{name: data[name] for name in _FIELDS})
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"kind": "files", **{name: getattr(self, name) for name in _FIELDS}, "options": dict(self.options)}
 
     def reader_options(self, *, streaming: bool = True) -> dict[str, str]:
         """All options of Spark's reader."""

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_ft.core.arguments import check_text, check_type
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.sources.plain import PlainSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_ft.core.ports import ConnectionInfo
 
-_FIELDS = ("host", "port", "include_timestamp")
-
 
 @dataclass(frozen=True, kw_only=True)
-class SocketSource:
+class SocketSource(PlainSource):
     """Lines of UTF-8 that a server sends; rows have the column `value`, with `include_timestamp` also `timestamp`: when
     the driver has received the line.
 
@@ -26,6 +25,8 @@ class SocketSource:
     with `CheckpointingMode.AT_MOST_ONCE`. What the driver has received and not yet read lies in its memory, without a
     bound. Raises ConfigurationError.
     """
+
+    kind = "socket"
 
     host: str
     port: int
@@ -40,20 +41,6 @@ class SocketSource:
             raise ConfigurationError("SocketSource needs the name or address of a host")
         if not 0 < self.port < 65536:
             raise ConfigurationError(f"port of SocketSource is from 1 to 65535, not {self.port}")
-
-    @property
-    def conn_id(self) -> None:
-        """A socket needs no connection of Airflow."""
-        return None
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> SocketSource:
-        """The inverse of `to_json`."""
-        return cls(**{name: data[name] for name in _FIELDS})
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"kind": "socket", **{name: getattr(self, name) for name in _FIELDS}}
 
     def read(
         self,

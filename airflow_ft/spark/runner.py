@@ -148,6 +148,7 @@ class Attempt:
         if not _is_alive(spark):
             raise error
         tolerable = request.checkpointing.tolerable_failures
+        wait: float | None
         if isinstance(cause, ManyRowsError):
             wait, self._expects_few = 0.0, False  # such a job would meet it again and again
             log.info("%s It is computed again at once, and from now on Spark writes all of them.", cause.what)
@@ -157,6 +158,8 @@ class Attempt:
             log.warning("the job is restarted at once: tolerable_failures is %d", tolerable)
         else:
             wait = wait_after(cause, restarts, "the job")
+            if wait is None:
+                raise error
         if self._requests.is_to_drain():
             time.sleep(wait)
         elif self._requests.is_to_end(within=wait) and not self._requests.is_to_drain():

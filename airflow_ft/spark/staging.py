@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -15,12 +15,12 @@ from airflow_ft.spark.request import FIXED_CONF, StageRequest
 from airflow_ft.spark.types import check_types
 from airflow_ft.wal.filesystem import another_history, refuse_another_history
 from airflow_ft.wal.writer import (
-    ARROWS_COMPRESSION,
     COMPRESSION,
     DICTIONARY_BYTES,
     ROW_GROUP_BYTES,
     ROWS_A_FILE,
     SegmentFolder,
+    write_table,
 )
 
 if TYPE_CHECKING:
@@ -109,10 +109,9 @@ def write_batch(
         frames = job.split(batch if frozen is None else frozen, request.sinks, request.optional_sinks)
         for sink, frame in frames.items():  # all of them before a row of one is written
             check_types(frame.schema, sink)
+        ways = {sink: _collect if few and _is_flat(frame) else _write for sink, frame in frames.items()}
         counted = {
-            sink: (_collect if few and _is_flat(frames[sink]) else _write)(frames[sink], folder, sink)
-            if sink in frames
-            else None
+            sink: ways[sink](frames[sink], folder, sink) if sink in frames else None
             for sink in (*request.sinks, *request.optional_sinks)
         }
     finally:
@@ -134,6 +133,8 @@ def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
 
     fix_conf(frame.sparkSession, "spark.sql.parquet.")
     _make_folder(folder, sink)
+    # Spark's committer would make and remove them: for each that lacks, Hadoop starts a process (`local_files`).
+    folder.files.make_folder(folder.files.uri(folder.sink(sink), *_COMMITTER_FOLDERS))
     observation = Observation()
     (
         frame.observe(observation, _counting())
@@ -150,9 +151,8 @@ def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
 def _collect(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
     """Fetches the few rows of a sink, and writes them as one file; how many there were."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    _make_folder(folder, sink, ())
+    _make_folder(folder, sink)
     try:
         table = _table(frame.filter(_few()))
     except Exception as error:
@@ -163,7 +163,7 @@ def _collect(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
             ) from error
         raise
     file = pa.BufferOutputStream()
-    pq.write_table(table, file, coerce_timestamps="us", store_schema=False, compression=ARROWS_COMPRESSION)
+    write_table(table, file)
     folder.files.write(folder.files.uri(folder.sink(sink), "part-00000.parquet"), file.getvalue().to_pybytes())
     return int(table.num_rows)
 
@@ -199,18 +199,12 @@ def _counting() -> Column:
     return F.count(F.lit(1)).alias("rows")
 
 
-def _make_folder(folder: SegmentFolder, sink: str, beneath: Sequence[str] = _COMMITTER_FOLDERS) -> None:
-    """Makes the folder of a sink; StageError when it is there: an attempt's folder is written once (I1).
-
-    And the folders that Spark's committer would make in it, and removes in the end: for each that lacks, Hadoop starts
-    a process (`airflow_ft.spark.local_files`).
-    """
+def _make_folder(folder: SegmentFolder, sink: str) -> None:
+    """Makes the folder of a sink; StageError when it is there: an attempt's folder is written once (I1)."""
     try:
         folder.files.make_folder(folder.sink(sink))
     except FileExistsError as error:
         raise another_history(folder.location, folder.pipeline) from error
-    if beneath:
-        folder.files.make_folder(folder.files.uri(folder.sink(sink), *beneath))
 
 
 def _release(frame: DataFrame) -> None:

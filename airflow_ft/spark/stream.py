@@ -122,7 +122,10 @@ def stream_step(
                 if stopping.killed:
                     log.info("the driver was ended at once, as asked; what it had not published was given up")
                     break
-                stopping.wait(wait_after(error, restarts, "the stream"))
+                wait = wait_after(error, restarts, "the stream")
+                if wait is None:
+                    raise
+                stopping.wait(wait)
     except AirflowFtError as error:
         if last_try or isinstance(error, TerminalError):
             _end_failed(context, overlap, epoch)

@@ -56,8 +56,8 @@ class DeliveryOperations:
                     write.update_checkpoint(part, planned_by=plan.number, subsumed_by=plan.number)
                 else:
                     write.update_checkpoint(part, planned_by=plan.number)
-            if not plan.waits:
-                self._decide_at_once(write, write.checkpoint(plan.number), plan)
+            if not plan.mode.waits:
+                _decide_at_once(write, write.checkpoint(plan.number), plan)
             stored = write.checkpoint(plan.number).plan
             assert stored is not None
             return stored
@@ -255,23 +255,6 @@ class DeliveryOperations:
                     number=number,
                 )
 
-    def _decide_at_once(self, write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
-        for participant in plan.participants:
-            write.tx.change(
-                "INSERT INTO vote (pipeline, number, participant, attempt, prepared) VALUES (?, ?, ?, 0, 0)",
-                write.name,
-                plan.number,
-                participant.name,
-            )
-        write.move(
-            checkpoint,
-            S.COMMITTING,
-            f"will be committed everywhere, without votes ({plan.mode.value}), by epoch {write.row['epoch']}",
-            detail={"digest": plan.digest},
-            decided_at=write.now,
-        )
-        _remember_delivery(write, plan)
-
     def _check_shape(self, pipeline: str, plan: Plan) -> None:
         """What can be known of a plan without reading anything."""
         numbers = [segment.number for segment in plan.segments]
@@ -296,6 +279,24 @@ class DeliveryOperations:
                 pipeline=pipeline,
                 checkpoint=plan.number,
             )
+
+
+def _decide_at_once(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
+    for participant in plan.participants:
+        write.tx.change(
+            "INSERT INTO vote (pipeline, number, participant, attempt, prepared) VALUES (?, ?, ?, 0, 0)",
+            write.name,
+            plan.number,
+            participant.name,
+        )
+    write.move(
+        checkpoint,
+        S.COMMITTING,
+        f"will be committed everywhere, without votes ({plan.mode.value}), by epoch {write.row['epoch']}",
+        detail={"digest": plan.digest},
+        decided_at=write.now,
+    )
+    _remember_delivery(write, plan)
 
 
 def _remember_delivery(write: PipelineWrite, plan: Plan) -> None:

@@ -69,7 +69,7 @@ def plan_text(plan: Plan) -> str:
     rows = sum(segment.total_rows for segment in plan.segments)
     systems = "; ".join(f"{p.name} ({p.promise.value}, {p.strategy}, after {p.predecessor})" for p in plan.participants)
     decided = "the store decides" if plan.commit_point is None else f"the transaction of {plan.commit_point} decides"
-    if not plan.waits:
+    if not plan.mode.waits:
         decided = "decided by this plan"
     several = len(plan.segments) != 1
     return f"{rows:,} rows of {'numbers' if several else 'number'} {numbers_text(s.number for s in plan.segments)}" + (

@@ -33,7 +33,6 @@ ROW_GROUP_BYTES = 16 * 1024 * 1024
 DICTIONARY_BYTES = 64 * 1024
 ROWS_A_FILE = 4_000_000
 COMPRESSION = "lz4_raw"  # as small as snappy, and read in a third of the time (docs/findings.md)
-ARROWS_COMPRESSION = "lz4"  # PyArrow's name for it
 LONG_BYTES = 1024  # values that repeat and are longer are looked at as dictionaries
 THREADS = 4  # that look at files, or wait for the disk
 _CHUNK = 1 << 20
@@ -184,6 +183,14 @@ class SegmentFolder:
         return WalFile(path=f"{sink}/{name}", rows=rows, bytes=size, sha256=hashed.hexdigest()), schema, statistics
 
 
+def write_table(table: pa.Table, to: Any, rows: int | None = None) -> None:
+    """Writes a table as Spark's files are; `to`: a path or a stream, `rows`: of a row group."""
+    import pyarrow.parquet as pq
+
+    # What PyArrow calls lz4 is lz4_raw.
+    pq.write_table(table, to, row_group_size=rows, coerce_timestamps="us", store_schema=False, compression="lz4")
+
+
 def write_segment(
     folder: SegmentFolder, number: int, tables: Mapping[str, pa.Table], positions: Mapping[str, Any] | None = None
 ) -> Segment:
@@ -191,8 +198,6 @@ def write_segment(
 
     StageError when the folder is there already.
     """
-    import pyarrow.parquet as pq
-
     from airflow_ft.wal.filesystem import local_path
 
     refuse_another_history(folder.files, folder.location, folder.pipeline)
@@ -200,14 +205,7 @@ def write_segment(
         path = local_path(folder.sink(name))
         path.mkdir(parents=True, exist_ok=False)
         rows = max(1, ROW_GROUP_BYTES * max(1, table.num_rows) // max(1, table.nbytes))
-        pq.write_table(
-            table,
-            path / "part-00000.parquet",
-            row_group_size=rows,
-            coerce_timestamps="us",
-            store_schema=False,
-            compression=ARROWS_COMPRESSION,
-        )
+        write_table(table, path / "part-00000.parquet", rows)
     return folder.seal(number, dict.fromkeys(tables, True), positions or {})
 
 

@@ -193,5 +193,5 @@ def test_each_sink_promises_what_it_can() -> None:
         "shop": Promise.ATOMIC,
         "bus": Promise.AT_LEAST_ONCE,
     }
-    assert delivery.commit_point is None and not delivery.waits
+    assert delivery.commit_point is None and not delivery.mode.waits
     assert any("may come twice" in reason for reason in delivery.reasons)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,21 +17,12 @@ import httpx
 from airflow_ft.core.model import Checkpoint, Lease
 from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store
+from tests.waiting import wait_for
 from tools.demo.airflow import END_STATES, Airflow
 
 RUN_SECONDS = 600.0
 STALL_SECONDS = 240.0
 """So long may no task of a run change its state; no task of a test takes a quarter of it."""
-
-
-def wait_for(condition: Callable[[], Any], seconds: float, what: str, pause: float = 0.1) -> Any:
-    """The first true value of `condition`; AssertionError naming `what` after the deadline."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(pause)
-    return value
 
 
 class AirflowWorld(Airflow):

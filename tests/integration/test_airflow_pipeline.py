@@ -26,7 +26,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from airflow_ft.core.model import CheckpointState, RunKey
 from airflow_ft.spark.session import Kept, kept
-from tests.integration.airflow_world import AirflowWorld, wait_for
+from tests.integration.airflow_world import AirflowWorld
+from tests.waiting import wait_for
 from tools.servers import Database, Kafka, MariaDb, processes
 
 pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.core.model import CheckpointState
-from tests.integration.airflow_world import AirflowWorld, wait_for
+from tests.integration.airflow_world import AirflowWorld
 from tests.integration.kafka_world import read
+from tests.waiting import wait_for
 from tools.servers import Database, Kafka, MariaDb
 
 pytestmark = [

@@ -22,8 +22,9 @@ from confluent_kafka import Producer
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.model import AfterAbort
 from airflow_ft.spark.session import kept
-from tests.integration.airflow_world import AirflowWorld, wait_for
+from tests.integration.airflow_world import AirflowWorld
 from tests.integration.kafka_world import read, value
+from tests.waiting import wait_for
 from tools.servers import Database, Kafka, MariaDb, processes
 
 pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]

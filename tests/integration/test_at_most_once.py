@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 import threading
 import time
@@ -34,8 +32,8 @@ class Lines:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(0.1)
         self.port: int = self._listener.getsockname()[1]
-        self.sent = self.accepted = self._burst = 0
-        self._over, self._closes = threading.Event(), threading.Event()
+        self.sent = self.accepted = self._burst = self._sent_by_then = 0
+        self._over, self._closes, self._closed = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -43,9 +41,8 @@ class Lines:
         """Sends so many at once, and closes the connection; how many were sent by then."""
         self._burst = burst
         self._closes.set()
-        while self._closes.is_set():
-            time.sleep(0.001)
-        return self.sent
+        assert self._closed.wait(60)
+        return self._sent_by_then
 
     def end(self) -> None:
         self._over.set()
@@ -61,8 +58,9 @@ class Lines:
                     while not self._over.wait(0.01) and not self._closes.is_set():
                         self._send(connection, 1)
                     self._send(connection, self._burst)
+                self._sent_by_then = self.sent
                 self._closes.clear()
-                time.sleep(0.1)  # whoever has hung up looks at the count
+                self._closed.set()
 
     def _send(self, connection: socket.socket, count: int) -> None:
         first, self.sent = self.sent, self.sent + count
@@ -103,10 +101,7 @@ def check_at_most_once(world: World) -> None:
 def test_whatever_is_killed_no_number_comes_twice(world: World, lines: Lines) -> None:
     with world.task(reading(world, lines)) as process:
         world.until_confirmed(3)
-        driver = world.driver()
-        os.kill(driver, signal.SIGKILL)
-        world.until(lambda: world.driver() != driver)
-        world.until_confirmed(3)
+        world.kill_driver()
         process.kill()
     last = lines.sent
     with world.task(reading(world, lines)):
@@ -171,10 +166,7 @@ def test_topics_are_read_from_their_end_by_each_attempt_and_exactly_once_goes_on
     most = world.stream(run="run-2", sources={"numbers": source.to_json()}, checkpointing=MOST)
     with world.sending(), world.task(most):
         world.until_confirmed(3)
-        driver = world.driver()
-        os.kill(driver, signal.SIGKILL)
-        world.until(lambda: world.driver() != driver)
-        world.until_confirmed(3)
+        world.kill_driver()
         world.stop()
     behind = max(world.rows())
     assert set(range(10)) < set(world.rows()) and not set(range(10, 20)) & set(world.rows())

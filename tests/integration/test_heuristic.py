@@ -28,10 +28,10 @@ from airflow_ft.sinks.kafka.transaction_coordinator import Ending, TransactionCo
 from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store
-from tests.integration.airflow_world import wait_for
 from tests.integration.kafka_world import read_ids
 from tests.integration.real_world import RealWorld, expected
 from tests.integration.test_mysql_xa import prepared
+from tests.waiting import wait_for
 from tools.servers import Database, Kafka
 
 S = CheckpointState

@@ -23,9 +23,9 @@ from airflow_ft.sinks.kafka.transaction import ProducerIdentity
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store
-from tests.integration.airflow_world import wait_for
 from tests.integration.kafka_world import read
 from tests.integration.real_world import RealWorld, expected, make_world
+from tests.waiting import wait_for
 from tools.servers import Database, Kafka
 
 pytestmark = pytest.mark.server

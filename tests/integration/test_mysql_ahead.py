@@ -22,6 +22,7 @@ from airflow_ft.sinks.mysql.parameters import Parameters, parameters
 from airflow_ft.sinks.mysql.session import Changes, Session, Statement
 from tests.relay import Relay, cut
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders
+from tests.waiting import wait_for
 from tools.servers import Database
 from tools.servers.processes import free_port
 
@@ -114,8 +115,9 @@ def test_behind_a_deadlock_nothing_is_committed(session: Session, world: MySqlWo
         session.run("UPDATE orders SET name = 's' WHERE id = 2")
         session.post(Changes(b"UPDATE orders SET name = 's' WHERE id = 1", 1))
         session.post(inserts(100)[0])
-        while not world.sql("SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"):
-            pass
+        # A list that is read again within 0.1 s is the same list: who looks without a pause never sees a change.
+        waiting = "SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
+        wait_for(lambda: world.sql(waiting), 20, "it waits for a lock", pause=0.2)
         other.run("UPDATE orders SET name = 'o' WHERE id = 2")
         with pytest.raises(pymysql.err.OperationalError, match="Deadlock"):
             session.answer()

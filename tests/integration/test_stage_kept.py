@@ -26,9 +26,9 @@ from airflow_ft.spark.launcher import Driver
 from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.session import kept
 from tests.conftest import TopicFactory
-from tests.integration.airflow_world import wait_for
 from tests.integration.stage_jobs import fill, recreate
 from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection, world
+from tests.waiting import wait_for
 from tools.servers import Kafka
 from tools.servers.processes import has_ended
 

@@ -29,7 +29,7 @@ from airflow_ft.store import open_store
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import read, value
 from tools.servers import Database, Kafka
-from tools.stream_task import Stream
+from tools.stream_task import Stream, newest_driver
 
 pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -124,8 +124,14 @@ class World:
 
     def driver(self) -> int:
         """The newest driver's process."""
-        pids = [line.split()[1] for line in self.log().splitlines() if line.startswith("driver ")]
-        return int(pids[-1]) if pids else 0
+        return newest_driver(self._log(self._running[0]))
+
+    def kill_driver(self) -> None:
+        """Kills it, and waits for another one, which confirms something."""
+        before = self.driver()
+        os.kill(before, signal.SIGKILL)
+        self.until(lambda: self.driver() != before)
+        self.until_confirmed(3)
 
     def until(self, condition: Callable[[], Any], seconds: float = 120.0) -> Any:
         """Waits for it, while the task runs; what it gives."""

@@ -308,7 +308,7 @@ class ModelStore(ModelStreams):
                 self._move(part, S.SUBSUMED, subsumed_by=plan.number)
             elif part.number != plan.number and part.state is S.SUBSUMED:
                 self._change(part, subsumed_by=plan.number)
-        if not plan.waits:
+        if not plan.mode.waits:
             for participant in plan.participants:
                 self._vote(self._rows[plan.number], Vote(participant.name, 0, 0, None))
             self._remember(plan)

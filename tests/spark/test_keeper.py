@@ -17,7 +17,7 @@ import pytest
 from airflow_ft.spark import private
 from airflow_ft.spark.keeper import FREE, KEPT, SPEC, USE
 from airflow_ft.spark.session import Kept, kept
-from tests.integration.airflow_world import wait_for
+from tests.waiting import wait_for
 from tools.servers.processes import has_ended
 
 CHATTERBOX = """

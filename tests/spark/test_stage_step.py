@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.stage import stage_step
 from tests.core.systems import NoArchive
 from tests.core.world import PIPELINE, RUN, World
+from tests.waiting import wait_for
 
 POSITION = SparkPosition("file:///spark/1-1", 4)
 
@@ -84,13 +84,6 @@ def publish(world: World, epoch: int) -> int:
     before = world.store.pipeline(PIPELINE).last_published
     world.store.publish(PIPELINE, epoch, number, before, segment, SparkPosition(f"file:///spark/{epoch}-1", number), {})
     return number
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.01)
 
 
 def test_the_end_is_recorded_and_the_next_attempt_may_go_on_in_place(tmp_path: Path, launch: Any) -> None:
@@ -336,7 +329,9 @@ def test_what_is_published_is_delivered_while_spark_goes_on(tmp_path: Path, laun
     ) -> StageResult:
         for number in (1, 2):
             assert publish(world, request.epoch) == number
-            eventually(lambda number=number: world.store.checkpoint(PIPELINE, number).is_confirmed)
+            wait_for(
+                lambda number=number: world.store.checkpoint(PIPELINE, number).is_confirmed, 30, "it is confirmed", 0.01
+            )
         return StageResult((1, 2), {}, POSITION)
 
     launch(launcher)
@@ -353,9 +348,9 @@ def test_a_sink_that_is_away_is_tried_again_and_does_not_end_the_stage(tmp_path:
         request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
     ) -> StageResult:
         publish(world, request.epoch)
-        eventually(lambda: "db" in world.store.checkpoint(PIPELINE, 1).votes)
+        wait_for(lambda: "db" in world.store.checkpoint(PIPELINE, 1).votes, 30, "it has voted", 0.01)
         world.systems["log"].away = False
-        eventually(lambda: world.store.checkpoint(PIPELINE, 1).is_confirmed)
+        wait_for(lambda: world.store.checkpoint(PIPELINE, 1).is_confirmed, 30, "it is confirmed", 0.01)
         world.systems["log"].away = True
         publish(world, request.epoch)
         return StageResult((1, 2), {}, POSITION)

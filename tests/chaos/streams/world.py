@@ -20,7 +20,7 @@ from airflow_ft.store import open_store
 from tests.integration.kafka_world import read, value
 from tools.servers import Kafka, MariaDb
 from tools.servers.processes import tree
-from tools.stream_task import Stream
+from tools.stream_task import Stream, newest_driver
 
 PROJECT = Path(__file__).resolve().parents[3]
 PIPELINE = "chaos"
@@ -125,8 +125,8 @@ class Task:
 
     def driver(self) -> int:
         """The newest driver's JVM; 0: none."""
-        pids = [int(line.split()[1]) for line in self.log.read_text().splitlines() if line.startswith("driver ")]
-        return pids[-1] if pids and psutil.pid_exists(pids[-1]) else 0
+        pid = newest_driver(self.log)
+        return pid if pid and psutil.pid_exists(pid) else 0
 
     def python(self) -> int:
         """The newest driver's Python; 0: none."""

@@ -1,0 +1,33 @@
+"""What sources share whose plain form is their fields, and which need no connection of Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, ClassVar, Self
+
+
+class PlainSource:
+    """The base of such a source, which is a dataclass."""
+
+    kind: ClassVar[str]
+    """Its name in plain data."""
+
+    @property
+    def conn_id(self) -> None:
+        """It needs no connection."""
+        return None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**{name: data[name] for name in cls._names()})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        values = {name: getattr(self, name) for name in self._names()}
+        return {"kind": self.kind} | {n: dict(v) if isinstance(v, Mapping) else v for n, v in values.items()}
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        return [each.name for each in fields(cls)]  # type: ignore[arg-type]

@@ -1,0 +1,16 @@
+"""A class archive for the pipelines that are measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_ft.spark import warm_up
+from airflow_ft.spark.submit import spark_home
+from benchmarks.pipeline import SPARK_CONF, spark_jars
+
+
+def class_archive(folder: Path) -> str:
+    """What `airflow ft class-archive` makes; the folder that holds it."""
+    archives = folder / "class-archives"
+    warm_up.make(str(archives), spark_home(), SPARK_CONF, spark_jars(), lambda _: None)
+    return str(archives)
