@@ -185,7 +185,7 @@ def answer_stops(context: Context, outcome: str) -> None:
     row = store.run(pipeline, context.run)
     if row is not None and row.epoch == store.pipeline(pipeline).epoch and context.is_finished():
         drains = [c.number for c in store.run_checkpoints(pipeline, context.run, _LOOKED_AT) if c.drained is not None]
-        drained = f"checkpoint {drains[-1]} holds what was open" if drains else "nothing was drained"
+        drained = f"checkpoint {drains[-1]} has delivered what was open" if drains else "nothing was drained"
         for request in asked:
             _answer(store, [request], f"{outcome}; {drained}" if request.arguments.get(DRAIN) else outcome)
 

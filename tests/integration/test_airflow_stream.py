@@ -246,8 +246,9 @@ def test_a_continuous_dag_begins_its_stream_anew_until_it_is_paused(streams: Str
         streams.put("always", number)
         wait_for(lambda n=number: n in numbers(), START_SECONDS, f"{number} is delivered", 0.5)
         if number == 1:
-            streams.stop("always")
+            said = streams.stop("always")
             wait_for(lambda: states() == ["success", "running"], 60, "the next run has begun", 0.5)
+            assert "its checkpoints are deleted" in said
     airflow.pause("always")
     wait_for(lambda: not airflow.leases("always"), 60, "the stream has stopped")
     streams.put("always", 3)
@@ -255,7 +256,9 @@ def test_a_continuous_dag_begins_its_stream_anew_until_it_is_paused(streams: Str
     wait_for(lambda: 3 in numbers(), START_SECONDS, "3 is delivered", 0.5)
     airflow.pause("always")
     wait_for(lambda: not airflow.leases("always"), 60, "the stream has stopped")
-    assert numbers() == [1, 2, 3]
+    assert numbers() == [1, 2, 3], "each run begins with new state, where the one before stood"
+    left = airflow.home / "airflow_ft" / "wal" / "always"
+    assert left.is_dir() and not list(left.glob("[0-9]*")), "and leaves nothing"
     assert states()[:2] == ["success", "success"] and len(states()) == 3
 
 
@@ -415,7 +418,7 @@ def test_a_stream_is_drained_by_the_command_and_a_later_run_is_refused_at_once(s
     said = streams.stop("counting", "--drain")
     assert airflow.finish("counting", run_id) == {"counting.stream": "success"}
     last = max(_confirmed(streams, "counting"))
-    assert f"stopped; {last} is the newest confirmed checkpoint; checkpoint {last} holds what was open" in said
+    assert f"stopped; {last} is the newest confirmed checkpoint; checkpoint {last} has delivered what was open" in said
     shown = airflow.command("ft", "show", "counting", str(last))
     assert "drains    file:" in shown and ": what was open there" in shown
     shown = airflow.command("ft", "show", "counting", str(last - 1))

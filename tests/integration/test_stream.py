@@ -442,7 +442,7 @@ def test_a_drained_stream_has_delivered_its_open_windows_once_and_does_not_go_on
             assert process.wait(120) == 0, world.log()
             outcome = world.store.request(world.pipeline, asked).outcome
     last = world.confirmed()
-    assert outcome.endswith(f"; checkpoint {last} holds what was open"), outcome
+    assert outcome.endswith(f"; checkpoint {last} has delivered what was open"), outcome
     windows = world.database.sql("SELECT n, at FROM numbers ORDER BY n")
     assert [tuple(row) for row in windows] == [(0, 10.0), (10, 10.0), (20, 5.0)]
     assert sorted(world.records()) == [0, 10, 20]
@@ -450,3 +450,20 @@ def test_a_drained_stream_has_delivered_its_open_windows_once_and_does_not_go_on
         assert process.wait(60) != 0
         assert f"was drained by checkpoint {last}" in world.log() and "driver " not in world.log()
     assert world.confirmed() == last
+
+
+def test_a_drained_stream_that_keeps_nothing_begins_anew_behind_what_it_has_read(world: World) -> None:
+    """The drain's rows are delivered, its state is gone, so that nothing can come twice and the next run may go on."""
+    stream = {"checkpointing": {"interval": 0.3, "externalized_retention": "DELETE_ON_CANCELLATION"}}
+    world.send(25)
+    with world.task(world.stream("Windows", **stream)):
+        world.until_confirmed()
+        assert "; its checkpoints are deleted, and its state begins anew; checkpoint " in world.stop(drain=True)
+    assert not list((world.folder / "wal" / world.pipeline).glob("[0-9]*"))
+    world.send(10)
+    with world.task(world.stream("Windows", run="run-2", **stream)):
+        world.until_confirmed()
+        world.stop(drain=True)
+    windows = world.database.sql("SELECT n, at FROM numbers ORDER BY n, at")
+    assert [tuple(row) for row in windows] == [(0, 10.0), (10, 10.0), (20, 5.0), (20, 5.0), (30, 5.0)]
+    assert sorted(world.records()) == [0, 10, 20, 20, 30]

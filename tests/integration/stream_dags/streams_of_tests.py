@@ -9,6 +9,7 @@ from airflow_ft import (
     CheckpointConfig,
     CheckpointedPipeline,
     CheckpointSensor,
+    ExternalizedRetention,
     FixedDelay,
     KafkaSink,
     KafkaSource,
@@ -63,7 +64,9 @@ with DAG(
         job="jobs_of_streams:Numbers",
         sources={"numbers": KafkaSource(topics=["always"])},
         sinks={"copies": KafkaSink(topic="always_copies")},
-        checkpointing=CheckpointConfig(interval=timedelta(seconds=1)),
+        checkpointing=CheckpointConfig(
+            interval=timedelta(seconds=1), externalized_retention=ExternalizedRetention.DELETE_ON_CANCELLATION
+        ),
         keep_session=timedelta(minutes=2),
         streaming=True,
     )
