@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.model import AbortReason, Request, RunKey
-from airflow_ft.core.planning import stranded
+from airflow_ft.core.planning import quarantined, stranded
 from tests.simulation.kernel import Violation
 
 if TYPE_CHECKING:
@@ -98,8 +98,12 @@ class StreamLaws:
                 )
 
     def quiet(self) -> None:
-        """I7: a stream that has nothing left to do has left nothing: no rows wait for a number."""
-        if self._streaming(self._store.now(), None) and (left := stranded(self._store.open_checkpoints(PIPELINE))):
+        """I7: a stream that has nothing left to do has left nothing: no rows wait for a number.
+
+        While one is in quarantine, nothing behind it is delivered, nor given another number.
+        """
+        found = self._store.open_checkpoints(PIPELINE)
+        if self._streaming(self._store.now(), None) and not quarantined(found) and (left := stranded(found)):
             raise Violation("I7", f"nobody delivers the rows of {[segment.number for segment in left]}")
 
     def at_the_end(self) -> None:
