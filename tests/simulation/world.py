@@ -234,6 +234,7 @@ class World:
             kernel.run()
             kernel.choose = lambda *_: None
             self.spark.failures = 0
+            self._declines.clear()
             for server in self.servers.values():
                 if isinstance(server, MySqlServer):
                     server.refuses.clear()  # what is decided and refused waits for a target that somebody mends
