@@ -79,6 +79,35 @@ _PIPELINES = _arg("pipelines", metavar="PIPELINE", nargs="+", help="names of the
 _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
 
 
+_SAVEPOINT = _arg("path", metavar="PATH", help="folder of the savepoint")
+_DIR = _arg("--dir", default=None, metavar="FOLDER", help="where savepoints lie (default: [airflow_ft] savepoint_dir)")
+_UNDER_NAME = _arg(
+    "--pipeline", default=None, metavar="PIPELINE", help="restore it under this name (default: the savepoint's own)"
+)
+_LATER = _arg(
+    "--later",
+    choices=("refuse", "write-again"),
+    default="refuse",
+    help="when checkpoints were delivered after it: refuse, or deliver what is computed of their input once more"
+    " (default: refuse)",
+)
+_CLAIM_MODE = _arg(
+    "--claim-mode",
+    default="NO_CLAIM",
+    help="NO_CLAIM leaves the savepoint as it is, CLAIM deletes it once it is restored (default: NO_CLAIM)",
+)
+_WAL_ROOT = _arg(
+    "--wal-root",
+    default=None,
+    help="write-ahead log of a pipeline that is new here (default: [airflow_ft] wal_root)",
+)
+_WITH_SAVEPOINT = _arg(
+    "--savepoint",
+    action="store_true",
+    help="take a savepoint of where it has stopped, into --dir",
+)
+
+
 def _act(name: str, about: str) -> Arg:
     return _arg(f"--{name}", type=int, metavar="NUMBER", default=None, help=about)
 
@@ -94,7 +123,7 @@ def get_ft_cli_commands() -> list[CLICommand]:
         GroupCommand(
             name="ft",
             help="Exactly-once pipelines: look at their checkpoints, settle what is in doubt",
-            subcommands=(*_looking(), *_settling()),
+            subcommands=(*_looking(), *_settling(), _savepoints()),
         )
     ]
 
@@ -203,6 +232,8 @@ def _settling() -> tuple[ActionCommand, ...]:
             _PIPELINE,
             _NOW,
             _DRAIN,
+            _WITH_SAVEPOINT,
+            _DIR,
             _WAIT,
         ),
         _command(
@@ -222,5 +253,36 @@ def _settling() -> tuple[ActionCommand, ...]:
             _PREPARED,
             _ACCEPT_PARTIAL,
             ARG_YES,
+        ),
+    )
+
+
+def _savepoints() -> GroupCommand:
+    return GroupCommand(
+        name="savepoint",
+        help="Keep where a pipeline stands, with its state, in a folder of its own; go on from there",
+        subcommands=(
+            _command(
+                "trigger",
+                "savepoints",
+                "Take a savepoint of a pipeline's newest confirmed checkpoint, whether it runs or not",
+                _PIPELINE,
+                _DIR,
+                ARG_OUTPUT,
+            ),
+            _command("list", "savepoints", "List savepoints, newest first", _DIR, ARG_OUTPUT, reads_log=False),
+            _command("show", "savepoints", "Show what a savepoint holds", _SAVEPOINT, ARG_OUTPUT, reads_log=False),
+            _command(
+                "restore",
+                "savepoints",
+                "Have a pipeline go on from a savepoint; its next run does",
+                _SAVEPOINT,
+                _UNDER_NAME,
+                _LATER,
+                _CLAIM_MODE,
+                _WAL_ROOT,
+                ARG_YES,
+            ),
+            _command("dispose", "savepoints", "Delete a savepoint", _SAVEPOINT, ARG_YES, reads_log=False),
         ),
     )

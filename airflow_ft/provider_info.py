@@ -136,6 +136,12 @@ def get_provider_info() -> dict[str, Any]:
                         "",
                         "/mnt/shared/airflow_ft/wal",
                     ),
+                    "savepoint_dir": _option(
+                        "Folder of savepoints, where `airflow ft savepoint trigger` names no other. It should outlive"
+                        " `wal_root`. Empty: $AIRFLOW_HOME/airflow_ft/savepoints.",
+                        "",
+                        "/mnt/backup/airflow_ft/savepoints",
+                    ),
                     "lease_seconds": _option(
                         "How long, in seconds, a process that gives no sign of life keeps others from taking over its"
                         " pipeline.",

@@ -67,6 +67,11 @@ def wal_root() -> str:
     return _read("wal_root") or str(airflow_home() / "airflow_ft" / "wal")
 
 
+def savepoint_dir() -> str:
+    """`[airflow_ft] savepoint_dir`: folder (path or URI) of savepoints."""
+    return _read("savepoint_dir") or str(airflow_home() / "airflow_ft" / "savepoints")
+
+
 def lease_seconds() -> float:
     """`[airflow_ft] lease_seconds`: how long a process that stands still keeps its lease, in seconds."""
     text = _read("lease_seconds")

@@ -20,6 +20,7 @@ from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, Halt
 from airflow_ft.core.remnants import Remnant, RemnantKind
 from tests.core.systems import Systems
 from tests.core.world import PIPELINE, World
+from tests.spark.test_savepoints import saved_scene
 
 pytestmark = pytest.mark.airflow
 
@@ -176,10 +177,18 @@ def test_a_list_with_nothing_in_it_can_be_read_too(
 def test_the_help_says_what_the_options_say(capsys: pytest.CaptureFixture[str], parser: ArgumentParser) -> None:
     [group] = get_ft_cli_commands()
     assert isinstance(group, GroupCommand)
-    for command in group.subcommands:
-        assert isinstance(command, ActionCommand)
+    commands: list[tuple[list[str], ActionCommand]] = []
+    for found in group.subcommands:
+        if isinstance(found, GroupCommand):
+            commands += [
+                ([found.name, each.name], each) for each in found.subcommands if isinstance(each, ActionCommand)
+            ]
+        else:
+            assert isinstance(found, ActionCommand)
+            commands.append(([found.name], found))
+    for names, command in commands:
         with pytest.raises(SystemExit):
-            parser.parse_args(["ft", command.name, "--help"])
+            parser.parse_args(["ft", *names, "--help"])
         text = " ".join(capsys.readouterr().out.split())
         for arg in command.args:
             said = " ".join(str(arg.kwargs["help"]).replace("\\[", "[").split())
@@ -566,3 +575,48 @@ def test_a_barrier_is_injected_and_looked_at(world: World, ft: Any, monkeypatch:
     assert (found[PIPELINE]["covered"], found[PIPELINE]["number"]) == (True, 1)
     assert (found["payments"]["covered"], found["payments"]["as_of"]) == (False, None)
     assert "closing injected by `airflow ft inject-barrier` by ada" in ft("events", "payments", "-o", "json")
+
+
+def test_a_savepoint_is_taken_listed_shown_restored_and_deleted(
+    tmp_path: Path, parser: ArgumentParser, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pipeline does with it is tried with Spark: `tests/integration/test_savepoints.py`."""
+
+    def ft(*arguments: str) -> str:
+        args = parser.parse_args(["ft", "savepoint", *arguments])
+        args.func(args)
+        return capsys.readouterr().out
+
+    with saved_scene(tmp_path) as scene:
+        there = ["--dir", str(tmp_path / "savepoints")]
+        log = ["--store", f"sqlite:///{tmp_path}/ft.db"]
+        assert "No data found" in ft("list", *there)
+        [taken] = json.loads(ft("trigger", PIPELINE, *there, *log, "-o", "json"))
+        assert taken["checkpoint"] == 1 and taken["size"] > 0
+        uri = taken["savepoint"]
+        assert "savepoint of checkpoint 1 of orders" in ft("trigger", PIPELINE, *there, *log)
+        rows = json.loads(ft("list", *there, "-o", "json"))
+        assert [row["pipeline"] for row in rows] == [PIPELINE] * 2 and uri in [row["savepoint"] for row in rows]
+        shown = ft("show", uri)
+        for words in (
+            "whole",
+            "operator    0 stateStoreSave: 1 partitions",
+            "default key: k long",
+            "source      orders",
+        ):
+            assert words in shown, shown
+        monkeypatch.setattr("builtins.input", lambda _: "n")
+        with pytest.raises(SystemExit, match="Nothing was changed"):
+            ft("restore", uri, *log)
+        with pytest.raises(SystemExit, match="Nothing was changed"):
+            ft("dispose", uri)
+        with pytest.raises(SystemExit, match="there is no claim mode 'mine'"):
+            ft("restore", uri, "--claim-mode", "mine", *log, "--yes")
+        before = scene.store.pipeline(PIPELINE).base
+        assert f"the next run of {PIPELINE} goes on from checkpoint 1" in ft("restore", uri, *log, "--yes")
+        assert scene.store.pipeline(PIPELINE).base != before
+        copied = ft("restore", uri, "--pipeline", "copy", "--wal-root", str(tmp_path / "wal"), *log, "--yes")
+        assert "the next run of copy goes on from checkpoint 1 of orders" in copied
+        assert "is deleted" in ft("dispose", uri, "--yes")
+        with pytest.raises(SystemExit, match="there is no _metadata in it"):
+            ft("show", uri)

@@ -52,6 +52,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     values = {
         "store": "conn:log",
         "wal_root": "/wal",
+        "savepoint_dir": "/savepoints",
         "lease_seconds": "5",
         "checkpointing": '{"timeout": 90.5, "quarantine_after": "never"}',
         "spark_master": "local[1]",
@@ -68,6 +69,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert defaults == {
         "store": f"sqlite:///{tmp_path}/airflow_ft/ft.db",
         "wal_root": f"{tmp_path}/airflow_ft/wal",
+        "savepoint_dir": f"{tmp_path}/airflow_ft/savepoints",
         "lease_seconds": 30.0,
         "checkpointing": CheckpointConfig(),
         "spark_master": "",

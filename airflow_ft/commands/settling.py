@@ -26,8 +26,8 @@ from airflow_ft.core.coordinator import coordinating
 from airflow_ft.core.errors import StateConflictError
 from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
-from airflow_ft.core.planning import live_plans, quarantined
-from airflow_ft.core.recovery import in_doubt
+from airflow_ft.core.planning import quarantined
+from airflow_ft.core.recovery import give_up_undecided, in_doubt
 from airflow_ft.core.recovery import recover as recover_pipeline
 from airflow_ft.core.remnants import PreparedEnding
 
@@ -89,21 +89,7 @@ def rewind(args: Namespace) -> None:
         sure(args, question)
         why = signature(args, "rewind")
         with coordinating(store, args.pipeline, participants(), worker(), why, lease()) as (coordinator, _):
-            opened = store.open_checkpoints(args.pipeline)
-            for planned in [*live_plans(opened), *quarantined(opened)]:
-                if planned.state in (CheckpointState.COMMITTING, CheckpointState.QUARANTINED):
-                    raise StateConflictError(
-                        f"it is {planned.state}, so a sink may show its rows already.",
-                        remedy=f"settle it first: `airflow ft in-doubt --pipeline {args.pipeline}`.",
-                        pipeline=args.pipeline,
-                        checkpoint=planned.number,
-                    )
-            if planned_now := live_plans(store.open_checkpoints(args.pipeline)):
-                coordinator.abort(planned_now[0].number, AbortReason.USER, why, AfterAbort.REWOUND)
-            undelivered = [c for c in store.open_checkpoints(args.pipeline) if c.is_undelivered]
-            if undelivered:
-                first = min(c.number for c in undelivered)
-                store.rewind(args.pipeline, coordinator.epoch, first, store.position_before(args.pipeline, first), why)
+            give_up_undecided(store, args.pipeline, coordinator, why)
         left = None if lost else store.pipeline(args.pipeline).base
         say(f"the next run starts from {left.location} batch {left.batch}" if left else "the next run starts anew")
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
+from typing import Any
 
 from airflow_ft.commands.common import command, open_store, say, signature
+from airflow_ft.commands.savepoints import savepoint_folder
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import RequestKind
+from airflow_ft.savepoints.taking import take
 
 _LOOK_SECONDS = 0.5
 
@@ -29,8 +32,13 @@ def stop(args: Namespace) -> None:
                     pipeline=args.pipeline,
                 )
             say(f"nobody is at work on {args.pipeline}")
+            if args.savepoint:
+                uri, taken = take(store, args.pipeline, savepoint_folder(args), signature(args, "stop"))
+                say(f"savepoint of checkpoint {taken.number}: {uri}")
             return
-        how = {"at_once": bool(args.now)} | ({"drain": True} if args.drain else {})
+        how: dict[str, Any] = {"at_once": bool(args.now)} | ({"drain": True} if args.drain else {})
+        if args.savepoint:
+            how |= {"savepoint": savepoint_folder(args)}
         asked = store.ask(args.pipeline, RequestKind.STOP, how, signature(args, "stop"))
         deadline = time.monotonic() + args.wait
         while not (outcome := store.request(args.pipeline, asked).outcome):

@@ -129,7 +129,7 @@ KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "incremental": _Idle(f"{_SPARK_STATE}: RocksDB with changelog, which is incremental, unless they say otherwise"),
     "storage": _Idle("the write-ahead log and Spark's locations lie under wal_root"),
     "dir": _Idle("the write-ahead log and Spark's locations lie under wal_root"),
-    "savepoint-dir": _Idle("there are no savepoints"),
+    "savepoint-dir": _Idle("savepoints go to [airflow_ft] savepoint_dir, or where a command says"),
     "create-subdir": _Idle("each pipeline has a folder of its own"),
     "cleaner.parallel-mode": _Idle("what is not retained is deleted when a run is confirmed"),
     "local-backup.enabled": _Idle(_SPARK_STATE),

@@ -354,6 +354,12 @@ class Store(Protocol):
         position before would bring the state back.
         """
 
+    def restore(self, pipeline: str, epoch: int, position: SparkPosition, message: str) -> None:
+        """As `reset_state`, to the copy of a savepoint; for a pipeline without numbers it is where they begin."""
+
+    def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
+        """Writes into the event log that a savepoint was taken of this number. It depends on nothing here."""
+
     def prune(self, pipeline: str, number: int) -> None:
         """Writes that the files of this delivered number are being deleted (PRUNING goes before the files)."""
 
@@ -406,7 +412,10 @@ class Store(Protocol):
         """Ascending: delivered, finalised, unpruned numbers with a segment, but not the newest `retain` delivered."""
 
     def position_before(self, pipeline: str, number: int) -> SparkPosition | None:
-        """Spark's position of the highest published, not rewound number below `number`: where a rewind goes to."""
+        """Spark's position of the highest published, not rewound number below `number`: where a rewind goes to.
+
+        Where there is none: the savepoint with which the pipeline began; None: it began with its sources.
+        """
 
     def referenced_locations(self, pipeline: str) -> frozenset[str]:
         """Segment locations and Spark locations of all published, unpruned, not rewound numbers, and the base's.

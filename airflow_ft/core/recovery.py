@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from airflow_ft.core.coordinator import coordinating
+from airflow_ft.core.coordinator import Coordinator, coordinating
+from airflow_ft.core.errors import StateConflictError
 from airflow_ft.core.lease import LEASE_SECONDS, Worker
-from airflow_ft.core.model import Checkpoint, CheckpointState, Promise, RunKey
-from airflow_ft.core.planning import live_plans, stranded
+from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, Promise, RunKey
+from airflow_ft.core.planning import live_plans, quarantined, stranded
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.core.transitions import IN_DOUBT
 
@@ -120,3 +121,25 @@ def _with_those_before(doubtful: Sequence[Checkpoint], opened: Sequence[Checkpoi
     numbers = {checkpoint.number for checkpoint in doubtful}
     passed_by = [c for c in live_plans(opened) if c.number < newest and c.number not in numbers]
     return sorted([*doubtful, *passed_by], key=lambda checkpoint: checkpoint.number)
+
+
+def give_up_undecided(store: Store, pipeline: str, coordinator: Coordinator, why: str) -> None:
+    """All that is published and not decided is computed again (a person's rewind).
+
+    StateConflictError when something is COMMITTING or QUARANTINED: a sink may show its rows already.
+    """
+    opened = store.open_checkpoints(pipeline)
+    for planned in [*live_plans(opened), *quarantined(opened)]:
+        if planned.state in (CheckpointState.COMMITTING, CheckpointState.QUARANTINED):
+            raise StateConflictError(
+                f"it is {planned.state}, so a sink may show its rows already.",
+                remedy=f"settle it first: `airflow ft in-doubt --pipeline {pipeline}`.",
+                pipeline=pipeline,
+                checkpoint=planned.number,
+            )
+    if planned_now := live_plans(store.open_checkpoints(pipeline)):
+        coordinator.abort(planned_now[0].number, AbortReason.USER, why, AfterAbort.REWOUND)
+    undelivered = [c for c in store.open_checkpoints(pipeline) if c.is_undelivered]
+    if undelivered:
+        first = min(c.number for c in undelivered)
+        store.rewind(pipeline, coordinator.epoch, first, store.position_before(pipeline, first), why)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _FILE = re.compile(r"^(\d+)(?:_[^.]+)*\.(delta|changelog|snapshot|zip)$")
 _CHANGES = ("delta", "changelog")
+_SHARED = ("SSTs", "logs")
 _STORES = "org.apache.spark.sql.execution.streaming.state.StateStore"
 
 log = logging.getLogger("airflow_ft.spark")
@@ -97,6 +98,25 @@ def upload(spark: SparkSession) -> None:
         log.warning("Spark's state stores made no full snapshot: %s", error)
 
 
+def drop_unnamed(location: str) -> None:
+    """Of a cut-back copy: removes the files of RocksDB that no snapshot in it names.
+
+    They are of later micro-batches, and one of them may be half written.
+    """
+    files = filesystem(location)
+    for folder, versions in _stores(files, files.uri(location, "state")):
+        named = set()
+        for _, kind, name in versions:
+            if kind == "zip":
+                told = _contents(files, folder, name)
+                named |= {str(each["dfsSstFileName"]) for each in told.get("sstFiles") or ()}
+                named |= {str(each["dfsLogFileName"]) for each in told.get("logFiles") or ()}
+        for shared in _SHARED:
+            for name in files.names(files.uri(folder, shared)):
+                if name.lstrip(".").removesuffix(".crc") not in named:
+                    files.remove(files.uri(folder, shared, name))
+
+
 def _stores(files: FileSystem, state: str) -> Iterator[tuple[str, list[tuple[int, str, str]]]]:
     """The folder of each store, with version, kind and name of its files."""
     for operator in _numbered(files, state):
@@ -118,7 +138,12 @@ def _whole(files: FileSystem, folder: str, name: str) -> int:
     size = files.size(files.uri(folder, name))
     if not name.endswith(".zip"):
         return size
+    told = _contents(files, folder, name)
+    return size + sum(int(each["sizeBytes"]) for each in [*(told.get("sstFiles") or ()), *(told.get("logFiles") or ())])
+
+
+def _contents(files: FileSystem, folder: str, name: str) -> dict[str, Any]:
+    """What a .zip says of itself."""
     with files.open(files.uri(folder, name)) as file, zipfile.ZipFile(file) as archive:
-        metadata: dict[str, Any] = json.loads(archive.read("metadata").decode().partition("\n")[2])
-    shared = [*(metadata.get("sstFiles") or ()), *(metadata.get("logFiles") or ())]
-    return size + sum(int(each["sizeBytes"]) for each in shared)
+        told: dict[str, Any] = json.loads(archive.read("metadata").decode().partition("\n")[2])
+    return told

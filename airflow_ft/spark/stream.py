@@ -42,6 +42,7 @@ from airflow_ft.core.steps import (
     require_own_stage,
     take_turn,
 )
+from airflow_ft.savepoints.taking import take
 from airflow_ft.spark.cleanup import clean_up, deletes
 from airflow_ft.spark.draining import drain_of
 from airflow_ft.spark.fitting import Judge
@@ -55,7 +56,7 @@ log = logging.getLogger(__name__)
 
 Beside = tuple[Delivery, CheckpointConfig, Progress, Archive]
 """What the delivery beside the stage needs."""
-AT_ONCE, DRAIN = "at_once", "drain"
+AT_ONCE, DRAIN, SAVEPOINT = "at_once", "drain", "savepoint"
 _LOOK_SECONDS = 1.0
 _LOOKED_AT = 20
 
@@ -144,10 +145,27 @@ def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirma
     """
     _, config, progress, archive = overlap
     _deliver(context, overlap)
-    said = clean_up(context, epoch, config, archive, progress, failed=False)
+    taken, all_taken = _take_savepoints(context)
+    # Who has asked for one in vain still needs what would be deleted.
+    said = clean_up(context, epoch, config, archive, progress, failed=False) if all_taken else ""
     confirmation = confirm_step(context, config, archive, progress)
     outcome = f"stopped; {confirmation.latest} is the newest confirmed checkpoint"
-    return confirmation, f"{outcome}; {said}" if said else outcome
+    return confirmation, "; ".join(filter(None, [outcome, *taken, said]))
+
+
+def _take_savepoints(context: Context) -> tuple[list[str], bool]:
+    """For those who have asked to stop with one: where they are, for people, and whether all could be taken."""
+    told, failed = [], False
+    for request in stops(context.store, context.pipeline):
+        if folder := request.arguments.get(SAVEPOINT):
+            try:
+                uri, savepoint = take(context.store, context.pipeline, folder, request.asked_by)
+                told.append(f"savepoint of checkpoint {savepoint.number}: {uri}")
+            except (AirflowFtError, OSError) as error:
+                log.exception("no savepoint was taken in %s", folder)
+                told.append(f"no savepoint was taken in {folder}: {error}")
+                failed = True
+    return told, not failed
 
 
 def _end_failed(context: Context, overlap: Beside, epoch: int) -> None:

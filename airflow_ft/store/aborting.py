@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, Promise, RunKey, SparkPosition
@@ -90,30 +91,51 @@ class AbortingOperations:
     def reset_state(self, pipeline: str, epoch: int, position: SparkPosition, message: str) -> None:
         """See `Store.reset_state`."""
         with pipeline_write(self._database, pipeline) as write:
-            write.require_epoch(epoch)
-            for checkpoint in write.open_checkpoints():
-                if checkpoint.is_undelivered or checkpoint.state is S.TRIGGERED:
-                    raise write.conflict(checkpoint.number, f"it is {checkpoint.state.value}, and not delivered.")
-            # Where a rewind of the next number goes to.
-            newest = write.tx.rows(
-                "SELECT number FROM checkpoint WHERE pipeline = ? AND is_base = 1 ORDER BY number DESC LIMIT 1",
-                pipeline,
-            )
-            number: int = newest[0]["number"] if newest else 0
-            write.tx.change(
-                "UPDATE checkpoint SET spark_location = ?, spark_batch = ? WHERE pipeline = ? AND number = ?",
-                position.location,
-                position.batch,
-                pipeline,
-                number,
-            )
-            write.set_pipeline(base_location=position.location, base_batch=position.batch, base_clean=1)
+            number = _move_base(write, epoch, position)
             write.event(
                 EventKind.STATE_RESET,
                 f"the state after checkpoint {number} is dropped, its positions are kept in {position.location}, by"
                 f" epoch {epoch}: {message}",
                 detail={"number": number, "location": position.location},
             )
+
+    def restore(self, pipeline: str, epoch: int, position: SparkPosition, message: str) -> None:
+        """See `Store.restore`."""
+        with pipeline_write(self._database, pipeline) as write:
+            number = _move_base(write, epoch, position)
+            if not number:
+                write.set_pipeline(origin_location=position.location, origin_batch=position.batch)
+            write.event(
+                EventKind.RESTORED,
+                f"what follows checkpoint {number} is computed from {position.location}, by epoch {epoch}: {message}",
+                detail={"number": number, "location": position.location},
+            )
+
+    def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
+        """See `Store.note_savepoint`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.event(EventKind.SAVEPOINT, message, number=number, detail=dict(detail))
+
+
+def _move_base(write: PipelineWrite, epoch: int, position: SparkPosition) -> int:
+    """The base, and where a rewind of the next number goes to; returns the newest number with a position (0: none)."""
+    write.require_epoch(epoch)
+    for checkpoint in write.open_checkpoints():
+        if checkpoint.is_undelivered or checkpoint.state is S.TRIGGERED:
+            raise write.conflict(checkpoint.number, f"it is {checkpoint.state.value}, and not delivered.")
+    newest = write.tx.rows(
+        "SELECT number FROM checkpoint WHERE pipeline = ? AND is_base = 1 ORDER BY number DESC LIMIT 1", write.name
+    )
+    number: int = newest[0]["number"] if newest else 0
+    write.tx.change(
+        "UPDATE checkpoint SET spark_location = ?, spark_batch = ? WHERE pipeline = ? AND number = ?",
+        position.location,
+        position.batch,
+        write.name,
+        number,
+    )
+    write.set_pipeline(base_location=position.location, base_batch=position.batch, base_clean=1)
+    return number
 
 
 def _check_rewind(

@@ -37,12 +37,15 @@ _POSITION_BEFORE = (
     "SELECT spark_location, spark_batch FROM checkpoint WHERE pipeline = ? AND number < ? AND is_base = 1"
     " ORDER BY number DESC LIMIT 1"
 )
+_ORIGIN = "SELECT origin_location AS spark_location, origin_batch AS spark_batch FROM pipeline WHERE name = ?"
 _REFERENCED = (
     "SELECT base_location AS one, NULL AS other FROM pipeline WHERE name = ?"
     " UNION SELECT segment_location, spark_location FROM checkpoint WHERE pipeline = ? AND is_referenced = 1"
     # Where a rewind goes to, also when its rows are pruned (`core.retention.delete_delivered`).
     " UNION SELECT NULL, spark_location FROM checkpoint WHERE pipeline = ? AND number = (SELECT number FROM checkpoint"
     " WHERE pipeline = ? AND is_delivered = 1 ORDER BY number DESC LIMIT 1)"
+    " UNION SELECT NULL, origin_location FROM pipeline WHERE name = ?"
+    " AND NOT EXISTS (SELECT 1 FROM checkpoint WHERE pipeline = ? AND is_delivered = 1)"
 )
 # Who has read all: a whole stage, a checkpoint of a stream, a stream that has found nothing new.
 _READ_THROUGH = (
@@ -305,14 +308,15 @@ class ReadingOperations:
     def position_before(self, pipeline: str, number: int) -> SparkPosition | None:
         """See `Store.position_before`. Numbers without a position (they only carry) are passed over."""
         rows = self._database.read(_POSITION_BEFORE, pipeline, number)
-        if rows:
-            return to_position(rows[0]["spark_location"], rows[0]["spark_batch"])
-        self._nothing(pipeline)
-        return None
+        if not rows:
+            rows = self._database.read(_ORIGIN, pipeline)
+        if not rows:
+            raise UnknownPipelineError(pipeline)
+        return to_position(rows[0]["spark_location"], rows[0]["spark_batch"])
 
     def referenced_locations(self, pipeline: str) -> frozenset[str]:
         """See `Store.referenced_locations`; the base is of the same moment as the numbers."""
-        rows = self._database.read(_REFERENCED, *(pipeline,) * 4)
+        rows = self._database.read(_REFERENCED, *(pipeline,) * 6)
         if not rows:
             raise UnknownPipelineError(pipeline)
         return frozenset(location for row in rows for location in row.values() if location is not None)

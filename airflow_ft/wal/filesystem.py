@@ -36,6 +36,9 @@ class FileSystem(Protocol):
     def names(self, uri: str) -> list[str]:
         """Names of the entries of a folder, unordered; empty when there is no such folder."""
 
+    def tree(self, uri: str) -> dict[str, int]:
+        """All files of a folder and those below it, by relative name, with their bytes; empty when there is none."""
+
     def open(self, uri: str) -> BinaryIO:
         """Opens for reading; WalCorruptError when there is no such file."""
 
@@ -135,6 +138,11 @@ class LocalFileSystem:
             return [path.name for path in local_path(uri).iterdir()]
         except FileNotFoundError:
             return []
+
+    def tree(self, uri: str) -> dict[str, int]:
+        base = local_path(uri)
+        paths = (Path(folder, name) for folder, _, names in os.walk(base) for name in names)
+        return {path.relative_to(base).as_posix(): path.stat().st_size for path in paths}
 
     def open(self, uri: str) -> BinaryIO:
         try:

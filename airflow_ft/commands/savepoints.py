@@ -1,0 +1,143 @@
+"""`airflow ft savepoint ...`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from airflow_ft import settings
+from airflow_ft.commands.common import (
+    Size,
+    command,
+    lease,
+    open_store,
+    participants,
+    print_table,
+    say,
+    signature,
+    sure,
+    worker,
+)
+from airflow_ft.hooks.connections import server_connections
+from airflow_ft.hooks.store import open_configured_store
+from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata, verify
+from airflow_ft.savepoints.metadata import dispose as delete
+from airflow_ft.savepoints.restoring import Later, claim_mode
+from airflow_ft.savepoints.restoring import restore as restore_savepoint
+from airflow_ft.savepoints.taking import take
+from airflow_ft.store.events import bytes_text
+
+
+@command
+def trigger(args: Namespace) -> None:
+    """`airflow ft savepoint trigger PIPELINE`."""
+    with open_store(args) as store:
+        uri, taken = take(store, args.pipeline, savepoint_folder(args), signature(args, "savepoint trigger"))
+    if args.output in ("json", "yaml"):
+        print_table([_row(uri, taken)], args.output)
+    else:
+        say(f"savepoint of checkpoint {taken.number} of {taken.pipeline}, {bytes_text(taken.bytes)}: {uri}")
+
+
+@command
+def list(args: Namespace) -> None:
+    """`airflow ft savepoint list`."""
+    print_table([_row(uri, found) for uri, found in listing(savepoint_folder(args))], args.output)
+
+
+@command
+def show(args: Namespace) -> None:
+    """`airflow ft savepoint show PATH`: all that it tells, once its files are what was written."""
+    uri = location(args.path)
+    found = read_metadata(uri)
+    verify(uri, found)
+    if args.output in ("json", "yaml"):
+        told: dict[str, Any] = found.to_json()
+        told["files"] = len(found.files)
+        print_table([told], args.output)
+        return
+    for line in _told(uri, found):
+        say(line)
+
+
+@command
+def restore(args: Namespace) -> None:
+    """`airflow ft savepoint restore PATH`."""
+    claim = claim_mode(args.claim_mode)
+    uri = location(args.path)
+    found = read_metadata(uri)
+    name = args.pipeline or found.pipeline
+    later = Later(args.later)
+    with closing(open_configured_store(args.store, server_connections)) as store:
+        again = " What was delivered after it is delivered once more." if later is Later.WRITE_AGAIN else ""
+        sure(args, f"Have {name} go on from checkpoint {found.number} of {found.pipeline}, of {found.taken_at}?{again}")
+        restored = restore_savepoint(
+            store,
+            uri,
+            participants(),
+            worker(),
+            signature(args, "savepoint restore"),
+            pipeline=name,
+            wal_root=args.wal_root or settings.wal_root(),
+            later=later,
+            claim=claim,
+            lease_seconds=lease(),
+        )
+    say(f"the next run of {name} goes on from checkpoint {found.number} of {found.pipeline}")
+    if restored.later:
+        say(f"what checkpoints {restored.later[0]} to {restored.later[-1]} have delivered comes once more")
+
+
+@command
+def dispose(args: Namespace) -> None:
+    """`airflow ft savepoint dispose PATH`."""
+    uri = location(args.path)
+    sure(args, f"Delete the savepoint {uri} for good?")
+    delete(uri)
+    say(f"{uri} is deleted")
+
+
+def savepoint_folder(args: Namespace) -> str:
+    """Where savepoints go, as a URI or an absolute path."""
+    return location(args.dir or settings.savepoint_dir())
+
+
+def location(text: str) -> str:
+    """A path of the command line, which may be relative, or a URI."""
+    return text if "://" in text or text.startswith("file:") else str(Path(text).expanduser().absolute())
+
+
+def _row(uri: str, found: Savepoint | None) -> dict[str, Any]:
+    if found is None:
+        return {"savepoint": uri, "pipeline": "", "checkpoint": None, "taken": None, "by": "unfinished, or damaged"}
+    return {
+        "savepoint": uri,
+        "pipeline": found.pipeline,
+        "checkpoint": found.number,
+        "taken": found.taken_at,
+        "by": found.taken_by,
+        "operators": len(found.operators),
+        "size": Size(found.bytes),
+    }
+
+
+def _told(uri: str, found: Savepoint) -> Iterator[str]:
+    yield f"{uri}: whole, {len(found.files)} files, {bytes_text(found.bytes)}"
+    yield f"pipeline    {found.pipeline} of installation {found.installation}"
+    yield f"checkpoint  {found.number}, Spark's micro-batch {found.batch}" + (", drained" if found.drained else "")
+    yield f"taken       {found.taken_at:%Y-%m-%d %H:%M:%S}Z by {found.taken_by}"
+    yield f"versions    {', '.join(f'{name} {each}' for name, each in found.versions.items())}"
+    if job := found.spec.get("job"):
+        yield f"job         {job}"
+    for source, position in found.positions.items():
+        yield f"source      {source}: {position}"
+    if found.operators:
+        yield f"backend     {found.backend}"
+    for operator in found.operators:
+        size = bytes_text(operator.bytes)
+        yield f"operator    {operator.id} {operator.name}: {operator.partitions} partitions, {size}"
+        for state, types in operator.states.items():
+            yield f"  {state}: {types}"

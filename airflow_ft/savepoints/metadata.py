@@ -1,0 +1,213 @@
+"""What a savepoint is: a folder with a copy of Spark's location, cut at one micro-batch, and a file that tells of it.
+
+    <folder>/_metadata      written last: a folder without it is no savepoint (yet)
+    <folder>/spark/...      offsets, commits, sources, operator state
+
+It needs nothing outside of its folder, so it can be moved as a whole. Each file has its size and SHA-256 in
+`_metadata`, and that has one of its own: whoever restores reads all of it before anything else is touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+from airflow_ft.core.model import canonical_json
+from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+
+METADATA = "_metadata"
+SPARK = "spark"
+FORMAT = 1
+"""Of `_metadata`; one that is newer is refused by name."""
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A stateful operator of the job, as Spark names it: 0 is the nearest to the sink.
+
+    stores: names of its state stores. states: names and types of keys and values, as far as Spark has written them
+    down. partitions: how many state partitions it has. bytes: of its files.
+    """
+
+    id: int
+    name: str
+    partitions: int
+    stores: tuple[str, ...] = ()
+    states: Mapping[str, str] = field(default_factory=dict)
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the copy: bytes, and SHA-256 as hexadecimal digits."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """What `_metadata` tells.
+
+    number: the newest checkpoint that it covers; all of its rows are in the sinks. batch: the micro-batch of Spark with
+    which the copy ends. positions: of each source by its name, what it stands at. backend: class of Spark's state store
+    ("": no operator has state). drained: windows that were open then are delivered too (`CheckpointConfig.drain`).
+    spec: what the checkpoint was made with, without secrets. versions: of Spark and airflow-ft.
+    """
+
+    id: str
+    pipeline: str
+    installation: str
+    number: int
+    batch: int
+    taken_at: datetime
+    taken_by: str
+    positions: Mapping[str, Any]
+    operators: tuple[Operator, ...]
+    backend: str
+    drained: bool
+    spec: Mapping[str, Any]
+    versions: Mapping[str, str]
+    files: Mapping[str, File]
+
+    @property
+    def bytes(self) -> int:
+        """Of all its files but `_metadata`."""
+        return sum(file.size for file in self.files.values())
+
+    def location(self, uri: str) -> SparkLocation:
+        """Spark's location in it, when it lies in the folder `uri`."""
+        files = filesystem(uri)
+        return SparkLocation(uri, self.pipeline, files.uri(uri, SPARK), self.batch, "a savepoint")
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "taken_at": self.taken_at.isoformat()}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Savepoint:
+        """Ignores what an author of the same format has added."""
+        known: dict[str, Any] = {each.name: told[each.name] for each in fields(cls)}
+        operators = [
+            Operator(**{**each, "stores": tuple(each["stores"]), "states": dict(each["states"])})
+            for each in known["operators"]
+        ]
+        return cls(
+            **known
+            | {
+                "taken_at": datetime.fromisoformat(known["taken_at"]),
+                "operators": tuple(operators),
+                "files": {name: File(**each) for name, each in known["files"].items()},
+            }
+        )
+
+
+def write_metadata(uri: str, savepoint: Savepoint) -> None:
+    """Makes the folder a savepoint."""
+    told = savepoint.to_json()
+    text = canonical_json({"format": FORMAT, "sha256": _digest(told), "savepoint": told})
+    files = filesystem(uri)
+    files.write(files.uri(uri, METADATA), text.encode())
+
+
+def read_metadata(uri: str) -> Savepoint:
+    """What a savepoint tells; its files are not looked at (see `verify`).
+
+    ConfigurationError when there is none, or it is of a newer format; WalCorruptError when `_metadata` is damaged.
+    """
+    files = filesystem(uri)
+    where = files.uri(uri, METADATA)
+    if not files.exists(where):
+        unfinished = files.exists(files.uri(uri, SPARK))
+        raise ConfigurationError(
+            f"{uri} holds no savepoint: "
+            + ("it was not finished." if unfinished else f"there is no {METADATA} in it."),
+            remedy="take another one, and `airflow ft savepoint dispose` this folder."
+            if unfinished
+            else "`airflow ft savepoint list` shows those in [airflow_ft] savepoint_dir, or in --dir.",
+        )
+    try:
+        document = json.loads(files.read(where))
+        version, told, digest = document["format"], document.get("savepoint"), document.get("sha256")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise _damaged(uri, f"{METADATA} cannot be read") from error
+    if isinstance(version, int) and version > FORMAT:
+        raise ConfigurationError(
+            f"the savepoint {uri} is of format {version}, and this airflow-ft knows formats up to {FORMAT}.",
+            remedy="install the version of airflow-ft that wrote it, or a newer one; nothing was changed.",
+        )
+    if told is None or _digest(told) != digest:
+        raise _damaged(uri, f"{METADATA} is not what was written")
+    return Savepoint.from_json(told)
+
+
+def verify(uri: str, savepoint: Savepoint) -> None:
+    """Reads all files; WalCorruptError names the first that is missing, damaged, or was not there then."""
+    files = filesystem(uri)
+    found = files.tree(files.uri(uri, SPARK))
+    if missing := sorted(set(savepoint.files) - set(found)):
+        raise _damaged(uri, f"{SPARK}/{missing[0]} is missing")
+    if added := sorted(set(found) - set(savepoint.files)):
+        raise _damaged(uri, f"{SPARK}/{added[0]} was not there when it was taken")
+    for name, told in savepoint.files.items():
+        if file_of(files, files.uri(uri, SPARK, *name.split("/"))) != told:
+            raise _damaged(uri, f"{SPARK}/{name} is not what was written")
+
+
+def file_of(files: FileSystem, uri: str) -> File:
+    """Reads a file."""
+    digest, size = hashlib.sha256(), 0
+    with files.open(uri) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return File(size, digest.hexdigest())
+
+
+def listing(folder: str) -> Iterator[tuple[str, Savepoint | None]]:
+    """The savepoints in a folder, newest first, by URI; then what was not finished, or cannot be read (None)."""
+    files = filesystem(folder)
+    found: list[tuple[str, Savepoint]] = []
+    broken = []
+    for name in sorted(files.names(folder)):
+        uri = files.uri(folder, name)
+        if files.exists(files.uri(uri, METADATA)) or files.exists(files.uri(uri, SPARK)):
+            try:
+                found.append((uri, read_metadata(uri)))
+            except (ConfigurationError, WalCorruptError):
+                broken.append(uri)
+    yield from sorted(found, key=lambda each: each[1].taken_at, reverse=True)
+    yield from ((uri, None) for uri in broken)
+
+
+def dispose(uri: str) -> None:
+    """Deletes a savepoint, or what is left of one; ConfigurationError when the folder holds anything else.
+
+    `_metadata` goes first: what is left by a crash is no savepoint any more.
+    """
+    files = filesystem(uri)
+    names = set(files.names(uri))
+    if not names & {METADATA, SPARK} or names - {METADATA, SPARK}:
+        raise ConfigurationError(
+            f"{uri} holds something else than a savepoint; nothing was deleted.",
+            remedy="give the folder of a savepoint: `airflow ft savepoint list` shows them.",
+        )
+    files.remove(files.uri(uri, METADATA))
+    files.remove_tree(files.uri(uri))
+
+
+def _digest(told: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(told).encode()).hexdigest()
+
+
+def _damaged(uri: str, what: str) -> WalCorruptError:
+    return WalCorruptError(
+        f"the savepoint {uri} is damaged: {what}",
+        remedy="restore its folder from a backup, or take another savepoint; nothing was changed.",
+    )

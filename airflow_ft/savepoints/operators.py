@@ -1,0 +1,105 @@
+"""What operator state a location of Spark holds, read from its files without a JVM.
+
+state/<operator>/_metadata/metadata         operator, stores, partitions; `transformWithState`: v2/<batch>
+state/<operator>/<partition>[/<store>]/_metadata/schema, state/<operator>/_stateSchema/...    names and types
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from airflow_ft.savepoints.metadata import Operator
+from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_STRUCT = '{"type":"struct"'
+
+
+def backend(location: SparkLocation) -> str:
+    """The class of the state store, which Spark has pinned in its offsets; "" before the first batch."""
+    if location.batch < 0:
+        return ""
+    files = filesystem(location.uri)
+    _, metadata, *_ = files.read(files.uri(location.uri, "offsets", str(location.batch))).decode().split("\n")
+    return str(json.loads(metadata).get("conf", {}).get(_PROVIDER, "")).rpartition(".")[2]
+
+
+def operators(location: SparkLocation) -> tuple[Operator, ...]:
+    """In Spark's order; empty where nothing has state."""
+    files = filesystem(location.uri)
+    sizes = files.tree(files.uri(location.uri, "state"))
+    found = []
+    for name in sorted((each for each in files.names(files.uri(location.uri, "state")) if each.isdigit()), key=int):
+        told = _told(files, location, name)
+        if told is not None:
+            size = sum(bytes for path, bytes in sizes.items() if path.startswith(f"{name}/"))
+            found.append(_operator(files, location, told, list(sizes), size))
+    return tuple(found)
+
+
+def _told(files: FileSystem, location: SparkLocation, operator: str) -> dict[str, Any] | None:
+    """Spark's own words on an operator, as of the location's batch."""
+    folder = files.uri(location.uri, "state", operator, "_metadata")
+    batches = [int(name) for name in files.names(files.uri(folder, "v2")) if name.isdigit()]
+    where = ["metadata"]
+    if batches := [batch for batch in batches if batch <= location.batch]:
+        where = ["v2", str(max(batches))]
+    uri = files.uri(folder, *where)
+    if not files.exists(uri):
+        return None
+    found: dict[str, Any] = json.loads(files.read(uri).decode().partition("\n")[2])
+    return found
+
+
+def _operator(
+    files: FileSystem, location: SparkLocation, told: dict[str, Any], paths: list[str], size: int
+) -> Operator:
+    number = int(told["operatorInfo"]["operatorId"])
+    stores = told["stateStoreInfo"]
+    states: dict[str, str] = {}
+    for path in sorted(paths):
+        folder, _, name = path.rpartition("/")
+        of_first = folder.startswith(f"{number}/0/") and folder.endswith("/_metadata") and name == "schema"
+        if of_first or (f"{number}/_stateSchema/" in f"{folder}/" and not name.startswith(".")):
+            store = folder.split("/")[2] if folder.count("/") > 1 else "default"
+            data = files.read(files.uri(location.uri, "state", *path.split("/")))
+            states |= _types("default" if store == "_metadata" else store, data)
+    for variable in _variables(told):
+        states.setdefault(variable, "")
+    return Operator(
+        id=number,
+        name=str(told["operatorInfo"]["operatorName"]),
+        partitions=max((int(each["numPartitions"]) for each in stores), default=0),
+        stores=tuple(str(each["storeName"]) for each in stores),
+        states=states,
+        bytes=size,
+    )
+
+
+def _types(store: str, data: bytes) -> dict[str, str]:
+    """Key and value of a store: its schema file has them as JSON, between what Java puts before a text."""
+    text = data.decode(errors="replace")
+    found: list[str] = []
+    at = text.find(_STRUCT)
+    while at >= 0 and len(found) < 2:
+        try:
+            schema, length = json.JSONDecoder().raw_decode(text[at:])
+        except ValueError:  # a long one lies there in parts
+            break
+        found.append(", ".join(f"{each['name']} {_type(each['type'])}" for each in schema["fields"]))
+        at = text.find(_STRUCT, at + length)
+    return {f"{store} {part}": types for part, types in zip(("key", "value"), found, strict=False)}
+
+
+def _type(told: Any) -> str:
+    return told if isinstance(told, str) else str(told.get("type", "?"))
+
+
+def _variables(told: dict[str, Any]) -> list[str]:
+    properties = told.get("operatorPropertiesJson")
+    if not properties:
+        return []
+    variables = json.loads(properties).get("stateVariables", [])
+    return [str(each.get("stateName", "")) for each in variables if isinstance(each, dict)]

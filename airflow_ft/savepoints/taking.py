@@ -1,0 +1,141 @@
+"""Taking a savepoint of a pipeline, whether it runs or not: of its newest confirmed checkpoint.
+
+Nobody is asked, and nothing is waited for: what is published in Spark's location is never changed, and the newest
+confirmed checkpoint can be gone back to at any time (I10). So this process copies what lies there, by links where the
+file system has them. A driver that is at work, or is killed, and sinks that are away, make no difference.
+
+What if the process dies ...
+- before `_metadata` is written: the folder is no savepoint; `airflow ft savepoint list` shows it as unfinished.
+- after it: the savepoint is there; the event log may lack its line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.core.ports import Store
+from airflow_ft.savepoints.metadata import SPARK, File, Savepoint, file_of, write_metadata
+from airflow_ft.savepoints.operators import backend, operators
+from airflow_ft.spark.draining import drain_of
+from airflow_ft.spark.locations import SOURCES_FILE, SparkLocation, copy_location, location_root, require_batch
+from airflow_ft.spark.state_files import drop_unnamed
+from airflow_ft.wal.filesystem import filesystem
+
+_TRIES = 5
+
+log = logging.getLogger(__name__)
+
+
+def take(store: Store, pipeline: str, folder: str, by: str) -> tuple[str, Savepoint]:
+    """A new savepoint in `folder`, and its URI.
+
+    ConfigurationError when the pipeline has no confirmed checkpoint, or one without a position (a job that reads no
+    source), and for a folder that is no place for one; OSError where it cannot be written.
+    """
+    files = filesystem(folder)
+    for _ in range(_TRIES):
+        number, base = _newest(store, pipeline)
+        id = str(uuid.uuid4())
+        uri = files.uri(folder, f"savepoint-{pipeline}-{number}-{id[:8]}")
+        try:
+            copied = _copy(pipeline, base, uri)
+        except WalCorruptError:
+            files.remove_tree(uri)
+            if _newest(store, pipeline) == (number, base):
+                raise
+            log.info("checkpoint %d is pruned already; a later one is taken", number)
+            continue
+        except BaseException:
+            files.remove_tree(uri)
+            raise
+        break
+    else:
+        raise TransientError(
+            "its checkpoints are pruned faster than one can be copied.",
+            remedy="try again, with a larger num_retained.",
+            pipeline=pipeline,
+        )
+    spec = store.checkpoint(pipeline, number).spec
+    drain = drain_of(store, pipeline)
+    savepoint = Savepoint(
+        id=id,
+        pipeline=pipeline,
+        installation=store.installation,
+        number=number,
+        batch=base.batch,
+        taken_at=store.now(),
+        taken_by=by,
+        positions=_positions(copied),
+        operators=operators(copied),
+        backend=backend(copied),
+        drained=drain is not None and drain.number <= number,
+        spec=store.spec(spec) if spec else {},
+        versions=_versions(),
+        files=_files(copied),
+    )
+    write_metadata(uri, savepoint)
+    store.note_savepoint(pipeline, number, f"in {uri}: {by}", {"id": id, "uri": uri})
+    log.info("savepoint of checkpoint %d of %s: %s", number, pipeline, uri)
+    return uri, savepoint
+
+
+def _newest(store: Store, pipeline: str) -> tuple[int, SparkPosition]:
+    """The newest confirmed number, and the position of Spark that belongs to it."""
+    confirmed = store.latest_confirmed(pipeline)
+    if confirmed is None:
+        raise ConfigurationError(
+            "it has no confirmed checkpoint yet.",
+            remedy="let it deliver something first: a savepoint is one of its checkpoints, kept elsewhere.",
+            pipeline=pipeline,
+        )
+    base = store.position_before(pipeline, confirmed.number + 1)
+    if base is None:
+        raise ConfigurationError(
+            "its checkpoints have neither positions nor state: its job reads no source as a stream.",
+            remedy="there is nothing to keep: a new pipeline begins the same way.",
+            pipeline=pipeline,
+        )
+    return confirmed.number, base
+
+
+def _copy(pipeline: str, base: SparkPosition, uri: str) -> SparkLocation:
+    """Durable, cut at the batch."""
+    root = location_root(base.location)
+    old = SparkLocation(root, pipeline, base.location, base.batch, "")
+    require_batch(old)
+    files = filesystem(uri)
+    files.make_folder(uri)
+    copied = copy_location(old, files.uri(uri, SPARK))
+    drop_unnamed(copied.uri)
+    files.sync_tree(uri, uri.rpartition("/")[0], {})
+    return copied
+
+
+def _positions(location: SparkLocation) -> Mapping[str, Any]:
+    files = filesystem(location.uri)
+    known = files.uri(location.uri, SOURCES_FILE)
+    names = json.loads(files.read(known)) if files.exists(known) else []
+    offsets = location.offsets(location.batch)
+    return {names[i] if i < len(names) else f"source-{i}": offset for i, offset in enumerate(offsets)}
+
+
+def _files(location: SparkLocation) -> dict[str, File]:
+    files = filesystem(location.uri)
+    return {name: file_of(files, files.uri(location.uri, *name.split("/"))) for name in files.tree(location.uri)}
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in ("airflow-ft", "pyspark"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found

@@ -1,0 +1,136 @@
+"""Savepoints with real Spark: state goes on exactly from a folder that was moved, when all else is gone."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.lease import Worker, take_epoch
+from airflow_ft.core.model import RunKey
+from airflow_ft.savepoints.metadata import read_metadata, verify
+from airflow_ft.savepoints.restoring import ClaimMode, Later, Restored, restore
+from airflow_ft.savepoints.taking import take
+from airflow_ft.sources import FileSource
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.wal.filesystem import local_path
+from tests.integration.stage_world import PIPELINE, StageWorld, world
+
+pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+HDFS = {PROVIDER: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"}
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path, sessions)
+
+
+def _request(pipeline: StageWorld, by: str, **more: Any) -> StageRequest:
+    sources = {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint")}
+    return pipeline.request("stage_jobs:Counts", sources, job_arguments={"by": by}, **more)
+
+
+def _add(pipeline: StageWorld, n: int) -> None:
+    pipeline.add_file(f"f{n}", [{"k": k, "n": 10 * n + i} for i in range(2) for k in "ab"])
+
+
+def _delivered(pipeline: StageWorld, by: str, n: int, **more: Any) -> set[int]:
+    """Another file comes, and is delivered; the counts that the sinks get."""
+    _add(pipeline, n)
+    pipeline.complete(_request(pipeline, by, **more))
+    pipeline.deliver()
+    return {row["rows"] for row in pipeline.rows(pipeline.published()[-1]).to_pylist()}
+
+
+def _restore(pipeline: StageWorld, uri: str, **more: Any) -> Restored:
+    def nobody(_: Any) -> Any:
+        raise AssertionError("no sink is asked")
+
+    return restore(pipeline.store, uri, nobody, Worker("", 1), "a test", lease_seconds=0.0, **more)
+
+
+def _moved(uri: str, to: Path) -> str:
+    shutil.copytree(local_path(uri), to)  # as to another file system: no links
+    shutil.rmtree(local_path(uri))
+    return str(to)
+
+
+@pytest.mark.parametrize(
+    ("by", "conf", "names"),
+    [
+        ("count", {}, ["stateStoreSave"]),
+        ("count", HDFS, ["stateStoreSave"]),
+        ("count of distinct", {}, ["stateStoreSave", "dedupe"]),
+        ("rows", {}, ["transformWithStateInPySparkExec"]),
+        ("pandas", {}, ["transformWithStateInPySparkExec"]),
+    ],
+    ids=["count", "count on the map", "distinct", "rows", "pandas"],
+)
+def test_counts_go_on_from_a_moved_savepoint_when_all_else_is_gone(
+    pipeline: StageWorld, tmp_path: Path, by: str, conf: Mapping[str, str], names: Sequence[str]
+) -> None:
+    more = {"conf": dict(conf)} if conf else {}
+    assert [_delivered(pipeline, by, n, **more) for n in range(2)] == [{2}, {4}]
+    uri, taken = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
+    assert taken.number == 2 and taken.pipeline == PIPELINE and not taken.drained
+    assert [operator.name for operator in taken.operators] == names
+    assert all(operator.partitions == 2 and operator.bytes > 0 and operator.states for operator in taken.operators)
+    assert taken.backend == ("HDFSBackedStateStoreProvider" if conf else "RocksDBStateStoreProvider")
+    uri = _moved(uri, tmp_path / "elsewhere")
+    assert read_metadata(uri) == taken
+    verify(uri, taken)
+
+    assert _delivered(pipeline, by, 2, **more) == {6}
+    with pytest.raises(StateConflictError, match="checkpoints 3 to 3 were delivered after the savepoint"):
+        _restore(pipeline, uri)
+    restored = _restore(pipeline, uri, later=Later.WRITE_AGAIN)
+    assert restored.later == (3,)
+    for other in (pipeline.root / PIPELINE / "spark").iterdir():
+        if other != local_path(restored.position.location):
+            shutil.rmtree(other) if other.is_dir() else other.unlink()
+    shutil.rmtree(uri)
+    assert _delivered(pipeline, by, 3, **more) == {8}, "the third file once more, with the fourth, after the second"
+    assert pipeline.published()[-1].number == 4, "numbers go on"
+
+
+def test_what_is_not_decided_is_given_up_and_read_again(pipeline: StageWorld, tmp_path: Path) -> None:
+    assert _delivered(pipeline, "rows", 0) == {2}
+    uri, _ = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
+    _add(pipeline, 1)
+    pipeline.complete(_request(pipeline, "rows"))
+    assert _restore(pipeline, uri).later == ()
+    assert [c.number for c in pipeline.checkpoints() if c.is_undelivered] == []
+    assert _delivered(pipeline, "rows", 2) == {6}
+
+
+def test_a_copy_under_another_name_goes_on_for_itself(pipeline: StageWorld, tmp_path: Path) -> None:
+    """Its first number is refused by a sink once: computed again from the savepoint, not from the beginning."""
+    assert [_delivered(pipeline, "pandas", n) for n in range(2)] == [{2}, {4}]
+    uri, _ = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
+    restored = _restore(pipeline, uri, pipeline="copy", wal_root=str(pipeline.root), claim=ClaimMode.CLAIM)
+    assert not Path(local_path(uri)).exists(), "it was claimed"
+    store = pipeline.store
+    _add(pipeline, 2)
+    for number in (1, 2):
+        epoch = take_epoch(store, "copy", Worker("t", 1).lease(), "test", lease_seconds=0.0)
+        before, run = store.pipeline("copy"), RunKey("copy", f"run-{number}")
+        assert before.base == restored.position
+        attempt = store.begin_stage("copy", epoch, run)
+        changed = {"pipeline": "copy", "run": run, "epoch": epoch, "attempt": attempt, "base": before.base}
+        changed |= {"base_is_clean": before.base_is_clean, "last_published": before.last_published}
+        request = _request(pipeline, "pandas")
+        result = pipeline.stage(replace(request, **changed))
+        [checkpoint] = [c for c in store.checkpoints("copy") if c.segment is not None and c.is_undelivered]
+        assert checkpoint.number == number
+        assert {row["rows"] for row in pipeline.rows(checkpoint).to_pylist()} == {6}
+        store.end_stage("copy", epoch, run, result.position)
+        if number == 1:
+            store.rewind("copy", epoch, 1, store.position_before("copy", 1), "refused")
+    assert _delivered(pipeline, "pandas", 3) == {8}, "the original has not noticed"
+    with pytest.raises(ConfigurationError, match="has checkpoints of its own"):
+        other, _ = take(store, PIPELINE, str(tmp_path / "savepoints"), "a test")
+        _restore(pipeline, other, pipeline="copy")
