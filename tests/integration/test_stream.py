@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,10 +24,15 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_ft.checkpoints import Gate
+from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import AbortReason, Checkpoint, RequestKind
 from airflow_ft.core.ports import Store
+from airflow_ft.savepoints.metadata import verify
+from airflow_ft.savepoints.restoring import restore
+from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
+from airflow_ft.wal.filesystem import local_path
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import read, value
 from tools.servers import Database, Kafka
@@ -467,3 +474,53 @@ def test_a_drained_stream_that_keeps_nothing_begins_anew_behind_what_it_has_read
     windows = world.database.sql("SELECT n, at FROM numbers ORDER BY n, at")
     assert [tuple(row) for row in windows] == [(0, 10.0), (10, 10.0), (20, 5.0), (20, 5.0), (30, 5.0)]
     assert sorted(world.records()) == [0, 10, 20, 20, 30]
+
+
+@pytest.mark.chaos
+def test_savepoints_are_taken_of_a_stream_that_is_killed_and_stopped_and_its_counts_go_on(world: World) -> None:
+    """Each is whole. The stream keeps nothing when it stops, but for the savepoint with which it was asked to stop."""
+    world.database.sql("CREATE TABLE totals (n BIGINT, k BIGINT, place BIGINT, random DOUBLE) ENGINE=InnoDB")
+    checkpointing = {"interval": 0.3, "externalized_retention": "DELETE_ON_CANCELLATION"}
+    stream = {"tables": {"totals": "totals"}, "checkpointing": checkpointing}
+    folder = world.folder / "savepoints"
+    with world.sending(), world.task(world.stream("Totals", **stream)):
+        world.until_confirmed(3)
+        killer = threading.Timer(0.5, _kill, [world.driver()])
+        killer.start()
+        for _ in range(20):
+            uri, taken = take(world.store, world.pipeline, str(folder), "a test")
+            verify(uri, taken)
+            assert [operator.name for operator in taken.operators] == ["applyInPandasWithState"]
+            time.sleep(0.1)
+        killer.join()
+        world.until_confirmed(3)
+        outcome = world.stop(savepoint=str(folder))
+    found = re.search(r"; savepoint of checkpoint (\d+): (\S+); its checkpoints are deleted", outcome)
+    assert found is not None and int(found[1]) == world.confirmed(), outcome
+    elsewhere = shutil.move(local_path(found[2]), world.folder / "elsewhere")
+    shutil.rmtree(folder)
+
+    def nobody(_: Any) -> Any:
+        raise AssertionError("no sink is asked")
+
+    restore(world.store, str(elsewhere), nobody, Worker("", 1), "a test", lease_seconds=1.0)
+    with world.task(world.stream("Totals", run="run-2", **stream)):
+        world.send(70)
+        world.until(lambda: len(world.database.sql("SELECT n FROM totals")) >= world.sent)
+        world.stop()
+    rows = world.database.sql("SELECT n, k, place FROM totals")
+    assert Counter(row[0] for row in rows) == Counter(range(world.sent)) == Counter(world.records())
+    places = sorted((row[1], row[2]) for row in rows)
+    counts = Counter(n % 7 for n in range(world.sent))
+    assert places == [(k, place) for k in range(7) for place in range(1, counts[k] + 1)], "as if it had never stopped"
+
+
+def test_a_savepoint_that_cannot_be_taken_keeps_what_would_be_deleted(world: World) -> None:
+    world.send(10)
+    (world.folder / "file").write_text("no folder")
+    checkpointing = {"interval": 0.3, "externalized_retention": "DELETE_ON_CANCELLATION"}
+    with world.task(world.stream(checkpointing=checkpointing)):
+        world.until_all_is_there()
+        outcome = world.stop(savepoint=str(world.folder / "file" / "savepoints"))
+    assert "no savepoint was taken in" in outcome and "deleted" not in outcome, outcome
+    assert list((world.folder / "wal" / world.pipeline).glob("[0-9]*")), "its rows"
