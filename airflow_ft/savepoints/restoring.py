@@ -29,6 +29,7 @@ from airflow_ft.core.planning import quarantined
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.core.recovery import give_up_undecided
 from airflow_ft.savepoints.metadata import Savepoint, dispose, read_metadata, verify
+from airflow_ft.savepoints.taking import not_written
 from airflow_ft.spark.locations import SparkLocation, copy_location, location_root, new_location
 from airflow_ft.store.errors import UnknownPipelineError
 
@@ -110,7 +111,10 @@ def restore(
         row = store.pipeline(name)
         passed = _examine(store, uri, savepoint, name, later)
         root = location_root(row.base.location) if row.base is not None else wal_root
-        copied = _copied(uri, savepoint, root, name, coordinator.epoch)
+        try:
+            copied = _copied(uri, savepoint, root, name, coordinator.epoch)
+        except OSError as error:
+            raise not_written(root, error, name) from error
         position = copied.position(savepoint.batch)
         store.restore(name, coordinator.epoch, position, f"savepoint {uri} of checkpoint {savepoint.number}: {why}")
     if claim is ClaimMode.CLAIM:

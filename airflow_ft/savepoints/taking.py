@@ -15,6 +15,7 @@ import json
 import logging
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -37,7 +38,7 @@ def take(store: Store, pipeline: str, folder: str, by: str) -> tuple[str, Savepo
     """A new savepoint in `folder`, and its URI.
 
     ConfigurationError when the pipeline has no confirmed checkpoint, or one without a position (a job that reads no
-    source), and for a folder that is no place for one; OSError where it cannot be written.
+    source), and for a folder that is no place for one; TransientError where it cannot be written.
     """
     files = filesystem(folder)
     for _ in range(_TRIES):
@@ -52,6 +53,10 @@ def take(store: Store, pipeline: str, folder: str, by: str) -> tuple[str, Savepo
                 raise
             log.info("checkpoint %d is pruned already; a later one is taken", number)
             continue
+        except OSError as error:
+            with suppress(OSError):
+                files.remove_tree(uri)
+            raise not_written(folder, error, pipeline) from error
         except BaseException:
             files.remove_tree(uri)
             raise
@@ -80,10 +85,22 @@ def take(store: Store, pipeline: str, folder: str, by: str) -> tuple[str, Savepo
         versions=_versions(),
         files=_files(copied),
     )
-    write_metadata(uri, savepoint)
+    try:
+        write_metadata(uri, savepoint)
+    except OSError as error:
+        raise not_written(folder, error, pipeline) from error
     store.note_savepoint(pipeline, number, f"in {uri}: {by}", {"id": id, "uri": uri})
     log.info("savepoint of checkpoint %d of %s: %s", number, pipeline, uri)
     return uri, savepoint
+
+
+def not_written(folder: str, error: OSError, pipeline: str) -> TransientError:
+    """What to tell of a folder into which nothing can be written."""
+    return TransientError(
+        f"nothing can be written to {folder}: {error.strerror or error}.",
+        remedy="is the disk full, is it mounted, and may this user write there?",
+        pipeline=pipeline,
+    )
 
 
 def _newest(store: Store, pipeline: str) -> tuple[int, SparkPosition]:

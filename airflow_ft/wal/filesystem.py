@@ -116,7 +116,7 @@ def local_path(uri: str) -> Path:
     if uri.startswith("/"):
         return Path(uri)
     raise ConfigurationError(
-        f"{uri!r} is not a place for the write-ahead log",
+        f"{uri!r} is not a place for the write-ahead log, or for savepoints",
         remedy="give an absolute path or a file:/// URI; other file systems are not supported yet",
     )
 

@@ -17,7 +17,8 @@ from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.wal.filesystem import local_path
-from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.integration.stage_world import PIPELINE, StageWorld
+from tests.integration.stage_world import world as stage_world
 
 pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -26,7 +27,7 @@ HDFS = {PROVIDER: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStat
 
 @pytest.fixture
 def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
-    yield from world(tmp_path, sessions)
+    yield from stage_world(tmp_path, sessions)
 
 
 def _request(pipeline: StageWorld, by: str, **more: Any) -> StageRequest:
@@ -46,11 +47,11 @@ def _delivered(pipeline: StageWorld, by: str, n: int, **more: Any) -> set[int]:
     return {row["rows"] for row in pipeline.rows(pipeline.published()[-1]).to_pylist()}
 
 
-def _restore(pipeline: StageWorld, uri: str, **more: Any) -> Restored:
+def _restore(world: StageWorld, uri: str, **more: Any) -> Restored:
     def nobody(_: Any) -> Any:
         raise AssertionError("no sink is asked")
 
-    return restore(pipeline.store, uri, nobody, Worker("", 1), "a test", lease_seconds=0.0, **more)
+    return restore(world.store, uri, nobody, Worker("", 1), "a test", lease_seconds=0.0, **more)
 
 
 def _moved(uri: str, to: Path) -> str:
@@ -66,7 +67,7 @@ def _moved(uri: str, to: Path) -> str:
         ("count", HDFS, ["stateStoreSave"]),
         ("count of distinct", {}, ["stateStoreSave", "dedupe"]),
         ("rows", {}, ["transformWithStateInPySparkExec"]),
-        ("pandas", {}, ["transformWithStateInPySparkExec"]),
+        ("pandas", {}, ["transformWithStateInPandasExec"]),
     ],
     ids=["count", "count on the map", "distinct", "rows", "pandas"],
 )

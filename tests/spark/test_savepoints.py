@@ -15,6 +15,7 @@ from airflow_ft.core.errors import (
     FencedError,
     LeaseHeldError,
     StateConflictError,
+    TransientError,
     WalCorruptError,
 )
 from airflow_ft.core.lease import Worker, new_epoch
@@ -340,3 +341,23 @@ def test_nothing_but_a_savepoint_is_disposed_of(scene: Scene, tmp_path: Path) ->
         dispose(str(tmp_path))
     base = scene.store.pipeline(PIPELINE).base
     assert base is not None and (local_path(base.location) / "state/0/0/2.changelog").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TransientError, match=r"nothing can be written to \S+file/savepoints: .*is the disk full"):
+        take(scene.store, PIPELINE, str(tmp_path / "file" / "savepoints"), "a test")
+    with pytest.raises(ConfigurationError, match=r"is not a place for .* savepoints"):
+        take(scene.store, PIPELINE, "s3://bucket/savepoints", "a test")
+    uri = _taken(scene, tmp_path)
+    before = scene.store.pipeline(PIPELINE).base
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LocalFileSystem, "sync_tree", full)
+    with pytest.raises(TransientError, match=r"No space left on device"):
+        _restore(scene, uri)
+    assert scene.store.pipeline(PIPELINE).base == before
