@@ -29,7 +29,7 @@ def guarded(path: Path) -> tuple["subprocess.Popen[bytes]", list[int]]:
     """A guard with a family; its processes, the orphan among them."""
     command = [sys.executable, "-m", "tools.demo.guard", sys.executable, "-c", FAMILY, str(path)]
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (path.exists() and path.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -45,7 +45,7 @@ def test_nothing_survives_the_end_of_the_starter(signals: list[signal.Signals], 
         os.kill(guard.pid, number)
     assert guard.stdin is not None
     guard.stdin.close()
-    assert guard.wait(30) == 128 + signal.SIGTERM
+    assert guard.wait(120) == 128 + signal.SIGTERM
     assert processes.await_end(family, 5)
 
 
@@ -55,5 +55,5 @@ def test_orphans_end_with_the_command(tmp_path: Path) -> None:
     os.kill(command, signal.SIGKILL)
     assert guard.stdin is not None
     with guard.stdin:
-        assert guard.wait(30) == 128 + signal.SIGKILL
+        assert guard.wait(120) == 128 + signal.SIGKILL
     assert processes.await_end(family, 5)
