@@ -16,7 +16,10 @@ FAMILY = """
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
+    parent = os.getpid()
     if os.fork() == 0:
+        while os.getppid() == parent:
+            time.sleep(0.01)
         open(sys.argv[1], "w").write(str(os.getpid()))
         time.sleep(600)
     os._exit(0)
@@ -46,7 +49,7 @@ def test_nothing_survives_the_end_of_the_starter(signals: list[signal.Signals], 
     assert guard.stdin is not None
     guard.stdin.close()
     assert guard.wait(120) == 128 + signal.SIGTERM
-    assert processes.await_end(family, 5)
+    assert processes.await_end(family, 60)
 
 
 def test_orphans_end_with_the_command(tmp_path: Path) -> None:
@@ -56,4 +59,4 @@ def test_orphans_end_with_the_command(tmp_path: Path) -> None:
     assert guard.stdin is not None
     with guard.stdin:
         assert guard.wait(120) == 128 + signal.SIGKILL
-    assert processes.await_end(family, 5)
+    assert processes.await_end(family, 60)

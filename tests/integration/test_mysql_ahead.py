@@ -156,8 +156,8 @@ class Lockstep(Relay):
     ended = 0
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
-        waiting = threading.Event()
-        threading.Thread(target=self._replies, args=(client, server, waiting), daemon=True).start()
+        waiting, rows = threading.Event(), threading.Event()
+        threading.Thread(target=self._replies, args=(client, server, waiting, rows), daemon=True).start()
         with suppress(OSError), client.makefile("rb") as requests:
             while len(head := requests.read(4)) == 4:
                 body = requests.read(int.from_bytes(head[:3], "little"))
@@ -166,13 +166,17 @@ class Lockstep(Relay):
                         self.ended += 1
                         break
                     waiting.set()
+                    (rows.set if body[0] == 0x17 else rows.clear)()  # COM_STMT_EXECUTE
                 server.sendall(head + body)
         cut(client, server)
 
-    def _replies(self, client: socket.socket, server: socket.socket, waiting: threading.Event) -> None:
+    def _replies(
+        self, client: socket.socket, server: socket.socket, waiting: threading.Event, rows: threading.Event
+    ) -> None:
         with suppress(OSError):
             while chunk := server.recv(1 << 16):
-                time.sleep(0.005 if self.ended else 0.1)  # what is sent ahead has come by then
+                # What is sent ahead has come by then; rows are, and the first time is enough.
+                time.sleep(0.2 if rows.is_set() and not self.ended else 0.005)
                 waiting.clear()
                 client.sendall(chunk)
         cut(client, server)
