@@ -373,7 +373,7 @@ def _attempts(streams: Streams, pipeline: str) -> int:
 @pytest.mark.rotating("an example")
 def test_counts_of_words_are_those_of_the_model_though_the_job_fails_and_is_killed(streams: Streams) -> None:
     airflow = streams.airflow
-    run_id = airflow.trigger("word_count", {"failing": 0.02})
+    run_id = airflow.trigger("word_count", {"failing": 0.05})
     with Talker(streams, "lines"):
         for attempts in (4, 7):  # those that failed by themselves, and those that are killed
             wait_for(lambda n=attempts: _attempts(streams, "word-count") >= n, START_SECONDS, f"{attempts} attempts")
