@@ -142,7 +142,7 @@ def echo() -> Iterator[tuple[int, list[bytes]]]:
 def test_the_proxy_loses_one_request_or_its_reply_and_cuts(fate: Fate, arrived: bool) -> None:
     port = free_port()
     with echo() as (target, heard), Proxy(port, target) as proxy:
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             proxy.arm(fate, skip=1, pattern=b"s")
             client.sendall(b"first, s")
             assert client.recv(100) == b"first, s"
@@ -153,7 +153,7 @@ def test_the_proxy_loses_one_request_or_its_reply_and_cuts(fate: Fate, arrived: 
             assert client.recv(100) == b""
         assert (before, proxy.struck) == (False, True)
         assert (b"second" in heard) is arrived
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             client.sendall(b"third")
             assert client.recv(100) == b"third"
 
@@ -162,7 +162,7 @@ def test_the_proxy_outlives_its_server() -> None:
     port = free_port()
     with Proxy(port, free_port()):
         for _ in range(2):
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
                 assert client.recv(100) == b""
 
 

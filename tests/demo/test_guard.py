@@ -16,7 +16,10 @@ FAMILY = """
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
+    parent = os.getpid()
     if os.fork() == 0:
+        while os.getppid() == parent:
+            time.sleep(0.01)
         open(sys.argv[1], "w").write(str(os.getpid()))
         time.sleep(600)
     os._exit(0)
@@ -29,7 +32,7 @@ def guarded(path: Path) -> tuple["subprocess.Popen[bytes]", list[int]]:
     """A guard with a family; its processes, the orphan among them."""
     command = [sys.executable, "-m", "tools.demo.guard", sys.executable, "-c", FAMILY, str(path)]
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (path.exists() and path.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -45,8 +48,8 @@ def test_nothing_survives_the_end_of_the_starter(signals: list[signal.Signals], 
         os.kill(guard.pid, number)
     assert guard.stdin is not None
     guard.stdin.close()
-    assert guard.wait(30) == 128 + signal.SIGTERM
-    assert processes.await_end(family, 5)
+    assert guard.wait(120) == 128 + signal.SIGTERM
+    assert processes.await_end(family, 60)
 
 
 def test_orphans_end_with_the_command(tmp_path: Path) -> None:
@@ -55,5 +58,5 @@ def test_orphans_end_with_the_command(tmp_path: Path) -> None:
     os.kill(command, signal.SIGKILL)
     assert guard.stdin is not None
     with guard.stdin:
-        assert guard.wait(30) == 128 + signal.SIGKILL
-    assert processes.await_end(family, 5)
+        assert guard.wait(120) == 128 + signal.SIGKILL
+    assert processes.await_end(family, 60)

@@ -40,6 +40,8 @@ class AirflowWorld(Airflow):
                 "airflow_ft__lease_seconds": "10",
                 "dag_processor__min_file_process_interval": "120",
                 "scheduler__scheduler_idle_sleep_time": "0.5",
+                # A task of a stalled machine is not dead; one whose process has died is told by its supervisor.
+                "scheduler__task_instance_heartbeat_timeout": "180",
                 **(settings or {}),
             },
         )

@@ -81,7 +81,7 @@ def children(folder: Path) -> Iterator[Children]:
         started.close()
 
 
-def await_stopped(process: Child, seconds: float = 60) -> None:
+def await_stopped(process: Child, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         assert process.poll() is None, "it ended instead of stopping"
@@ -105,7 +105,7 @@ def await_working(process: Child) -> None:
 
 def lines(process: Child) -> list[str]:
     """What a process that ended well has printed."""
-    text, _ = process.communicate(timeout=90)
+    text, _ = process.communicate(timeout=180)
     assert process.returncode == 0, f"ended with status {process.returncode}:\n{text}"
     return text.splitlines()
 

@@ -78,7 +78,7 @@ class Crashing:
     def _crash(self) -> None:
         assert self.marker is not None
         if not self.marker.exists():
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while self.snapshot_below and len(list(Path(self.snapshot_below).glob("**/state/0/*/2.zip"))) < 2:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)

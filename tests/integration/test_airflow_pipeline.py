@@ -185,7 +185,7 @@ def test_a_run_delivers_its_checkpoints_into_every_sink_and_says_so(shop: Shop) 
             for run in airflow.get("/api/v2/dags/on_orders/dagRuns")["dag_runs"]
             if run["run_type"] == "asset_triggered" and run["state"] == "success"
         ],
-        60,
+        240,
         "the asset starts a run",
     )
     assert airflow.xcom("on_orders", runs[0]["dag_run_id"], "seen") == [3]
@@ -305,11 +305,11 @@ def test_a_gate_without_condition_waits_for_what_is_there_in_every_kind_of_run(s
         found = airflow.get(f"/api/v2/dags/{dag_id}/dagRuns")["dag_runs"]
         return [run["dag_run_id"] for run in found if run["run_type"] == kind]
 
-    triggered = wait_for(lambda: runs("on_half", "asset_triggered"), 120, "the asset of one map index starts a run")
+    triggered = wait_for(lambda: runs("on_half", "asset_triggered"), 240, "the asset of one map index starts a run")
     assert set(airflow.finish("on_half", triggered[0]).values()) == {"success"}
     assert "checkpoint 1 and all before it" in airflow.log_text("on_half", triggered[0], "gate")
     airflow.pause("yearly", False)
-    scheduled = wait_for(lambda: runs("yearly", "scheduled"), 120, "the schedule starts a run")
+    scheduled = wait_for(lambda: runs("yearly", "scheduled"), 240, "the schedule starts a run")
     assert set(airflow.finish("yearly", scheduled[0]).values()) == {"success"}
     assert "everything that was in the sources at" in airflow.log_text("yearly", scheduled[0], "gate")
 
@@ -478,11 +478,11 @@ def test_a_task_that_is_ended_takes_spark_with_it(shop: Shop) -> None:
                     return pids
         return []
 
-    pids = wait_for(at_work, 120, "Spark is at work")
+    pids = wait_for(at_work, 240, "Spark is at work")
     airflow.fail("slow", run_id, "slow.stage")
-    wait_for(lambda: processes.await_end(pids, 1), 60, "Spark has ended")
+    wait_for(lambda: processes.await_end(pids, 1), 240, "Spark has ended")
     airflow.finish("slow", run_id)
-    wait_for(lambda: not airflow.leases("slow"), 60, "the lease is given back")
+    wait_for(lambda: not airflow.leases("slow"), 240, "the lease is given back")
 
 
 def test_no_password_is_in_any_file_of_airflow(shop: Shop) -> None:

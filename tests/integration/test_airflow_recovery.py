@@ -90,7 +90,7 @@ class Gauges:
             complete = gauges.get("in_doubt") == in_doubt and (in_doubt or "since_confirmed" in gauges)
             return gauges if complete and "needs_attention" in gauges else {}
 
-        result: dict[str, float] = wait_for(found, 60, f"the gauges of {pipeline}")
+        result: dict[str, float] = wait_for(found, 240, f"the gauges of {pipeline}")
         return result
 
     def close(self) -> None:

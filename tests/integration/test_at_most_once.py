@@ -41,7 +41,7 @@ class Lines:
         """Sends so many at once, and closes the connection; how many were sent by then."""
         self._burst = burst
         self._closes.set()
-        assert self._closed.wait(60)
+        assert self._closed.wait(240)
         return self._sent_by_then
 
     def end(self) -> None:
@@ -124,7 +124,7 @@ def test_what_a_job_raised_on_is_lost_and_the_stream_goes_on(world: World, lines
 def test_what_a_sink_refuses_ends_the_stream_and_the_next_run_goes_on_without_it(world: World, lines: Lines) -> None:
     world.database.sql("ALTER TABLE numbers ADD CONSTRAINT CHECK (n <> 150)")
     with world.task(reading(world, lines)) as process:
-        assert process.wait(120) != 0
+        assert process.wait(240) != 0
     assert AbortReason.DECLINED in {c.reason for c in world.aborted()}
     last = lines.sent
     with world.task(reading(world, lines, run="run-2")):
@@ -150,7 +150,7 @@ def test_a_socket_that_its_server_closes_is_read_to_its_end_and_connected_to_aga
 
 def test_a_socket_that_a_job_opens_is_refused_before_anything_is_read(world: World, lines: Lines) -> None:
     with world.task(world.stream("OwnSocket", job_args={"port": lines.port})) as process:
-        assert process.wait(120) != 0
+        assert process.wait(240) != 0
     assert "source 'source-0' is a socket, which cannot be replayed" in world.log()
     assert "mode EXACTLY_ONCE cannot be kept" in world.log()
     assert not lines.accepted and not world.store.checkpoints(world.pipeline)

@@ -29,7 +29,7 @@ def confirmed(topic: str, end: dict[str, int], ids: dict[str, str] | None = None
 
 
 def group_offsets(bootstrap: str, source: KafkaSource, **extra: Any) -> GroupOffsets:
-    settings = {"bootstrap.servers": bootstrap, "group.id": "of-other-code", "airflow_ft_timeout": 5, **extra}
+    settings = {"bootstrap.servers": bootstrap, "group.id": "of-other-code", "airflow_ft_timeout": 30, **extra}
     files = FileSource(path="/data", format="csv", schema="id bigint")
     return GroupOffsets(
         {"orders": source, "files": files}, lambda conn_id: ConnectionInfo(conn_id, "kafka", extra=settings)
@@ -79,8 +79,7 @@ def test_without_a_group_nothing_is_committed(topic_factory: TopicFactory) -> No
 def test_a_cluster_that_is_away_is_named(topic_factory: TopicFactory) -> None:
     topic = topic_factory(partitions=1)
     nobody = f"127.0.0.1:{free_port()}"
-    progress = group_offsets(
-        nobody, KafkaSource(topics=[topic], group_id="monitor", conn_id="kafka_orders"), **{"socket.timeout.ms": 1000}
-    )
+    short = {"socket.timeout.ms": 1000, "airflow_ft_timeout": 5}
+    progress = group_offsets(nobody, KafkaSource(topics=[topic], group_id="monitor", conn_id="kafka_orders"), **short)
     with pytest.raises((SinkUnavailableError, SinkAccessError), match=r"'kafka_orders'.*offsets of group monitor"):
         progress(confirmed(topic, {"0": 10}))

@@ -154,15 +154,16 @@ def test_a_broker_that_is_killed_during_delivery_loses_and_doubles_nothing(
 def test_a_server_that_is_down_is_reported_within_the_time_out(own_server: Callable[..., Any], tmp_path: Path) -> None:
     server: Kafka = own_server(Kafka)
     server.create_topic("alerts", 1)
-    world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts")}, extra={"airflow_ft_timeout": 2})
+    world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts")})
     plan = world.checkpoint(1, 10)
     world.prepare(plan)
     server.kill()
+    world.extra["airflow_ft_timeout"] = 2
     for step in (world.prepare, world.commit):
         began = time.monotonic()
         with pytest.raises(SinkUnavailableError, match="'kafka_default'"):
             step(plan)
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 50, "the default is 60"
     server.start()
     world.extra["airflow_ft_timeout"] = 60
     world.commit(plan)
@@ -174,9 +175,10 @@ def test_a_broker_that_freezes_in_the_middle_is_given_up_and_delivered_later(
 ) -> None:
     server: Kafka = own_server(Kafka)
     server.create_topic("alerts", 2)
-    world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts")}, extra={"airflow_ft_timeout": 3})
+    world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts")})
     plan = world.checkpoint(1, 60_000)
     world.prepare(plan)
+    world.extra["airflow_ft_timeout"] = 3
     freeze = threading.Timer(0.15, server.pause)
     freeze.start()
     began = time.monotonic()
@@ -186,7 +188,7 @@ def test_a_broker_that_freezes_in_the_middle_is_given_up_and_delivered_later(
             plan = world.checkpoint(plan.number + 1, 60_000)
             world.prepare(plan)
     freeze.join()
-    assert time.monotonic() - began < 45
+    assert time.monotonic() - began < 55
     server.resume()
     world.extra["airflow_ft_timeout"] = 60
     world.prepare(plan)  # it may have been hit in either step, with its transaction open

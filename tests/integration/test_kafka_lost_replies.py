@@ -31,7 +31,7 @@ def test_a_commit_whose_answer_never_comes_is_settled_by_its_token(fate: Fate, w
     _, proxy, bootstrap = proxied
     plan = world.checkpoint(1, 1000)
     world.prepare(plan)
-    world.extra["airflow_ft_timeout"] = 5
+    world.extra["airflow_ft_timeout"] = 10
     proxy.fate = lambda api: fate if api == END_TXN else Fate.DELIVER
     with pytest.raises(SinkUnavailableError, match="committing the transaction"):
         world.commit(plan)

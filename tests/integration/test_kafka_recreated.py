@@ -145,7 +145,7 @@ def test_a_topic_that_is_shorter_than_what_was_acknowledged_proves_nothing(
 ) -> None:
     """By the offsets alone, as for a token that an earlier version wrote."""
     plan = world.deliver(1, 50)
-    sink = world.open(plan, airflow_ft_timeout=3)
+    sink = world.open(plan, airflow_ft_timeout=15)
     with closing(sink):
         (token,) = [slot.last_committed() for slot in sink._tokens.slots(world.pipeline)]
         assert token is not None and set(token.topics) == {topic}

@@ -126,7 +126,7 @@ def test_no_producer_is_left_behind(world: World, kafka: Kafka, monkeypatch: pyt
             participant.close()
         for thread in threading.enumerate():
             if thread.name == "airflow-ft-kafka-call":
-                thread.join(10)
+                thread.join(60)
         assert len(made) == 2 * 2  # of two participants with two slots
         assert [ref() for ref in made if ref() is not None] == []
     finally:

@@ -248,7 +248,7 @@ def test_a_pending_token_gives_no_proof(world: World, kafka: Kafka) -> None:
     producer.begin_transaction()
     position = TopicPartition(token_topic, 0, 2, metadata="{}")
     producer.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 30)
-    part = world.open(plan, airflow_ft_timeout=1)
+    part = world.open(plan, airflow_ft_timeout=8)  # so long the first proof waits; the second has to come in that time
     with pytest.raises(SinkUnavailableError):
         part.proof(world.checkpoint(2, 5))
     proof = part.proof(plan)

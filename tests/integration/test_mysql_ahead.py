@@ -106,7 +106,7 @@ def test_behind_a_deadlock_nothing_is_committed(session: Session, world: MySqlWo
     """It ends the whole transaction; what is under way then must not become one of its own."""
     world.sql("INSERT INTO orders (id, name) VALUES (1, 'x'), (2, 'x')")
     with closing(Session(world.connection(), world.limits)) as other:
-        other.run("SET innodb_lock_wait_timeout = 30")
+        other.run("SET innodb_lock_wait_timeout = 120")
         other.begin()
         for number in range(200, 400):  # it has changed more: the victim is the other one
             other.run("INSERT INTO orders (id, name) VALUES (%s, 'x')", (number,))
@@ -117,7 +117,7 @@ def test_behind_a_deadlock_nothing_is_committed(session: Session, world: MySqlWo
         session.post(inserts(100)[0])
         # A list that is read again within 0.1 s is the same list: who looks without a pause never sees a change.
         waiting = "SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
-        wait_for(lambda: world.sql(waiting), 20, "it waits for a lock", pause=0.2)
+        wait_for(lambda: world.sql(waiting), 60, "it waits for a lock", pause=0.2)
         other.run("UPDATE orders SET name = 'o' WHERE id = 2")
         with pytest.raises(pymysql.err.OperationalError, match="Deadlock"):
             session.answer()
@@ -156,8 +156,8 @@ class Lockstep(Relay):
     ended = 0
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
-        waiting = threading.Event()
-        threading.Thread(target=self._replies, args=(client, server, waiting), daemon=True).start()
+        waiting, rows = threading.Event(), threading.Event()
+        threading.Thread(target=self._replies, args=(client, server, waiting, rows), daemon=True).start()
         with suppress(OSError), client.makefile("rb") as requests:
             while len(head := requests.read(4)) == 4:
                 body = requests.read(int.from_bytes(head[:3], "little"))
@@ -166,13 +166,17 @@ class Lockstep(Relay):
                         self.ended += 1
                         break
                     waiting.set()
+                    (rows.set if body[0] == 0x17 else rows.clear)()  # COM_STMT_EXECUTE
                 server.sendall(head + body)
         cut(client, server)
 
-    def _replies(self, client: socket.socket, server: socket.socket, waiting: threading.Event) -> None:
+    def _replies(
+        self, client: socket.socket, server: socket.socket, waiting: threading.Event, rows: threading.Event
+    ) -> None:
         with suppress(OSError):
             while chunk := server.recv(1 << 16):
-                time.sleep(0.005)  # what is sent ahead has come by then
+                # What is sent ahead has come by then; rows are, and the first time is enough.
+                time.sleep(0.2 if rows.is_set() and not self.ended else 0.005)
                 waiting.clear()
                 client.sendall(chunk)
         cut(client, server)
@@ -226,7 +230,7 @@ def test_rows_are_encoded_while_those_before_them_are_sent(world: MySqlWorld, mo
         nonlocal answered
         answered += rows
         with begun:  # the slice behind that of the row, if it was not the last
-            assert begun.wait_for(lambda: ends[-1] == 1000 or ends[-2] >= answered, 30)
+            assert begun.wait_for(lambda: ends[-1] == 1000 or ends[-2] >= answered, 120)
         check(loader, statement, rows, *args)
 
     check = Loader._check

@@ -227,7 +227,7 @@ def test_a_newer_session_is_never_killed(world: MySqlWorld, rank: tuple[int, int
 def test_a_twin_of_the_same_attempt_is_waited_for_until_the_server_ends_it(world: MySqlWorld) -> None:
     plan = prepared(world, many(1, ROWS))
     patient = world.limits
-    world.limits = replace(patient, idle=3)
+    world.limits = replace(patient, idle=10)  # the twin stands still for less than that when the first one comes
     with committer(world, plan, 2, stop="before commit") as twin:
         twin.wait_until_stopped()
         world.limits = replace(patient, head_wait=0.1)
@@ -284,8 +284,8 @@ class SlowWal:
 def test_a_log_that_is_slow_to_read_does_not_cost_the_connection(world: MySqlWorld, way: str) -> None:
     world.go_by(way)
     plan = prepared(world, orders(1, 100))
-    limits = replace(world.limits, idle=1)
-    participant = open_participant(plan.participants[0], world.connection(), SlowWal(2.5), limits)
+    limits = replace(world.limits, idle=4)
+    participant = open_participant(plan.participants[0], world.connection(), SlowWal(9), limits)
     proof = participant.commit(plan, world.fence(1, 2))
     assert proof.detail["tries"] == 1 and is_exact(world, 100)
 

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +30,7 @@ from airflow_ft.wal.filesystem import local_path
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.core.systems import Metered
 from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 JOBS = "stage_jobs"
@@ -45,12 +45,8 @@ def _numbers(pipeline: StageWorld, **more: Any) -> dict[str, FileSource]:
     return {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint", **more)}
 
 
-def _eventually(condition: Callable[[], Any], seconds: float = 120) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-    return found
+def _eventually(condition: Callable[[], Any]) -> Any:
+    return wait_for(condition, 240, "it happens", 0.02)
 
 
 def test_a_batch_job_is_one_checkpoint_a_run(pipeline: StageWorld) -> None:
@@ -223,7 +219,7 @@ def test_a_killed_task_takes_jvm_and_driver_with_it(pipeline: StageWorld, tmp_pa
         java, python = _eventually(lambda: _drivers_of(task.pid))
         task.send_signal(signal.SIGKILL)
         task.wait()
-        _eventually(lambda: _has_ended(java) and _has_ended(python), 60)
+        _eventually(lambda: _has_ended(java) and _has_ended(python))
     finally:
         task.kill()
 

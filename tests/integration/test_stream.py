@@ -86,12 +86,13 @@ class World:
             **{**settings, **changes},
         )
 
-    def send(self, count: int) -> None:
-        """So many more numbers."""
+    def send(self, count: int, *, in_order: bool = False) -> None:
+        """So many more numbers. `in_order`: into one partition, so that none is read before the one before it."""
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap})
         for number in itertools.islice(self._sent, count):
-            producer.produce(self.input, json.dumps({"n": number, "at": time.time()}).encode(), partition=number % 2)
-        assert producer.flush(30) == 0
+            value = json.dumps({"n": number, "at": time.time()}).encode()
+            producer.produce(self.input, value, partition=0 if in_order else number % 2)
+        assert producer.flush(120) == 0
         self.sent += count
 
     @contextmanager
@@ -140,7 +141,7 @@ class World:
         self.until(lambda: self.driver() != before)
         self.until_confirmed(3)
 
-    def until(self, condition: Callable[[], Any], seconds: float = 120.0) -> Any:
+    def until(self, condition: Callable[[], Any], seconds: float = 240.0) -> Any:
         """Waits for it, while the task runs; what it gives."""
         deadline = time.monotonic() + seconds
         while not (found := condition()):
@@ -166,7 +167,7 @@ class World:
     def stop(self, **arguments: Any) -> str:
         """Asks it to stop, as `airflow ft stop` does, and waits for its end; the outcome."""
         asked = self.store.ask(self.pipeline, RequestKind.STOP, arguments, "a test")
-        assert self._running[1].wait(120) == 0, self.log()
+        assert self._running[1].wait(240) == 0, self.log()
         return self.store.request(self.pipeline, asked).outcome
 
     def aborted(self) -> list[Checkpoint]:
@@ -226,7 +227,8 @@ def test_whatever_is_killed_each_row_is_there_once(world: World, victim: str) ->
             process.kill()
         with world.task(world.stream()):
             world.until_confirmed(3)
-            held = world.store.leases(world.pipeline)
+            # What was confirmed may have been recovered: between that and the stage nobody has a lease.
+            held = world.until(lambda: world.store.leases(world.pipeline))
             assert len(held) == 1, "one owner"
             if victim == "task":
                 world.until_confirmed(3)
@@ -264,9 +266,9 @@ def test_a_job_that_raises_is_restarted_in_its_driver_and_nothing_of_the_failing
     marker = world.folder / "mended"
     world.send(10)
     restart = {"type": "fixed-delay", "attempts": 200, "delay": 0.05}
-    with world.task(world.stream("FailsAt", job_args={"bad": 15, "unless": str(marker)}, restart=restart)):
+    with world.task(world.stream("FailsAt", job_args={"bad": 10, "unless": str(marker)}, restart=restart)):
         world.until_all_is_there()
-        world.send(10)
+        world.send(10, in_order=True)  # no checkpoint ends before the bad one, which is the first of them
         world.until(lambda: world.log().count("the job is restarted") >= 3)
         assert sorted(world.rows()) == list(range(10)) and sorted(world.records()) == list(range(10))
         marker.touch()
@@ -274,7 +276,7 @@ def test_a_job_that_raises_is_restarted_in_its_driver_and_nothing_of_the_failing
         assert world.log().count("driver ") == 1, "in the same driver"
         world.stop()
     assert {c.reason for c in world.aborted()} == {AbortReason.JOB_FAILED}
-    assert "the value 15 is bad" in world.aborted()[0].message
+    assert "the value 10 is bad" in world.aborted()[0].message
     world.check_exactly_once()
 
 
@@ -283,13 +285,10 @@ def test_a_checkpoint_that_is_much_larger_than_the_one_before_is_computed_again_
     restart = {"type": "none"}
     world.send(20)
     with world.task(world.stream("Explodes", job_args={"number": 40, "rows": many}, tables={}, restart=restart)):
-        world.until_confirmed()
-        for _ in range(3):  # the second of them is expected to be small
+        world.until(lambda: len(world.records()) >= world.sent)
+        for more in (0, 0, many, many):  # the third is expected to be small
             world.send(10)
-            world.until_confirmed()
-        world.until(lambda: len(world.records()) >= world.sent - 1 + many)
-        world.send(10)
-        world.until_confirmed()
+            world.until(lambda more=more: len(world.records()) >= world.sent + max(0, more - 1))
         world.stop()
     assert world.log().count("It is computed again at once") == 1
     assert {c.reason for c in world.aborted()} == {AbortReason.ATTEMPT_ENDED}
@@ -302,7 +301,7 @@ def test_what_the_strategy_gives_up_on_ends_the_task_and_the_next_run_goes_on(wo
     world.send(20)
     restart = {"type": "fixed-delay", "attempts": 2, "delay": 0.05}
     with world.task(world.stream("FailsAt", job_args={"bad": 15}, restart=restart)) as process:
-        assert process.wait(120) != 0
+        assert process.wait(240) != 0
     log = world.log()
     assert log.count("the job is restarted") == 2 and "not restarted any more (2 times" in log
     assert "the value 15 is bad" in log
@@ -319,7 +318,7 @@ def test_a_gate_opens_on_what_a_running_stream_has_confirmed(world: World) -> No
         at = world.store.now()
         world.until(lambda: Gate(as_of=at).is_open(world.store, world.pipeline))  # nothing is new
         with world.sending():
-            time.sleep(0.5)
+            world.until(lambda before=world.sent: world.sent > before)
             sent, at = world.sent, world.store.now()
             world.until(lambda: Gate(as_of=at).is_open(world.store, world.pipeline))
             assert set(range(sent)) <= set(world.rows())
@@ -330,9 +329,9 @@ def test_a_gate_opens_on_what_a_running_stream_has_confirmed(world: World) -> No
 
 @pytest.mark.parametrize("bounded", [False, True])
 def test_a_stream_stops_after_the_checkpoint_under_way_and_goes_on_in_place(world: World, bounded: bool) -> None:
-    """Bounded: 500 records wait, in slices of 50; it stops between two of them."""
+    """Bounded: 5000 records wait, in slices of 50, for 50 s or more; it stops between two of them."""
     changes: Mapping[str, Any] = {"source": {"max_offsets_per_trigger": 50}} if bounded else {}
-    world.send(500)
+    world.send(5000 if bounded else 500)
     with world.task(world.stream("Slow" if bounded else "Copy", **changes)):
         world.until_confirmed(2 if bounded else 1)
         assert world.stop().startswith("stopped; ")
@@ -340,7 +339,7 @@ def test_a_stream_stops_after_the_checkpoint_under_way_and_goes_on_in_place(worl
     assert (left > 0) == bounded
     assert all(c.is_settled for c in world.store.open_checkpoints(world.pipeline))
     assert not world.aborted() or bounded
-    with world.task(world.stream(run="run-2", **changes)):
+    with world.task(world.stream(run="run-2")):
         world.send(20)
         world.until_all_is_there()
         assert bounded or "(in place)" in world.log()
@@ -389,10 +388,10 @@ def test_where_no_checkpoints_are_kept_a_stopped_stream_counts_from_zero_and_goe
 def test_a_stream_that_has_failed_for_good_keeps_nothing_where_so_asked_and_the_next_one_goes_on(world: World) -> None:
     settings = {"checkpointing": {"interval": 0.3, "externalized_retention": "NO_EXTERNALIZED_CHECKPOINTS"}}
     world.send(10)
-    with world.task(world.stream("FailsAt", job_args={"bad": 15}, restart={"type": "none"}, **settings)) as process:
+    with world.task(world.stream("FailsAt", job_args={"bad": 10}, restart={"type": "none"}, **settings)) as process:
         world.until_all_is_there()
-        world.send(10)
-        assert process.wait(120) != 0
+        world.send(10, in_order=True)  # no checkpoint ends before the bad one
+        assert process.wait(240) != 0
     folder = world.folder / "wal" / world.pipeline
     assert not list(folder.glob("[0-9]*")) and len(list((folder / "spark").glob("[0-9]*"))) == 1, world.log()
     assert sorted(world.rows()) == list(range(10))
@@ -412,7 +411,7 @@ def test_a_request_of_before_the_run_does_not_stop_it_but_one_that_a_dead_task_l
         process.wait()
         asked = world.store.ask(world.pipeline, RequestKind.STOP, {}, "a test")
     with world.task(world.stream()) as process:
-        assert process.wait(60) == 0
+        assert process.wait(240) == 0
         assert "driver " not in world.log(), "nothing was computed any more"
     assert world.store.request(world.pipeline, asked).outcome.startswith("stopped; ")
     world.check_exactly_once()
@@ -420,12 +419,10 @@ def test_a_request_of_before_the_run_does_not_stop_it_but_one_that_a_dead_task_l
 
 def test_a_stop_waits_neither_for_the_interval_nor_for_a_pause(world: World) -> None:
     world.send(5)
-    with world.task(world.stream(checkpointing={"interval": 600, "min_pause": 600})):
+    with world.task(world.stream(checkpointing={"interval": 3600, "min_pause": 3600})):
         world.until_confirmed()
         world.send(5)
-        began = time.monotonic()
-        assert world.stop().startswith("stopped; 1 ")
-        assert time.monotonic() - began < 60
+        assert world.stop().startswith("stopped; 1 "), "long before that"
     assert sorted(world.rows()) == sorted(world.records()) == list(range(5)), "the others are for the next run"
 
 
@@ -446,7 +443,7 @@ def test_a_drained_stream_has_delivered_its_open_windows_once_and_does_not_go_on
             outcome = world.stop(drain=True)
     if dies == "task":
         with world.task(world.stream("Windows")) as process:
-            assert process.wait(120) == 0, world.log()
+            assert process.wait(240) == 0, world.log()
             outcome = world.store.request(world.pipeline, asked).outcome
     last = world.confirmed()
     assert outcome.endswith(f"; checkpoint {last} has delivered what was open"), outcome
@@ -454,7 +451,7 @@ def test_a_drained_stream_has_delivered_its_open_windows_once_and_does_not_go_on
     assert [tuple(row) for row in windows] == [(0, 10.0), (10, 10.0), (20, 5.0)]
     assert sorted(world.records()) == [0, 10, 20]
     with world.task(world.stream("Windows", run="run-2")) as process:
-        assert process.wait(60) != 0
+        assert process.wait(240) != 0
         assert f"was drained by checkpoint {last}" in world.log() and "driver " not in world.log()
     assert world.confirmed() == last
 

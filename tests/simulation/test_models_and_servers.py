@@ -200,20 +200,22 @@ class MySqlScript:
             self._end_branches()
 
     def _await_end(self, session: int) -> object:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not self._gone(session):
             assert time.monotonic() < deadline, "the server keeps a session that has ended"
+            time.sleep(0.005)
         return None
 
     def _end_branches(self) -> None:
         """Leaves nothing behind that would keep its locks; waits for the sessions that were closed just now."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         with closing(self._connect()) as session:
             while left := recover(session).of(self._owner):
                 assert time.monotonic() < deadline, f"{left} cannot be ended"
                 for branch in left:
                     with suppress(pymysql.err.MySQLError):
                         session.run(f"XA ROLLBACK {branch.sql}")
+                time.sleep(0.005)
 
     def _answer(self, who: str, what: str, *args: Any) -> object:
         if who not in self._sessions:
@@ -439,7 +441,7 @@ class KafkaScript:
             case "abort":
                 producer.abort_transaction(20.0)
             case "identity":
-                deadline = time.monotonic() + 20
+                deadline = time.monotonic() + 120
                 while (identity := self._tellers[who].identity) is None:
                     producer.poll(0.05)
                     assert time.monotonic() < deadline, "librdkafka does not tell who the producer is"
@@ -453,7 +455,7 @@ class KafkaScript:
             case "unknown":
                 return self._coordinator.end(self._group, ProducerIdentity(987654, 0), commit=True)
             case _:
-                deadline = time.monotonic() + 20
+                deadline = time.monotonic() + 120
                 while (found := self._coordinator.describe(self._group)) is not None and "Prepare" in found.state:
                     assert time.monotonic() < deadline, "the markers are never written"
                 if found is None:

@@ -44,7 +44,7 @@ class Client:
         self.reader, writer = os.pipe()
         socket.send_fds(connection, [USE], [writer])
         os.close(writer)
-        connection.settimeout(30)
+        connection.settimeout(120)
         assert json.loads(connection.makefile("rb").readline()) == {"port": 4711, "secret": "secret"}
 
     def close_pipe(self) -> None:
@@ -55,13 +55,15 @@ class Client:
 def own_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="ft-", ignore_cleanup_errors=True) as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
+        # One that is too busy to greet within 2 s counts as gone.
+        monkeypatch.setattr("airflow_ft.spark.session._GREETING_SECONDS", 60.0)
         yield
         while Client.open:
             Client.open.pop().close()
         for one in kept():
             with suppress(psutil.Error):
                 psutil.Process(one.jvm).kill()
-        wait_for(lambda: not kept(), 30, "none is left")
+        wait_for(lambda: not kept(), 60, "none is left")
 
 
 def _started(idle: float = 60.0) -> tuple[Client, Kept]:
@@ -85,13 +87,13 @@ def test_what_is_given_back_is_lent_again_and_says_its_lines_to_whom_it_is_lent(
     assert os.read(client.reader, 6) == b"a line"
     assert one.borrow() is None, "it is busy"
     client.connection.sendall(KEPT)
-    loan = wait_for(one.borrow, 10, "it is idle")
+    loan = wait_for(one.borrow, 60, "it is idle")
     second = Client(loan._connection)
     assert os.read(second.reader, 6) == b"a line"
     second.connection.sendall(KEPT)
-    wait_for(one.is_idle, 10, "it is idle again")
+    wait_for(one.is_idle, 60, "it is idle again")
     assert one.end()
-    wait_for(lambda: has_ended(one.jvm), 10, "it has ended")
+    wait_for(lambda: has_ended(one.jvm), 60, "it has ended")
 
 
 def test_a_client_that_stops_reading_and_dies_takes_the_jvm_with_it() -> None:
@@ -101,19 +103,19 @@ def test_a_client_that_stops_reading_and_dies_takes_the_jvm_with_it() -> None:
     with pytest.raises(AssertionError):  # the JVM writes, and nothing happens yet
         wait_for(lambda: has_ended(one.jvm), 0.3, "")
     client.connection.close()
-    wait_for(lambda: has_ended(one.jvm), 10, "it has ended")
-    wait_for(lambda: not kept(), 10, "nothing is left")
+    wait_for(lambda: has_ended(one.jvm), 60, "it has ended")
+    wait_for(lambda: not kept(), 60, "nothing is left")
 
 
 def test_who_looks_only_does_not_keep_it_alive() -> None:
-    client, one = _started(idle=2.0)
+    client, one = _started(idle=4.0)
     client.connection.sendall(KEPT)
-    wait_for(one.is_idle, 10, "it is idle")
-    wait_for(lambda: not one.is_idle() and has_ended(one.jvm), 20, "it has ended though somebody looks all the time")
+    wait_for(one.is_idle, 60, "it is idle")
+    wait_for(lambda: not one.is_idle() and has_ended(one.jvm), 60, "it has ended though somebody looks all the time")
 
 
 def test_a_jvm_that_ends_is_told_and_leaves_nothing() -> None:
     client, one = _started()
     psutil.Process(one.jvm).kill()
     assert json.loads(client.connection.makefile("rb").readline()) == {"ended": -9}
-    wait_for(lambda: not kept(), 10, "nothing is left")
+    wait_for(lambda: not kept(), 60, "nothing is left")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from airflow_ft.core.errors import (
     DeclinedError,
     FencedError,
     JobError,
+    LeaseHeldError,
     StageError,
     TurnHeldError,
 )
@@ -75,6 +77,18 @@ def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
 
 def stage(run: Context, lines: list[str] | None = None, **more: Any) -> StageResult | None:
     return stage_step(run, make, on_line=(lines if lines is not None else []).append, **more)
+
+
+def take_over(world: World, epoch: int) -> None:
+    """Another process takes the next epoch; again, where the owner has renewed its lease between the two calls."""
+
+    def taken() -> bool:
+        leases = {lease.holder: lease.counter for lease in world.store.leases(PIPELINE)}
+        with suppress(LeaseHeldError):
+            return world.store.take_epoch(PIPELINE, epoch, leases, Worker("other").lease(), "test") > epoch
+        return False
+
+    wait_for(taken, 60, "another one takes over", 0.001)
 
 
 def publish(world: World, epoch: int) -> int:
@@ -293,9 +307,8 @@ def test_the_driver_is_ended_when_somebody_takes_over(tmp_path: Path, launch: An
         request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
     ) -> StageResult:
         on_start(driver)
-        leases = {lease.holder: lease.counter for lease in world.store.leases(PIPELINE)}
-        world.store.take_epoch(PIPELINE, request.epoch, leases, Worker("other").lease(), "test")
-        assert driver.ended.wait(20), "nobody ended it"
+        take_over(world, request.epoch)
+        assert driver.ended.wait(60), "nobody ended it"
         raise StageError("it was ended on request.")
 
     launch(launcher)
@@ -309,8 +322,7 @@ def test_a_fenced_attempt_does_not_end_the_stage_of_its_successor(tmp_path: Path
     def launcher(
         request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
     ) -> StageResult:
-        leases = {lease.holder: lease.counter for lease in world.store.leases(PIPELINE)}
-        world.store.take_epoch(PIPELINE, request.epoch, leases, Worker("other").lease(), "test")
+        take_over(world, request.epoch)
         return StageResult((), {}, POSITION)
 
     launch(launcher)
@@ -372,7 +384,7 @@ def test_refused_rows_end_the_driver_and_are_the_reason_that_is_given(tmp_path: 
     ) -> StageResult:
         on_start(driver)
         publish(world, request.epoch)
-        assert driver.ended.wait(20), "nobody ended it"
+        assert driver.ended.wait(60), "nobody ended it"
         raise StageError("it was ended on request.")
 
     launch(launcher)

@@ -27,7 +27,7 @@ from tests.chaos.outside import Marker
 
 SOURCE = "rows"
 CHUNK = 1_000_000
-MARKERS_SECONDS = 15.0  # for which Kafka may still write the markers of a transaction that is decided
+MARKERS_SECONDS = 60.0  # for which Kafka may still write the markers of a transaction that is decided
 
 Row = tuple[int, int]
 

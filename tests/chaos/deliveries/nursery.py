@@ -22,7 +22,7 @@ from typing import Any, Self
 
 PROJECT = Path(__file__).resolve().parents[3]
 PR_SET_PDEATHSIG = 1
-READY = 60.0
+READY = 180.0
 
 
 class ChildError(RuntimeError):
@@ -90,8 +90,8 @@ class Child:
     def kill(self) -> None:
         """Kills what is left of it; returns when it is gone."""
         self.signal(signal.SIGKILL)
-        if not select.select([self._handle], [], [], 10)[0]:
-            raise ChildError(f"process {self.pid} is still there 10 s after SIGKILL")
+        if not select.select([self._handle], [], [], 60)[0]:
+            raise ChildError(f"process {self.pid} is still there 60 s after SIGKILL")
 
     def close(self) -> None:
         """Kills it, and closes the line to it."""

@@ -22,7 +22,7 @@ from tests.chaos.deliveries.strikes import PATIENCE, End, Striker
 from tests.chaos.deliveries.targets import Target
 from tools.demo.console import Console
 
-STUCK = 120.0  # seconds after which a pipeline that is not finished does not progress (I7)
+STUCK = 300.0  # seconds after which a pipeline that is not finished does not progress (I7)
 REPEATS = 20  # moments that are tried for one fault
 ROUNDS = 8  # of a pipeline; then a new one begins with its first checkpoint
 SQLITE_LOCKED = "another process holds its write lock"

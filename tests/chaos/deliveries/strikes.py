@@ -15,7 +15,7 @@ from tests.chaos.deliveries.nursery import Child
 from tests.chaos.deliveries.servers import LIMIT, Servers
 from tests.relay import Fate
 
-PATIENCE = 90.0  # seconds that a process may take for its steps, whatever was done to it
+PATIENCE = 180.0  # seconds that a process may take for its steps, whatever was done to it
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ class Committer:
         self._process.kill()
         self._process.wait()
 
-    def wait_until_stopped(self, seconds: float = 30) -> None:
+    def wait_until_stopped(self, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         stat = Path(f"/proc/{self._process.pid}/stat")
         while stat.read_text().rpartition(")")[2].split()[0] != "T":
@@ -189,7 +189,7 @@ class Committer:
     def wake(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
-    def answer(self, seconds: float = 60) -> dict[str, Any]:
+    def answer(self, seconds: float = 180) -> dict[str, Any]:
         output, _ = self._process.communicate(timeout=seconds)
         answer: dict[str, Any] = json.loads(output)
         return answer
