@@ -81,6 +81,9 @@ _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of thi
 
 _SAVEPOINT = _arg("path", metavar="PATH", help="folder of the savepoint")
 _DIR = _arg("--dir", default=None, metavar="FOLDER", help="where savepoints lie (default: [airflow_ft] savepoint_dir)")
+_OF_CHECKPOINT = _arg(
+    "--checkpoint", type=int, default=None, metavar="NUMBER", help="of this one, which has to be retained still"
+)
 _UNDER_NAME = _arg(
     "--pipeline", default=None, metavar="PIPELINE", help="restore it under this name (default: the savepoint's own)"
 )
@@ -265,8 +268,9 @@ def _savepoints() -> GroupCommand:
             _command(
                 "trigger",
                 "savepoints",
-                "Take a savepoint of a pipeline's newest confirmed checkpoint, whether it runs or not",
+                "Take a savepoint of a pipeline's newest confirmed checkpoint (or another one), whether it runs or not",
                 _PIPELINE,
+                _OF_CHECKPOINT,
                 _DIR,
                 ARG_OUTPUT,
             ),

@@ -35,7 +35,9 @@ from airflow_ft.store.events import bytes_text
 def trigger(args: Namespace) -> None:
     """`airflow ft savepoint trigger PIPELINE`."""
     with open_store(args) as store:
-        uri, taken = take(store, args.pipeline, savepoint_folder(args), signature(args, "savepoint trigger"))
+        uri, taken = take(
+            store, args.pipeline, savepoint_folder(args), signature(args, "savepoint trigger"), args.checkpoint
+        )
     if args.output in ("json", "yaml"):
         print_table([_row(uri, taken)], args.output)
     else:

@@ -129,6 +129,9 @@ class Coordinator:
                 continue
             if not delivery.mode.waits and any(c.state is S.PREPARED for c in live_plans(checkpoints)):
                 break  # I4: to plan another one would be to decide it, and these come before it
+            for decided in live_plans(checkpoints) if delivery.mode.waits else ():
+                if decided.state is S.COMMITTING and decided.plan and not decided.plan.mode.waits:
+                    self.deliver(decided.number)  # without votes: a sink that never saw it would miss its own head
             try:
                 for wanted in group(checkpoints, max_rows):
                     if not wanted.segments:  # a number that was to carry what another carries now

@@ -1,4 +1,4 @@
-"""Taking a savepoint of a pipeline, whether it runs or not: of its newest confirmed checkpoint.
+"""Taking a savepoint of a pipeline, whether it runs or not: of its newest confirmed checkpoint, or one it retains.
 
 Nobody is asked, and nothing is waited for: what is published in Spark's location is never changed, and the newest
 confirmed checkpoint can be gone back to at any time (I10). So this process copies what lies there, by links where the
@@ -26,32 +26,35 @@ from airflow_ft.savepoints.metadata import SPARK, File, Savepoint, file_of, writ
 from airflow_ft.savepoints.operators import backend, operators
 from airflow_ft.spark.draining import drain_of
 from airflow_ft.spark.locations import SOURCES_FILE, SparkLocation, copy_location, location_root, require_batch
-from airflow_ft.spark.state_files import drop_unnamed
+from airflow_ft.spark.state_files import drop_unnamed, has_state, sizes
 from airflow_ft.wal.filesystem import filesystem
 
 _TRIES = 5
+_MANY = 100_000
 
 log = logging.getLogger(__name__)
 
 
-def take(store: Store, pipeline: str, folder: str, by: str) -> tuple[str, Savepoint]:
-    """A new savepoint in `folder`, and its URI.
+def take(store: Store, pipeline: str, folder: str, by: str, number: int | None = None) -> tuple[str, Savepoint]:
+    """A new savepoint in `folder`, and its URI; of the newest confirmed checkpoint, or of `number`.
 
-    ConfigurationError when the pipeline has no confirmed checkpoint, or one without a position (a job that reads no
-    source), and for a folder that is no place for one; TransientError where it cannot be written.
+    ConfigurationError when the pipeline has no such confirmed checkpoint, when that is pruned, or has no position (a
+    job that reads no source), and for a folder that is no place for one; TransientError where it cannot be written.
     """
     files = filesystem(folder)
     for _ in range(_TRIES):
-        number, base = _newest(store, pipeline)
+        covered, base = _newest(store, pipeline) if number is None else _retained(store, pipeline, number)
         id = str(uuid.uuid4())
-        uri = files.uri(folder, f"savepoint-{pipeline}-{number}-{id[:8]}")
+        uri = files.uri(folder, f"savepoint-{pipeline}-{covered}-{id[:8]}")
         try:
             copied = _copy(pipeline, base, uri)
-        except WalCorruptError:
+        except WalCorruptError as error:
             files.remove_tree(uri)
-            if _newest(store, pipeline) == (number, base):
+            if number is not None:
+                raise _pruned(pipeline, number) from error
+            if _newest(store, pipeline) == (covered, base):
                 raise
-            log.info("checkpoint %d is pruned already; a later one is taken", number)
+            log.info("checkpoint %d is pruned already; a later one is taken", covered)
             continue
         except OSError as error:
             with suppress(OSError):
@@ -67,20 +70,20 @@ def take(store: Store, pipeline: str, folder: str, by: str) -> tuple[str, Savepo
             remedy="try again, with a larger num_retained.",
             pipeline=pipeline,
         )
-    spec = store.checkpoint(pipeline, number).spec
+    spec = store.checkpoint(pipeline, covered).spec
     drain = drain_of(store, pipeline)
     savepoint = Savepoint(
         id=id,
         pipeline=pipeline,
         installation=store.installation,
-        number=number,
+        number=covered,
         batch=base.batch,
         taken_at=store.now(),
         taken_by=by,
         positions=_positions(copied),
         operators=operators(copied),
         backend=backend(copied),
-        drained=drain is not None and drain.number <= number,
+        drained=drain is not None and drain.number <= covered,
         spec=store.spec(spec) if spec else {},
         versions=_versions(),
         files=_files(copied),
@@ -89,8 +92,8 @@ def take(store: Store, pipeline: str, folder: str, by: str) -> tuple[str, Savepo
         write_metadata(uri, savepoint)
     except OSError as error:
         raise not_written(folder, error, pipeline) from error
-    store.note_savepoint(pipeline, number, f"in {uri}: {by}", {"id": id, "uri": uri})
-    log.info("savepoint of checkpoint %d of %s: %s", number, pipeline, uri)
+    store.note_savepoint(pipeline, covered, f"in {uri}: {by}", {"id": id, "uri": uri})
+    log.info("savepoint of checkpoint %d of %s: %s", covered, pipeline, uri)
     return uri, savepoint
 
 
@@ -112,14 +115,52 @@ def _newest(store: Store, pipeline: str) -> tuple[int, SparkPosition]:
             remedy="let it deliver something first: a savepoint is one of its checkpoints, kept elsewhere.",
             pipeline=pipeline,
         )
-    base = store.position_before(pipeline, confirmed.number + 1)
+    return confirmed.number, _position(store, pipeline, confirmed.number)
+
+
+def _retained(store: Store, pipeline: str, number: int) -> tuple[int, SparkPosition]:
+    """The same of a number that somebody has named."""
+    try:
+        checkpoint = store.checkpoint(pipeline, number)
+    except KeyError:
+        raise ConfigurationError(
+            "there is no such checkpoint.",
+            remedy=f"`airflow ft checkpoints {pipeline}` lists them.",
+            pipeline=pipeline,
+            checkpoint=number,
+        ) from None
+    if not checkpoint.is_confirmed:
+        raise ConfigurationError(
+            f"it is {checkpoint.state}: a savepoint is taken of a confirmed checkpoint.",
+            remedy="take one of the newest that is confirmed: leave the number out.",
+            pipeline=pipeline,
+            checkpoint=number,
+        )
+    newest = store.latest_confirmed(pipeline)
+    whole = not checkpoint.finalised or any(c.number == number for c in store.prunable(pipeline, 0, _MANY))
+    if not whole and newest is not None and newest.number != number:
+        raise _pruned(pipeline, number)
+    return number, _position(store, pipeline, number)
+
+
+def _pruned(pipeline: str, number: int) -> ConfigurationError:
+    return ConfigurationError(
+        "it is pruned: Spark's state of that moment is gone.",
+        remedy=f"`airflow ft checkpoints {pipeline}` lists younger ones; CheckpointConfig(num_retained=) keeps more.",
+        pipeline=pipeline,
+        checkpoint=number,
+    )
+
+
+def _position(store: Store, pipeline: str, number: int) -> SparkPosition:
+    base = store.position_before(pipeline, number + 1)
     if base is None:
         raise ConfigurationError(
             "its checkpoints have neither positions nor state: its job reads no source as a stream.",
             remedy="there is nothing to keep: a new pipeline begins the same way.",
             pipeline=pipeline,
         )
-    return confirmed.number, base
+    return base
 
 
 def _copy(pipeline: str, base: SparkPosition, uri: str) -> SparkLocation:
@@ -131,6 +172,8 @@ def _copy(pipeline: str, base: SparkPosition, uri: str) -> SparkLocation:
     files.make_folder(uri)
     copied = copy_location(old, files.uri(uri, SPARK))
     drop_unnamed(copied.uri)
+    if has_state(copied.uri) and sizes(copied.uri, copied.batch) is None:
+        raise WalCorruptError(f"Spark's state of batch {copied.batch} is not in {base.location}")
     files.sync_tree(uri, uri.rpartition("/")[0], {})
     return copied
 

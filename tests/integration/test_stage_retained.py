@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import Checkpoint
 from airflow_ft.core.retention import retain
+from airflow_ft.savepoints.restoring import Later, restore
+from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.wal.filesystem import local_path
@@ -122,6 +126,11 @@ def test_the_job_goes_on_from_each_retained_checkpoint_with_its_very_state(
     locations = [checkpoint.position.location for checkpoint in retained if checkpoint.position]
     assert locations.count(locations[0]) == 1 and locations.count(locations[-1]) == RETAINED - 1
     assert not (local_path(locations[-1]) / "offsets/0").exists(), "Spark deletes what is older than it need keep"
+    folder = str(pipeline.folder / "savepoints")
+    kept = [take(pipeline.store, PIPELINE, folder, "a test", checkpoint.number) for checkpoint in retained]
+    assert [taken.batch for _, taken in kept] == [c.position.batch for c in retained if c.position]
+    with pytest.raises(ConfigurationError, match=r"checkpoint 1: it is pruned"):
+        take(pipeline.store, PIPELINE, folder, "a test", 1)
     job.add()
     for checkpoint in retained:
         assert job.counts(checkpoint) == dict.fromkeys("ab", 2 * checkpoint.number)
@@ -130,3 +139,14 @@ def test_the_job_goes_on_from_each_retained_checkpoint_with_its_very_state(
         assert job.counts(found) == dict.fromkeys("ab", 2 * job.files)
         if checkpoint is retained[0]:
             shutil.rmtree(local_path(locations[0]))  # the others need nothing of it
+
+    def nobody(_: Any) -> Any:
+        raise AssertionError("no sink is asked")
+
+    oldest, _ = kept[0]
+    restore(pipeline.store, oldest, nobody, Worker("", 1), "a test", lease_seconds=0.0, later=Later.WRITE_AGAIN)
+    pipeline.complete(job.request())
+    found = pipeline.published()[-1]
+    assert found.number > retained[-1].number
+    assert found.positions["numbers"]["start"] == retained[0].positions["numbers"]["end"]
+    assert job.counts(found) == dict.fromkeys("ab", 2 * job.files)

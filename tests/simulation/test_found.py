@@ -41,6 +41,11 @@ FOUND = {
         "a stream into xa and Kafka",
         ["A1w:1:EVENT:maria refuses item 1", "A1dq:7:EVENT:job fails", "A1d:3:YIELD:A1o", "A1o:75:STALL"],
     ),
+    # It planned, which decided, when the next run had looked for what is in doubt: a vote behind it missed the head.
+    "a_late_decision_without_votes_halts_no_run_that_waits_for_them": (
+        "the mode changes back",
+        ["A1:33:SLEEP", "A2:8:LOSE_REPLY", "A3:7:SLEEP", "B1:11:DIE_AFTER", "B2:12:YIELD:A1"],
+    ),
 }
 
 
