@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.model import AbortReason, Request, RunKey
 from airflow_ft.core.planning import stranded
+from airflow_ft.spark.stream import AT_ONCE
 from tests.simulation.kernel import Violation
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class StreamLaws:
     """Remembers when the source held how much, by the decision log's clock.
 
     `at_work` names the drivers of the current process, `streaming` those whose epoch is the pipeline's, which had begun
-    at some time, and are of some run (None: any), `run` is the current process's run.
+    at some time, and are of some run (None: any), `run` is the current process's run, and `began` when it began.
     """
 
     def __init__(
@@ -33,7 +34,10 @@ class StreamLaws:
         at_work: Callable[[], list[str]],
         streaming: Callable[[datetime, RunKey | None], list[str]],
         run: Callable[[], RunKey | None],
+        began: Callable[[], datetime | None],
+        windows: bool = False,
     ) -> None:
+        self._open, self._began = int(windows), began
         self._laws, self._store, self._at_work, self._streaming, self._run = laws, store, at_work, streaming, run
         self._held: list[tuple[datetime, int]] = []
         self._opened = self._through = 0  # gates that have opened: so many times, and numbers up to this one
@@ -56,9 +60,9 @@ class StreamLaws:
                 self._through = number
 
     def opened_as_of(self, items: int) -> None:
-        """I9: all that the source held at that time is visible."""
+        """I9: all that the source held at that time is visible, but what a window still holds."""
         if not self.clock_went_back:
-            for item in range(1, items + 1):
+            for item in range(1, items + 1 - self._open):
                 self._laws.require_visible(item, f"the gate of the time when the source held {items} items opened")
 
     def opened_through(self, number: int) -> None:
@@ -76,6 +80,9 @@ class StreamLaws:
         """Before a call to the decision log takes effect."""
         if name == "answer":
             self._answered(self._store.request(PIPELINE, args[1]), args[2])
+        elif name == "prune":
+            if self._laws.states is not None:
+                self._laws.states.pruned(args[1])
         elif drivers := self._at_work():
             raise Violation("I7", f"{args[2]} is published beside {', '.join(drivers)}, whose next one will be refused")
 
@@ -96,6 +103,11 @@ class StreamLaws:
                 raise Violation(
                     "I9", f"the stream is said to have stopped, and {checkpoint.number} is {checkpoint.state}"
                 )
+        if self._laws.states is not None:
+            began = self._began()
+            at_once = any(request.arguments.get(AT_ONCE) for request in self._store.open_requests(PIPELINE))
+            heard = began is not None and request.asked_at < began and not at_once
+            self._laws.states.answered(run, request, outcome, must_drain=heard)
 
     def quiet(self) -> None:
         """I7: a stream that has nothing left to do has left nothing: no rows wait for a number."""
