@@ -151,11 +151,14 @@ def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirma
 
 
 def _end_failed(context: Context, overlap: Beside, epoch: int) -> None:
-    """What is staged is delivered first, if nothing is to be kept: only what is confirmed can be deleted."""
+    """What is staged is delivered first, if nothing is to be kept: only what is confirmed can be deleted.
+
+    Also behind a drain: if its own run has given up, every later one is refused, so nobody else would deliver it (I7).
+    """
     _, config, progress, archive = overlap
-    if not deletes(config, failed=True):
-        return
     try:
+        if not deletes(config, failed=True) and drain_of(context.store, context.pipeline) is None:
+            return
         _deliver(context, overlap)
     except AirflowFtError as error:
         log.warning("what is staged is left to the next run: %s", error)
@@ -184,7 +187,8 @@ def answer_stops(context: Context, outcome: str) -> None:
     asked = stops(store, pipeline)
     row = store.run(pipeline, context.run)
     if row is not None and row.epoch == store.pipeline(pipeline).epoch and context.is_finished():
-        drains = [c.number for c in store.run_checkpoints(pipeline, context.run, _LOOKED_AT) if c.drained is not None]
+        newest = store.run_checkpoints(pipeline, context.run, _LOOKED_AT)
+        drains = [c.number for c in newest if c.drained is not None and c.is_confirmed]  # not what a sink has refused
         drained = f"checkpoint {drains[-1]} holds what was open" if drains else "nothing was drained"
         for request in asked:
             _answer(store, [request], f"{outcome}; {drained}" if request.arguments.get(DRAIN) else outcome)

@@ -261,6 +261,8 @@ WINDOWED = (
     replace(DRAINED, name="a drain, and a gate", person="gate as of now, drain, gate of the published"),
     replace(DRAINED, name="a run after a drain", runs=(3, 4), person="drain, reset state, stop"),
     replace(DRAINED, name="a drain, runs at once", runs=(3, 4), person="drain, reset state", concurrent=True),
+    replace(DRAINED, name="a drain by a run that reads nothing new", runs=(2, 2, 3), person="stop, drain"),
+    replace(RESUMED, name="a drain by each run that goes on", runs=(2, 2, 3), person="stop, drain, drain"),
     replace(DRAINED, name="a drain, rows are computed again", person="drain, abort rewound"),
     RESUMED,
     replace(RESUMED, name="a drain, runs at once, which go on", concurrent=True),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.model import AbortReason, Request, RunKey
 from airflow_ft.core.planning import stranded
-from airflow_ft.spark.stream import AT_ONCE
 from tests.simulation.kernel import Violation
 
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ class StreamLaws:
         self._laws, self._store, self._at_work, self._streaming, self._run = laws, store, at_work, streaming, run
         self._held: list[tuple[datetime, int]] = []
         self._opened = self._through = 0  # gates that have opened: so many times, and numbers up to this one
+        self.last_asked: datetime | None = None  # until then somebody wanted an end: a request was open, the DAG paused
+        self.somebody_is_in_a_hurry = False  # has asked for an end at once: then nothing has to be drained
         self.clock_went_back = False  # then the log's times say nothing any more
 
     def source_holds(self, items: int) -> None:
@@ -79,6 +80,7 @@ class StreamLaws:
     def called(self, name: str, args: Sequence[Any]) -> None:
         """Before a call to the decision log takes effect."""
         if name == "answer":
+            self.last_asked = self._store.now()
             self._answered(self._store.request(PIPELINE, args[1]), args[2])
         elif name == "prune":
             if self._laws.states is not None:
@@ -105,8 +107,7 @@ class StreamLaws:
                 )
         if self._laws.states is not None:
             began = self._began()
-            at_once = any(request.arguments.get(AT_ONCE) for request in self._store.open_requests(PIPELINE))
-            heard = began is not None and request.asked_at < began and not at_once
+            heard = began is not None and request.asked_at < began and not self.somebody_is_in_a_hurry
             self._laws.states.answered(run, request, outcome, must_drain=heard)
 
     def quiet(self) -> None:

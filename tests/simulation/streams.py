@@ -66,7 +66,7 @@ class Streams:
                 world.log,
                 world.wal,
                 world.scenario,
-                is_asked=lambda: self.paused or bool(stops(world.log, PIPELINE)),
+                is_asked=self._is_asked,
                 run=self._run,
                 process=self._process,
             )
@@ -116,6 +116,7 @@ class Streams:
         elif not self.paused:
             self.laws.quiet()
             self.paused = True
+            self.laws.last_asked = world.log.now()
             return True
         return False
 
@@ -148,6 +149,7 @@ class Streams:
     def ask(self, *, at_once: bool = False, drain: bool = False) -> None:
         """`airflow ft stop`, again until it is known to have been heard."""
         store = self._world.store
+        self.laws.somebody_is_in_a_hurry |= at_once
         for _ in range(3):
             try:
                 store.ask(PIPELINE, RequestKind.STOP, {AT_ONCE: at_once, DRAIN: drain}, "a person")
@@ -185,6 +187,12 @@ class Streams:
     def _process(self) -> str:
         process = self._world.kernel.owner
         return process.name if process is not None else ""
+
+    def _is_asked(self) -> bool:
+        """Whether the current process may have heard that streams are to stop: also a sleeper, of what is over."""
+        began, asked = self._began.get(self._process()), self.laws.last_asked
+        heard = began is not None and asked is not None and asked >= began
+        return self.paused or heard or bool(stops(self._world.log, PIPELINE))
 
     def _run(self) -> RunKey | None:
         task = self._world.tasks.get(self._process())

@@ -377,6 +377,8 @@ class World:
         if self.streams is not None and process.name != f"{run.letter}{run.tries[task]}":
             return  # a zombie: another try is at work
         if error is not None and run.tries[task] < self._most_tries(run):
+            if run.letter == "Z":
+                self.kernel.start(f"P{run.tries[task]}", self._release)  # who was refused does what he is told
             self._start_task(run, task)
             return
         self._task_over(run, task)
