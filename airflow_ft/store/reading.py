@@ -40,9 +40,9 @@ _POSITION_BEFORE = (
 _REFERENCED = (
     "SELECT base_location AS one, NULL AS other FROM pipeline WHERE name = ?"
     " UNION SELECT segment_location, spark_location FROM checkpoint WHERE pipeline = ? AND is_referenced = 1"
-    # Where a rewind goes to, also when its rows are pruned (`core.retention.delete_delivered`).
+    # Where a rewind goes to, also when its rows are pruned (`core.retention`). A drain is newer, and has no position.
     " UNION SELECT NULL, spark_location FROM checkpoint WHERE pipeline = ? AND number = (SELECT number FROM checkpoint"
-    " WHERE pipeline = ? AND is_delivered = 1 ORDER BY number DESC LIMIT 1)"
+    " WHERE pipeline = ? AND is_base = 1 AND delivered_by IS NOT NULL ORDER BY number DESC LIMIT 1)"
 )
 # Who has read all: a whole stage, a checkpoint of a stream, a stream that has found nothing new.
 _READ_THROUGH = (
