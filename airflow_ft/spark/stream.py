@@ -74,8 +74,9 @@ def stream_step(
     resume_drained: bool = False,
     last_try: bool = False,
 ) -> int:
-    """Runs a stream until it is asked to stop (`Store.ask`), or `why_stop` gives a reason; its newest epoch.
+    """Runs a stream until it is asked to stop (`Store.ask`), or `why_stop` gives a reason; the epoch of its end.
 
+    0: somebody else may have been at work before that, so what there is now is not this stream's to delete (I5).
     What is published by then may still have to be delivered (`finish_step`). Its requests are answered by
     `answer_stops`, when that is done.
 
@@ -83,7 +84,7 @@ def stream_step(
     TerminalError, or on the `last_try`: then the checkpoints are deleted if the pipeline keeps none.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
-    store.register(pipeline)
+    before_turn = store.register(pipeline).epoch  # whoever has the turn later takes a later one
     require_active(store, pipeline)
     require_own_stage(context)
     take_turn(context, again=True)
@@ -131,10 +132,11 @@ def stream_step(
             _end_failed(context, overlap, epoch)
         raise
     log.info("nothing is staged any more")
+    last = epoch or before_turn
     with new_epoch(store, pipeline, context.worker, f"the end of {run}", context.lease_seconds) as (epoch, _):
         store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
         store.end_stage(pipeline, epoch, run, None, complete=False)
-    return epoch
+    return epoch if epoch == last + 1 else 0
 
 
 def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirmation, str]:

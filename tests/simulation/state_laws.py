@@ -7,6 +7,7 @@ goes on from the state before a drain, and is lost only with a state that the st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import ConfigurationError, TerminalError
@@ -27,7 +28,7 @@ class StateLaws:
     """Remembers which state was dropped, and what was open in it.
 
     `is_asked` tells whether streams are to stop, `run` is the run of the current process (None: a person's), and
-    `process` its name.
+    `process` its name, `since` when it has begun to stage, or to look whether it has to.
     """
 
     def __init__(
@@ -40,9 +41,10 @@ class StateLaws:
         is_asked: Callable[[], bool],
         run: Callable[[], RunKey | None],
         process: Callable[[], str],
+        since: Callable[[], datetime | None],
     ) -> None:
         self._laws, self._store, self._wal, self._scenario = laws, store, wal, scenario
-        self._is_asked, self._run, self._process = is_asked, run, process
+        self._is_asked, self._run, self._process, self._since = is_asked, run, process, since
         self._base: SparkPosition | None = None
         self._anew: set[str] = set()  # locations that began without state
         self._failing: set[str] = set()  # processes that have deleted without being asked to stop
@@ -85,9 +87,9 @@ class StateLaws:
         if row.delivered_by < newest:
             return
         self._require_deletes(f"checkpoint {number} was pruned, the newest one")
-        run = self._run()
-        if run is not None and row.run is not None and row.run > run:
-            raise Violation("I5", f"{run} has pruned checkpoint {number} of {row.run}, which came after it")
+        run, since = self._run(), self._since()
+        if run is not None and since is not None and row.run != run and row.staged_at > since:
+            raise Violation("I5", f"{run} has pruned checkpoint {number} of {row.run}, which has staged since")
 
     def _require_deletes(self, what: str) -> None:
         """Whether a stream that ends now keeps nothing; that it has failed is seen when its process ends."""

@@ -69,6 +69,7 @@ class Streams:
                 is_asked=self._is_asked,
                 run=self._run,
                 process=self._process,
+                since=self._since,
             )
         self._grow(world.scenario.begins)
 
@@ -187,6 +188,12 @@ class Streams:
     def _process(self) -> str:
         process = self._world.kernel.owner
         return process.name if process is not None else ""
+
+    def _since(self) -> datetime | None:
+        """When the current process began to stage for the last time."""
+        mine = self._world.kernel.owner
+        began = [driver.began for driver in self._world.spark.drivers if driver.process.parent is mine]
+        return max(began, default=self._began.get(self._process()))
 
     def _is_asked(self) -> bool:
         """Whether the current process may have heard that streams are to stop: also a sleeper, of what is over."""
