@@ -14,7 +14,7 @@ from airflow_ft.core.errors import ConfigurationError, TerminalError
 from airflow_ft.core.model import AfterAbort, Checkpoint, ExternalizedRetention, Request, RunKey, SparkPosition
 from airflow_ft.spark.stream import DRAIN
 from tests.simulation.kernel import Death, Violation
-from tests.simulation.source import Item, Wal
+from tests.simulation.source import CLOSED, Item, Wal
 
 if TYPE_CHECKING:
     from tests.simulation.laws import Laws
@@ -56,6 +56,8 @@ class StateLaws:
     def look_at(self, base: SparkPosition | None) -> None:
         """After a change: what is retained can be read, and state is dropped by who may."""
         before, self._base = self._base, base
+        if base is not None and self._wal.states[base.location].get(base.batch) == CLOSED:
+            raise Violation("I1", f"whoever goes on does so from {base}, which was drained")
         if base is not None and base.batch < 0 and base.location not in self._anew:
             assert before is not None
             self._anew.add(base.location)

@@ -67,8 +67,8 @@ class Streams:
                 world.wal,
                 world.scenario,
                 is_asked=self._is_asked,
-                run=self._run,
-                process=self._process,
+                run=lambda: self._run_of(self._sender()),
+                process=self._sender,
                 since=self._since,
             )
         self._grow(world.scenario.begins)
@@ -191,18 +191,25 @@ class Streams:
 
     def _since(self) -> datetime | None:
         """When the current process began to stage for the last time."""
-        mine = self._world.kernel.owner
-        began = [driver.began for driver in self._world.spark.drivers if driver.process.parent is mine]
-        return max(began, default=self._began.get(self._process()))
+        mine = self._sender()
+        drivers = [driver for driver in self._world.spark.drivers if driver.process.name.startswith(f"{mine}d")]
+        return max((driver.began for driver in drivers), default=self._began.get(mine))
 
     def _is_asked(self) -> bool:
         """Whether the current process may have heard that streams are to stop: also a sleeper, of what is over."""
-        began, asked = self._began.get(self._process()), self.laws.last_asked
+        began, asked = self._began.get(self._sender()), self.laws.last_asked
         heard = began is not None and asked is not None and asked >= began
         return self.paused or heard or bool(stops(self._world.log, PIPELINE))
 
+    def _sender(self) -> str:
+        """The process that has sent what happens now, which may have been under way for long."""
+        return self._process().partition("~")[0]
+
     def _run(self) -> RunKey | None:
-        task = self._world.tasks.get(self._process())
+        return self._run_of(self._process())
+
+    def _run_of(self, process: str) -> RunKey | None:
+        task = self._world.tasks.get(process)
         return task[0].key if task is not None else None
 
     def _at_work(self) -> list[str]:
