@@ -102,6 +102,9 @@ def stream_step(
         return make_request(row, taken, attempt)
 
     try:
+        if not resume_drained and (drain := drain_of(store, pipeline)) and drain.run != run:
+            # Its own run may have given up, and this one is refused: nobody else would deliver it (I7).
+            _deliver(context, overlap)
         while not stopping.is_asked() or stopping.is_to_drain():
             try:
                 stage(
@@ -153,14 +156,11 @@ def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirma
 
 
 def _end_failed(context: Context, overlap: Beside, epoch: int) -> None:
-    """What is staged is delivered first, if nothing is to be kept: only what is confirmed can be deleted.
-
-    Also behind a drain: if its own run has given up, every later one is refused, so nobody else would deliver it (I7).
-    """
+    """What is staged is delivered first, if nothing is to be kept: only what is confirmed can be deleted."""
     _, config, progress, archive = overlap
+    if not deletes(config, failed=True):
+        return
     try:
-        if not deletes(config, failed=True) and drain_of(context.store, context.pipeline) is None:
-            return
         _deliver(context, overlap)
     except AirflowFtError as error:
         log.warning("what is staged is left to the next run: %s", error)
