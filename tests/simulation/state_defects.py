@@ -1,4 +1,4 @@
-"""Seeded defects of operator state (see `defects`): of what a drain empties, and of what a stream deletes at its end."""
+"""Seeded defects of operator state (see `defects`): of what a drain empties, and what a stream deletes at its end."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def an_end_that_does_not_ask_who_was_at_work_since(change: Change) -> None:
     change(cleanup, "_require_last", lambda *_: None)
 
 
-@defect(replace(DELETING, runs=(2, 4)), "I5", told=("A1:53:SLEEP",))
+@defect(replace(DELETING, runs=(2, 4)), "I5", told=("A1:55:SLEEP",))
 def a_late_end_deletes_numbers_of_its_successor(change: Change) -> None:
     """It sleeps when the state is dropped; what is delivered since then is not its own."""
     change(cleanup, "delete_delivered", lambda *of: delete_delivered(*of[:3], 2**62))

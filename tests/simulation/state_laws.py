@@ -66,7 +66,7 @@ class StateLaws:
             if kept.segment.location not in self._wal.segments:
                 raise Violation("I10", f"the rows of checkpoint {kept.number} are retained, and gone")
             if kept.position is not None and not self._wal.has(kept.position):
-                raise Violation("I10", f"the state of checkpoint {kept.number} at {kept.position} is retained, and gone")
+                raise Violation("I10", f"the state of checkpoint {kept.number}, {kept.position}, is retained, and gone")
 
     def _look_at_dropped(self, item: int) -> None:
         left = [checkpoint.number for checkpoint in self._checkpoints() if checkpoint.is_undelivered]

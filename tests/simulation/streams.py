@@ -137,12 +137,12 @@ class Streams:
 
     def reset_state(self) -> None:
         """`airflow ft reset-state`, by somebody who was told that the pipeline is drained."""
-        store = self._world.store
+        store, windows, scenario = self._world.store, self._world.windows, self._world.scenario
         try:
-            if self._world.scenario.resumes or self._world.windows.drain_of(store, PIPELINE) is None:
+            if scenario.resumes or windows.drain_of(store, PIPELINE) is None:
                 return
-            with new_epoch(store, PIPELINE, Worker("a person"), "reset-state", self._world.scenario.lease) as (epoch, _):
-                if self._world.windows.drain_of(store, PIPELINE) is not None:
+            with new_epoch(store, PIPELINE, Worker("a person"), "reset-state", scenario.lease) as (epoch, _):
+                if windows.drain_of(store, PIPELINE) is not None:
                     reset_state(store, PIPELINE, epoch, "a person")
         except UnknownPipelineError:
             return
