@@ -156,7 +156,7 @@ def an_end_that_does_not_ask_who_was_at_work_since(change: Change) -> None:
 @defect(replace(DELETING, runs=(2, 4)), "I5", told=("A1:55:SLEEP",))
 def a_late_end_deletes_numbers_of_its_successor(change: Change) -> None:
     """It sleeps when the state is dropped; what is delivered since then is not its own."""
-    change(cleanup, "delete_delivered", lambda *of: delete_delivered(*of[:3], 2**62))
+    change(cleanup, "delete_delivered", lambda store, name, archive, _: delete_delivered(store, name, archive, 2**62))
 
 
 @defect(DELETING, "I7")
