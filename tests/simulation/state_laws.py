@@ -49,7 +49,7 @@ class StateLaws:
         self._anew: set[str] = set()  # locations that began without state
         self._failing: set[str] = set()  # processes that have deleted without being asked to stop
         self.ended: set[int] = set()  # items behind which a state was dropped
-        self.dropped: set[int] = set()  # items that were open there
+        self.dropped: dict[int, datetime] = {}  # items that were open there, and when they went
 
     # --- the decision log -----------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class StateLaws:
             return
         if self._run() is None:
             raise Violation("I10", f"item {item} was open in a state that somebody took for drained, and is lost")
-        self.dropped.add(item)
+        self.dropped[item] = self._store.now()
 
     def pruned(self, number: int) -> None:
         """Before the rows go: the newest ones stay, unless the stream has ended, and was to delete them."""
@@ -158,14 +158,14 @@ class StateLaws:
         if row.base is None or self._store.run(PIPELINE, run).epoch != row.epoch or not (told or must_drain):
             return
         for item in range(1, self._wal.batch(row.base) + 1):
-            if item in self.dropped:
+            if item in self.dropped and self.dropped[item] > request.asked_at:
                 raise Violation("I10", f"item {item} was dropped, request {request.id} was to drain it")
             self._laws.require_visible(item, f"request {request.id} is answered {outcome!r}")
 
     def all_that_comes(self, items: int) -> set[int]:
         """What is visible in the end of so many items; also the newest one, where its window was drained."""
         newest = {items} if self._scenario.windows and not self._laws.is_visible(items) else set()
-        return set(range(1, items + 1)) - self.dropped - newest
+        return set(range(1, items + 1)) - set(self.dropped) - newest
 
     def at_the_end(self) -> None:
         """I7: what is not to be kept has gone, since the last run was asked to stop, and met no fault."""
