@@ -420,7 +420,7 @@ class Store(Protocol):
     def referenced_locations(self, pipeline: str) -> frozenset[str]:
         """Segment locations and Spark locations of all published, unpruned, not rewound numbers, and the base's.
 
-        Also Spark's of the newest delivered number, pruned or not: a rewind goes there.
+        Also Spark's of the newest delivered number that has a position, pruned or not: a rewind goes there.
         """
 
     def latest_confirmed(self, pipeline: str) -> Checkpoint | None:

@@ -22,7 +22,6 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.sources import FileSource, KafkaSource, Source
 from airflow_ft.spark.draining import drain_of, marked, terminal_copy
@@ -162,13 +161,9 @@ class Query:
         elif drain := drain_of(store, pipeline):
             log.info("nothing is drained: checkpoint %d has drained this state before", drain.number)
         else:
-            # As the decision log knows it: this attempt may work in a copy, of which nobody has heard yet.
-            base = self._location.position(last) if published is not None else self._request.base
-            assert base is not None
             self._terminal = terminal_copy(replace(self._location, batch=last), self._request)
             log.info("what is open after batch %d comes with a last checkpoint", last)
-            on_batch = partial(self._on_last_batch, base)
-            with self._running(on_batch, self._terminal, once=True) as query:
+            with self._running(self._on_last_batch, self._terminal, once=True) as query:
                 while not _has_ended(query):
                     pass
             self.publisher.settle()
@@ -225,13 +220,16 @@ class Query:
             self._failed(error)
             raise
 
-    def _on_last_batch(self, base: SparkPosition, _: int, batch: DataFrame, batch_id: int) -> None:
+    def _on_last_batch(self, _: int, batch: DataFrame, batch_id: int) -> None:
         try:
             assert self._terminal is not None
             number = self.publisher.begin(batch_id)
             end = self._terminal.offsets(batch_id)
             ids = recorded_ids(self._terminal)
-            positions = marked(named_positions(list(self._sources), end, end, ids), base)
+            # As the decision log knows it: the base itself may be a copy, which no checkpoint names (`drain_of`).
+            drained = self._store.position_before(self._request.pipeline, number)
+            assert drained is not None
+            positions = marked(named_positions(list(self._sources), end, end, ids), drained)
             written = write_batch(self._request, self._job, batch, batch_id, number, positions)
             check_listings(self._inputs.listings, self._request.pipeline)
             self.publisher.written(written.seal, positions)

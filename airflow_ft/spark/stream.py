@@ -75,8 +75,9 @@ def stream_step(
     resume_drained: bool = False,
     last_try: bool = False,
 ) -> int:
-    """Runs a stream until it is asked to stop (`Store.ask`), or `why_stop` gives a reason; its newest epoch.
+    """Runs a stream until it is asked to stop (`Store.ask`), or `why_stop` gives a reason; the epoch of its end.
 
+    0: somebody else may have been at work before that, so what there is now is not this stream's to delete (I5).
     What is published by then may still have to be delivered (`finish_step`). Its requests are answered by
     `answer_stops`, when that is done.
 
@@ -84,7 +85,7 @@ def stream_step(
     TerminalError, or on the `last_try`: then the checkpoints are deleted if the pipeline keeps none.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
-    store.register(pipeline)
+    before_turn = store.register(pipeline).epoch  # whoever has the turn later takes a later one
     require_active(store, pipeline)
     require_own_stage(context)
     take_turn(context, again=True)
@@ -102,6 +103,9 @@ def stream_step(
         return make_request(row, taken, attempt)
 
     try:
+        if not resume_drained and (drain := drain_of(store, pipeline)) and drain.run != run:
+            # Its own run may have given up, and this one is refused: nobody else would deliver it (I7).
+            _deliver(context, overlap)
         while not stopping.is_asked() or stopping.is_to_drain():
             try:
                 stage(
@@ -132,10 +136,11 @@ def stream_step(
             _end_failed(context, overlap, epoch)
         raise
     log.info("nothing is staged any more")
+    last = epoch or before_turn
     with new_epoch(store, pipeline, context.worker, f"the end of {run}", context.lease_seconds) as (epoch, _):
         store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
         store.end_stage(pipeline, epoch, run, None, complete=False)
-    return epoch
+    return epoch if epoch == last + 1 else 0
 
 
 def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirmation, str]:
@@ -202,10 +207,13 @@ def answer_stops(context: Context, outcome: str) -> None:
     asked = stops(store, pipeline)
     row = store.run(pipeline, context.run)
     if row is not None and row.epoch == store.pipeline(pipeline).epoch and context.is_finished():
-        drains = [c.number for c in store.run_checkpoints(pipeline, context.run, _LOOKED_AT) if c.drained is not None]
+        newest = store.run_checkpoints(pipeline, context.run, _LOOKED_AT)
+        drains = [c.number for c in newest if c.drained is not None and c.is_confirmed]  # not what a sink has refused
         drained = f"checkpoint {drains[-1]} has delivered what was open" if drains else "nothing was drained"
+        late = "" if SAVEPOINT in outcome else "it had stopped before it was asked for a savepoint: trigger one"
         for request in asked:
-            _answer(store, [request], f"{outcome}; {drained}" if request.arguments.get(DRAIN) else outcome)
+            wanted = [drained if request.arguments.get(DRAIN) else "", late if request.arguments.get(SAVEPOINT) else ""]
+            _answer(store, [request], "; ".join(filter(None, [outcome, *wanted])))
 
 
 def _answer(store: Store, requests: Sequence[Request], outcome: str) -> None:

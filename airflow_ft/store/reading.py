@@ -41,11 +41,11 @@ _ORIGIN = "SELECT origin_location AS spark_location, origin_batch AS spark_batch
 _REFERENCED = (
     "SELECT base_location AS one, NULL AS other FROM pipeline WHERE name = ?"
     " UNION SELECT segment_location, spark_location FROM checkpoint WHERE pipeline = ? AND is_referenced = 1"
-    # Where a rewind goes to, also when its rows are pruned (`core.retention.delete_delivered`).
+    # Where a rewind goes to, also when its rows are pruned (`core.retention`). A drain is newer, and has no position.
     " UNION SELECT NULL, spark_location FROM checkpoint WHERE pipeline = ? AND number = (SELECT number FROM checkpoint"
-    " WHERE pipeline = ? AND is_delivered = 1 ORDER BY number DESC LIMIT 1)"
-    " UNION SELECT NULL, origin_location FROM pipeline WHERE name = ?"
-    " AND NOT EXISTS (SELECT 1 FROM checkpoint WHERE pipeline = ? AND is_delivered = 1)"
+    " WHERE pipeline = ? AND is_base = 1 AND delivered_by IS NOT NULL ORDER BY number DESC LIMIT 1)"
+    " UNION SELECT NULL, origin_location FROM pipeline WHERE name = ? AND NOT EXISTS"
+    " (SELECT 1 FROM checkpoint WHERE pipeline = ? AND is_base = 1 AND delivered_by IS NOT NULL)"
 )
 # Who has read all: a whole stage, a checkpoint of a stream, a stream that has found nothing new.
 _READ_THROUGH = (

@@ -51,10 +51,10 @@ def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> 
     """Deletes what attempts of epochs below `below_epoch` left and nobody needs; returns the URIs deleted.
 
     `keep` holds the locations of all segments that are not pruned, and the Spark locations of the pipeline's base,
-    of every undelivered or retained number, of the newest delivered one, and of savepoints. It has to be read from the
-    store AFTER the epoch `below_epoch` was read there: from then on no older attempt can publish (I5), so what is not
-    named never will be; in the other order, what an older epoch publishes in between would be deleted (I10). Folders of
-    `below_epoch` itself are left alone: another task of the same run may be writing there.
+    of every undelivered or retained number, of the newest delivered position, and of savepoints. It has to be read from
+    the store AFTER the epoch `below_epoch` was read there: from then on no older attempt can publish (I5), so what is
+    not named never will be; in the other order, what an older epoch publishes in between would be deleted (I10).
+    Folders of `below_epoch` itself are left alone: another task of the same run may be writing there.
     """
     files = filesystem(root)
     kept = {files.uri(uri) for uri in keep}

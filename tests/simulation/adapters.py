@@ -29,10 +29,11 @@ from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import refusals
 from airflow_ft.sinks.mysql.validation import Verdict
-from airflow_ft.spark import publisher, query, room, runner, stage, stream
+from airflow_ft.spark import publisher, query, room, runner, stage, state_reset, stream
 from tests.simulation.kernel import Death, Kernel
 from tests.simulation.spark import Spark, listening
 from tests.simulation.threads import ModelThreading
+from tests.simulation.windows import Windows
 
 
 class Running:
@@ -46,6 +47,7 @@ class Running:
         self.declines: dict[int, int] = {}  # item -> how many votes on it are still refused
         self.store: Any = None
         self.spark: Spark = cast(Any, None)
+        self.windows: Windows = cast(Any, None)
 
     def sleep(self, seconds: float) -> None:
         self.kernel.sleep(seconds)
@@ -231,10 +233,10 @@ def product_over_models() -> Iterator[Running]:
         (stage, {
             "threading": threads,
             "run_stage": lambda *args, **named: RUNNING.spark.run_stage(*args, **named),
-            "drain_of": lambda *_: None,
+            "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked),
         }),
         (restart, {"time": waiting, "random": middle}),
-        (stream, {"time": waiting, "drain_of": lambda *_: None}),
+        (stream, {"time": waiting, "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked)}),
         (room, {"time": waiting}),
         (publisher, {"time": waiting, "threading": threads, "beside": at_once}),
         (query, {
@@ -242,7 +244,12 @@ def product_over_models() -> Iterator[Running]:
             "threading": threads,
             "os": SimpleNamespace(_exit=RUNNING.exit),
             "filesystem": lambda _: SimpleNamespace(hadoop_path=lambda uri: uri),
-            "write_batch": lambda *args, few: RUNNING.spark.write_batch(*args),
+            "write_batch": lambda *args, few=False: RUNNING.spark.write_batch(*args),
+            "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked),
+            "terminal_copy": lambda *of: RUNNING.windows.terminal_copy(*of),
+            "has_state": lambda uri: RUNNING.windows.has_state(uri),
+            "upload": lambda _: None,
+            "sizes": lambda *_: None,
             "batch_listings": lambda *_: [],
             "check_listings": lambda *_: None,
             "named_positions": lambda *_: {},
@@ -251,6 +258,14 @@ def product_over_models() -> Iterator[Running]:
             "freeze_origin": lambda *_: None,
         }),
         (query._Idle, {"listening": listening}),
+        (state_reset, {
+            "SparkLocation": lambda *of: RUNNING.windows.location(*of),
+            "location_root": lambda _: "file:///wal",
+            "require_batch": lambda location: RUNNING.windows.require_batch(location),
+            "new_location": lambda *of: RUNNING.windows.new_location(*of),
+            "_tell_sources": lambda *told: RUNNING.windows.tell_sources(*told),
+            "filesystem": lambda _: None,
+        }),
         (runner, {
             "time": waiting,
             "open_store": lambda _: RUNNING.store,

@@ -41,6 +41,7 @@ from tests.simulation.kernel import Death, Violation
 from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_state import Commit
 from tests.simulation.source import Item, Wal
+from tests.simulation.state_laws import StateLaws
 from tests.simulation.stream_laws import StreamLaws
 from tests.simulation.two_phase import TwoPhaseCommit, TwoPhaseServer
 
@@ -88,6 +89,7 @@ class Laws:
         self.restored = False
         self.halted = False
         self.streams: StreamLaws | None = None
+        self.states: StateLaws | None = None
 
     # --- after every call -----------------------------------------------------------------------------------------
 
@@ -137,8 +139,10 @@ class Laws:
         for checkpoint in self._store.checkpoints(PIPELINE, 1000):
             self._look_at_checkpoint(checkpoint)
         base = pipeline.base if not self.restored else None
-        if base is not None and base.batch not in self._wal.states.get(base.location, {}):
+        if base is not None and not self._wal.has(base):
             raise Violation("I10", f"the state of the base {base} is gone")
+        if self.states is not None:
+            self.states.look_at(base)
         if self.streams is not None and not self.restored:
             self.streams.watch()
 
@@ -297,6 +301,9 @@ class Laws:
             if self._loses:
                 self._look_at_gaps(name, sink, visible)
                 continue
+            if self.states is not None:
+                self.states.look_at_rows(visible, self._shown, f"{name} has {_told(visible)} in {sink}, and")
+                continue
             for place, item in enumerate(visible, 1):
                 if item.number < place:
                     raise Violation("I2", f"{name} shows item {item.number} twice in {sink}: {_told(visible)}")
@@ -335,7 +342,8 @@ class Laws:
         for item in visible:
             if self._shown.setdefault(item.number, item.variant) != item.variant:
                 raise Violation("I3", f"{name} shows {item}, there is {self._shown[item.number]}: {_told(visible)}")
-            if item.parent != self._shown.get(item.number - 1, item.parent):
+            parent = self._shown.get(item.number - 1, item.parent)
+            if item.parent != (self.states.parent_of(item, parent) if self.states is not None else parent):
                 raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_told(visible)}")
 
     # --- what processes report ------------------------------------------------------------------------------------
@@ -350,6 +358,8 @@ class Laws:
             return
         if isinstance(error, QuarantinedError) and self._quarantined:
             return
+        if self.states is not None and self.states.is_refusal(error):
+            return
         law = "I7" if isinstance(error, AirflowFtError) else "-"
         raise Violation(law, f"{process} ended with {type(error).__name__}: {error}") from error
 
@@ -357,7 +367,7 @@ class Laws:
         """I9: what stands behind the group starts now, so everything of the run is visible in every sink."""
         for checkpoint in self._store.run_checkpoints(PIPELINE, run):
             item = self._wal.item(checkpoint.segment.digest) if checkpoint.segment is not None else None
-            if item is not None and checkpoint.number in confirmation.confirmed.numbers.newest:
+            if item is not None and item.number and checkpoint.number in confirmation.confirmed.numbers.newest:
                 self.require_visible(item.number, f"the gate of {run} opened")
         for number in range(1, items + 1):
             self.require_visible(number, f"the gate of {run} opened")
@@ -367,9 +377,17 @@ class Laws:
 
     def published(self) -> Mapping[int, int]:
         """The item of each number that was ever published."""
-        return {number: self._wal.item(segment.digest).number for number, segment in self.segments.items()}
+        found = {number: self._wal.item(segment.digest).number for number, segment in self.segments.items()}
+        return {number: item for number, item in found.items() if item}
+
+    def is_visible(self, item: int) -> bool:
+        """In every sink."""
+        shown = [self._servers[name].visible.get(sink, []) for name, sinks in self._sinks.items() for sink in sinks]
+        return all(any(row.number == item for row in rows) for rows in shown)
 
     def require_visible(self, item: int, when: str) -> None:
+        if self.states is not None and item in self.states.dropped:
+            return
         if self._loses and item not in self._kept():
             if self._is_lost_for_ever:
                 self._lost.add(item)
@@ -396,7 +414,10 @@ class Laws:
         for name, server in self._servers.items():
             for sink, visible in server.visible.items():
                 found = sorted(item.number for item in (set(visible) if name in self._repeats else visible))
-                all_of_them = sorted(self._kept()) if self._loses else range(1, items + 1)
+                all_of_them = sorted(self._kept()) if self._loses else list(range(1, items + 1))
+                if self.states is not None and not self._loses:
+                    all_of_them = sorted(self.states.all_that_comes(items))
+                    found = sorted(found if self._rows[sink] > 1 else set(found))  # twice, where it may be
                 if found != [item for item in all_of_them for _ in range(self._rows[sink])]:
                     raise Violation("I10", f"{name} shows {_told(visible)} in {sink}; there are {items} items")
             if isinstance(server, TwoPhaseServer) and server.branches:
@@ -408,6 +429,8 @@ class Laws:
                 raise Violation("I7", f"checkpoint {checkpoint.number} is left {checkpoint.state}")
         if self.streams is not None:
             self.streams.at_the_end()
+        if self.states is not None:
+            self.states.at_the_end()
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[int, int]:

@@ -120,7 +120,7 @@ class ModelReading:
             if row.number not in self._pruned and row.after_abort is not AfterAbort.REWOUND:
                 found |= {row.segment.location} if row.segment is not None else set()
                 found |= {row.position.location} if row.position is not None else set()
-        delivered = [row for row in self._rows.values() if row.delivered_by is not None]
+        delivered = [row for row in self._rows.values() if row.delivered_by is not None and row.position is not None]
         found |= {row.position.location for row in delivered[-1:] if row.position is not None}
         return frozenset(found)
 

@@ -455,6 +455,17 @@ class ModelStore(ModelStreams):
         self._pruned |= {number}
         self.version += 1
 
+    def reset_state(self, pipeline: str, epoch: int, position: SparkPosition, message: str) -> None:
+        self._require_epoch(pipeline, epoch)
+        for row in self.open_checkpoints(pipeline):
+            if row.is_undelivered or row.state is S.TRIGGERED:
+                raise StateConflictError(f"checkpoint {row.number} is {row.state}, and not delivered.")
+        bases = [row for row in self._rows.values() if row.position and row.after_abort is not AfterAbort.REWOUND]
+        for newest in bases[-1:]:
+            self._rows[newest.number] = replace(newest, position=position)
+        self._set(base=position, base_is_clean=True)
+        self.version += 1
+
     # --- aborting -------------------------------------------------------------------------------------------------
 
     def abort(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_ft.core.model import CheckpointingMode
+from airflow_ft.core.model import CheckpointingMode, ExternalizedRetention
 from tests.simulation.world import Scenario
 
 _MYSQL = {"rows": ("mysql", "db")}
@@ -236,7 +236,55 @@ LOST = (
     replace(LOSING, name="streams, from exactly to at most once", modes=(_ONCE, _AT_MOST), runs=(3, 4), person="stop"),
 )
 
-ALL = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING, *STREAMS, *REPEATED, *LOST)
+DRAINED = replace(STREAM, name="a stream that a person drains", windows=True, person="drain", runs=(3,), tries=4)
+RESUMED = replace(DRAINED, name="a stream that goes on after a drain", resumes=True, person="drain, drain", runs=(3, 4))
+DELETING = replace(
+    STREAM,
+    name="a stream that deletes what it leaves when it is stopped",
+    windows=True,
+    leaves=ExternalizedRetention.DELETE_ON_CANCELLATION,
+    person="stop",
+    runs=(2, 3, 4),
+    begins=1,
+)
+WINDOWED = (
+    replace(STREAM, name="a stream with windows", windows=True),
+    DRAINED,
+    replace(DRAINED, name="a drain into Kafka", sinks=_KAFKA, events=LOG + RUNNING),
+    replace(DRAINED, name="a drain into xa and Kafka", sinks=XA_KAFKA.sinks, events=MARIA + LOG + RUNNING),
+    replace(DRAINED, name="a drain into held", sinks=_HELD, events=LOG + RUNNING),
+    replace(DRAINED, name="a drain, several numbers as one", begins=3, max_rows=1000),
+    replace(DRAINED, name="a drain, the job fails", events=("job fails", "source grows"), event_weight=20),
+    replace(DRAINED, name="a drain, its checkpoint expires", tolerable=-1, events=_PASSED),
+    replace(DRAINED, name="a drain that sinks refuse", events=("prepare declines item 2", "prepare declines item 3")),
+    replace(DRAINED, name="a drain beside a stop at once", person="drain, stop at once"),
+    replace(DRAINED, name="a drain, and a gate", person="gate as of now, drain, gate of the published"),
+    replace(DRAINED, name="a run after a drain", runs=(3, 4), person="drain, reset state, stop"),
+    replace(DRAINED, name="a drain, runs at once", runs=(3, 4), person="drain, reset state", concurrent=True),
+    replace(DRAINED, name="a drain by a run that reads nothing new", runs=(2, 2, 3), person="stop, drain"),
+    replace(RESUMED, name="a drain by each run that goes on", runs=(2, 2, 3), person="stop, drain, drain"),
+    replace(DRAINED, name="a drain, rows are computed again", person="drain, abort rewound"),
+    RESUMED,
+    replace(RESUMED, name="a drain, runs at once, which go on", concurrent=True),
+    replace(DRAINED, name="a drain, at most once", modes=(_AT_MOST,), runs=(3, 4)),
+)
+DELETED = (
+    DELETING,
+    replace(DELETING, name="a stream without state that deletes what it leaves", windows=False),
+    replace(DELETING, name="streams at once that delete what they leave", concurrent=True, person="stop, stop"),
+    replace(DELETING, name="a drain, and all is deleted", person="drain, drain"),
+    replace(DELETING, name="a drain, and all is deleted, runs at once", person="drain, stop", concurrent=True),
+    replace(
+        DELETING,
+        name="a stream that deletes also when it fails",
+        leaves=ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS,
+        tries=2,
+    ),
+    replace(DELETING, name="a stream that deletes nothing that is quarantined", person="quarantine, stop, commit"),
+    replace(DELETING, name="a stream that deletes, its checkpoints expire", tolerable=-1, events=_PASSED),
+)
+
+ALL = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING, *STREAMS, *REPEATED, *LOST, *WINDOWED, *DELETED)
 
 
 def scenario_of(seed: int) -> Scenario:

@@ -11,25 +11,38 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ft.core.errors import WalCorruptError
-from airflow_ft.core.model import Plan, Segment
+from airflow_ft.core.model import Plan, Segment, SparkPosition
 from airflow_ft.core.ports import DeadLetters, WalFile
+
+CLOSED = "closed"
+"""The state after a drain: every window is closed, and whatever were read from here on would be too late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """The rows of one micro-batch: the same text goes into every sink. `part` (from 1): one of several rows."""
+    """The rows of one micro-batch: the same text goes into every sink. `part` (from 1): one of several rows.
+
+    `drained`: it came out of a window that was still open. Number 0 is no item: nothing came out.
+    """
 
     number: int
     variant: str
     parent: str
     part: int = 0
+    drained: bool = False
 
     def __str__(self) -> str:
-        return f"{self.number}{self.variant}" + (f"/{self.part}" if self.part else "")
+        drained = "!" if self.drained else ""
+        return f"{self.number}{self.variant}{drained}" + (f"/{self.part}" if self.part else "")
 
     def rows(self, count: int) -> Rows:
         """The item as so many rows."""
         return Rows([self] if count == 1 else [replace(self, part=part) for part in range(1, count + 1)])
+
+
+def opened(state: Mapping[int, str], number: int) -> Item:
+    """The item that a micro-batch has read, as it stands in the state."""
+    return Item(number, state[number], state.get(number - 1, ""))
 
 
 class Rows(list["Item"]):
@@ -52,14 +65,27 @@ class Wal:
         self.states: dict[str, dict[int, str]] = {}  # Spark's location -> batch -> variant in its state
         self.ends: dict[str, dict[int, int]] = {}  # Spark's location -> batch that was begun -> where it ends
         self.computed: dict[tuple[str, int], str] = {}  # Spark's location and batch -> variant that was computed last
+        self.starts: dict[str, int] = {}  # Spark's location that began without state -> the batch behind which it did
 
     def write(self, epoch: int, attempt: int, number: int, item: Item, rows: Mapping[str, int]) -> Segment:
         """Seals a segment in the folder of this attempt."""
         digest = f"{number:08x}{item}".ljust(64, "0")
-        location = f"file:///wal/orders/{epoch}-{attempt}/{item.number}"
+        location = f"file:///wal/orders/{epoch}-{attempt}/{number}"
         self.items[digest] = item
         self.segments[location] = digest
-        return Segment(number, digest, location, dict(rows), 100)
+        return Segment(number, digest, location, dict(rows) if item.number else dict.fromkeys(rows, 0), 100)
+
+    def begin(self, uri: str, batch: int, end: int) -> None:
+        """A location without state, in which the source stands behind that batch."""
+        self.starts[uri], self.states[uri], self.ends[uri] = batch, {batch: ""}, {batch: end}
+
+    def batch(self, position: SparkPosition) -> int:
+        """The batch behind which a position stands; -1 of Spark's is the start of its location."""
+        return self.starts.get(position.location, -1) if position.batch < 0 else position.batch
+
+    def has(self, position: SparkPosition) -> bool:
+        """Whether somebody can go on from there."""
+        return self.batch(position) in self.states.get(position.location, {})
 
     def item(self, digest: str) -> Item:
         return self.items[digest]
@@ -104,7 +130,8 @@ class SegmentModel:
         return None
 
     def files(self, sink: str) -> Sequence[WalFile]:
-        return [WalFile("1", self.segment.rows[sink], 100, "")]
+        rows = self.segment.rows[sink]
+        return [WalFile("1", rows, 100, "")] if rows else []
 
     def statistics(self, sink: str) -> Mapping[str, Any]:
         return {}

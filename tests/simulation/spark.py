@@ -26,7 +26,7 @@ from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.runner import Attempt
 from tests.simulation.kernel import Process
 from tests.simulation.laws import PIPELINE
-from tests.simulation.source import Item, Wal
+from tests.simulation.source import CLOSED, Item, Wal
 from tests.simulation.threads import ModelThread
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class Location:
         return SparkPosition(self.uri, batch)
 
     def ends_at(self, batch: int) -> bool:
-        return max(self.wal.ends.get(self.uri, {}), default=0) <= batch == max(self.wal.states[self.uri], default=-1)
+        last = self.wal.batch(self.position(batch))
+        return max(self.wal.ends.get(self.uri, {}), default=0) <= last == max(self.wal.states[self.uri], default=-1)
 
     def sync(self, synced: Any) -> None:
         pass
@@ -75,7 +76,7 @@ class Driver:
 
     def __init__(self, world: World, request: StageRequest) -> None:
         self.world, self.request, self.began = world, request, world.log.now()
-        self.killed = self._to_end = False
+        self.killed = self._to_end = self._to_drain = False
         self.result: Mapping[str, Any] | None = None
         self.error: Mapping[str, Any] | None = None
         self.attempt: ModelAttempt | None = None
@@ -88,11 +89,11 @@ class Driver:
         self.process: Process = kernel.start(name, self._main, child_of=task)
 
     def end(self, *, drain: bool = False) -> None:
-        self._to_end = True
+        self._to_end, self._to_drain = True, drain
 
     def is_to_drain(self) -> bool:
         """See `airflow_ft.spark.runner.Requests`."""
-        return False
+        return self._to_drain
 
     def kill(self, grace: float = 0.0) -> None:
         self.killed = True
@@ -189,6 +190,7 @@ class Spark:
         self, request: StageRequest, job: Any, batch: Location, batch_id: int, number: int, positions: Any
     ) -> SimpleNamespace:
         """See `airflow_ft.spark.staging.write_batch`."""
+        world = self._world
 
         def compute() -> Item:
             if self.failures:
@@ -196,14 +198,15 @@ class Spark:
                 raise JobError("the job raised.")
             state = batch.wal.states[batch.uri]
             if batch_id > 1 and batch_id - 1 not in state:
-                self._world.kernel.violate("I10", f"the state before batch {batch_id} is needed and gone")
-            variant = batch.wal.computed[batch.uri, batch_id] = f"v{request.epoch}.{request.attempt}"
-            return Item(batch_id, variant, state.get(batch_id - 1, ""))
+                world.kernel.violate("I10", f"the state before batch {batch_id} is needed and gone")
+            variant = CLOSED if batch.uri.endswith("-drain") else f"v{request.epoch}.{request.attempt}"
+            batch.wal.computed[batch.uri, batch_id] = variant
+            return world.windows.emitted(batch, batch_id, {**state, batch_id: variant})
 
         item = self.act(f"computes item {batch_id}", compute)
 
         def seal() -> Segment:
-            return batch.wal.write(request.epoch, request.attempt, number, item, self._world.scenario.rows)
+            return batch.wal.write(request.epoch, request.attempt, number, item, world.scenario.rows)
 
         return SimpleNamespace(seal=lambda: self.act(f"seals item {batch_id}", seal), item=item)
 
@@ -220,16 +223,19 @@ class Spark:
             wal.states.setdefault(uri, self.begin(request))
             wal.ends.setdefault(uri, {})
             return Location(wal, uri, -1 if request.begins_anew else max(wal.states[uri], default=-1))
-        found = wal.states.get(base.location)
-        if found is None or base.batch not in found:
+        found, last = wal.states.get(base.location), wal.batch(base)
+        if found is None or last not in found:
             if world.laws.restored:
                 raise StageError("the state of the base is gone: the decision log is older than the files.")
             world.kernel.violate("I10", f"the state at {base} is needed and gone")
         old = Location(wal, base.location, base.batch)
+        if base.batch < 0 and not (request.base_is_clean and old.ends_at(base.batch)):
+            wal.begin(uri, last, wal.ends[base.location].get(last, 0))
+            return Location(wal, uri, base.batch)
         if request.base_is_clean and old.ends_at(base.batch):
             return old
         if uri not in wal.states:  # else a defect has made it go on in its own folder, as it is
-            kept = {batch: variant for batch, variant in found.items() if batch <= base.batch or not world.cut_back}
+            kept = {batch: variant for batch, variant in found.items() if batch <= last or not world.cut_back}
             wal.states[uri] = kept
             wal.ends[uri] = {batch: end for batch, end in wal.ends.get(base.location, {}).items() if batch in kept}
         return Location(wal, uri, max(wal.states[uri]))
@@ -281,7 +287,7 @@ class Writer:
         self._session = session
         self._on_batch: Callable[[Any, int], None] = lambda *_: None
         self._uri = self._name = ""
-        self._ends = False
+        self._ends = self._once = False
 
     def foreachBatch(self, function: Callable[[Any, int], None]) -> Writer:
         self._on_batch = function
@@ -298,12 +304,13 @@ class Writer:
         self._uri = uri
         return self
 
-    def trigger(self, *, availableNow: bool = False, processingTime: str = "") -> Writer:
-        self._ends = availableNow
+    def trigger(self, *, availableNow: bool = False, processingTime: str = "", once: bool = False) -> Writer:
+        self._ends, self._once = availableNow, once
         return self
 
     def start(self) -> RunningQuery:
-        return RunningQuery(self._session, self._name, self._uri, self._on_batch, ends=self._ends)
+        kind = LastQuery if self._once else RunningQuery
+        return kind(self._session, self._name, self._uri, self._on_batch, ends=self._ends)
 
 
 class RunningQuery:
@@ -392,6 +399,17 @@ class RunningQuery:
         state[batch] = self._location.wal.computed[self._location.uri, batch]
         for old in sorted(state)[: -self._world.spark.retained]:
             del state[old]
+
+
+class LastQuery(RunningQuery):
+    """Computes the micro-batch that was begun in a copy, and reads nothing: see `airflow_ft.spark.draining`."""
+
+    def _run_batches(self) -> None:
+        wal, uri = self._location.wal, self._location.uri
+        last = max(wal.states[uri])
+        wal.ends[uri][last + 1] = wal.ends[uri].get(last, 0)
+        if self._runs(last + 1):
+            self._world.spark.act(f"commits the drain of item {last}", partial(self._commit, last + 1))
 
 
 @contextmanager

@@ -39,7 +39,7 @@ class StoreClient:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             def act() -> Any:
-                if name in ("publish", "answer") and laws.streams is not None:
+                if name in ("publish", "answer", "prune") and laws.streams is not None:
                     laws.streams.called(name, args)
                 if not fenced:
                     return method(*args, **kwargs)

@@ -22,7 +22,7 @@ class StreamLaws:
     """Remembers when the source held how much, by the decision log's clock.
 
     `at_work` names the drivers of the current process, `streaming` those whose epoch is the pipeline's, which had begun
-    at some time, and are of some run (None: any), `run` is the current process's run.
+    at some time, and are of some run (None: any), `run` is the current process's run, and `began` when it began.
     """
 
     def __init__(
@@ -33,10 +33,15 @@ class StreamLaws:
         at_work: Callable[[], list[str]],
         streaming: Callable[[datetime, RunKey | None], list[str]],
         run: Callable[[], RunKey | None],
+        began: Callable[[], datetime | None],
+        windows: bool = False,
     ) -> None:
+        self._open, self._began = int(windows), began
         self._laws, self._store, self._at_work, self._streaming, self._run = laws, store, at_work, streaming, run
         self._held: list[tuple[datetime, int]] = []
         self._opened = self._through = 0  # gates that have opened: so many times, and numbers up to this one
+        self.last_asked: datetime | None = None  # until then somebody wanted an end: a request was open, the DAG paused
+        self.somebody_is_in_a_hurry = False  # has asked for an end at once: then nothing has to be drained
         self.clock_went_back = False  # then the log's times say nothing any more
 
     def source_holds(self, items: int) -> None:
@@ -56,9 +61,9 @@ class StreamLaws:
                 self._through = number
 
     def opened_as_of(self, items: int) -> None:
-        """I9: all that the source held at that time is visible."""
+        """I9: all that the source held at that time is visible, but what a window still holds."""
         if not self.clock_went_back:
-            for item in range(1, items + 1):
+            for item in range(1, items + 1 - self._open):
                 self._laws.require_visible(item, f"the gate of the time when the source held {items} items opened")
 
     def opened_through(self, number: int) -> None:
@@ -75,7 +80,11 @@ class StreamLaws:
     def called(self, name: str, args: Sequence[Any]) -> None:
         """Before a call to the decision log takes effect."""
         if name == "answer":
+            self.last_asked = self._store.now()
             self._answered(self._store.request(PIPELINE, args[1]), args[2])
+        elif name == "prune":
+            if self._laws.states is not None:
+                self._laws.states.pruned(args[1])
         elif drivers := self._at_work():
             raise Violation("I7", f"{args[2]} is published beside {', '.join(drivers)}, whose next one will be refused")
 
@@ -96,6 +105,10 @@ class StreamLaws:
                 raise Violation(
                     "I9", f"the stream is said to have stopped, and {checkpoint.number} is {checkpoint.state}"
                 )
+        if self._laws.states is not None:
+            began = self._began()
+            heard = began is not None and request.asked_at < began and not self.somebody_is_in_a_hurry
+            self._laws.states.answered(run, request, outcome, must_drain=heard)
 
     def quiet(self) -> None:
         """I7: a stream that has nothing left to do has left nothing: no rows wait for a number.

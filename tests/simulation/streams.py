@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.errors import StoreUnavailableError
-from airflow_ft.core.model import RequestKind, RunKey
-from airflow_ft.core.steps import Context
-from airflow_ft.spark.stream import AT_ONCE, answer_stops, stream_step
+from airflow_ft.core.lease import Worker, new_epoch
+from airflow_ft.core.model import CheckpointingMode, ExternalizedRetention, RequestKind, RunKey
+from airflow_ft.core.steps import Confirmation, Context
+from airflow_ft.spark.state_reset import reset_state
+from airflow_ft.spark.stream import AT_ONCE, DRAIN, answer_stops, finish_step, stops, stream_step
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.laws import PIPELINE
 from tests.simulation.spark import RESTART, Driver
+from tests.simulation.state_laws import StateLaws
 from tests.simulation.stream_laws import StreamLaws
 
 if TYPE_CHECKING:
@@ -47,25 +51,47 @@ class Streams:
         kernel = world.kernel
         kernel.most_steps, kernel.on_quiet = MOST_STEPS, self._quiet
         self.laws = world.laws.streams = StreamLaws(
-            world.laws, world.log, at_work=self._at_work, streaming=self._streaming, run=self._run
+            world.laws,
+            world.log,
+            at_work=self._at_work,
+            streaming=self._streaming,
+            run=self._run,
+            began=lambda: self._began.get(self._process()),
+            windows=world.scenario.windows,
         )
+        self._began: dict[str, datetime] = {}  # processes, by the decision log's clock
+        if world.scenario.windows or world.scenario.leaves is not ExternalizedRetention.RETAIN_ON_CANCELLATION:
+            world.laws.states = StateLaws(
+                world.laws,
+                world.log,
+                world.wal,
+                world.scenario,
+                is_asked=self._is_asked,
+                run=lambda: self._run_of(self._sender()),
+                process=self._sender,
+                since=self._since,
+            )
         self._grow(world.scenario.begins)
 
-    def step(self, context: Context) -> None:
-        """As `StreamingPipelineOperator` runs it."""
+    def step(self, context: Context, *, last_try: bool, gate: Callable[[Confirmation], None]) -> None:
+        """As `StreamingPipelineOperator` runs it; `gate` starts what stands behind it."""
         world = self._world
-        stream_step(
+        self._began[self._process()] = world.log.now()
+        config = world.config_of(context.run)
+        overlap = (world.delivery_of(context.run), world.config, lambda _: None, world.wal)
+        epoch = stream_step(
             context,
             world.spark.make_request(context.run),
             strategy=RESTART,
             on_line=lambda _: None,
-            overlap=(world.delivery_of(context.run), world.config, lambda _: None, world.wal),
+            overlap=overlap,
             why_stop=lambda: "the DAG is paused" if self.paused else "",
+            resume_drained=config.resume_drained or config.mode is CheckpointingMode.AT_MOST_ONCE,
+            last_try=last_try,
         )
-
-    def answer(self, context: Context) -> None:
-        """What the operator does last."""
-        answer_stops(context, "stopped; all is delivered")
+        confirmation, outcome = finish_step(context, overlap, epoch)
+        gate(confirmation)
+        answer_stops(context, outcome)
 
     # --- the source -----------------------------------------------------------------------------------------------
 
@@ -91,17 +117,43 @@ class Streams:
         elif not self.paused:
             self.laws.quiet()
             self.paused = True
+            self.laws.last_asked = world.log.now()
             return True
         return False
 
     # --- people ---------------------------------------------------------------------------------------------------
 
-    def ask(self, *, at_once: bool) -> None:
+    def person(self, verb: str, after: str) -> None:
+        """What somebody does: stop, drain, drop the state that was drained, wait at a gate."""
+        match verb:
+            case "stop":
+                self.ask(at_once=after == "at once")
+            case "drain":
+                self.ask(drain=True)
+            case "reset":
+                self.reset_state()
+            case _:
+                self.wait_for(after)
+
+    def reset_state(self) -> None:
+        """`airflow ft reset-state`, by somebody who was told that the pipeline is drained."""
+        store, windows, scenario = self._world.store, self._world.windows, self._world.scenario
+        try:
+            if scenario.resumes or windows.drain_of(store, PIPELINE) is None:
+                return
+            with new_epoch(store, PIPELINE, Worker("a person"), "reset-state", scenario.lease) as (epoch, _):
+                if windows.drain_of(store, PIPELINE) is not None:
+                    reset_state(store, PIPELINE, epoch, "a person")
+        except UnknownPipelineError:
+            return
+
+    def ask(self, *, at_once: bool = False, drain: bool = False) -> None:
         """`airflow ft stop`, again until it is known to have been heard."""
         store = self._world.store
+        self.laws.somebody_is_in_a_hurry |= at_once
         for _ in range(3):
             try:
-                store.ask(PIPELINE, RequestKind.STOP, {AT_ONCE: at_once}, "a person")
+                store.ask(PIPELINE, RequestKind.STOP, {AT_ONCE: at_once, DRAIN: drain}, "a person")
                 return
             except StoreUnavailableError:
                 continue
@@ -133,9 +185,31 @@ class Streams:
 
     # --- for the laws ---------------------------------------------------------------------------------------------
 
-    def _run(self) -> RunKey | None:
+    def _process(self) -> str:
         process = self._world.kernel.owner
-        task = self._world.tasks.get(process.name) if process is not None else None
+        return process.name if process is not None else ""
+
+    def _since(self) -> datetime | None:
+        """When the current process began to stage for the last time."""
+        mine = self._sender()
+        drivers = [driver for driver in self._world.spark.drivers if driver.process.name.startswith(f"{mine}d")]
+        return max((driver.began for driver in drivers), default=self._began.get(mine))
+
+    def _is_asked(self) -> bool:
+        """Whether the current process may have heard that streams are to stop: also a sleeper, of what is over."""
+        began, asked = self._began.get(self._sender()), self.laws.last_asked
+        heard = began is not None and asked is not None and asked >= began
+        return self.paused or heard or bool(stops(self._world.log, PIPELINE))
+
+    def _sender(self) -> str:
+        """The process that has sent what happens now, which may have been under way for long."""
+        return self._process().partition("~")[0]
+
+    def _run(self) -> RunKey | None:
+        return self._run_of(self._process())
+
+    def _run_of(self, process: str) -> RunKey | None:
+        task = self._world.tasks.get(process)
         return task[0].key if task is not None else None
 
     def _at_work(self) -> list[str]:

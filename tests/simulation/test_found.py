@@ -46,6 +46,31 @@ FOUND = {
         "the mode changes back",
         ["A1:33:SLEEP", "A2:8:LOSE_REPLY", "A3:7:SLEEP", "B1:11:DIE_AFTER", "B2:12:YIELD:A1"],
     ),
+    # A sink had refused the drain, and the person who drained was told that it has delivered what was open.
+    "a_drain_that_a_sink_has_refused_is_not_named_in_the_answer": (
+        "a drain beside a stop at once",
+        ["A1dq:1:EVENT:db refuses item 1", "A1o:66:STALL"],
+    ),
+    # The run that drained gave up before it had delivered the drain; later ones were refused, and delivered nothing.
+    "a_drain_is_delivered_by_a_run_that_is_refused_because_of_it": (
+        "a drain, and all is deleted",
+        ["A1o:24:LOSE_REQUEST", "A1o:79:SLEEP", "A2dp:4:DIE_BEFORE", "A2o2:15:DIE_BEFORE", "A3:38:SLEEP"],
+    ),
+    # The base was a copy in which nothing was published. The drain named it, so nobody knew it, and it came twice.
+    "a_drain_by_a_run_that_has_read_nothing_is_recognised": (
+        "a drain by a run that reads nothing new",
+        ["A1o:17:SLEEP"],
+    ),
+    # The drain was the newest number, and has no position: the state before it was swept, and a rewind went there.
+    "the_state_before_a_drain_is_kept_for_a_rewind_behind_it": (
+        "a drain by each run that goes on",
+        ["B1d:1:DIE_AFTER", "B1d2q2:3:DIE_AFTER", "B1o3:50:EVENT:prepare declines item 2"],
+    ),
+    # Asked to stop, it slept until another run had staged; then it took an epoch, and deleted that run's checkpoints.
+    "a_stream_that_ends_late_deletes_nothing_of_a_run_that_came_after_it": (
+        "a stream that deletes also when it fails",
+        ["A1:53:DIE_BEFORE", "A2:18:SLEEP"],
+    ),
 }
 
 

@@ -16,6 +16,7 @@ from airflow_ft.core.model import (
     AfterAbort,
     CheckpointingMode,
     CheckpointState,
+    ExternalizedRetention,
     ParticipantPlan,
     Promise,
     RunKey,
@@ -58,6 +59,7 @@ from tests.simulation.spark import Spark
 from tests.simulation.store_client import StoreClient
 from tests.simulation.streams import Streams
 from tests.simulation.two_phase import TwoPhaseParticipant, TwoPhaseServer, TwoPhaseSink
+from tests.simulation.windows import Windows
 
 HEALING_TRIES = 12
 JUMP = 2 * 86_400.0  # seconds: more than any time-out, lease, or age after which something is done
@@ -83,6 +85,10 @@ class Scenario:
     settings of the stream, `retained` is how many micro-batches Spark keeps state for.
 
     `modes` are those of the runs, in turn; the run that heals all has the last one. AT_MOST_ONCE is for streams.
+
+    With `windows` the job of a stream holds back the newest item until the next one comes, or somebody drains the
+    stream ("drain"). After that a run is refused, until somebody drops the state ("reset state"); or it goes on from
+    the state before (`resumes`). `leaves` says what is kept of a stream that has ended.
     """
 
     name: str
@@ -103,6 +109,9 @@ class Scenario:
     unaligned: bool = False
     retained: int = 8
     modes: tuple[CheckpointingMode, ...] = (CheckpointingMode.EXACTLY_ONCE,)
+    windows: bool = False
+    resumes: bool = False
+    leaves: ExternalizedRetention = ExternalizedRetention.RETAIN_ON_CANCELLATION
 
     @property
     def items(self) -> int:
@@ -134,6 +143,8 @@ class Scenario:
             tolerable_failures=self.tolerable,
             max_delivery_rows=self.max_rows,
             num_retained=1,
+            resume_drained=self.resumes,
+            externalized_retention=self.leaves,
             **many,
         )
 
@@ -208,6 +219,7 @@ class World:
         )
         self.store: Any = StoreClient(kernel, store, self.laws)
         self.spark = running.spark = Spark(self)
+        self.windows = running.windows = Windows(self)
         running.store = self.store
         self._clients = {
             name: ModelClients(server) for name, server in self.servers.items() if isinstance(server, KafkaCluster)
@@ -261,8 +273,7 @@ class World:
                 [["confirm"]],
             ]
         elif self.streams is not None:
-            prepares, commits = [f"prepare {name}" for name in names], [f"commit {name}" for name in names]
-            phases = [[["recover", "stream", *prepares, *commits, "confirm", "answer"]]]
+            phases = [[["recover", "stream"]]]
         else:
             prepares, commits = [f"prepare {name}" for name in names], [f"commit {name}" for name in names]
             phases = [[["recover", "stage", *prepares, *commits, "confirm"]]]
@@ -328,9 +339,8 @@ class World:
                 case "recover":
                     recover_step(context, again=self.streams is not None)
                 case "stream" if self.streams is not None:
-                    self.streams.step(context)
-                case "answer" if self.streams is not None:
-                    self.streams.answer(context)
+                    last_try = number == self._most_tries(run)
+                    self.streams.step(context, last_try=last_try, gate=partial(self._gate, run))
                 case "stage":
                     self._stage(context, run.items)
                 case "prepare":
@@ -355,6 +365,10 @@ class World:
         if process.leader is process:
             self._died(process)  # its connections are closed
         self.laws.check_error(process.name, process.error)
+        if self.laws.states is not None and process.name in self.tasks:
+            run, _, task = self.tasks[process.name]
+            last_try = run.tries[task] == self._most_tries(run)
+            self.laws.states.ended_with(process.name, process.error, last_try=last_try)
         if process.name not in self.tasks:
             return  # a person, or a request that was under way
         run, phase, task = self.tasks[process.name]
@@ -363,11 +377,15 @@ class World:
             return  # a zombie: Airflow has gone on
         if self.streams is not None and process.name != f"{run.letter}{run.tries[task]}":
             return  # a zombie: another try is at work
-        most = HEALING_TRIES if run.letter == "Z" else self.scenario.tries
-        if error is not None and run.tries[task] < most:
+        if error is not None and run.tries[task] < self._most_tries(run):
+            if run.letter == "Z":
+                self.kernel.start(f"P{run.tries[task]}", self._release)  # who was refused does what he is told
             self._start_task(run, task)
             return
         self._task_over(run, task)
+
+    def _most_tries(self, run: Run) -> int:
+        return HEALING_TRIES if run.letter == "Z" else self.scenario.tries
 
     def _task_over(self, run: Run, task: int) -> None:
         run.waiting.discard(task)
@@ -389,10 +407,8 @@ class World:
     def _person(self, act: str) -> None:
         """`airflow ft in-doubt` on what is quarantined or in doubt; or `airflow ft recover`, which is also periodic."""
         verb, _, after = act.partition(" ")
-        if verb in ("stop", "gate") and self.streams is not None:
-            if verb == "stop":
-                return self.streams.ask(at_once=after == "at once")
-            return self.streams.wait_for(after)
+        if verb in ("stop", "drain", "reset", "gate") and self.streams is not None:
+            return self.streams.person(verb, after)
         try:
             if verb == "recover":
                 recover(self.store, PIPELINE, self._open, Worker("a sweep"), min_age=ORPHAN_AGE, lease_seconds=0.0)
@@ -412,7 +428,7 @@ class World:
             resolver.commit(doubtful[-1].number)
 
     def _release(self) -> None:
-        """In the end a person takes back what is QUARANTINED."""
+        """In the end a person takes back what is QUARANTINED, and goes on after a drain."""
         try:
             opened = self.store.open_checkpoints(PIPELINE)
         except UnknownPipelineError:
@@ -420,6 +436,8 @@ class World:
         for checkpoint in opened:
             if checkpoint.state is CheckpointState.QUARANTINED:
                 self._resolver().commit(checkpoint.number)
+        if self.streams is not None:
+            self.streams.reset_state()
 
     def _resolver(self) -> Resolver:
         return Resolver(self.store, PIPELINE, self._open, "a person", Worker("a person"), self.scenario.lease)
@@ -478,7 +496,7 @@ class World:
                 server.branches.forget_commits()
             case "refuses item 1" | "refuses item 2" if isinstance(server, MySqlServer):
                 server.refuses[int(what[-1])] = 1
-            case "declines item 1" | "declines item 2":
+            case "declines item 1" | "declines item 2" | "declines item 3":
                 self._declines[int(what[-1])] = 1
             case "jumps ahead" | "jumps back" if subject == "clock":
                 process = self.kernel.owner

@@ -120,6 +120,8 @@ def every_operation(store: Store) -> None:
     scene.abort(kept)
     store.rewind(PIPELINE, 2, 1, None, "a test")
     store.reset_state(PIPELINE, 2, a_position(0), "a test")
+    store.restore(PIPELINE, 2, a_position(0), "a test")
+    store.note_savepoint(PIPELINE, 1, "a test", {})
     store.prune(PIPELINE, 1)
     store.enter_turn(PIPELINE, RUN, store.now())
     store.enter_turn(PIPELINE, LATER_RUN, None, ended=[RUN])

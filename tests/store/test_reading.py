@@ -4,7 +4,7 @@ import pytest
 
 from airflow_ft.core.errors import StateConflictError
 from airflow_ft.core.model import CheckpointState, SparkPosition
-from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
+from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
 
 S = CheckpointState
 
@@ -106,3 +106,16 @@ class TestReading:
         assert scene.store.referenced_locations(PIPELINE) == {fresh.location, spark, f"file:///wal/{number}"}
         scene.complete(number)
         assert scene.store.referenced_locations(PIPELINE) == {spark, f"file:///wal/{number}"}
+
+    def test_where_a_rewind_behind_a_drain_goes_is_referenced(self, scene: Scene) -> None:
+        """I10: a drain is the newest number that is delivered, and has no position."""
+        scene.complete(scene.stage(1)[0])
+        fresh = SparkPosition("file:///spark/2-0", -1)
+        scene.store.reset_state(PIPELINE, 1, fresh, "a test")
+        drain = scene.trigger()
+        scene.store.publish(PIPELINE, 1, drain, 1, a_segment(drain), None, {})
+        scene.complete(drain)
+        scene.store.prune(PIPELINE, 1)
+        [number] = scene.stage(1)
+        assert scene.store.position_before(PIPELINE, number) == fresh
+        assert fresh.location in scene.store.referenced_locations(PIPELINE)

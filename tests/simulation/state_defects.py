@@ -1,0 +1,164 @@
+"""Seeded defects of operator state (see `defects`): of what a drain empties, and what a stream deletes at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_ft.core.model import AfterAbort, Checkpoint, ExternalizedRetention, SparkPosition
+from airflow_ft.core.retention import delete_delivered
+from airflow_ft.spark import cleanup, draining, query, stream
+from airflow_ft.spark.publisher import Publisher
+from airflow_ft.spark.state_reset import reset_state
+from tests.simulation.defect import NAMED, Change, defect, everywhere
+from tests.simulation.model_store import ModelStore
+from tests.simulation.spark import Location
+from tests.simulation.windows import Windows
+
+RESUMED, REFUSED = NAMED["a stream that goes on after a drain"], NAMED["a drain that sinks refuse"]
+IDLE, IDLE_RESUMED = NAMED["a drain by a run that reads nothing new"], NAMED["a drain by each run that goes on"]
+DELETING = NAMED["a stream that deletes what it leaves when it is stopped"]
+FAILING = NAMED["a stream that deletes also when it fails"]
+AT_ONCE = NAMED["streams at once that delete what they leave"]
+
+
+# --- drains -----------------------------------------------------------------------------------------------------
+
+
+@defect(NAMED["a run after a drain"], "I2")
+def a_drain_that_nobody_remembers(change: Change) -> None:
+    """The next run goes on, and what was drained comes once more when it closes."""
+    change(draining, "drain_of", lambda *_: None)
+
+
+@defect(REFUSED, "I7 I9")
+def a_drain_that_was_refused_taken_for_one(change: Change) -> None:
+    """It is rewound, so the next try has to drain anew."""
+
+    def drain_of(store: Any, pipeline: str) -> Checkpoint | None:
+        return next((found for found in store.checkpoints(pipeline, 5) if found.drained is not None), None)
+
+    change(draining, "drain_of", drain_of)
+
+
+@defect(RESUMED, "I1")
+def a_run_goes_on_from_the_copy_that_was_drained(change: Change) -> None:
+    """What it reads is too late for windows that are closed for ever."""
+    copies: list[Location] = []
+    terminal_copy, publish = Windows.terminal_copy, Publisher._publish
+
+    def copying(self: Windows, *of: Any) -> Location:
+        copies.append(terminal_copy(self, *of))
+        return copies[-1]
+
+    def publishing(self: Any, *of: Any) -> None:
+        known = self._position
+        self._position = lambda batch: known(batch) or copies[-1].position(batch)
+        publish(self, *of)
+
+    change(Windows, "terminal_copy", copying)
+    change(Publisher, "_publish", publishing)
+
+
+@defect(IDLE, "I2")
+def a_drain_marked_with_a_location_that_no_checkpoint_names(change: Change) -> None:
+    """Found by the simulator: nobody recognised it, since the run's base was a copy in which nothing was published."""
+    emit, emitting = query.Query.emit_open, list[query.Query]()
+
+    def emit_open(self: query.Query) -> None:
+        emitting[:] = [self]
+        emit(self)
+
+    def marked(positions: Any, _: SparkPosition) -> Any:
+        [by] = emitting
+        last = by.publisher.last_batch
+        base = by._request.base if last is None else by._location.position(last)
+        assert base is not None
+        return draining.marked(positions, base)
+
+    change(query.Query, "emit_open", emit_open)
+    change(query, "marked", marked)
+
+
+@defect(
+    NAMED["a drain, and all is deleted"],
+    "I7",
+    told=("A1o:24:LOSE_REQUEST", "A1o:79:SLEEP", "A2dp:4:DIE_BEFORE", "A2o2:15:DIE_BEFORE", "A3:38:SLEEP"),
+)
+def a_drain_that_waits_for_a_run_that_has_given_up(change: Change) -> None:
+    """Found by the simulator: every later run was refused, and delivered nothing."""
+    deliver = stream._deliver
+    change(stream, "_deliver", lambda context, overlap: None if _is_refused(context) else deliver(context, overlap))
+
+
+@defect(IDLE_RESUMED, "I10")
+def the_state_before_a_drain_swept_as_soon_as_that_is_delivered(change: Change) -> None:
+    """Found by the simulator: a drain is the newest number, and a rewind behind it goes to the position before."""
+
+    def referenced(self: Any, pipeline: str) -> frozenset[str]:
+        newest: Sequence[Checkpoint] = [row for row in self._rows.values() if row.delivered_by is not None][-1:]
+        rows = [row for row in self._rows.values() if row.number not in self._pruned and not _is_rewound(row)]
+        found = {row.segment.location for row in rows if row.segment}
+        found |= {row.position.location for row in [*rows, *newest] if row.position}
+        base = self._known(pipeline).base
+        return frozenset(found | ({base.location} if base else set()))
+
+    change(ModelStore, "referenced_locations", referenced)
+
+
+def _is_refused(context: Any) -> bool:
+    drain = draining.drain_of(context.store, context.pipeline)
+    return drain is not None and drain.run != context.run
+
+
+def _is_rewound(row: Checkpoint) -> bool:
+    return row.after_abort is AfterAbort.REWOUND
+
+
+# --- what is deleted --------------------------------------------------------------------------------------------
+
+
+@defect(DELETING, "I10")
+def deleted_also_when_the_stream_has_failed(change: Change) -> None:
+    def deletes(config: Any, *, failed: bool) -> bool:
+        return config.externalized_retention is not ExternalizedRetention.RETAIN_ON_CANCELLATION
+
+    everywhere(change, cleanup.deletes, deletes)
+
+
+class _AllDelivered:
+    """The decision log for somebody who does not ask what is delivered."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def open_checkpoints(self, _: str) -> list[Checkpoint]:
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@defect(FAILING, "I10")
+def state_dropped_beside_what_is_not_confirmed(change: Change) -> None:
+    """Both have to be switched off: who drops it asks, and so does the decision log."""
+    drop = ModelStore.reset_state
+    change(cleanup, "reset_state", lambda store, *of: reset_state(_AllDelivered(store), *of))  # type: ignore[arg-type]
+    change(ModelStore, "reset_state", lambda self, *of: drop(_AllDelivered(self), *of))  # type: ignore[arg-type]
+
+
+@defect(AT_ONCE, "I5 I10")
+def an_end_that_does_not_ask_who_was_at_work_since(change: Change) -> None:
+    change(cleanup, "_require_last", lambda *_: None)
+
+
+@defect(replace(DELETING, runs=(2, 4)), "I5", told=("A1:55:SLEEP",))
+def a_late_end_deletes_numbers_of_its_successor(change: Change) -> None:
+    """It sleeps when the state is dropped; what is delivered since then is not its own."""
+    change(cleanup, "delete_delivered", lambda store, name, archive, _: delete_delivered(store, name, archive, 2**62))
+
+
+@defect(DELETING, "I7")
+def nothing_deleted_where_nothing_is_to_be_kept(change: Change) -> None:
+    change(stream, "clean_up", lambda *_, **__: "")
