@@ -140,6 +140,13 @@ def _examine(store: Store, uri: str, savepoint: Savepoint, name: str, later: Lat
             remedy="restore it under a name that is new here (--pipeline).",
             pipeline=name,
         )
+    if savepoint.drained and later is Later.REFUSE:
+        raise StateConflictError(
+            "it was drained before the savepoint was taken: what was open in its windows is delivered, and would be"
+            " delivered once more when it closes.",
+            remedy="restore an older savepoint, or have it come again (`--later write-again`).",
+            pipeline=name,
+        )
     newest = 0 if confirmed is None else confirmed.number
     decided = [c.number for c in opened if c.state is CheckpointState.COMMITTING]
     passed = tuple(range(savepoint.number + 1, max([newest, *decided]) + 1))

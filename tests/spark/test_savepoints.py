@@ -361,3 +361,16 @@ def test_a_folder_that_cannot_be_written_is_named(
     with pytest.raises(TransientError, match=r"No space left on device"):
         _restore(scene, uri)
     assert scene.store.pipeline(PIPELINE).base == before
+
+
+def test_what_was_drained_comes_again_only_by_choice(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With real windows: `tests/integration/test_stream.py`."""
+    drain = scene.store.checkpoint(PIPELINE, 1)
+    monkeypatch.setattr("airflow_ft.savepoints.taking.drain_of", lambda *_: drain)
+    uri = _taken(scene, tmp_path)
+    assert read_metadata(uri).drained
+    with pytest.raises(StateConflictError, match=r"it was drained before the savepoint was taken.*--later write-again"):
+        _restore(scene, uri)
+    assert _restore(scene, uri, later=Later.WRITE_AGAIN).later == ()
