@@ -84,6 +84,7 @@ _DIR = _arg("--dir", default=None, metavar="FOLDER", help="where savepoints lie 
 _OF_CHECKPOINT = _arg(
     "--checkpoint", type=int, default=None, metavar="NUMBER", help="of this one, which has to be retained still"
 )
+_PARTITIONS = _arg("--partitions", type=int, required=True, metavar="NUMBER", help="so many state partitions")
 _UNDER_NAME = _arg(
     "--pipeline", default=None, metavar="PIPELINE", help="restore it under this name (default: the savepoint's own)"
 )
@@ -286,6 +287,16 @@ def _savepoints() -> GroupCommand:
                 _CLAIM_MODE,
                 _WAL_ROOT,
                 ARG_YES,
+            ),
+            _command(
+                "rescale",
+                "savepoints",
+                "Make another savepoint of one, with another number of state partitions",
+                _SAVEPOINT,
+                _PARTITIONS,
+                _DIR,
+                ARG_OUTPUT,
+                reads_log=False,
             ),
             _command("dispose", "savepoints", "Delete a savepoint", _SAVEPOINT, ARG_YES, reads_log=False),
         ),

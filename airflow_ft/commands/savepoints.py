@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing
@@ -25,6 +26,7 @@ from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store
 from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata, verify
 from airflow_ft.savepoints.metadata import dispose as delete
+from airflow_ft.savepoints.rescaling import rescale as rescale_savepoint
 from airflow_ft.savepoints.restoring import Later, claim_mode
 from airflow_ft.savepoints.restoring import restore as restore_savepoint
 from airflow_ft.savepoints.taking import take
@@ -38,6 +40,26 @@ def trigger(args: Namespace) -> None:
         uri, taken = take(
             store, args.pipeline, savepoint_folder(args), signature(args, "savepoint trigger"), args.checkpoint
         )
+    _say_taken(args, uri, taken)
+
+
+@command
+def rescale(args: Namespace) -> None:
+    """`airflow ft savepoint rescale PATH --partitions NUMBER`."""
+    uri, taken = rescale_savepoint(
+        location(args.path),
+        args.partitions,
+        savepoint_folder(args),
+        signature(args, "savepoint rescale"),
+        settings.spark_conf(),
+        lambda line: print(line, file=sys.stderr),  # noqa: T201
+    )
+    _say_taken(args, uri, taken)
+    if args.output not in ("json", "yaml"):
+        say(f'with it goes spark_conf={{"spark.sql.shuffle.partitions": "{args.partitions}"}} of the pipeline')
+
+
+def _say_taken(args: Namespace, uri: str, taken: Savepoint) -> None:
     if args.output in ("json", "yaml"):
         print_table([_row(uri, taken)], args.output)
     else:

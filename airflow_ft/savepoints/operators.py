@@ -9,33 +9,38 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from airflow_ft.core.model import SparkPosition
 from airflow_ft.savepoints.metadata import Operator
 from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.state_settings import kept_settings
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _STRUCT = '{"type":"struct"'
 
 
 def backend(location: SparkLocation) -> str:
     """The class of the state store, which Spark has pinned in its offsets; "" before the first batch."""
-    if location.batch < 0:
-        return ""
-    files = filesystem(location.uri)
-    _, metadata, *_ = files.read(files.uri(location.uri, "offsets", str(location.batch))).decode().split("\n")
-    return str(json.loads(metadata).get("conf", {}).get(_PROVIDER, "")).rpartition(".")[2]
+    return _pinned(location).get(_PROVIDER, "").rpartition(".")[2]
+
+
+def _pinned(location: SparkLocation) -> dict[str, str]:
+    return kept_settings(SparkPosition(location.uri, location.batch))
 
 
 def operators(location: SparkLocation) -> tuple[Operator, ...]:
     """In Spark's order; empty where nothing has state."""
     files = filesystem(location.uri)
+    # What an operator's file says of its partitions stays as it was when the state is distributed anew.
+    partitions = int(_pinned(location).get(_PARTITIONS, 0))
     sizes = files.tree(files.uri(location.uri, "state"))
     found = []
     for name in sorted((each for each in files.names(files.uri(location.uri, "state")) if each.isdigit()), key=int):
         told = _told(files, location, name)
         if told is not None:
             size = sum(bytes for path, bytes in sizes.items() if path.startswith(f"{name}/"))
-            found.append(_operator(files, location, told, list(sizes), size))
+            found.append(_operator(files, location, told, list(sizes), size, partitions))
     return tuple(found)
 
 
@@ -54,7 +59,12 @@ def _told(files: FileSystem, location: SparkLocation, operator: str) -> dict[str
 
 
 def _operator(
-    files: FileSystem, location: SparkLocation, told: dict[str, Any], paths: list[str], size: int
+    files: FileSystem,
+    location: SparkLocation,
+    told: dict[str, Any],
+    paths: list[str],
+    size: int,
+    partitions: int,
 ) -> Operator:
     number = int(told["operatorInfo"]["operatorId"])
     stores = told["stateStoreInfo"]
@@ -71,7 +81,7 @@ def _operator(
     return Operator(
         id=number,
         name=str(told["operatorInfo"]["operatorName"]),
-        partitions=max((int(each["numPartitions"]) for each in stores), default=0),
+        partitions=partitions or max((int(each["numPartitions"]) for each in stores), default=0),
         stores=tuple(str(each["storeName"]) for each in stores),
         states=states,
         bytes=size,

@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -41,29 +42,20 @@ def take(store: Store, pipeline: str, folder: str, by: str, number: int | None =
     ConfigurationError when the pipeline has no such confirmed checkpoint, when that is pruned, or has no position (a
     job that reads no source), and for a folder that is no place for one; TransientError where it cannot be written.
     """
-    files = filesystem(folder)
     for _ in range(_TRIES):
         covered, base = _newest(store, pipeline) if number is None else _retained(store, pipeline, number)
-        id = str(uuid.uuid4())
-        uri = files.uri(folder, f"savepoint-{pipeline}-{covered}-{id[:8]}")
-        try:
-            copied = _copy(pipeline, base, uri)
-        except WalCorruptError as error:
-            files.remove_tree(uri)
-            if number is not None:
-                raise _pruned(pipeline, number) from error
-            if _newest(store, pipeline) == (covered, base):
-                raise
-            log.info("checkpoint %d is pruned already; a later one is taken", covered)
-            continue
-        except OSError as error:
-            with suppress(OSError):
-                files.remove_tree(uri)
-            raise not_written(folder, error, pipeline) from error
-        except BaseException:
-            files.remove_tree(uri)
-            raise
-        break
+        id, uri = new_folder(folder, pipeline, covered)
+        with removed_on_error(folder, uri, pipeline):
+            try:
+                copied = _copy(pipeline, base, uri)
+                break
+            except WalCorruptError as error:
+                if number is not None:
+                    raise _pruned(pipeline, number) from error
+                if _newest(store, pipeline) == (covered, base):
+                    raise
+        filesystem(uri).remove_tree(uri)
+        log.info("checkpoint %d is pruned already; a later one is taken", covered)
     else:
         raise TransientError(
             "its checkpoints are pruned faster than one can be copied.",
@@ -72,29 +64,60 @@ def take(store: Store, pipeline: str, folder: str, by: str, number: int | None =
         )
     spec = store.checkpoint(pipeline, covered).spec
     drain = drain_of(store, pipeline)
-    savepoint = Savepoint(
-        id=id,
-        pipeline=pipeline,
-        installation=store.installation,
-        number=covered,
-        batch=base.batch,
-        taken_at=store.now(),
-        taken_by=by,
-        positions=_positions(copied),
-        operators=operators(copied),
-        backend=backend(copied),
-        drained=drain is not None and drain.number <= covered,
-        spec=store.spec(spec) if spec else {},
-        versions=_versions(),
-        files=_files(copied),
-    )
-    try:
-        write_metadata(uri, savepoint)
-    except OSError as error:
-        raise not_written(folder, error, pipeline) from error
+    with removed_on_error(folder, uri, pipeline):
+        savepoint = finish(
+            uri,
+            copied,
+            Savepoint(
+                id=id,
+                pipeline=pipeline,
+                installation=store.installation,
+                number=covered,
+                batch=base.batch,
+                taken_at=store.now(),
+                taken_by=by,
+                positions=_positions(copied),
+                operators=(),
+                backend="",
+                drained=drain is not None and drain.number <= covered,
+                spec=store.spec(spec) if spec else {},
+                versions=_versions(),
+                files={},
+            ),
+        )
     store.note_savepoint(pipeline, covered, f"in {uri}: {by}", {"id": id, "uri": uri})
     log.info("savepoint of checkpoint %d of %s: %s", covered, pipeline, uri)
     return uri, savepoint
+
+
+def new_folder(folder: str, pipeline: str, number: int) -> tuple[str, str]:
+    """The id of a new savepoint, and its URI in `folder`."""
+    id = str(uuid.uuid4())
+    return id, filesystem(folder).uri(folder, f"savepoint-{pipeline}-{number}-{id[:8]}")
+
+
+@contextmanager
+def removed_on_error(folder: str, uri: str, pipeline: str) -> Iterator[None]:
+    """Leaves nothing of a savepoint that cannot be made; TransientError when the file system is the cause."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(OSError):
+            filesystem(uri).remove_tree(uri)
+        if isinstance(error, OSError):
+            raise not_written(folder, error, pipeline) from error
+        raise
+
+
+def finish(uri: str, copied: SparkLocation, told: Savepoint) -> Savepoint:
+    """Makes the folder `uri` a savepoint, of the location that was copied into it."""
+    drop_unnamed(copied.uri)
+    savepoint = replace(
+        told, batch=copied.batch, operators=operators(copied), backend=backend(copied), files=_files(copied)
+    )
+    filesystem(uri).sync_tree(uri, uri.rpartition("/")[0], {})
+    write_metadata(uri, savepoint)
+    return savepoint
 
 
 def not_written(folder: str, error: OSError, pipeline: str) -> TransientError:
@@ -171,10 +194,8 @@ def _copy(pipeline: str, base: SparkPosition, uri: str) -> SparkLocation:
     files = filesystem(uri)
     files.make_folder(uri)
     copied = copy_location(old, files.uri(uri, SPARK))
-    drop_unnamed(copied.uri)
     if has_state(copied.uri) and sizes(copied.uri, copied.batch) is None:
         raise WalCorruptError(f"Spark's state of batch {copied.batch} is not in {base.location}")
-    files.sync_tree(uri, uri.rpartition("/")[0], {})
     return copied
 
 

@@ -33,6 +33,14 @@ def remember_given(location: str, conf: Mapping[str, str]) -> None:
         files.write(where, canonical_json(given).encode())
 
 
+def give(location: str, name: str, value: str) -> None:
+    """In a copy whose state was made anew: such a setting as if it had been given."""
+    files = filesystem(location)
+    where = files.uri(location, _GIVEN)
+    given = json.loads(files.read(where)) if files.exists(where) else {}
+    files.replace(where, canonical_json({**given, name: value}).encode())
+
+
 def refuse_changed(pipeline: str, base: SparkPosition | None, conf: Mapping[str, str]) -> None:
     """ConfigurationError when settings are given that were not when the state at `base` was made, and it has others.
 

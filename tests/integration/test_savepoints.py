@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.errors import ConfigurationError, StageError, StateConflictError
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import RunKey
-from airflow_ft.savepoints.metadata import read_metadata, verify
+from airflow_ft.savepoints.metadata import METADATA, read_metadata, verify, write_metadata
+from airflow_ft.savepoints.rescaling import rescale
 from airflow_ft.savepoints.restoring import ClaimMode, Later, Restored, restore
 from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import FileSource
@@ -21,6 +22,7 @@ from tests.integration.stage_world import PIPELINE, StageWorld
 from tests.integration.stage_world import world as stage_world
 
 pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 HDFS = {PROVIDER: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"}
 
@@ -135,3 +137,48 @@ def test_a_copy_under_another_name_goes_on_for_itself(pipeline: StageWorld, tmp_
     with pytest.raises(ConfigurationError, match="has checkpoints of its own"):
         other, _ = take(store, PIPELINE, str(tmp_path / "savepoints"), "a test")
         _restore(pipeline, other, pipeline="copy")
+
+
+@pytest.mark.parametrize("by", ["count", "count of distinct", "rows", "pandas"])
+def test_counts_go_on_in_another_number_of_state_partitions(pipeline: StageWorld, tmp_path: Path, by: str) -> None:
+    """From 2 to 4 and to 3. What is rescaled stays as it is, and the old number of partitions is refused then."""
+    assert _delivered(pipeline, by, 0) == {2}
+    count = 2
+    for partitions in (4, 3):
+        folder = str(tmp_path / "savepoints")
+        uri, taken = take(pipeline.store, PIPELINE, folder, "a test")
+        new, rescaled = rescale(uri, partitions, folder, "a test", {"spark.driver.memory": "700m"}, print)
+        verify(uri, taken)
+        assert rescaled.positions == taken.positions and rescaled.batch == taken.batch + 1
+        assert {operator.partitions for operator in rescaled.operators} == {partitions}
+        with pytest.raises(ConfigurationError, match=f"has {partitions} state partitions already"):
+            rescale(new, partitions, folder, "a test", {}, print)
+        new = _moved(new, tmp_path / f"in {partitions}")
+        _restore(pipeline, new)
+        shutil.rmtree(new)
+        _add(pipeline, partitions)
+        with pytest.raises(ConfigurationError, match=rf"shuffle.partitions is 2, the state has {partitions}"):
+            pipeline.stage(_request(pipeline, by, conf={PARTITIONS: "2"}))
+        count += 2
+        pipeline.complete(_request(pipeline, by, conf={PARTITIONS: str(partitions)}))
+        pipeline.deliver()
+        assert {row["rows"] for row in pipeline.rows(pipeline.published()[-1]).to_pylist()} == {count}
+
+
+def test_what_cannot_be_rescaled_is_refused_by_name_and_costs_nothing(pipeline: StageWorld, tmp_path: Path) -> None:
+    folder = tmp_path / "savepoints"
+    _delivered(pipeline, "count", 0, conf=HDFS)
+    uri, taken = take(pipeline.store, PIPELINE, str(folder), "a test")
+    with pytest.raises(ConfigurationError, match="has its state in HDFSBackedStateStoreProvider, which Spark cannot"):
+        rescale(uri, 4, str(folder), "a test", {}, print)
+    # As if it could: Spark fails, after it has begun.
+    document = (local_path(uri) / METADATA).read_text()
+    (local_path(uri) / METADATA).unlink()
+    write_metadata(uri, replace(taken, backend="RocksDBStateStoreProvider"))
+    with pytest.raises(StageError, match="Spark could not distribute the state anew: "):
+        rescale(uri, 4, str(folder), "a test", {"spark.driver.memory": "700m", **HDFS}, print)
+    (local_path(uri) / METADATA).write_text(document)
+    assert [path.as_uri() for path in folder.iterdir()] == [uri], "nothing is left of it"
+    verify(uri, read_metadata(uri))
+    with pytest.raises(ConfigurationError, match="0 state partitions cannot be made"):
+        rescale(uri, 0, str(folder), "a test", {}, print)
