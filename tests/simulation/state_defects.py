@@ -153,7 +153,7 @@ def an_end_that_does_not_ask_who_was_at_work_since(change: Change) -> None:
     change(cleanup, "_require_last", lambda *_: None)
 
 
-@defect(replace(DELETING, runs=(2, 4)), "I5", told=("A1:55:SLEEP",))
+@defect(replace(DELETING, runs=(2, 4)), "I5", told=("A1:57:SLEEP",))
 def a_late_end_deletes_numbers_of_its_successor(change: Change) -> None:
     """It sleeps when the state is dropped; what is delivered since then is not its own."""
     change(cleanup, "delete_delivered", lambda store, name, archive, _: delete_delivered(store, name, archive, 2**62))
