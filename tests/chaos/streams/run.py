@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.core.model import RequestKind
-from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, judge, store_of
+from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, is_locked, judge, store_of
 from tools.demo.console import Console
 
 RECOVERY_SECONDS = 180.0
@@ -197,6 +197,11 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def _send(pids: Sequence[int], sign: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, sign)
+
+
 def _kill_driver(streams: Streams) -> None:
     assert streams.task is not None
     _kill(streams.task.driver())
@@ -227,13 +232,15 @@ def _zombie(streams: Streams) -> None:
     zombie = streams.task
     assert zombie is not None
     pids = [pid for pid in (zombie.process.pid, zombie.driver(), zombie.python()) if pid]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    _send(pids, signal.SIGSTOP)
+    while is_locked(streams._options.folder):  # SQLite's lock is nobody's to break: the error says to end its holder
+        _send(pids, signal.SIGCONT)
+        time.sleep(0.1)
+        _send(pids, signal.SIGSTOP)
     streams.begin()
     with closing(store_of(streams._options.folder)) as store:
         streams._await_task(store)
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    _send(pids, signal.SIGCONT)
     zombie.process.wait(RECOVERY_SECONDS)
 
 

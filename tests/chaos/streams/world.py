@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
@@ -142,6 +143,17 @@ class Task:
 def store_of(folder: Path) -> Store:
     """The decision log."""
     return open_store(f"sqlite:///{folder / 'ft.db'}")
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether somebody stands still within a write to the decision log."""
+    with closing(sqlite3.connect(folder / "ft.db", timeout=3, isolation_level=None)) as log:
+        try:
+            log.execute("BEGIN IMMEDIATE")
+            log.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return True
+    return False
 
 
 def judge(servers: Servers, sent: int) -> list[str]:
