@@ -17,7 +17,7 @@ help: ## list the targets
 		| while IFS=$$'\t' read -r target text; do printf '  %-14s %s\n' "make $$target" "$$text"; done
 
 .PHONY: install
-install: ## install what is lacking: virtual environment, Kafka, MariaDB, MySQL, PostgreSQL, Spin; ONLY="venv kafka" just these
+install: ## install what is lacking: virtual environment, Kafka, HDFS, MariaDB, MySQL, PostgreSQL, Spin; ONLY="venv kafka" just these
 	@tools/bootstrap.sh $(ONLY)
 
 .PHONY: venv
@@ -68,12 +68,12 @@ types: venv ## check the types of the package, the plugin, the tools and the ben
 	@$(bin)/mypy airflow_ft plugins tools benchmarks
 
 .PHONY: demo
-demo: ## deliver real data while processes are killed; STREAM=1 second by second, KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
+demo: ## deliver real data while processes are killed; STREAM=1 second by second, SAVEPOINT=1 with a changed job in the middle, KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
 ifneq ($(filter-out 0,$(UNLOCKED)),)
-	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" tools/unlocked.sh newest $(ARGS)
+	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" SAVEPOINT="$(SAVEPOINT)" tools/unlocked.sh newest $(ARGS)
 else
 	@tools/bootstrap.sh venv kafka spark-jars mariadb
-	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" $(bin)/python -m tools.demo $(ARGS)
+	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" SAVEPOINT="$(SAVEPOINT)" $(bin)/python -m tools.demo $(ARGS)
 endif
 
 .PHONY: demo-stop

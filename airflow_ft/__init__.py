@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_ft.assets import pipeline_asset as pipeline_asset
     from airflow_ft.core.config import CheckpointConfig as CheckpointConfig
+    from airflow_ft.core.from_savepoint import FromSavepoint as FromSavepoint
     from airflow_ft.core.model import CheckpointingMode as CheckpointingMode
     from airflow_ft.core.model import ExternalizedRetention as ExternalizedRetention
     from airflow_ft.core.restart import ExponentialDelay as ExponentialDelay
@@ -22,11 +23,17 @@ if TYPE_CHECKING:
     from airflow_ft.core.restart import RestartStrategy as RestartStrategy
     from airflow_ft.operators.barrier import InjectBarrierOperator as InjectBarrierOperator
     from airflow_ft.operators.pipeline import CheckpointedPipeline as CheckpointedPipeline
+    from airflow_ft.operators.savepoint import DisposeSavepointOperator as DisposeSavepointOperator
+    from airflow_ft.operators.savepoint import RestoreSavepointOperator as RestoreSavepointOperator
+    from airflow_ft.operators.savepoint import StopStreamOperator as StopStreamOperator
+    from airflow_ft.operators.savepoint import TriggerSavepointOperator as TriggerSavepointOperator
+    from airflow_ft.operators.savepoint import savepoint_params as savepoint_params
     from airflow_ft.operators.stream import StreamingPipelineOperator as StreamingPipelineOperator
     from airflow_ft.sensors.barrier import BarrierSensor as BarrierSensor
     from airflow_ft.sensors.checkpoint import CheckpointSensor as CheckpointSensor
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
+    from airflow_ft.sources.custom import CustomSource as CustomSource
     from airflow_ft.sources.files import FileSource as FileSource
     from airflow_ft.sources.kafka import KafkaSource as KafkaSource
     from airflow_ft.sources.socket import SocketSource as SocketSource
@@ -40,11 +47,14 @@ _WHERE = {
     "CheckpointSensor": "airflow_ft.sensors.checkpoint",
     "CheckpointedPipeline": "airflow_ft.operators.pipeline",
     "CheckpointingMode": "airflow_ft.core.model",
+    "CustomSource": "airflow_ft.sources.custom",
+    "DisposeSavepointOperator": "airflow_ft.operators.savepoint",
     "ExponentialDelay": "airflow_ft.core.restart",
     "ExternalizedRetention": "airflow_ft.core.model",
     "FailureRate": "airflow_ft.core.restart",
     "FileSource": "airflow_ft.sources.files",
     "FixedDelay": "airflow_ft.core.restart",
+    "FromSavepoint": "airflow_ft.core.from_savepoint",
     "InjectBarrierOperator": "airflow_ft.operators.barrier",
     "KafkaSink": "airflow_ft.sinks.kafka.spec",
     "KafkaSource": "airflow_ft.sources.kafka",
@@ -52,9 +62,13 @@ _WHERE = {
     "NoRestart": "airflow_ft.core.restart",
     "PipelineSpec": "airflow_ft.spec",
     "RestartStrategy": "airflow_ft.core.restart",
+    "RestoreSavepointOperator": "airflow_ft.operators.savepoint",
     "SocketSource": "airflow_ft.sources.socket",
+    "StopStreamOperator": "airflow_ft.operators.savepoint",
     "StreamingPipelineOperator": "airflow_ft.operators.stream",
+    "TriggerSavepointOperator": "airflow_ft.operators.savepoint",
     "pipeline_asset": "airflow_ft.assets",
+    "savepoint_params": "airflow_ft.operators.savepoint",
 }
 
 __all__ = [
@@ -63,11 +77,14 @@ __all__ = [
     "CheckpointSensor",
     "CheckpointedPipeline",
     "CheckpointingMode",
+    "CustomSource",
+    "DisposeSavepointOperator",
     "ExponentialDelay",
     "ExternalizedRetention",
     "FailureRate",
     "FileSource",
     "FixedDelay",
+    "FromSavepoint",
     "InjectBarrierOperator",
     "KafkaSink",
     "KafkaSource",
@@ -75,10 +92,14 @@ __all__ = [
     "NoRestart",
     "PipelineSpec",
     "RestartStrategy",
+    "RestoreSavepointOperator",
     "SocketSource",
+    "StopStreamOperator",
     "StreamingPipelineOperator",
+    "TriggerSavepointOperator",
     "__version__",
     "pipeline_asset",
+    "savepoint_params",
 ]
 
 

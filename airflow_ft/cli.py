@@ -85,26 +85,42 @@ _OF_CHECKPOINT = _arg(
     "--checkpoint", type=int, default=None, metavar="NUMBER", help="of this one, which has to be retained still"
 )
 _PARTITIONS = _arg("--partitions", type=int, required=True, metavar="NUMBER", help="so many state partitions")
+_BACKEND = _arg("--backend", choices=("rocksdb", "hdfs"), required=True, help="the state store that it shall lie in")
 _UNDER_NAME = _arg(
     "--pipeline", default=None, metavar="PIPELINE", help="restore it under this name (default: the savepoint's own)"
 )
 _LATER = _arg(
     "--later",
-    choices=("refuse", "write-again"),
+    choices=("refuse", "continue", "write-again"),
     default="refuse",
-    help="when checkpoints were delivered after it: refuse, or deliver what is computed of their input once more"
-    " (default: refuse)",
+    help="when checkpoints were delivered after it: refuse; continue behind them, computed once more for the state"
+    " alone; or write what is computed of their input once more (default: refuse)",
 )
 _CLAIM_MODE = _arg(
     "--claim-mode",
     default="NO_CLAIM",
     help="NO_CLAIM leaves the savepoint as it is, CLAIM deletes it once it is restored (default: NO_CLAIM)",
 )
+_ALLOW_NON_RESTORED = _arg(
+    "--allow-non-restored-state",
+    action="store_true",
+    help="the job may lack operators whose state is in the savepoint: that is left behind then",
+)
 _WAL_ROOT = _arg(
     "--wal-root",
     default=None,
     help="write-ahead log of a pipeline that is new here (default: [airflow_ft] wal_root)",
 )
+_STATE_OF = _arg("pipeline", metavar="PIPELINE", help="name of the pipeline, or folder of a savepoint (with a slash)")
+_OPERATOR = _arg("operator", metavar="OPERATOR", help="number of the operator, or its uid")
+_KEY = _arg("key", metavar="KEY", nargs="*", help="a value for each column of the key: text, ISO 8601, null, JSON")
+_ONE_STATE = _arg("--state", default=None, metavar="NAME", help="of an operator with several states this one")
+_AT = _arg("--at", type=int, default=None, metavar="NUMBER", help="of this checkpoint, which is retained still")
+_FILE = _arg("file", metavar="FILE", help="ends in .parquet, .csv or .json (a line for each entry)")
+_SINCE = _arg(
+    "--since", type=int, required=True, metavar="NUMBER", help="the older checkpoint, which is retained still"
+)
+_UNTIL = _arg("--until", dest="at", type=int, default=None, metavar="NUMBER", help="default: the newest confirmed one")
 _WITH_SAVEPOINT = _arg(
     "--savepoint",
     action="store_true",
@@ -127,7 +143,7 @@ def get_ft_cli_commands() -> list[CLICommand]:
         GroupCommand(
             name="ft",
             help="Exactly-once pipelines: look at their checkpoints, settle what is in doubt",
-            subcommands=(*_looking(), *_settling(), _savepoints()),
+            subcommands=(*_looking(), *_settling(), _savepoints(), _state()),
         )
     ]
 
@@ -285,6 +301,7 @@ def _savepoints() -> GroupCommand:
                 _UNDER_NAME,
                 _LATER,
                 _CLAIM_MODE,
+                _ALLOW_NON_RESTORED,
                 _WAL_ROOT,
                 ARG_YES,
             ),
@@ -298,6 +315,42 @@ def _savepoints() -> GroupCommand:
                 ARG_OUTPUT,
                 reads_log=False,
             ),
+            _command(
+                "convert",
+                "savepoints",
+                "Make another savepoint of one, with its state in Spark's other state store",
+                _SAVEPOINT,
+                _BACKEND,
+                _DIR,
+                ARG_OUTPUT,
+                reads_log=False,
+            ),
             _command("dispose", "savepoints", "Delete a savepoint", _SAVEPOINT, ARG_YES, reads_log=False),
+        ),
+    )
+
+
+def _state() -> GroupCommand:
+    return GroupCommand(
+        name="state",
+        help="Look up what a pipeline's operators know, while it runs: as of its newest confirmed checkpoint",
+        subcommands=(
+            _command("show", "state", "List operators with their states, keys and sizes", _STATE_OF, _AT, ARG_OUTPUT),
+            _command(
+                "get", "state", "Print what an operator has for a key", _STATE_OF, _OPERATOR, _KEY, _ONE_STATE, _AT
+            ),
+            _command(
+                "export", "state", "Write all of a state into a file", _STATE_OF, _OPERATOR, _FILE, _ONE_STATE, _AT
+            ),
+            _command(
+                "changes",
+                "state",
+                "Print what changed between two checkpoints, a line of JSON for each key",
+                _STATE_OF,
+                _OPERATOR,
+                _SINCE,
+                _UNTIL,
+                _ONE_STATE,
+            ),
         ),
     )

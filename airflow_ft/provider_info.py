@@ -90,6 +90,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ft.operators.doctor",
                     "airflow_ft.operators.sweep",
                     "airflow_ft.operators.barrier",
+                    "airflow_ft.operators.savepoint",
                 ],
             }
         ],
@@ -131,7 +132,8 @@ def get_provider_info() -> dict[str, Any]:
                         "conn:airflow_ft_store",
                     ),
                     "wal_root": _option(
-                        "Folder of the write-ahead log, reached by all workers and by Spark under the same path."
+                        "Folder of the write-ahead log, reached by all workers and by Spark under the same path,"
+                        " or on HDFS: `hdfs://namenode:8020/wal`."
                         " Empty: $AIRFLOW_HOME/airflow_ft/wal.",
                         "",
                         "/mnt/shared/airflow_ft/wal",

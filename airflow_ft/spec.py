@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.arguments import check_job, check_text, check_texts, check_type, is_resolved_later, shown
 from airflow_ft.core.config import CheckpointConfig, check_name
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.from_savepoint import FromSavepoint
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import HoldingSinkSpec
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_ft.sources import Source
 
 _SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
+_OF_A_RUN = ("suffix", "from_savepoint")
 _SOURCE = ("conn_id", "to_json", "read")
 
 
@@ -47,7 +49,8 @@ class PipelineSpec:
         suffix: what follows the name, after a '-': an argument of the mapped task group around it, or Jinja.
         job: "package.module" or "package.module:Object" with `transform(spark, sources)` and optionally
             `split(batch)`; imported by Spark's driver, never by the DAG.
-        sources: what the job reads, by the names it uses (`KafkaSource`, `FileSource`, `SocketSource`).
+        sources: what the job reads, by the names it uses (`KafkaSource`, `FileSource`, `SocketSource`,
+            `CustomSource`).
         sinks: what its rows go into, by the names it uses (`MySqlSink`, `KafkaSink`). Sinks of one connection are
             one participant, and become visible together.
         optional_sinks: names of sinks that `split` may leave out, such as a dead-letter topic.
@@ -75,6 +78,9 @@ class PipelineSpec:
             refused rows end the stage.
         streaming: the pipeline goes on until it is stopped: one long task cuts a checkpoint every
             `CheckpointConfig.interval`, and delivers it while the next one is computed.
+        from_savepoint: the savepoint from which a run goes on, once, instead of where the pipeline stands: its path, or
+            a `FromSavepoint`, in general Jinja: `FromSavepoint.from_params()` goes by the DAG run's parameters
+            (`savepoint_params`). Empty text, None: where it stands.
         emit_asset: update the asset `airflow-ft://<pipeline>` when checkpoints are confirmed.
 
     Raises ConfigurationError for whatever cannot work, as soon as it shows: in general when the DAG is parsed.
@@ -99,6 +105,7 @@ class PipelineSpec:
     keep_session: timedelta | None = None
     overlap: bool = False
     streaming: bool = False
+    from_savepoint: FromSavepoint | Mapping[str, Any] | str | None = None
     emit_asset: bool = True
 
     def __post_init__(self) -> None:
@@ -114,6 +121,7 @@ class PipelineSpec:
             self._check_sinks,
             self._check_checkpointing,
             self._check_restart,
+            self._check_savepoint,
         )
         for check in checks:
             try:
@@ -200,6 +208,14 @@ class PipelineSpec:
         elif "type" in known or "type" not in self.restart:
             RestartStrategy.read(known)
 
+    def _check_savepoint(self) -> None:
+        object.__setattr__(self, "from_savepoint", FromSavepoint.of(self.from_savepoint))
+        if self.savepoint is not None and self.is_rendered and self.config.mode is CheckpointingMode.AT_MOST_ONCE:
+            raise ConfigurationError(
+                f"mode {self.config.mode} begins where the sources stand: it cannot go on from a savepoint.",
+                remedy="leave out from_savepoint, or mode.",
+            )
+
     def check_mode(self) -> None:
         """ConfigurationError when the mode cannot be kept with what is read here, or by the run of a schedule."""
         mode = self.config.mode
@@ -235,6 +251,11 @@ class PipelineSpec:
         return given if isinstance(given, CheckpointConfig) else CheckpointConfig.from_json(given)
 
     @property
+    def savepoint(self) -> FromSavepoint | None:
+        """`from_savepoint`."""
+        return FromSavepoint.of(self.from_savepoint)
+
+    @property
     def strategy(self) -> RestartStrategy:
         """How a stream is restarted; ConfigurationError while that contains Jinja."""
         if isinstance(self.restart, Mapping):
@@ -249,7 +270,8 @@ class PipelineSpec:
     def plain(self, name: str) -> Any:
         """A field in containers that Airflow renders, and shows."""
         value = getattr(self, name)
-        return value.to_json() if isinstance(value, CheckpointConfig | RestartStrategy) else plain(value)
+        told = isinstance(value, CheckpointConfig | RestartStrategy | FromSavepoint)
+        return value.to_json() if told else plain(value)
 
     def rendered(self, values: Mapping[str, Any]) -> PipelineSpec:
         """With what Airflow has rendered of some fields (as `plain` gave them), checked anew."""
@@ -265,7 +287,7 @@ class PipelineSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the decision log, the CLI and the page, without secrets; what only a run knows is left out."""
-        found = {each.name: self.plain(each.name) for each in fields(self) if each.name != "suffix"}
+        found = {each.name: self.plain(each.name) for each in fields(self) if each.name not in _OF_A_RUN}
         found["sources"] = {name: source.to_json() for name, source in self.sources.items()}
         found["sinks"] = {
             name: {

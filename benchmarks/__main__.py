@@ -28,8 +28,10 @@ from benchmarks import (
     jobs,
     latency,
     memory,
+    savepoints,
     small,
     staging_cost,
+    state,
     streams,
     tasks,
 )
@@ -63,11 +65,13 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "tasks": tasks.tasks,
     "memory": memory.memory,
     "history": history.history,
+    "state": state.state,
     "in-doubt": in_doubt.in_doubt,
     "flights": flights,
     "flink": flink,
     "latency": latency.latency,
     "streams": streams.streams,
+    "savepoints": savepoints.savepoints,
     "cpu": cpu.cpu,
     "branches": into_mysql.branches,
 }
@@ -80,10 +84,12 @@ LONG = frozenset(
         "flink",
         "in-doubt",
         "latency",
+        "savepoints",
         "streams",
         "job-mysql",
         "job-kafka",
         "job-both",
+        "state",
         "tasks",
     }
 )

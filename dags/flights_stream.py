@@ -2,7 +2,8 @@
 
 The task `flights.stream` follows the topic. Each checkpoint appears in the table *and* in the topic, or in neither,
 exactly once, about a second after its flights have come in. `airflow ft stop flights` stops it after the checkpoint
-under way, and so does pausing the DAG; the next run goes on from there.
+under way, and so does pausing the DAG; the next run goes on from there. With `airflow ft stop flights --savepoint` it
+leaves a savepoint; Airflow's trigger form takes its path, for a run that is to go on from that.
 
 It needs what `flights` needs, and `make demo STREAM=1` runs it.
 """
@@ -11,13 +12,22 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from airflow_ft import CheckpointConfig, CheckpointedPipeline, KafkaSink, KafkaSource, MySqlSink
+from airflow_ft import (
+    CheckpointConfig,
+    CheckpointedPipeline,
+    FromSavepoint,
+    KafkaSink,
+    KafkaSource,
+    MySqlSink,
+    savepoint_params,
+)
 
 with DAG(
     "flights_stream",
     schedule=None,
     catchup=False,
     max_active_runs=1,
+    params=savepoint_params(),  # fields of the trigger form
     default_args={"retry_delay": timedelta(seconds=2)},  # for the demonstration's sake
     tags=["airflow-ft", "example"],
     doc_md=__doc__,
@@ -32,4 +42,5 @@ with DAG(
         },
         streaming=True,
         checkpointing=CheckpointConfig(interval=timedelta(seconds=1)),
+        from_savepoint=FromSavepoint.from_params(),
     )

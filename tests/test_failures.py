@@ -108,7 +108,7 @@ def test_each_write_counts_what_it_did_once_and_tells_each_failure(
         with pytest.raises(Exception, match="epoch 1 is over"):
             scene.abort(numbers[-1])
         assert len(meter.told) == 3, "what was not written is not counted"
-    lines = [record.message for record in caplog.records if record.name == "airflow_ft.store.writing"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "airflow_ft.store.writing"]
     reasons = [(match := FAILURE.match(line)) and match["reason"] for line in lines]
     assert reasons == ["DECLINED", "FENCED"]
     assert lines[0] == (

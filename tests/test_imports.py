@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"pyspark", "pyarrow", "pandas", "numpy", "pymysql", "confluent_kafka", "kafka", "psycopg2"}
+HEAVY = {"pyspark", "pyarrow", "pandas", "numpy", "pymysql", "confluent_kafka", "kafka", "psycopg2", "hdfs_native"}
 
 _HIDE = """
 import sys

@@ -10,7 +10,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -44,7 +44,8 @@ JARS = PROJECT / ".local" / "jars" / "spark"
 class Stream:
     """A pipeline, its servers, and the task's try.
 
-    topics, tables: what each sink goes into, by its name. jobs: the folder with the job's module.
+    topics, tables: what each sink goes into, by its name. keys: of a table in which rows replace each other ("upsert",
+    with a column `version`). jobs: the folder with the job's module.
     """
 
     folder: str
@@ -54,8 +55,10 @@ class Stream:
     run: str = "run-1"
     try_number: int = 1
     store: str = ""
+    wal_root: str = ""
     topics: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     kafka: str = ""
     mysql: Mapping[str, Any] = field(default_factory=dict)
     job_args: Mapping[str, Any] = field(default_factory=dict)
@@ -72,10 +75,20 @@ class Stream:
         return self.store or f"sqlite:///{self.folder}/ft.db"
 
     @property
+    def log_root(self) -> str:
+        return self.wal_root or f"{self.folder}/wal"
+
+    @property
     def delivery(self) -> Delivery:
-        sinks: dict[str, Any] = {name: MySqlSink(table=to, conn_id="shop") for name, to in self.tables.items()}
+        sinks: dict[str, Any] = {
+            name: MySqlSink(table=to, conn_id="shop", **self._upsert(name)) for name, to in self.tables.items()
+        }
         sinks |= {name: KafkaSink(topic=to, conn_id="kafka") for name, to in self.topics.items()}
         return plan_delivery(sinks, mode=CheckpointConfig.from_json(self.checkpointing).mode)
+
+    def _upsert(self, name: str) -> dict[str, Any]:
+        keys = self.keys.get(name)
+        return {"strategy": "upsert", "key_columns": list(keys), "version_column": "version"} if keys else {}
 
     def connection(self, conn_id: str) -> ConnectionInfo:
         """Of the two that there are."""
@@ -112,7 +125,7 @@ class Stream:
             base_is_clean=pipeline.base_is_clean,
             last_published=pipeline.last_published,
             store_url=self.store_url,
-            wal_root=f"{self.folder}/wal",
+            wal_root=self.log_root,
             job=self.job,
             job_arguments=self.job_args,
             sources=self.sources,
@@ -145,7 +158,7 @@ class Stream:
             recover_step(context, again=True)
             sources = {name: source_from_json(source) for name, source in self.sources.items()}
             progress = GroupOffsets(sources, self.connection)
-            overlap = (self.delivery, config, progress, WalArchive(f"{self.folder}/wal"))
+            overlap = (self.delivery, config, progress, WalArchive(self.log_root))
             epoch = stream_step(
                 context,
                 self.request,

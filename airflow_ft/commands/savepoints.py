@@ -22,14 +22,17 @@ from airflow_ft.commands.common import (
     sure,
     worker,
 )
+from airflow_ft.core.from_savepoint import Later, claim_mode
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store
+from airflow_ft.savepoints.converting import Backend
+from airflow_ft.savepoints.converting import convert as convert_savepoint
 from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata, verify
 from airflow_ft.savepoints.metadata import dispose as delete
 from airflow_ft.savepoints.rescaling import rescale as rescale_savepoint
-from airflow_ft.savepoints.restoring import Later, claim_mode
 from airflow_ft.savepoints.restoring import restore as restore_savepoint
 from airflow_ft.savepoints.taking import take
+from airflow_ft.spark.state_settings import PROVIDER
 from airflow_ft.store.events import bytes_text
 
 
@@ -57,6 +60,23 @@ def rescale(args: Namespace) -> None:
     _say_taken(args, uri, taken)
     if args.output not in ("json", "yaml"):
         say(f'with it goes spark_conf={{"spark.sql.shuffle.partitions": "{args.partitions}"}} of the pipeline')
+
+
+@command
+def convert(args: Namespace) -> None:
+    """`airflow ft savepoint convert PATH --backend rocksdb|hdfs`."""
+    backend = Backend(args.backend)
+    uri, taken = convert_savepoint(
+        location(args.path),
+        backend,
+        savepoint_folder(args),
+        signature(args, "savepoint convert"),
+        settings.spark_conf(),
+        lambda line: print(line, file=sys.stderr),  # noqa: T201
+    )
+    _say_taken(args, uri, taken)
+    if args.output not in ("json", "yaml"):
+        say(f'with it goes spark_conf={{"{PROVIDER}": "{backend.provider}"}} of the pipeline')
 
 
 def _say_taken(args: Namespace, uri: str, taken: Savepoint) -> None:
@@ -108,10 +128,14 @@ def restore(args: Namespace) -> None:
             wal_root=args.wal_root or settings.wal_root(),
             later=later,
             claim=claim,
+            allow_non_restored_state=bool(args.allow_non_restored_state),
             lease_seconds=lease(),
         )
     say(f"the next run of {name} goes on from checkpoint {found.number} of {found.pipeline}")
-    if restored.later:
+    if restored.later and later is Later.CONTINUE:
+        first, last = restored.later[0], restored.later[-1]
+        say(f"it goes on behind checkpoints {first} to {last}; their state is computed once more first")
+    elif restored.later:
         say(f"what checkpoints {restored.later[0]} to {restored.later[-1]} have delivered comes once more")
 
 
@@ -155,13 +179,17 @@ def _told(uri: str, found: Savepoint) -> Iterator[str]:
     yield f"taken       {found.taken_at:%Y-%m-%d %H:%M:%S}Z by {found.taken_by}"
     yield f"versions    {', '.join(f'{name} {each}' for name, each in found.versions.items())}"
     if job := found.spec.get("job"):
-        yield f"job         {job}"
+        digest = found.code.get("sha256", "")
+        yield f"job         {job}" + (f", source {digest[:12]}" if digest else "")
+    if found.rows:
+        yield f"rows        {', '.join(f'{sink} {rows:,}' for sink, rows in found.rows.items())}, of the checkpoint"
     for source, position in found.positions.items():
         yield f"source      {source}: {position}"
     if found.operators:
         yield f"backend     {found.backend}"
     for operator in found.operators:
         size = bytes_text(operator.bytes)
-        yield f"operator    {operator.id} {operator.name}: {operator.partitions} partitions, {size}"
+        name = f"{operator.id} {operator.uid} ({operator.name})" if operator.uid else f"{operator.id} {operator.name}"
+        yield f"operator    {name}: {operator.partitions} partitions, {size}"
         for state, types in operator.states.items():
             yield f"  {state}: {types}"

@@ -274,6 +274,17 @@ class CheckpointExpiredError(TransientError):
 # --- the write-ahead log -----------------------------------------------------------------------------------------
 
 
+class StorageUnavailableError(TransientError, OSError):
+    """The file system of the log cannot be reached, or refuses: what lies there stays as it is.
+
+    Also an OSError with its number, as a local disk raises it.
+    """
+
+    def __init__(self, what: str, *, number: int = 0, remedy: str = "", **where: Any) -> None:
+        super().__init__(what, remedy=remedy, **where)
+        self.errno = number
+
+
 class WalCorruptError(TerminalError):
     """A published file or manifest is missing or does not match its checksum."""
 

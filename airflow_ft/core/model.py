@@ -350,7 +350,7 @@ class Run:
     `stage_task` is the task that staged it ("": not known), `stage_began` when its newest attempt began. `through` is
     the highest number that was published when its stage ended. `complete`: that stage has read everything that its
     sources held when it began, and no number up to `through` was rewound since. `spec` is the digest of what it was
-    staged with (`Store.spec`; "": not known).
+    staged with (`Store.spec`; "": not known). `restored_from`: the savepoint from which it has gone on ("": none).
     """
 
     pipeline: str
@@ -363,6 +363,7 @@ class Run:
     through: int = 0
     complete: bool = False
     spec: str = ""
+    restored_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)

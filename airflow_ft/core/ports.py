@@ -354,8 +354,19 @@ class Store(Protocol):
         position before would bring the state back.
         """
 
-    def restore(self, pipeline: str, epoch: int, position: SparkPosition, message: str) -> None:
-        """As `reset_state`, to the copy of a savepoint; for a pipeline without numbers it is where they begin."""
+    def restore(
+        self,
+        pipeline: str,
+        epoch: int,
+        position: SparkPosition,
+        message: str,
+        run: RunKey | None = None,
+        savepoint: str = "",
+    ) -> None:
+        """As `reset_state`, to the copy of a savepoint; for a pipeline without numbers it is where they begin.
+
+        `run`: whoever asks for it in a DAG run does so once (StateConflictError); `Run.restored_from` is its savepoint.
+        """
 
     def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
         """Writes into the event log that a savepoint was taken of this number. It depends on nothing here."""

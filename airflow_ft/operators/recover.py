@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ class RecoverOperator(CheckpointOperator):
     """
 
     role = "recover"
+    template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "from_savepoint", "wal_root")
+    template_fields_renderers = {"from_savepoint": "json"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class RecoverOperator(CheckpointOperator):
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Recovers, or defers while somebody else is at work."""
         recovery = recover_or_wait(self, run, self.poll_interval, self.turn_timeout)
+        go_on_from(spec, run)
         emit(self, context, steps.confirmed_of(run.store, run.pipeline, recovery.completed))
         return {"completed": list(recovery.completed)}
 
@@ -92,6 +96,25 @@ def recover_or_wait(
     for number, state in recovery.settled:
         operator.log.info("checkpoint %d was in doubt: it is %s now", number, state)
     return recovery
+
+
+def go_on_from(spec: PipelineSpec, run: steps.Context) -> None:
+    """Restores the savepoint that this run is to go on from, if there is one, and it has not done so."""
+    told = spec.savepoint
+    if told is None or not told.is_given:
+        return
+    from airflow_ft.savepoints.restoring import restore_once
+
+    restore_once(
+        run.store,
+        told,
+        run.pipeline,
+        run.run,
+        run.participants,
+        run.worker,
+        wal_root=spec.wal_root or settings.wal_root(),
+        lease_seconds=run.lease_seconds,
+    )
 
 
 def emit(operator: CheckpointOperator, context: Context, confirmed: Confirmed) -> None:

@@ -14,7 +14,7 @@ from airflow_ft.assets import declared_asset
 from airflow_ft.core import steps
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.operators.confirm import told
-from airflow_ft.operators.recover import emit, recover_or_wait
+from airflow_ft.operators.recover import emit, go_on_from, recover_or_wait
 from airflow_ft.operators.stage import StageOperator, delivering
 from airflow_ft.runs import is_paused
 
@@ -47,8 +47,12 @@ class StreamingPipelineOperator(StageOperator):
     """
 
     role = "stage"
-    template_fields: Sequence[str] = (*StageOperator.template_fields, "restart")
-    template_fields_renderers = {**StageOperator.template_fields_renderers, "restart": "json"}  # noqa: RUF012
+    template_fields: Sequence[str] = (*StageOperator.template_fields, "restart", "from_savepoint")
+    template_fields_renderers = {  # noqa: RUF012
+        **StageOperator.template_fields_renderers,
+        "restart": "json",
+        "from_savepoint": "json",
+    }
     ui_color = "#dff0fa"
 
     def __init__(self, **kwargs: Any) -> None:
@@ -68,6 +72,7 @@ class StreamingPipelineOperator(StageOperator):
 
         spec = settings.resolved(spec)
         recover_or_wait(self, run, poll_interval=5.0, timeout=None, again=True)
+        go_on_from(spec, run)
         overlap = delivering(spec)
         epoch = stream_step(
             run,

@@ -19,6 +19,7 @@ from typing import Any
 from airflow_ft.core.errors import ConfigurationError, WalCorruptError
 from airflow_ft.core.model import canonical_json
 from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.state_operators import Operator
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 METADATA = "_metadata"
@@ -26,22 +27,6 @@ SPARK = "spark"
 FORMAT = 1
 """Of `_metadata`; one that is newer is refused by name."""
 _CHUNK = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """A stateful operator of the job, as Spark names it: 0 is the nearest to the sink.
-
-    stores: names of its state stores. states: names and types of keys and values, as far as Spark has written them
-    down. partitions: how many state partitions it has. bytes: of its files.
-    """
-
-    id: int
-    name: str
-    partitions: int
-    stores: tuple[str, ...] = ()
-    states: Mapping[str, str] = field(default_factory=dict)
-    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +44,8 @@ class Savepoint:
     number: the newest checkpoint that it covers; all of its rows are in the sinks. batch: the micro-batch of Spark with
     which the copy ends. positions: of each source by its name, what it stands at. backend: class of Spark's state store
     ("": no operator has state). drained: windows that were open then are delivered too (`CheckpointConfig.drain`).
-    spec: what the checkpoint was made with, without secrets. versions: of Spark and airflow-ft.
+    spec: what the checkpoint was made with, without secrets. versions: of Spark and airflow-ft. rows: of the
+    checkpoint, by sink. code: the job's module, and the SHA-256 of its source, where it was known.
     """
 
     id: str
@@ -76,6 +62,8 @@ class Savepoint:
     spec: Mapping[str, Any]
     versions: Mapping[str, str]
     files: Mapping[str, File]
+    rows: Mapping[str, int] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -93,9 +81,12 @@ class Savepoint:
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Savepoint:
         """Ignores what an author of the same format has added."""
-        known: dict[str, Any] = {each.name: told[each.name] for each in fields(cls)}
+        known: dict[str, Any] = {each.name: told[each.name] for each in fields(cls) if each.name in told}
+        names = {each.name for each in fields(Operator)}
         operators = [
-            Operator(**{**each, "stores": tuple(each["stores"]), "states": dict(each["states"])})
+            Operator(
+                **{name: value for name, value in each.items() if name in names} | {"stores": tuple(each["stores"])}
+            )
             for each in known["operators"]
         ]
         return cls(

@@ -5,7 +5,7 @@ it has published and not decided is given up. Then a copy of the savepoint becom
 log, as with `airflow_ft.spark.state_reset`. Nothing is asked of the sinks.
 
 Checkpoints that were confirmed after the savepoint stay visible, and their rows lie behind its positions in the
-sources. So they would come again: `Later` says what is to become of them.
+sources. So they would come again: `Later` says what is to become of them (`airflow_ft.spark.catching_up`).
 
 What if the process dies ...
 - before the one write: the copy belongs to an epoch that nobody holds any more, and is swept; the pipeline stands where
@@ -19,39 +19,32 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from enum import StrEnum
 
 from airflow_ft.core.coordinator import Coordinator, coordinating
-from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    FencedError,
+    StateConflictError,
+    StorageUnavailableError,
+    WalCorruptError,
+)
+from airflow_ft.core.from_savepoint import ClaimMode, FromSavepoint, Later, claim_mode
+from airflow_ft.core.from_savepoint import later as later_of
 from airflow_ft.core.lease import LEASE_SECONDS, Worker
-from airflow_ft.core.model import CheckpointState, Pipeline, PipelineStatus, SparkPosition
+from airflow_ft.core.model import CheckpointState, Pipeline, PipelineStatus, RunKey, SparkPosition
 from airflow_ft.core.planning import quarantined
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.core.recovery import give_up_undecided
 from airflow_ft.savepoints.metadata import Savepoint, dispose, read_metadata, verify
 from airflow_ft.savepoints.taking import not_written
+from airflow_ft.spark.catching_up import plan
+from airflow_ft.spark.draining import drain_of
+from airflow_ft.spark.evolution import note_restored
 from airflow_ft.spark.locations import SparkLocation, copy_location, location_root, new_location
 from airflow_ft.store.errors import UnknownPipelineError
 
 log = logging.getLogger(__name__)
-
-
-class Later(StrEnum):
-    """What becomes of checkpoints that were confirmed after the savepoint, whose rows are in the sinks."""
-
-    REFUSE = "refuse"
-    """Nothing is restored while there are such."""
-    WRITE_AGAIN = "write-again"
-    """Their input is read once more, and what the job makes of it is delivered beside what is there."""
-
-
-class ClaimMode(StrEnum):
-    """Whose the savepoint is afterwards (Flink's `RestoreMode`)."""
-
-    NO_CLAIM = "NO_CLAIM"
-    """It stays as it is; the pipeline works in a copy."""
-    CLAIM = "CLAIM"
-    """The pipeline's: it is deleted once the pipeline has its copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +54,6 @@ class Restored:
     savepoint: Savepoint
     position: SparkPosition
     later: tuple[int, ...]
-
-
-def claim_mode(name: str) -> ClaimMode:
-    """By Flink's name; ConfigurationError, with advice for LEGACY."""
-    if name.upper() == "LEGACY":
-        raise ConfigurationError(
-            "claim mode LEGACY leaves open who deletes the savepoint.",
-            remedy="NO_CLAIM leaves it alone, CLAIM deletes it once it is restored.",
-        )
-    try:
-        return ClaimMode(name.upper())
-    except ValueError:
-        raise ConfigurationError(
-            f"there is no claim mode {name!r}.", remedy=f"give one of {', '.join(ClaimMode)}."
-        ) from None
 
 
 def restore(
@@ -89,11 +67,15 @@ def restore(
     wal_root: str = "",
     later: Later = Later.REFUSE,
     claim: ClaimMode = ClaimMode.NO_CLAIM,
+    allow_non_restored_state: bool = False,
+    run: RunKey | None = None,
     lease_seconds: float = LEASE_SECONDS,
 ) -> Restored:
     """Has `pipeline` (default: the savepoint's) go on from the savepoint at `uri`, under a new epoch.
 
-    `wal_root` is where a pipeline works that has no checkpoint yet; any other stays in its own.
+    `allow_non_restored_state`: the next run's job may lack operators whose state is in the savepoint; that state is
+    left behind then. `run`: the DAG run that does it, of which the decision log remembers that. `wal_root` is where a
+    pipeline works that has no checkpoint yet; any other stays in its own.
 
     ConfigurationError for what is no savepoint, or not of this pipeline; WalCorruptError for a damaged one;
     StateConflictError while the pipeline is halted, has something in quarantine, or has delivered more (`later`);
@@ -113,13 +95,75 @@ def restore(
         root = location_root(row.base.location) if row.base is not None else wal_root
         try:
             copied = _copied(uri, savepoint, root, name, coordinator.epoch)
+            if passed and later is Later.CONTINUE:
+                _plan(store, savepoint, copied, row.base)
+            note_restored(copied, allow_non_restored_state)
+            copied.sync({})
+        except StorageUnavailableError:
+            raise
         except OSError as error:
             raise not_written(root, error, name) from error
+        except WalCorruptError as error:
+            if store.pipeline(name).epoch == coordinator.epoch:
+                raise
+            raise FencedError(  # it is the copy that lacks something: a newer owner has swept it
+                "somebody else has been at work on it since: the savepoint is not restored.",
+                remedy="look where the pipeline stands, and restore it again if it still should be.",
+                pipeline=name,
+            ) from error
         position = copied.position(savepoint.batch)
-        store.restore(name, coordinator.epoch, position, f"savepoint {uri} of checkpoint {savepoint.number}: {why}")
+        store.restore(
+            name, coordinator.epoch, position, f"savepoint {uri} of checkpoint {savepoint.number}: {why}", run, uri
+        )
     if claim is ClaimMode.CLAIM:
-        dispose(uri)
+        try:
+            dispose(uri)
+        except (AirflowFtError, OSError) as error:  # it is restored, whatever else lies there, or was deleted before
+            log.warning("%s is restored; the savepoint was not deleted: %s", name, error)
     return Restored(savepoint, position, passed)
+
+
+def restore_once(
+    store: Store,
+    told: FromSavepoint,
+    pipeline: str,
+    run: RunKey,
+    participants: ParticipantFactory,
+    worker: Worker,
+    *,
+    wal_root: str,
+    lease_seconds: float = LEASE_SECONDS,
+) -> Restored | None:
+    """For a DAG run that is to go on from a savepoint: `restore`, unless this run has done so before (None)."""
+    store.register(pipeline)
+    row = store.run(pipeline, run)
+    if row is not None and row.restored_from:
+        log.info("this run has gone on from the savepoint %s before; it is not restored again", row.restored_from)
+        return None
+    restored = restore(
+        store,
+        told.path.strip(),
+        participants,
+        worker,
+        f"asked for by run {run}",
+        pipeline=pipeline,
+        wal_root=wal_root,
+        later=later_of(told.later),
+        claim=claim_mode(told.claim_mode),
+        allow_non_restored_state=told.may_leave_state,
+        run=run,
+        lease_seconds=lease_seconds,
+    )
+    log.info(
+        "%s goes on from checkpoint %d of %s, taken %s",
+        pipeline,
+        restored.savepoint.number,
+        restored.savepoint.pipeline,
+        restored.savepoint.taken_at,
+    )
+    if restored.later and later_of(told.later) is Later.WRITE_AGAIN:
+        log.warning("what checkpoints %d to %d have delivered comes once more", restored.later[0], restored.later[-1])
+    return restored
 
 
 def _examine(store: Store, uri: str, savepoint: Savepoint, name: str, later: Later) -> tuple[int, ...]:
@@ -140,7 +184,13 @@ def _examine(store: Store, uri: str, savepoint: Savepoint, name: str, later: Lat
             remedy="restore it under a name that is new here (--pipeline).",
             pipeline=name,
         )
-    if savepoint.drained and later is Later.REFUSE:
+    if later is Later.CONTINUE and drain_of(store, name) is not None:
+        raise StateConflictError(
+            "it was drained: what was open in its windows is delivered, and would be once more when it closes.",
+            remedy="have all come again (`--later write-again`), or restore under another name (--pipeline).",
+            pipeline=name,
+        )
+    if savepoint.drained and later is not Later.WRITE_AGAIN:
         raise StateConflictError(
             "it was drained before the savepoint was taken: what was open in its windows is delivered, and would be"
             " delivered once more when it closes.",
@@ -154,11 +204,32 @@ def _examine(store: Store, uri: str, savepoint: Savepoint, name: str, later: Lat
         raise StateConflictError(
             f"checkpoints {passed[0]} to {passed[-1]} were delivered after the savepoint (it covers {savepoint.number}"
             " and before): what is read from there comes again.",
-            remedy="take a newer savepoint; or have it come again (`--later write-again`): harmless for sinks that"
+            remedy="take a newer savepoint; or go on behind them (`--later continue`): they stay, and are computed once"
+            " more for the state alone; or have them come again (`--later write-again`): harmless for sinks that"
             " replace rows by their key (upsert), and twice in all others.",
             pipeline=name,
         )
+    if (
+        not passed
+        and later is not Later.WRITE_AGAIN
+        and _is_behind(uri, savepoint, store.position_before(name, newest + 1))
+    ):
+        raise StateConflictError(
+            "it stands further on than the savepoint, though both are of one number: the savepoint was taken when an"
+            " older one had been restored, and a later one since. What is read from there comes again.",
+            remedy="restore the later one, or have it come again (`--later write-again`).",
+            pipeline=name,
+        )
     return passed
+
+
+def _is_behind(uri: str, savepoint: Savepoint, delivered: SparkPosition | None) -> bool:
+    """Whether a savepoint of the newest number lacks some of what is delivered: a restore moves where numbers stand."""
+    if delivered is None or savepoint.batch >= delivered.batch:
+        return False
+    location = SparkLocation("", savepoint.pipeline, delivered.location, delivered.batch, "")
+    # A rescaled location is a micro-batch further on, at the same place in its sources.
+    return location.offsets(delivered.batch) != savepoint.location(uri).offsets(savepoint.batch)
 
 
 def _require_settleable(row: Pipeline, opened_in_quarantine: list[int]) -> None:
@@ -186,10 +257,16 @@ def _settle(store: Store, name: str, coordinator: Coordinator, why: str) -> None
 
 
 def _copied(uri: str, savepoint: Savepoint, root: str, name: str, epoch: int) -> SparkLocation:
-    """A copy below the pipeline's root, durable."""
+    """A copy below the pipeline's root."""
     of = savepoint.location(uri)
     # No attempt has the number 0, so the folder is this epoch's own.
     copied = copy_location(of, new_location(root, name, epoch, 0))
-    here = SparkLocation(root, name, copied.uri, copied.batch, copied.how)
-    here.sync({})
-    return here
+    return SparkLocation(root, name, copied.uri, copied.batch, copied.how)
+
+
+def _plan(store: Store, savepoint: Savepoint, copied: SparkLocation, base: SparkPosition | None) -> None:
+    """Has the pipeline catch up with what was delivered after the savepoint."""
+    before = store.position_before(savepoint.pipeline, savepoint.number + 1)
+    assert base is not None and before is not None  # something was delivered after it
+    count = plan(copied, SparkLocation(copied.root, copied.pipeline, base.location, base.batch, ""), before.batch)
+    log.info("the next run computes %d micro-batches once more, for the state alone", count)

@@ -20,14 +20,14 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
+from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, TransientError, WalCorruptError
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.savepoints.metadata import SPARK, File, Savepoint, file_of, write_metadata
-from airflow_ft.savepoints.operators import backend, operators
 from airflow_ft.spark.draining import drain_of
 from airflow_ft.spark.locations import SOURCES_FILE, SparkLocation, copy_location, location_root, require_batch
 from airflow_ft.spark.state_files import drop_unnamed, has_state, sizes
+from airflow_ft.spark.state_operators import backend, code_of, operators
 from airflow_ft.wal.filesystem import filesystem
 
 _TRIES = 5
@@ -62,8 +62,9 @@ def take(store: Store, pipeline: str, folder: str, by: str, number: int | None =
             remedy="try again, with a larger num_retained.",
             pipeline=pipeline,
         )
-    spec = store.checkpoint(pipeline, covered).spec
-    drain = drain_of(store, pipeline)
+    checkpoint = store.checkpoint(pipeline, covered)
+    spec = checkpoint.spec
+    drained = drain_of(store, pipeline, covered) is not None  # whatever has been published since
     with removed_on_error(folder, uri, pipeline):
         savepoint = finish(
             uri,
@@ -79,10 +80,12 @@ def take(store: Store, pipeline: str, folder: str, by: str, number: int | None =
                 positions=_positions(copied),
                 operators=(),
                 backend="",
-                drained=drain is not None and drain.number <= covered,
+                drained=drained,
                 spec=store.spec(spec) if spec else {},
                 versions=_versions(),
                 files={},
+                rows={} if checkpoint.segment is None else dict(checkpoint.segment.rows),
+                code=code_of(copied),
             ),
         )
     store.note_savepoint(pipeline, covered, f"in {uri}: {by}", {"id": id, "uri": uri})
@@ -104,7 +107,7 @@ def removed_on_error(folder: str, uri: str, pipeline: str) -> Iterator[None]:
     except BaseException as error:
         with suppress(OSError):
             filesystem(uri).remove_tree(uri)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and not isinstance(error, StorageUnavailableError):
             raise not_written(folder, error, pipeline) from error
         raise
 

@@ -1,7 +1,7 @@
-"""What a pipeline reads: sources that can be replayed from recorded positions, and the socket, which cannot.
+"""What a pipeline reads: sources that can be replayed from recorded positions, and those that cannot, as a socket.
 
-`KafkaSource`, `FileSource` and `SocketSource` are what a DAG author writes; they import nothing heavy. Reading happens
-in the Spark driver (`airflow_ft.spark.inputs`), from the plain data of `to_json`.
+`KafkaSource`, `FileSource`, `SocketSource` and `CustomSource` are what a DAG author writes; they import nothing heavy.
+Reading happens in the Spark driver (`airflow_ft.spark.inputs`), from the plain data of `to_json`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.sources.custom import CustomSource
 from airflow_ft.sources.files import FileSource
 from airflow_ft.sources.kafka import KafkaSource
 from airflow_ft.sources.socket import SocketSource
 
-__all__ = ["FileSource", "KafkaSource", "SocketSource", "Source", "source_from_json"]
+__all__ = ["CustomSource", "FileSource", "KafkaSource", "SocketSource", "Source", "source_from_json"]
 
-Source = KafkaSource | FileSource | SocketSource
+Source = KafkaSource | FileSource | SocketSource | CustomSource
 
-_KINDS: dict[str, type[KafkaSource] | type[FileSource] | type[SocketSource]] = {
+_KINDS: dict[str, type[KafkaSource] | type[FileSource] | type[SocketSource] | type[CustomSource]] = {
     "kafka": KafkaSource,
     "files": FileSource,
     "socket": SocketSource,
+    "custom": CustomSource,
 }
 
 

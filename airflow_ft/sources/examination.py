@@ -10,6 +10,7 @@ from pathlib import Path
 from airflow_ft.core.doctor import Check, Examination
 from airflow_ft.core.ports import ConnectionResolver
 from airflow_ft.sources import Source
+from airflow_ft.sources.custom import CustomSource
 from airflow_ft.sources.files import FileSource
 from airflow_ft.sources.kafka import KafkaSource
 from airflow_ft.sources.socket import SocketSource
@@ -25,6 +26,8 @@ def examine_source(name: str, source: Source, connections: ConnectionResolver) -
         _files(exam, source)
     elif isinstance(source, SocketSource):
         exam.ok("server", f"{source.host}:{source.port} was not connected to: who connects may take lines from others")
+    elif isinstance(source, CustomSource):
+        exam.ok("class", f"{source.data_source} is for the driver to import: it was not looked at")
     else:
         exam.attempt("connect", lambda: _topics(exam, source, connections))
     return exam.checks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import CheckpointingMode
-from airflow_ft.sources import KafkaSource, SocketSource, Source
+from airflow_ft.sources import CustomSource, KafkaSource, SocketSource, Source
 
 _EXACTLY = "take mode=CheckpointingMode.EXACTLY_ONCE, which goes on where the last attempt ended, and loses no row."
 
@@ -14,17 +14,24 @@ def check_mode(name: str, source: Source, mode: CheckpointingMode) -> None:
     if mode is not CheckpointingMode.AT_MOST_ONCE:
         if isinstance(source, SocketSource):
             raise not_replayable(name, mode)
+        if isinstance(source, CustomSource) and not source.replayable:
+            raise not_replayable(name, mode, "says replayable=False")
     elif isinstance(source, KafkaSource):
         if source.starting_offsets != "latest":
             raise read_again(name, "its starting_offsets", f'set starting_offsets="latest"; or {_EXACTLY}')
+    elif isinstance(source, CustomSource):
+        if source.replayable:
+            raise read_again(name, "its initialOffset")
     elif not isinstance(source, SocketSource):
         raise read_again(name, "all files that are there", _EXACTLY)
 
 
-def not_replayable(name: str, mode: CheckpointingMode) -> ConfigurationError:
-    """What to raise for a socket that is read in a mode which promises that no row is lost."""
+def not_replayable(
+    name: str, mode: CheckpointingMode, what: str = "is a socket, which cannot be replayed"
+) -> ConfigurationError:
+    """What to raise for a source such as a socket that is read in a mode which promises that no row is lost."""
     return ConfigurationError(
-        f"source {name!r} is a socket, which cannot be replayed: what was read of it, and not published when something"
+        f"source {name!r} {what}: what was read of it, and not published when something"
         f" dies, cannot be read again. So mode {mode} cannot be kept.",
         remedy="say that rows may be lost, with mode=CheckpointingMode.AT_MOST_ONCE in a stream; or read what can be"
         " replayed, such as Kafka.",

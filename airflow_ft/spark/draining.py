@@ -13,16 +13,15 @@ What if the process dies ...
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import DRAINED, AfterAbort, Checkpoint, SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.spark.locations import SparkLocation, copy_location
+from airflow_ft.spark.timers import begin_batch
 from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
@@ -33,13 +32,16 @@ END_OF_TIME = 253_402_300_799_000
 _NEWEST, _LOOKED_AT = 5, 1000  # behind a drain are but numbers that carry the rows of others, or failed
 
 
-def drain_of(store: Store, pipeline: str) -> Checkpoint | None:
+def drain_of(store: Store, pipeline: str, through: int | None = None) -> Checkpoint | None:
     """The checkpoint that has drained the state at which the pipeline stands; None: nothing was drained there.
 
-    It is the newest one that has rows of its own, and none of before the state was dropped (`Store.reset_state`).
+    It is the newest one that has rows of its own, and none of before the state was dropped (`Store.reset_state`). With
+    `through` the same of where that number stands.
     """
     for limit in (_NEWEST, _LOOKED_AT):
         for checkpoint in store.checkpoints(pipeline, limit):
+            if through is not None and checkpoint.number > through:
+                continue
             if checkpoint.segment is not None and checkpoint.after_abort is not AfterAbort.REWOUND:
                 drained = checkpoint.drained
                 stands = drained is not None and store.position_before(pipeline, checkpoint.number) == drained
@@ -65,17 +67,7 @@ def terminal_copy(location: SparkLocation, request: StageRequest) -> SparkLocati
     files = filesystem(location.root)
     folder = f"{request.epoch}-{request.attempt}-drain"
     copy = copy_location(location, files.uri(location.root, location.pipeline, "spark", folder))
-    version, metadata, *offsets = files.read(files.uri(copy.uri, "offsets", str(copy.batch))).decode().split("\n")
-    if version != "v1":
-        raise StageError(
-            f"Spark wrote its offsets in the format {version!r}, which is not known here: nothing can be drained.",
-            pipeline=location.pipeline,
-            remedy="stop it without a drain.",
-        )
-    told: dict[str, Any] = json.loads(metadata)
-    told |= {"batchWatermarkMs": END_OF_TIME, "batchTimestampMs": int(1000 * time.time())}
-    text = "\n".join([version, json.dumps(told, separators=(",", ":")), *offsets])
-    files.write(files.uri(copy.uri, "offsets", str(copy.batch + 1)), text.encode())
+    begin_batch(copy, copy.batch, END_OF_TIME)
     return copy
 
 

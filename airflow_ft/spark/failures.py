@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_ft.core.errors import AirflowFtError, DataLossError, JobError, StageError
-from airflow_ft.spark import python_errors
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark import python_errors, state_schemas
+from airflow_ft.spark.state_settings import ENCODING
 
 # Classes of SQLSTATE that Spark gives to mistakes in queries and values: data, syntax, raised by the user, Python.
 _USER_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
@@ -26,6 +28,8 @@ _STATE_CHANGED = re.compile(
     r"))\]\s*(.*?)(?:\s*If you want to force running|\s*SQLSTATE:|\n\s*at |$)",
     re.DOTALL,
 )
+# Spark does not say it of each, but that is why: others have no schemas beside their state (`state_schemas`).
+_NO_AVRO = re.compile(r"State store encoding format as avro is not supported for operator=(\w+)")
 # A folder or file to be read. Spark counts it among the mistakes in queries, and a mount may be away for a moment.
 _NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\. SQLSTATE", re.DOTALL)
 
@@ -39,8 +43,8 @@ class InUserCode(Exception):
     """Wraps what the job's own functions raised (as `__cause__`), to tell it from what raised in our code."""
 
 
-def as_error(error: BaseException, pipeline: str, job: str) -> AirflowFtError:
-    """The error to report for whatever ended the attempt."""
+def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition | None = None) -> AirflowFtError:
+    """The error to report for whatever ended the attempt, which went on from `base`."""
     in_user_code = isinstance(error, InUserCode)
     if isinstance(error, InUserCode) and error.__cause__ is not None:
         error = error.__cause__
@@ -51,12 +55,20 @@ def as_error(error: BaseException, pipeline: str, job: str) -> AirflowFtError:
     causes = list(_causes(error))
     for _, _, message in causes:
         if found := _STATE_CHANGED.search(message):
+            what, way = state_schemas.changed(message, base)
             return JobError(
                 f"job {job} has changed, and does not fit the state that it goes on with: {found[1]}:"
-                f" {_short(' '.join(found[2].split()))}",
+                f" {what or _short(' '.join(found[2].split()))}",
                 pipeline=pipeline,
-                remedy=f"take the change back; or drop the state and keep the positions (`airflow ft reset-state"
+                remedy=f"{way}Take the change back; or drop the state and keep the positions (`airflow ft reset-state"
                 f" {pipeline}`); or give the changed pipeline a new name, under which it reads from the beginning.",
+            )
+        if found := _NO_AVRO.search(message):
+            return JobError(
+                f"job {job} keeps state of {found[1]}, which cannot be encoded as {ENCODING}=avro says.",
+                pipeline=pipeline,
+                remedy="leave that setting out; it is for state variables of transformWithState, when a job has no"
+                " other state.",
             )
         if found := _DATA_LOST.match(message):
             reason = f": {_short(' '.join(found[1].split()))}" if found[1] else "."

@@ -106,6 +106,12 @@ def source_order(frame: DataFrame) -> list[str]:
     return [name for name, _ in _relations(frame)]
 
 
+def source_places(frame: DataFrame) -> list[int]:
+    """For each use of a source in a streaming query, in the order of Spark's offsets: which of `source_order` it is."""
+    known = [relation for _, relation in _relations(frame)]
+    return [next(i for i, other in enumerate(known) if leaf.equals(other)) for leaf in _leaves(frame)]
+
+
 def refuse_unfit(frame: DataFrame, mode: CheckpointingMode) -> None:
     """ConfigurationError when the mode cannot be kept with a source of the query, also one that the job has opened.
 
@@ -135,13 +141,17 @@ def _is_at_the_end(options: Any) -> bool:
 
 def _relations(frame: DataFrame) -> list[tuple[str, Any]]:
     """The sources of a streaming query in Spark's order: their names, and what stands for them in the plan."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     found: list[tuple[str, Any]] = []
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
-        if leaf.isStreaming() and not any(leaf.equals(other) for _, other in found):
+    for leaf in _leaves(frame):
+        if not any(leaf.equals(other) for _, other in found):
             found.append((_name(leaf) or f"source-{len(found)}", leaf))
     return found
+
+
+def _leaves(frame: DataFrame) -> list[Any]:
+    """What reads a stream in a query's plan."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    return [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
 
 
 def _name(leaf: Any) -> str | None:

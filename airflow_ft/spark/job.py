@@ -15,6 +15,7 @@ The job's arguments go to the constructor of a class, else to `transform` as key
 from __future__ import annotations
 
 import copy
+import hashlib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +53,16 @@ class Job:
         self.output_mode = getattr(found, "output_mode", "append")
         if self.output_mode not in _OUTPUT_MODES:
             raise self._error(f"its output_mode is {self.output_mode!r}, possible are {', '.join(_OUTPUT_MODES)}")
+
+    @property
+    def code(self) -> dict[str, str]:
+        """The module that the job is in, and the SHA-256 of its source ("" where that cannot be read)."""
+        name = self.reference.partition(":")[0]
+        try:
+            source = inspect.getsource(importlib.import_module(name)).encode()
+        except (OSError, TypeError):
+            return {"module": name, "sha256": ""}
+        return {"module": name, "sha256": hashlib.sha256(source).hexdigest()}
 
     @property
     def has_split(self) -> bool:

@@ -31,12 +31,21 @@ from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptErr
 from airflow_ft.core.model import SparkPosition, canonical_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS
 from airflow_ft.spark import schema_paths, source_log
-from airflow_ft.wal.filesystem import FileSystem, Synced, another_history, filesystem, refuse_another_history
+from airflow_ft.wal.filesystem import (
+    FileSystem,
+    Synced,
+    another_history,
+    filesystem,
+    is_hdfs,
+    link_tree,
+    refuse_another_history,
+)
 
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
 _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
+PLACES_FILE = "airflow_ft_places.json"  # of which source each line of offsets is, where a job uses one several times
 TOPICS = "airflow_ft_topics"  # a folder in a location, a key in an origin: see `airflow_ft.spark.standing`
 _ORDER = "airflow_ft_sources"  # a key in an origin: the sources' names, since its positions go by their places
 START_FILE = "airflow_ft_start.json"  # the offsets before batch 0, where state was dropped (`state_reset`)
@@ -70,14 +79,25 @@ class SparkLocation:
         filesystem(self.uri).sync_tree(self.uri, self.root, synced)
 
     def offsets(self, batch: int) -> list[Any]:
-        """The end offsets of a batch, source by source in Spark's order; of batch -1: those before the first."""
+        """The end offsets of a batch, source by source in Spark's order; of batch -1: those before the first.
+
+        Spark has a line for each use of a source, and one folder `sources/<index>` for all of its uses.
+        """
         files = filesystem(self.uri)
         if batch < 0:
             start = files.uri(self.uri, START_FILE)
             return json.loads(files.read(start)) if files.exists(start) else []
         lines = files.read(files.uri(self.uri, "offsets", str(batch))).decode().splitlines()
         # Line 1 is the format, line 2 metadata; then a line for each source, "-" when it has no data yet.
-        return [None if line == "-" else parsed_offsets(line) for line in lines[2:]]
+        found = [None if line == "-" else parsed_offsets(line) for line in lines[2:]]
+        places = self.places()
+        return found if places is None else [found[places.index(each)] for each in range(max(places) + 1)]
+
+    def places(self) -> list[int] | None:
+        """By line of Spark's offsets: which source it is of. None: each source has one line."""
+        files = filesystem(self.uri)
+        where = files.uri(self.uri, PLACES_FILE)
+        return json.loads(files.read(where)) if files.exists(where) else None
 
 
 def open_location(
@@ -85,29 +105,32 @@ def open_location(
 ) -> SparkLocation:
     """The folder in which this attempt works: the base's own when clean, else a new one (see the module).
 
+    A new one too when the log has moved to another file system.
+
     WalCorruptError when the base's folder is gone or does not contain the base's batch, StageError when the new folder
     is there already.
     """
-    files = filesystem(root)
     if base is None:
         return SparkLocation(root, pipeline, new_location(root, pipeline, epoch, attempt), -1, "from the beginning")
     old = SparkLocation(root, pipeline, base.location, base.batch, "in place")
     require_batch(old)
+    files = filesystem(old.uri)
     last = source_log.last_ids(files, old.uri, old.offsets(base.batch))
-    if clean and _ends_at(files, old.uri, base.batch, last) and schema_paths.are_own(files, old.uri):
+    in_place = clean and is_hdfs(old.uri) == is_hdfs(root)
+    if in_place and _ends_at(files, old.uri, base.batch, last) and schema_paths.are_own(files, old.uri):
         return old
     return copy_location(old, new_location(root, pipeline, epoch, attempt))
 
 
 def copy_location(old: SparkLocation, uri: str) -> SparkLocation:
     """A copy in a new folder, cut back to the location's batch. Raises as `open_location` does."""
-    files = filesystem(old.root)
-    last = source_log.last_ids(files, old.uri, old.offsets(old.batch))
+    files = filesystem(uri)
+    last = source_log.last_ids(filesystem(old.uri), old.uri, old.offsets(old.batch))
     try:
-        files.link_tree(old.uri, uri, lambda name: _survives(name, old.batch, last))
+        link_tree(old.uri, uri, lambda name: _survives(name, old.batch, last))
     except FileExistsError as error:
         raise another_history(uri, old.pipeline) from error
-    schema_paths.copy(files, old.uri, uri, old.batch)
+    schema_paths.copy(old.uri, uri, old.batch)
     if not _ends_at(files, uri, old.batch, last):
         files.remove_tree(uri)
         raise _lacks(old)
@@ -163,6 +186,41 @@ def check_sources(location: SparkLocation, names: Sequence[str]) -> None:
             pipeline=location.pipeline,
             remedy="use the sources in `transform` as before, or give the changed pipeline a new name.",
         )
+
+
+def has_places(base: SparkPosition | None, places: Sequence[int]) -> bool:
+    """Whether the job that made `base` used its sources in the same places: else they are changed in a copy."""
+    if base is None:
+        return True
+    return _told_once(SparkLocation("", "", base.location, base.batch, "").places()) == _told_once(places)
+
+
+def set_places(location: SparkLocation, places: Sequence[int]) -> None:
+    """In a new location, or a copy: the job uses its sources in these places, by number.
+
+    The last offsets are written anew where there were others: the same sources stand where they stood.
+    """
+    files = filesystem(location.uri)
+    if _told_once(location.places()) == _told_once(places):
+        return
+    if location.batch >= 0:
+        offsets = files.uri(location.uri, "offsets", str(location.batch))
+        before = location.places()
+        version, metadata, *lines = files.read(offsets).decode().split("\n")
+        if before is not None:
+            lines = [lines[before.index(each)] for each in range(max(before) + 1)]
+        elif len(lines) == len(places):  # a version that did not keep them has begun
+            lines = [lines[list(places).index(each)] for each in range(max(places) + 1)]
+        files.remove(files.uri(location.uri, "offsets", f".{location.batch}.crc"))
+        files.replace(offsets, "\n".join([version, metadata, *(lines[place] for place in places)]).encode())
+    if (told := _told_once(places)) is None:
+        files.remove(files.uri(location.uri, PLACES_FILE))
+    else:
+        files.replace(files.uri(location.uri, PLACES_FILE), canonical_json(told).encode())
+
+
+def _told_once(places: Sequence[int] | None) -> list[int] | None:
+    return None if places is None or list(places) == list(range(len(places))) else list(places)
 
 
 def restore_origin(location: SparkLocation, sources: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.ports import Store
-from airflow_ft.sources import FileSource, KafkaSource, Source
+from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source
 from airflow_ft.spark.draining import drain_of, marked, terminal_copy
 from airflow_ft.spark.inputs import Sources, named_positions
 from airflow_ft.spark.job import Job
@@ -33,9 +33,11 @@ from airflow_ft.spark.publisher import Publisher, Tally
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.room import Room
 from airflow_ft.spark.sockets import Sockets
-from airflow_ft.spark.staging import is_small, write_batch
+from airflow_ft.spark.staging import is_small, materialised, write_batch
 from airflow_ft.spark.standing import Offsets, record_ids, recorded_ids
 from airflow_ft.spark.state_files import has_state, sizes, upload
+from airflow_ft.spark.state_schemas import refuse_lost, states
+from airflow_ft.spark.timers import Timers, may_be_silent
 from airflow_ft.spark.topics import Topics
 from airflow_ft.wal.filesystem import Synced, filesystem
 
@@ -49,6 +51,7 @@ _LOOK_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
 _TOLD_SECONDS = 5.0
 _STATE_EACH = 60.0
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 _MARKS = 30  # Spark tells of an interval some time after it
 
 _OnBatch = Callable[[int, "DataFrame", int], None]
@@ -91,9 +94,12 @@ class Query:
         self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
         self._sockets = Sockets(frame.sparkSession, sources)
         self._state = _State(location)
+        self._timers = Timers(frame, location, request)
+        self._idle = _Idle(store)
+        self._held = states(location)
         self._terminal: SparkLocation | None = None  # where it drains
         self._busy = threading.Lock()
-        self._ending = self._has_more = False
+        self._ending = self._has_more = self._looked_at_state = False
         self._queries = 0  # of this attempt, one after the other
         self._cut: datetime | None = None  # all that was there then is in the next micro-batch, or published
         self.publisher = Publisher(
@@ -115,14 +121,29 @@ class Query:
             return
         began = self._store.now() if self._request.streaming else None
         self._cut = None
-        with self._running(self._on_batch, self._location, availableNow=True) as query:
+        with self._timers.ending(), self._running(self._on_batch, self._location, availableNow=True) as query:
             while not _has_ended(query):
                 if is_over():
                     return self._end(query)
         self.publisher.settle()
         self._durable()
+        if not self._request.streaming:
+            self._fire()
         if began is not None:
             self._tell_read(began)
+
+    def _fire(self) -> None:
+        """What the clock has made due by now, in a scheduled run, and what that makes the watermark close."""
+        for _ in range(2):  # no more: timers that are set anew each time, and move the watermark, would go on for ever
+            if not self._timers.begin():
+                return
+            with self._running(self._on_batch, self._location, once=True) as query:
+                while not _has_ended(query):
+                    pass
+            self.publisher.settle()
+            self._durable()
+            if not self._timers.has_more():
+                return
 
     def follow(self, is_over: Callable[[], bool]) -> None:
         """Cuts a micro-batch each interval, until `is_over` or there is more than a slice to read, which is drained."""
@@ -131,7 +152,9 @@ class Query:
         spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", str(int(1000 * _IDLE_SECONDS)))
         self._has_more = False
         self._cut = self._store.now()
-        idle, looked = _Idle(self._store), 0.0
+        self._timers.begin()
+        self._idle = idle = _Idle(self._store)
+        looked = 0.0
         every = f"{int(1000 * interval)} milliseconds"
         with idle.listening(spark), self._running(self._on_batch, self._location, processingTime=every) as query:
             while not _has_ended(query):
@@ -239,28 +262,54 @@ class Query:
 
     def _compute(self, batch: DataFrame, batch_id: int) -> None:
         self._durable.freeze()
+        location = self._location
+        if not self._looked_at_state:
+            refuse_lost(self._held, replace(location, batch=batch_id))
+            self._looked_at_state = True
+        start, end = location.offsets(batch_id - 1), location.offsets(batch_id)
+        asked = self._timers.forced != batch_id  # else Spark has not looked for anything new
+        as_of = self._cut if asked else None
+        if self._timers.any and start == end:
+            with materialised(batch) as fired:
+                published = self.publisher.last_batch
+                since = batch_id - (location.batch if published is None else published)
+                if may_be_silent(since, self._store.undelivered(self._request.pipeline)) and fired.isEmpty():
+                    self._pass_by(as_of)
+                else:
+                    self._stage(fired, batch_id, start, end, as_of)
+        else:
+            self._stage(batch, batch_id, start, end, as_of)
+        if self._cut is not None:
+            self._cut = self._store.now()
+
+    def _stage(self, batch: DataFrame, batch_id: int, start: list[Any], end: list[Any], as_of: datetime | None) -> None:
         spark, request, location = self._frame.sparkSession, self._request, self._location
         query = self._stopper.query or next(each for each in spark.streams.active if each.name == request.pipeline)
         read = [*batch_listings(spark, location, batch_id, query), *self._inputs.listings]
         number = self.publisher.begin(batch_id)
-        end = location.offsets(batch_id)
         ids = self._topics.reading(by_topic(end))
         if ids != recorded_ids(replace(location, batch=batch_id)):
             record_ids(location, batch_id, ids)
-        start = location.offsets(batch_id - 1)
         positions = named_positions(list(self._sources), start, end, ids)
         few = self._expects_few and is_small(self.publisher.last_segment)
         written = write_batch(request, self._job, batch, batch_id, number, positions, few=few)
         check_listings(read, request.pipeline)
-        as_of = self._cut
         if as_of is not None:
             is_slice = self._is_slice(start, end, read)
             self._has_more = is_slice and not self._one_query
-            if is_slice or None in self._sources.values():  # nobody knows how those are bounded
+            if is_slice or not self._bounds_are_known:
                 as_of = None
         self.publisher.written(written.seal, positions, as_of)
-        if self._cut is not None:
-            self._cut = self._store.now()
+
+    def _pass_by(self, as_of: datetime | None) -> None:
+        """Nothing was read, and nothing has come of it: all of before is published."""
+        if as_of is not None and self._bounds_are_known and self._idle.is_to_be_told():
+            self._tell_read(as_of)
+
+    @property
+    def _bounds_are_known(self) -> bool:
+        """Of sources that the job has opened, or whose class is somebody's own, nobody knows what they give at once."""
+        return not any(source is None or isinstance(source, CustomSource) for source in self._sources.values())
 
     def _is_slice(self, start: Sequence[Any], end: Sequence[Any], read: Sequence[Listing]) -> bool:
         """Whether a source was bounded in this micro-batch, and may have more."""
@@ -302,6 +351,28 @@ class Query:
     def _publishable(self) -> None:
         self._durable()
         self._topics.check()
+
+
+def compute_planned(frame: DataFrame, output_mode: str, location: SparkLocation, *, whole: bool = False) -> None:
+    """Has Spark compute the micro-batch that lies planned in a location, and nothing after it; its rows are dropped.
+
+    `whole`: its state is written whole, not as changes.
+    """
+    conf = frame.sparkSession.conf
+    before = conf.get(_CHANGELOG)
+    if whole:
+        conf.set(_CHANGELOG, "false")
+    query = (
+        frame.writeStream.foreachBatch(lambda batch, _: batch.write.format("noop").mode("overwrite").save())
+        .outputMode(output_mode)
+        .option("checkpointLocation", filesystem(location.uri).hadoop_path(location.uri))
+        .trigger(once=True)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        conf.set(_CHANGELOG, str(before))
 
 
 class _Durable:

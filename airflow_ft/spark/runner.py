@@ -17,18 +17,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError, JobError, StageError
+from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError, ConfigurationError, JobError, StageError
 from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.restart import Restarts, RestartStrategy, wait_after
 from airflow_ft.sources import KafkaSource, Source, source_from_json
+from airflow_ft.spark.catching_up import catch_up, is_planned
+from airflow_ft.spark.evolution import carry_out, evolution
 from airflow_ft.spark.failures import as_error
 from airflow_ft.spark.fitting import ask
-from airflow_ft.spark.inputs import Sources, refuse_unfit, source_order
+from airflow_ft.spark.inputs import Sources, refuse_unfit, source_order, source_places
 from airflow_ft.spark.job import Job
 from airflow_ft.spark.kafka_admin import topic_admins
 from airflow_ft.spark.listing import check_listings, static_listings
@@ -37,24 +40,29 @@ from airflow_ft.spark.locations import (
     SparkLocation,
     check_sources,
     has_origin,
+    has_places,
     open_location,
     restore_order,
     restore_origin,
+    set_places,
 )
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.publisher import Publisher, Tally
-from airflow_ft.spark.query import Query, Stopper, by_topic
+from airflow_ft.spark.query import Query, Stopper, by_topic, compute_planned
 from airflow_ft.spark.reports import describe_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.room import QueueIsFull
 from airflow_ft.spark.session import attach, await_end, detach
 from airflow_ft.spark.staging import ManyRowsError, fix_conf, write_batch
 from airflow_ft.spark.standing import Standing, leave_out, mend_origin, record_ids, standing
+from airflow_ft.spark.state_operators import Identity, remember, remember_code
+from airflow_ft.spark.state_schemas import refuse_lost, states
 from airflow_ft.spark.state_settings import remember_given, tell_changed
 from airflow_ft.spark.submit import DRAIN, END, REQUEST, RESULT
 from airflow_ft.spark.topics import Topics
 from airflow_ft.spark.types import check_types
+from airflow_ft.spark.uids import plan_of
 from airflow_ft.store import open_store
 
 if TYPE_CHECKING:
@@ -85,6 +93,15 @@ def main(folder: str, session: int | None = None) -> int:
         return 1
     write(private / RESULT, json.dumps({"result": result.to_json()}))
     return 0 if attempt.tidy else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the job's query consists of, in Spark's order: sources by name, their uses, operators that have state."""
+
+    sources: list[str]
+    places: list[int]
+    operators: tuple[Identity, ...]
 
 
 class Attempt:
@@ -188,7 +205,7 @@ class Attempt:
 
     def _cause(self, error: BaseException) -> AirflowFtError:
         """Of what has ended the attempt, as `error` tells it."""
-        return as_error(self._failed or error, self._request.pipeline, self._request.job)
+        return as_error(self._failed or error, self._request.pipeline, self._request.job, self._request.base)
 
     def failed(self, error: BaseException) -> None:
         """Remembers what went wrong first: Spark wraps it beyond recognition."""
@@ -218,46 +235,63 @@ class Attempt:
         if not job.has_split:
             check_types(frame.schema, self._request.sinks[0])  # before anything is read
         refuse_unfit(frame, self._request.checkpointing.mode)
-        names = source_order(frame)
-        kafka = {i: (n, source) for i, n in enumerate(names) if isinstance(source := self._source(n), KafkaSource)}
+        plan = _Plan(source_order(frame), source_places(frame), plan_of(frame))
+        kafka = {
+            i: (n, source) for i, n in enumerate(plan.sources) if isinstance(source := self._source(n), KafkaSource)
+        }
         admins = topic_admins(frame.sparkSession, kafka, self._request.connections)
         with closing(Topics(self._request.pipeline, kafka, admins, sources.started)) as topics:
-            return self._run_query(store, job, frame, names, topics, sources, await_answer)
+            return self._run_query(store, job, frame, plan, topics, sources, await_answer)
 
     def _source(self, name: str) -> Source | None:
         """None: the job has opened it by itself."""
         declared = self._request.sources.get(name)
         return None if declared is None else source_from_json(declared)
 
-    def _open_location(self, names: list[str], topics: Topics) -> SparkLocation:
+    def _open_location(self, plan: _Plan, topics: Topics, bear: Callable[..., None]) -> SparkLocation:
         """Where this attempt works, without the positions of topics that are no longer what they were."""
         request = self._request
         before = Standing()
         if not request.begins_anew:
             before = standing(request.wal_root, request.pipeline, request.base, request.sources)
         void = topics.begin(before)
+        step = None if request.begins_anew else evolution(request.pipeline, request.base, plan.operators)
+        # What others may have to go back to is changed in a copy only.
+        in_place = request.base_is_clean and not void and step is None and has_places(request.base, plan.places)
+        in_place = in_place and not is_planned(request.base)
         location = open_location(
-            request.wal_root,
-            request.pipeline,
-            request.epoch,
-            request.attempt,
-            request.base,
-            request.base_is_clean and not void,  # what others may have to go back to is changed in a copy only
+            request.wal_root, request.pipeline, request.epoch, request.attempt, request.base, in_place
         )
         log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
         if request.begins_anew:
             log.info("mode AT_MOST_ONCE: read from where the sources stand now; what is not published by then is lost")
-            check_sources(location, names)
+            check_sources(location, plan.sources)
+            set_places(location, plan.places)
             return location
         if request.base is None:
             restore_order(location, request.sources)
-        check_sources(location, names)
+        check_sources(location, plan.sources)
+        set_places(location, plan.places)
         if request.base is None:
             mend_origin(request.wal_root, request.pipeline, request.sources, topics.known, void)
             restore_origin(location, request.sources)
+            remember(location, plan.operators)
             return location
         if void:
+            if is_planned(location.position(location.batch)):
+                raise ConfigurationError(
+                    "topics were deleted and made anew since the savepoint, so what was delivered after it cannot be"
+                    " computed once more.",
+                    pipeline=request.pipeline,
+                    remedy="restore it again with `--later write-again`, or take another savepoint.",
+                )
             leave_out(location, void)
+        if step is not None:
+            carry_out(step, location, plan.operators, partial(bear, whole=True))
+        remember(location, plan.operators)
+        held = states(location)
+        location = catch_up(location, bear)
+        refuse_lost(held, location)
         ids = topics.ids_of(by_topic(location.offsets(location.batch)), before.ids)
         if ids != before.ids:
             record_ids(location, location.batch, ids)
@@ -268,16 +302,17 @@ class Attempt:
         store: Store,
         job: Job,
         frame: DataFrame,
-        names: list[str],
+        plan: _Plan,
         topics: Topics,
         sources: Sources,
         await_answer: Callable[[], None],
     ) -> StageResult:
         request = self._request
-        location = self._open_location(names, topics)
+        location = self._open_location(plan, topics, partial(compute_planned, frame, job.output_mode))
         remember_given(location.uri, request.conf)
+        remember_code(location, job.code)
         tell_changed(request.base, frame.sparkSession.conf.get)
-        declared = {name: self._source(name) for name in names}
+        declared = {name: self._source(name) for name in plan.sources}
         with self._stopping() as stop:
             query = Query(
                 store,

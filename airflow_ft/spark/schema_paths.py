@@ -16,7 +16,7 @@ import re
 from pathlib import PurePosixPath
 
 from airflow_ft.core.errors import WalCorruptError
-from airflow_ft.wal.filesystem import FileSystem
+from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 _PATHS = "stateSchemaFilePaths"
 _VERSIONS = ("_metadata", "v2")
@@ -34,22 +34,23 @@ def are_own(files: FileSystem, location: str) -> bool:
         batches = [int(name) for name in files.names(folder) if name.isdigit()]
         if batches:
             text = files.read(files.uri(folder, str(max(batches)))).decode()
-            if _rewritten(files, text, location) != text:
+            if rewritten(files, text, location) != text:
                 return False
     return True
 
 
-def copy(files: FileSystem, source: str, target: str, batch: int) -> None:
+def copy(source: str, target: str, batch: int) -> None:
     """Writes into a copy what the files of the source say up to `batch`, with paths into the copy.
 
     WalCorruptError when a schema is not in the copy.
     """
+    files, others = filesystem(source), filesystem(target)
     for folder in _folders(files, source):
         operator = PurePosixPath(folder).parts[-3]
         for name in files.names(folder):
             if name.isdigit() and int(name) <= batch:
-                text = _rewritten(files, files.read(files.uri(folder, name)).decode(), target)
-                files.write(files.uri(target, "state", operator, *_VERSIONS, name), text.encode())
+                text = rewritten(others, files.read(files.uri(folder, name)).decode(), target)
+                others.write(others.uri(target, "state", operator, *_VERSIONS, name), text.encode())
 
 
 def _folders(files: FileSystem, location: str) -> list[str]:
@@ -57,8 +58,11 @@ def _folders(files: FileSystem, location: str) -> list[str]:
     return [files.uri(location, "state", operator, *_VERSIONS) for operator in operators if operator.isdigit()]
 
 
-def _rewritten(files: FileSystem, text: str, location: str) -> str:
-    """The same with all paths into `location`; the very text when they are. Line 1 is the format, line 2 JSON."""
+def rewritten(files: FileSystem, text: str, location: str) -> str:
+    """The same with all paths into `location`; the very text when they are. Line 1 is the format, line 2 JSON.
+
+    WalCorruptError when a schema is not there.
+    """
     version, _, data = text.partition("\n")
     found = json.loads(data)
     changed = False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -97,16 +98,11 @@ def write_batch(
     does, it sees the same rows, and a lost block fails the job instead of computing other rows (I1). Without one
     there is a single action, which writes the rows as they are computed.
     """
-    from pyspark import StorageLevel
-
     began = time.monotonic()
     folder = SegmentFolder(request.wal_root, request.pipeline, request.epoch, request.attempt, batch_id)
     refuse_another_history(folder.files, folder.location, request.pipeline)
-    frozen: DataFrame | None = None
-    try:
-        if job.has_split:
-            frozen = batch.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
-        frames = job.split(batch if frozen is None else frozen, request.sinks, request.optional_sinks)
+    with materialised(batch) if job.has_split else nullcontext(batch) as found:
+        frames = job.split(found, request.sinks, request.optional_sinks)
         for sink, frame in frames.items():  # all of them before a row of one is written
             check_types(frame.schema, sink)
         ways = {sink: _collect if few and _is_flat(frame) else _write for sink, frame in frames.items()}
@@ -114,10 +110,19 @@ def write_batch(
             sink: ways[sink](frames[sink], folder, sink) if sink in frames else None
             for sink in (*request.sinks, *request.optional_sinks)
         }
-    finally:
-        if frozen is not None:
-            _release(frozen)
     return Written(folder, number, counted, positions, began)
+
+
+@contextmanager
+def materialised(batch: DataFrame) -> Iterator[DataFrame]:
+    """A batch as computed once, on the local disks of the executors, without lineage; released behind the block."""
+    from pyspark import StorageLevel
+
+    frozen = batch.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+    try:
+        yield frozen
+    finally:
+        _release(frozen)
 
 
 def fix_conf(spark: SparkSession, prefix: str) -> None:

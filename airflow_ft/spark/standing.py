@@ -48,7 +48,7 @@ def standing(root: str, pipeline: str, base: SparkPosition | None, sources: Mapp
         frozen = json.loads(files.read(origin))
         offsets = {int(index): first_offsets(text)[1] for index, text in origin_positions(frozen).items()}
         return Standing(offsets, _by_index(frozen.get(TOPICS, {})))
-    location = SparkLocation(root, pipeline, base.location, base.batch, "")
+    location, files = SparkLocation(root, pipeline, base.location, base.batch, ""), filesystem(base.location)
     offsets = {}
     for index, found in enumerate(location.offsets(base.batch)):
         if isinstance(found, dict):
@@ -95,10 +95,11 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
         return
     where = files.uri(location.uri, "offsets", str(location.batch))
     lines = files.read(where).decode().split("\n")
-    for index, gone in topics.items():
-        found = parsed_offsets(lines[index + 2])
-        if isinstance(found, dict):
-            lines[index + 2] = canonical_json(_without(found, gone))
+    places = location.places() or range(len(lines) - 2)
+    for line, index in enumerate(places, start=2):
+        found = parsed_offsets(lines[line])
+        if isinstance(found, dict) and index in topics:
+            lines[line] = canonical_json(_without(found, topics[index]))
     _replace(location, ("offsets",), str(location.batch), "\n".join(lines))
 
 

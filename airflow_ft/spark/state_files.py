@@ -117,6 +117,15 @@ def drop_unnamed(location: str) -> None:
                     files.remove(files.uri(folder, shared, name))
 
 
+def drop_stores(location: str) -> None:
+    """Of a copy whose state is to be made anew: removes what the state stores have written, but not their schemas."""
+    files = filesystem(location)
+    state = files.uri(location, "state")
+    for name in files.tree(state):
+        if not {"_metadata", "_stateSchema"} & set(name.split("/")):
+            files.remove(files.uri(state, *name.split("/")))
+
+
 def _stores(files: FileSystem, state: str) -> Iterator[tuple[str, list[tuple[int, str, str]]]]:
     """The folder of each store, with version, kind and name of its files."""
     for operator in _numbered(files, state):

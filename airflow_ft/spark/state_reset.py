@@ -24,6 +24,7 @@ from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import CheckpointState, SparkPosition, canonical_json
 from airflow_ft.core.ports import Store
 from airflow_ft.spark import source_log
+from airflow_ft.spark.catching_up import is_planned
 from airflow_ft.spark.locations import (
     SOURCES_FILE,
     START_FILE,
@@ -58,19 +59,26 @@ def reset_state(store: Store, pipeline: str, epoch: int, why: str) -> SparkPosit
     base = store.pipeline(pipeline).base
     if base is None or base.batch == _BEFORE_THE_FIRST:
         return None
+    if is_planned(base):
+        raise StateConflictError(
+            "it was restored from a savepoint, and has not caught up yet with what was delivered after that.",
+            remedy="let a run go on first; or `airflow ft savepoint restore` again, in another way.",
+            pipeline=pipeline,
+        )
     root = location_root(base.location)
     old = SparkLocation(root, pipeline, base.location, base.batch, "its state is dropped")
     require_batch(old)
     # No attempt has the number 0, so the folder is this epoch's own.
     new = SparkLocation(root, pipeline, new_location(root, pipeline, epoch, 0), _BEFORE_THE_FIRST, "without state")
-    _tell_sources(filesystem(root), old, new)
+    tell_sources(filesystem(root), old, new)
     new.sync({})
     position = new.position(_BEFORE_THE_FIRST)
     store.reset_state(pipeline, epoch, position, why)
     return position
 
 
-def _tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> None:
+def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> list[Any]:
+    """Has Spark begin with batch 0 in a new location, from where the sources stand in the old one: their offsets."""
     offsets = old.offsets(old.batch)
     known = files.uri(old.uri, SOURCES_FILE)
     names = json.loads(files.read(known)) if files.exists(known) else []
@@ -80,6 +88,7 @@ def _tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> 
         record_ids(new, _BEFORE_THE_FIRST, ids)
     if names:
         files.write(files.uri(new.uri, SOURCES_FILE), canonical_json(names).encode())
+    return starts
 
 
 def _tell(

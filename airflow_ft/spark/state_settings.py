@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import SparkPosition, canonical_json
-from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.filesystem import FileSystem, filesystem
 
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 # Not among them, but in the format of the commits: a change fails.
-_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _GIVEN = "airflow_ft_settings.json"
 _PINNED = ("spark.sql.shuffle.partitions", "spark.sql.streaming.")
 # What a user sets on purpose; the others have defaults that change with Spark's versions.
-_TOLD = ("spark.sql.shuffle.partitions", "spark.sql.streaming.stateStore.providerClass")
+_TOLD = ("spark.sql.shuffle.partitions", PROVIDER)
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -39,6 +41,36 @@ def give(location: str, name: str, value: str) -> None:
     where = files.uri(location, _GIVEN)
     given = json.loads(files.read(where)) if files.exists(where) else {}
     files.replace(where, canonical_json({**given, name: value}).encode())
+
+
+def pin(location: str, name: str, value: str) -> None:
+    """In a copy whose state was made anew: has all of its batches keep another value of such a setting."""
+    files = filesystem(location)
+    for batch in files.names(files.uri(location, "offsets")):
+        if batch.isdigit():
+            version, told, *positions = files.read(files.uri(location, "offsets", batch)).decode().split("\n")
+            metadata = json.loads(told)
+            metadata["conf"][name] = value
+            text = "\n".join([version, json.dumps(metadata, separators=(",", ":")), *positions])
+            _replace(files, location, "offsets", batch, text)
+    give(location, name, value)
+
+
+def forget_unique_ids(location: str) -> None:
+    """In a copy whose state was made anew: its commits become those of checkpoint format 1."""
+    files = filesystem(location)
+    for batch in files.names(files.uri(location, "commits")):
+        if batch.isdigit():
+            told = json.loads(files.read(files.uri(location, "commits", batch)).decode().partition("\n")[2])
+            told.pop("stateUniqueIds", None)
+            _replace(files, location, "commits", batch, f"v1\n{json.dumps(told, separators=(',', ':'))}")
+    give(location, FORMAT, "1")
+
+
+def _replace(files: FileSystem, location: str, log: str, batch: str, text: str) -> None:
+    """Never edited in place: the location that was copied shares the file. Its checksum would not fit any more."""
+    files.remove(files.uri(location, log, f".{batch}.crc"))
+    files.replace(files.uri(location, log, batch), text.encode())
 
 
 def refuse_changed(pipeline: str, base: SparkPosition | None, conf: Mapping[str, str]) -> None:
@@ -85,7 +117,7 @@ def kept_settings(base: SparkPosition | None) -> dict[str, str]:
     lines = files.read(offsets).decode().splitlines()
     found: dict[str, str] = json.loads(lines[1]).get("conf", {}) if len(lines) > 1 else {}
     if files.exists(commit) and (version := files.read(commit).decode().partition("\n")[0]).startswith("v"):
-        found[_FORMAT] = version[1:]
+        found[FORMAT] = version[1:]
     return found
 
 

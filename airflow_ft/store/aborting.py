@@ -99,12 +99,20 @@ class AbortingOperations:
                 detail={"number": number, "location": position.location},
             )
 
-    def restore(self, pipeline: str, epoch: int, position: SparkPosition, message: str) -> None:
+    def restore(
+        self,
+        pipeline: str,
+        epoch: int,
+        position: SparkPosition,
+        message: str,
+        run: RunKey | None = None,
+        savepoint: str = "",
+    ) -> None:
         """See `Store.restore`."""
         with pipeline_write(self._database, pipeline) as write:
             number = _move_base(write, epoch, position)
-            if not number:
-                write.set_pipeline(origin_location=position.location, origin_batch=position.batch)
+            if run is not None:
+                _remember_restored(write, run, savepoint)
             write.event(
                 EventKind.RESTORED,
                 f"what follows checkpoint {number} is computed from {position.location}, by epoch {epoch}: {message}",
@@ -115,6 +123,22 @@ class AbortingOperations:
         """See `Store.note_savepoint`."""
         with pipeline_write(self._database, pipeline) as write:
             write.event(EventKind.SAVEPOINT, message, number=number, detail=dict(detail))
+
+
+def _remember_restored(write: PipelineWrite, run: RunKey, savepoint: str) -> None:
+    noted = write.tx.change(
+        "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged, restored_from)"
+        " VALUES (?, ?, ?, ?, 0, 0, ?)"
+        " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET restored_from = excluded.restored_from"
+        " WHERE run.restored_from = ''",
+        write.name,
+        run.dag_id,
+        run.run_id,
+        run.map_index,
+        savepoint,
+    )
+    if noted != 1:
+        raise write.conflict(0, f"run {run} has gone on from a savepoint before.")
 
 
 def _move_base(write: PipelineWrite, epoch: int, position: SparkPosition) -> int:
@@ -134,6 +158,8 @@ def _move_base(write: PipelineWrite, epoch: int, position: SparkPosition) -> int
         write.name,
         number,
     )
+    if not number:  # also where it began with a savepoint, whose state is dropped now
+        write.set_pipeline(origin_location=position.location, origin_batch=position.batch)
     write.set_pipeline(base_location=position.location, base_batch=position.batch, base_clean=1)
     return number
 

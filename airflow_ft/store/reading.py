@@ -44,8 +44,9 @@ _REFERENCED = (
     # Where a rewind goes to, also when its rows are pruned (`core.retention`). A drain is newer, and has no position.
     " UNION SELECT NULL, spark_location FROM checkpoint WHERE pipeline = ? AND number = (SELECT number FROM checkpoint"
     " WHERE pipeline = ? AND is_base = 1 AND delivered_by IS NOT NULL ORDER BY number DESC LIMIT 1)"
-    " UNION SELECT NULL, origin_location FROM pipeline WHERE name = ? AND NOT EXISTS"
-    " (SELECT 1 FROM checkpoint WHERE pipeline = ? AND is_base = 1 AND delivered_by IS NOT NULL)"
+    # Not EXISTS: of that PostgreSQL makes a scan of the table.
+    " UNION SELECT NULL, origin_location FROM pipeline WHERE name = ? AND (SELECT number FROM checkpoint"
+    " WHERE pipeline = ? AND is_base = 1 AND delivered_by IS NOT NULL ORDER BY number DESC LIMIT 1) IS NULL"
 )
 # Who has read all: a whole stage, a checkpoint of a stream, a stream that has found nothing new.
 _READ_THROUGH = (

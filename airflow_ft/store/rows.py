@@ -108,6 +108,7 @@ def to_run(row: Row) -> Run:
         through=row["published_through"],
         complete=bool(row["complete"]),
         spec=row["spec"],
+        restored_from=row["restored_from"],
     )
 
 

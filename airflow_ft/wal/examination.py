@@ -12,7 +12,8 @@ from airflow_ft.core.doctor import Check, Examination
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import WalReader
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.filesystem import is_hdfs, local_path
+from airflow_ft.wal.hdfs_examination import examine_hdfs
 
 MINIMUM_FREE = 1 << 30  # bytes
 _VOLATILE = {"tmpfs", "ramfs"}
@@ -21,9 +22,24 @@ _VOLATILE = {"tmpfs", "ramfs"}
 def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment]) -> list[Check]:
     """`needed` are published segments that no sink has confirmed yet. A file is written, synced and removed again."""
     exam = Examination(f"write-ahead log {root}")
+    if is_hdfs(root):
+        reached = examine_hdfs(exam, root, max((segment.bytes for segment in needed), default=0))
+    else:
+        reached = _examine_local(exam, root, needed)
+    if reached and needed:
+        rows = sum(segment.total_rows for segment in needed)
+        exam.passes(
+            "rows",
+            f"{rows:,} rows of {len(needed)} undelivered checkpoints are there, with the manifests that were published",
+            lambda: [wal.open(segment) for segment in needed],
+        )
+    return exam.checks
+
+
+def _examine_local(exam: Examination, root: str, needed: Sequence[Segment]) -> bool:
     path = exam.attempt("place", lambda: local_path(root))
     if path is None:
-        return exam.checks
+        return False
     existing = _nearest(path)
     if existing != path:
         exam.warn(
@@ -33,14 +49,7 @@ def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment]) -> list[Ch
         _room(exam, existing, needed)
     if (kind := _file_system(existing)) in _VOLATILE:
         exam.problem("disk", f"{existing} lies in memory ({kind})", "put wal_root on a disk that survives a restart.")
-    if needed:
-        rows = sum(segment.total_rows for segment in needed)
-        exam.passes(
-            "rows",
-            f"{rows:,} rows of {len(needed)} undelivered checkpoints are there, with the manifests that were published",
-            lambda: [wal.open(segment) for segment in needed],
-        )
-    return exam.checks
+    return True
 
 
 def _nearest(path: Path) -> Path:

@@ -1,7 +1,8 @@
 """The file system under the log: the one place that knows what a URI is and how bytes become durable.
 
-Local paths today (`/abs/path` or `file:///abs/path`). An object store is another class with these methods: there a
-put is durable by itself (`sync_*` do nothing) and `link_tree` is a server-side copy.
+Local paths (`/abs/path` or `file:///abs/path`) and HDFS (`airflow_ft.wal.hdfs`). An object store would be another
+class with these methods: there `write` is a put on condition that nothing is there, which is durable by itself
+(`sync_*` do nothing), and `link_tree` a server-side copy.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 from airflow_ft.core.errors import ConfigurationError, StageError, TransientError, WalCorruptError
+from airflow_ft.wal.hdfs import SCHEME, HdfsFileSystem, copy_tree, hdfs_path
 
 _COPY_TRIES = 10
 
@@ -47,6 +50,9 @@ class FileSystem(Protocol):
 
     def size(self, uri: str) -> int:
         """Bytes of a file; FileNotFoundError when there is none."""
+
+    def create(self, uri: str) -> BinaryIO:
+        """Opens a new file for writing, piece by piece; folders are made. Durable after `sync_file` and its close."""
 
     def write(self, uri: str, data: bytes) -> None:
         """Creates a file all at once and durably; folders are made. Refuses to replace another's."""
@@ -85,8 +91,24 @@ class FileSystem(Protocol):
 
 def filesystem(uri: str) -> FileSystem:
     """The file system of a URI or absolute path; ConfigurationError when there is none for it."""
+    if is_hdfs(uri):
+        hdfs_path(uri)
+        return HdfsFileSystem()
     local_path(uri)
     return LocalFileSystem()
+
+
+def link_tree(source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
+    """`FileSystem.link_tree`, also from one file system to another: then it is a copy."""
+    files, others = filesystem(source), filesystem(target)
+    if type(files) is type(others):
+        return files.link_tree(source, target, keep)
+    return copy_tree(files, source, others, target, keep)
+
+
+def is_hdfs(uri: str) -> bool:
+    """Whether a URI names a place on HDFS."""
+    return uri.startswith(f"{SCHEME}://")
 
 
 def refuse_another_history(files: FileSystem, uri: str, pipeline: str) -> None:
@@ -117,7 +139,7 @@ def local_path(uri: str) -> Path:
         return Path(uri)
     raise ConfigurationError(
         f"{uri!r} is not a place for the write-ahead log, or for savepoints",
-        remedy="give an absolute path or a file:/// URI; other file systems are not supported yet",
+        remedy="give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH; others are not supported yet",
     )
 
 
@@ -141,8 +163,11 @@ class LocalFileSystem:
 
     def tree(self, uri: str) -> dict[str, int]:
         base = local_path(uri)
-        paths = (Path(folder, name) for folder, _, names in os.walk(base) for name in names)
-        return {path.relative_to(base).as_posix(): path.stat().st_size for path in paths}
+        found = {}
+        for path in (Path(folder, name) for folder, _, names in os.walk(base) for name in names):
+            with contextlib.suppress(FileNotFoundError):  # its owner has removed or renamed it meanwhile
+                found[path.relative_to(base).as_posix()] = path.stat().st_size
+        return found
 
     def open(self, uri: str) -> BinaryIO:
         try:
@@ -158,6 +183,11 @@ class LocalFileSystem:
 
     def size(self, uri: str) -> int:
         return local_path(uri).stat().st_size
+
+    def create(self, uri: str) -> BinaryIO:
+        path = local_path(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("xb")
 
     def write(self, uri: str, data: bytes) -> None:
         path = local_path(uri)
@@ -187,7 +217,7 @@ class LocalFileSystem:
 
     def _temporary(self, path: Path, data: bytes) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
         with temporary.open("wb") as file:
             file.write(data)
             self.sync_file(file)
@@ -229,9 +259,9 @@ class LocalFileSystem:
 
     def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
         base, copy = local_path(source), local_path(target)
-        if not base.is_dir():
-            raise WalCorruptError(f"{source} is missing", remedy="restore it from a backup, or rewind the pipeline")
         for _ in range(_COPY_TRIES):
+            if not base.is_dir():
+                raise WalCorruptError(f"{source} is missing", remedy="restore it from a backup, or rewind the pipeline")
             copy.mkdir(parents=True, exist_ok=False)  # a folder belongs to one attempt: finding it there is a bug
             try:
                 return _link_files(base, copy, keep)
@@ -254,7 +284,8 @@ class LocalFileSystem:
 
 def _link_files(base: Path, copy: Path, keep: Callable[[PurePosixPath], bool]) -> int:
     count = 0
-    for folder, _, files in os.walk(base):
+    # What vanishes meanwhile is told, not passed by: a copy must not lack a folder unnoticed.
+    for folder, _, files in os.walk(base, onerror=_raise):
         place = copy / Path(folder).relative_to(base)
         wanted = [name for name in files if keep(PurePosixPath(place.relative_to(copy).as_posix(), name))]
         if wanted:
@@ -263,6 +294,10 @@ def _link_files(base: Path, copy: Path, keep: Callable[[PurePosixPath], bool]) -
             _link_or_copy(Path(folder, name), place / name)
             count += 1
     return count
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _link_or_copy(path: Path, place: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.errors import StorageUnavailableError, WalCorruptError
 from airflow_ft.core.model import Plan, Segment
 from airflow_ft.core.ports import ColumnStatistics, WalFile
 from airflow_ft.wal.dead_letters import ParquetDeadLetters
@@ -90,6 +90,8 @@ class ParquetSegment:
                 for batch in parquet.iter_batches(batch_size=self._rows_a_batch(sink, parquet), use_threads=False):
                     rows += batch.num_rows
                     yield batch if batch.schema.equals(schema) else batch.cast(schema)
+            except StorageUnavailableError:  # it says nothing of the rows
+                raise
             except (pa.ArrowException, OSError) as error:
                 raise self._corrupt(f"{where} cannot be read: {error}", sink) from error
             if rows != file.rows:

@@ -15,7 +15,7 @@ from airflow_ft.core.model import Segment
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 # Of Spark's locations also copies for a drain; the last form is a removal that was interrupted.
-_ATTEMPT = re.compile(r"^\.?(\d+)-(\d+)(-drain)?(\.removed)?$")
+_ATTEMPT = re.compile(r"^\.?(\d+)-(\d+)(-drain|-born)?(\.removed)?$")
 SPARK = "spark"
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> 
     Folders of `below_epoch` itself are left alone: another task of the same run may be writing there.
     """
     files = filesystem(root)
-    kept = {files.uri(uri) for uri in keep}
+    kept = {filesystem(uri).uri(uri) for uri in keep}  # some may lie where the log was before
     deleted = []
     for folder in _old(files, files.uri(root, pipeline), below_epoch):
         batches = files.names(folder)

@@ -198,14 +198,13 @@ def write_segment(
 
     StageError when the folder is there already.
     """
-    from airflow_ft.wal.filesystem import local_path
-
+    files = folder.files
     refuse_another_history(folder.files, folder.location, folder.pipeline)
     for name, table in tables.items():
-        path = local_path(folder.sink(name))
-        path.mkdir(parents=True, exist_ok=False)
+        files.make_folder(folder.sink(name))
         rows = max(1, ROW_GROUP_BYTES * max(1, table.num_rows) // max(1, table.nbytes))
-        write_table(table, path / "part-00000.parquet", rows)
+        with files.create(files.uri(folder.sink(name), "part-00000.parquet")) as file:
+            write_table(table, file, rows)
     return folder.seal(number, dict.fromkeys(tables, True), positions or {})
 
 

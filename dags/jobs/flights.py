@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from airflow_ft.spark.parsing import parse_json
+from airflow_ft.spark.uids import uid
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,18 +29,20 @@ FLIGHT = """
 def transform(spark: SparkSession, sources: Mapping[str, DataFrame]) -> DataFrame:
     """Every flight, with the number it has among its carrier's flights and a random number."""
     flights = parse_json(sources["flights"], FLIGHT)  # a missing value is NULL; a malformed record fails the job
-    return (
-        flights.groupBy("carrier")
-        .applyInPandasWithState(
-            count_flights,
-            outputStructType=f"{FLIGHT}, carrier_count BIGINT",
-            stateStructType="total BIGINT",
-            outputMode="append",
-            timeoutConf=GroupStateTimeout.NoTimeout,
-        )
-        # Another value at each computation: equal values in both sinks show that it was computed once (I1).
-        .withColumn("random", F.rand())
+    return numbered(flights)
+
+
+def numbered(flights: DataFrame) -> DataFrame:
+    """Each flight with its number. The operator's state is found by its uid, whatever else the job does."""
+    counted = flights.groupBy("carrier").applyInPandasWithState(
+        count_flights,
+        outputStructType=f"{FLIGHT}, carrier_count BIGINT",
+        stateStructType="total BIGINT",
+        outputMode="append",
+        timeoutConf=GroupStateTimeout.NoTimeout,
     )
+    # Another value at each computation: equal values in both sinks show that it was computed once (I1).
+    return uid(counted, "flights-by-carrier").withColumn("random", F.rand())
 
 
 def split(batch: DataFrame) -> dict[str, DataFrame]:

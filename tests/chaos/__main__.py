@@ -2,7 +2,8 @@
 
 Two stages: *deliveries* (real steps in real processes over real servers, every strategy, a second or two a fault) and
 *pipelines* (whole Airflow runs of the demonstration's DAG with Spark, half a minute a kill). One of twenty faults is a
-kill of a whole pipeline. A third, `--only streams`: one long stream with Spark, a quarter of a minute a fault.
+kill of a whole pipeline. Two more by themselves, of one long stream with Spark, a quarter of a minute a fault:
+`--only streams`, and `--only savepoints`, in which savepoints are taken and restored meanwhile.
 Exit status 0 only if every fault hit unfinished work and everything is exact.
 """
 
@@ -29,6 +30,7 @@ from tests.chaos.deliveries.targets import TARGETS
 from tests.chaos.faults import FAULTS
 from tests.chaos.hazards import HAZARDS
 from tests.chaos.run import Chaos, Options
+from tests.chaos.savepoints.run import SAVEPOINT_FAULTS, Savepoints
 from tests.chaos.streams.run import FAULTS as STREAM_FAULTS
 from tests.chaos.streams.run import Options as StreamOptions
 from tests.chaos.streams.run import Streams
@@ -37,6 +39,7 @@ from tools.demo.console import Console
 from tools.servers.base import local_folder
 
 KILLS = 100
+STREAMING = {"streams": Streams, "savepoints": Savepoints}
 SHARE = 20  # one of so many faults is a kill of a whole pipeline
 
 
@@ -82,7 +85,7 @@ def _arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=Path(os.environ["REPORT"]).absolute() if os.environ.get("REPORT") else None,
         help="write the report as JSON, too (REPORT=)",
     )
-    parser.add_argument("--only", choices=["deliveries", "pipelines", "streams"], help="one stage, with all the kills")
+    parser.add_argument("--only", choices=["deliveries", "pipelines", *STREAMING], help="one stage, with all the kills")
     parser.add_argument("--pipelines", type=int, help=f"kills of whole pipelines (default: 1 of {SHARE})")
     parser.add_argument("--folder", type=Path, help="where everything is written (default: .local/chaos)")
     deliveries = parser.add_argument_group("deliveries")
@@ -106,14 +109,18 @@ def _arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     streams = parser.add_argument_group("streams")
     streams.add_argument(
-        "--stream-fault", action="append", default=[], choices=sorted(STREAM_FAULTS), help="only these, repeatable"
+        "--stream-fault",
+        action="append",
+        default=[],
+        choices=sorted([*STREAM_FAULTS, *SAVEPOINT_FAULTS]),
+        help="only these, repeatable",
     )
     return parser.parse_args(arguments)
 
 
 def split(kills: int, only: str | None, pipelines: int | None) -> tuple[int, int]:
     """How many faults for deliveries and for pipelines; none for either when it is all about streams."""
-    if only == "streams":
+    if only in STREAMING:
         return 0, 0
     if only is not None:
         return (kills, 0) if only == "deliveries" else (0, kills)
@@ -146,9 +153,9 @@ def _stages(arguments: argparse.Namespace, folder: Path, console: Console) -> li
             hazards,
         )
         stages.append(("pipelines", Chaos(whole, console)))
-    if arguments.only == "streams":
-        streams = StreamOptions(folder / "streams", arguments.kills, arguments.seed, arguments.stream_fault)
-        stages.append(("streams", Streams(streams, console)))
+    if arguments.only in STREAMING:
+        streams = StreamOptions(folder / arguments.only, arguments.kills, arguments.seed, arguments.stream_fault)
+        stages.append((arguments.only, STREAMING[arguments.only](streams, console)))
     return stages
 
 
@@ -188,13 +195,15 @@ def main() -> int:
     except BlockingIOError:
         print(f"another chaos run is at work in {folder}: let it finish first, or give --folder", flush=True)
         return 2
-    for earlier in ("deliveries", "streams"):
+    for earlier in ("deliveries", *STREAMING):
         shutil.rmtree(folder / earlier, ignore_errors=True)  # of the run before
     console = Console()
     stages = _stages(arguments, folder, console)
     counts = split(arguments.kills, arguments.only, arguments.pipelines)
     told = f"{counts[0]} faults in deliveries, {counts[1]} kills in whole pipelines"
-    console.plain(f"seed {arguments.seed}: " + (f"{arguments.kills} faults in streams" if not any(counts) else told))
+    console.plain(
+        f"seed {arguments.seed}: " + (f"{arguments.kills} faults in {arguments.only}" if not any(counts) else told)
+    )
     reports: dict[str, Report] = {}
     for name, stage in stages:
         _run(name, stage, console)

@@ -1,6 +1,6 @@
 """A process that stages and delivers beside that, as the task `stage` does: `python -m tests.integration.overlap_task`.
 
-Standard input: {"folder", "input", "try", "mariadb": fields of the connection}.
+Standard input: {"folder", "input", "try", "mariadb": fields of the connection, "wal_root", "conf": Spark settings}.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ def main() -> None:
             base_is_clean=pipeline.base_is_clean,
             last_published=pipeline.last_published,
             store_url=f"sqlite:///{folder / 'ft.db'}",
-            wal_root=str(folder / "wal"),
+            wal_root=given["wal_root"],
             job=f"{Path(__file__).with_name('stage_jobs.py').stem}:Plain",
             sources={name: source.to_json() for name, source in sources.items()},
             sinks=("orders",),
             master="local[2]",
-            conf={"spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2"},
+            conf={"spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2", **given["conf"]},
             python_path=(str(Path(__file__).parent),),
         )
 
     run = context(folder, given["mariadb"], given["try"])
-    stage_step(run, make, on_line=print, overlap=(delivery(), CONFIG, lambda _: None, WalArchive(str(folder / "wal"))))
+    stage_step(run, make, on_line=print, overlap=(delivery(), CONFIG, lambda _: None, WalArchive(given["wal_root"])))
 
 
 if __name__ == "__main__":

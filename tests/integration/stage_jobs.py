@@ -1,5 +1,7 @@
 """Jobs that the staging tests run inside Spark drivers; some crash at a point that their arguments name."""
 
+import functools
+import json
 import os
 import signal
 import time
@@ -13,8 +15,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from airflow_ft.spark import publisher, query, topics
+from airflow_ft.spark import publisher, query, timers, topics
 from airflow_ft.spark.parsing import malformed_rows, parse_json, parsed_rows
+from airflow_ft.spark.uids import uid
 
 
 def _die() -> None:
@@ -207,6 +210,94 @@ class Timers:
         return keyed.transformWithState(Remembered(), "second int, rows bigint", "append", "EventTime")
 
 
+class Reminder(StatefulProcessor):
+    """Counts rows, and tells how many so many milliseconds after the first of them, by processing time."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState("count", "rows bigint")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        found = list(rows)
+        (before,) = self._state.get() or (0,)
+        self._state.update((before + len(found),))
+        if not before:
+            self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + found[0]["after"])
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        (rows,) = self._state.get()
+        self._state.clear()
+        yield Row(k=key[0], rows=rows)
+
+    def close(self) -> None:
+        pass
+
+
+class Reminders(Crashing):
+    """Rows of each key, told by a timer of processing time. It may crash.
+
+    ahead: seconds by which the clock is fast for micro-batches that this package begins; silent: so many without rows
+    may follow each other.
+    """
+
+    output_mode = "append"
+
+    def __init__(self, ahead: float = 0, silent: int = timers.SILENT, **crash: Any) -> None:
+        super().__init__(**crash)
+        now = time.time
+
+        class Clock:
+            @staticmethod
+            def time() -> float:
+                return now() + ahead
+
+        timers.time = Clock  # type: ignore[assignment]
+        timers.SILENT = silent
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        keyed = cast(DataFrame, sources["numbers"]).groupBy("k")
+        return keyed.transformWithState(Reminder(), "k string, rows bigint", "append", "processingTime")
+
+
+class KafkaReminders(Reminders):
+    """The same of records, whose keys are their texts; after a millisecond."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        numbers = cast(DataFrame, sources["orders"]).selectExpr("cast(value as string) as k", "1L as after")
+        return super().transform(spark, {"numbers": numbers})
+
+
+def _time_out(key: Any, frames: Any, state: Any) -> Any:
+    (before,) = state.getOption or (0,)
+    if state.hasTimedOut:
+        state.remove()
+        yield pd.DataFrame({"k": [key[0]], "rows": [before]})
+        return
+    found = list(frames)
+    state.update((before + sum(map(len, found)),))
+    state.setTimeoutDuration(int(found[0]["after"].iloc[0]))
+
+
+class TimeOuts(Reminders):
+    """The same by time-outs of applyInPandasWithState."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        keyed = cast(DataFrame, sources["numbers"]).groupBy("k")
+        return keyed.applyInPandasWithState(
+            _time_out, "k string, rows bigint", "rows bigint", "append", "ProcessingTimeTimeout"
+        )
+
+
+class RemindersAndWindows(Reminders):
+    """The same beside windows of ten seconds, which wait for the watermark."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        timed = cast(DataFrame, sources["timed"]).withWatermark("at", "0 seconds")
+        counted = timed.groupBy(F.window("at", "10 seconds")).agg(F.count(F.lit(1)).alias("rows"))
+        return super().transform(spark, sources).union(counted.select(F.second("window.start").cast("string"), "rows"))
+
+
 class CrashingWindows(Crashing, Windows):
     """Windows with a crash."""
 
@@ -258,6 +349,102 @@ class Counts:
         if self.by == "count of distinct":
             return frame.dropDuplicates(["k", "n"]).groupBy("k").agg(F.count(F.lit(1)).alias("rows"))
         return frame.select("k", F.lit(1).cast("bigint").alias("rows"))
+
+
+def _count_group(key: Any, frames: Any, state: Any) -> Any:
+    (before,) = state.get if state.exists else (0,)
+    total = before + sum(len(frame) for frame in frames)
+    state.update((total,))
+    yield pd.DataFrame({"k": [key[0]], "rows": [total]})
+
+
+class Composed:
+    """Branches, each with a stateful operator that has a uid ("": none), whose rows say which operator made them."""
+
+    def __init__(self, branches: list[tuple[str, str]]) -> None:
+        self.branches = branches
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        made = [self._made(sources["numbers"], by, name) for by, name in self.branches]
+        return functools.reduce(lambda one, other: one.unionByName(other), made)
+
+    def _made(self, frame: DataFrame, by: str, name: str) -> DataFrame:
+        keyed, schema = frame.groupBy("k"), "k string, rows bigint"
+        if by == "rows":
+            found = keyed.transformWithState(Counter(pandas=False), schema, "append", "none")
+        elif by == "pandas":
+            found = keyed.transformWithStateInPandas(Counter(pandas=True), schema, "append", "none")
+        elif by == "groups":
+            found = keyed.applyInPandasWithState(_count_group, schema, "total bigint", "append", "NoTimeout")
+        elif by == "joined":
+            left, right = frame.alias("l"), frame.alias("r")
+            found = left.join(right, F.expr("l.k = r.k")).select("l.k", F.expr("100 * l.n + r.n").alias("rows"))
+        elif by == "firsts":
+            found = frame.dropDuplicates(["k"]).select("k", F.lit(1).cast("bigint").alias("rows"))
+        else:
+            found = frame.select("k", F.lit(0).cast("bigint").alias("rows"))
+        named = uid(found, name) if name else found
+        return named.withColumn("by", F.lit(name or by))
+
+
+class Counted:
+    """A count a key, behind as many dropDuplicates as there are columns named; each operator may have a uid."""
+
+    output_mode = "update"
+
+    def __init__(self, distinct: list[tuple[str, str]], count: str) -> None:
+        self.distinct, self.count = distinct, count
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        frame = cast(DataFrame, sources["numbers"])
+        for column, name in self.distinct:
+            frame = frame.dropDuplicates([column])
+            frame = uid(frame, name) if name else frame
+        counts = frame.groupBy("k").agg(F.count(F.lit(1)).alias("rows"))
+        return uid(counts, self.count).where("rows > 0") if self.count else counts
+
+
+class Grown:
+    """Tells what a key's state variables hold (as JSON), and adds the rows to each; `fields` are those of their values.
+
+    The first field counts rows from `first` on; what comes new is null until it has been written once.
+    """
+
+    output_mode = "update"
+
+    def __init__(self, fields: str, first: int = 0) -> None:
+        self.fields, self.first = fields, first
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        keyed = cast(DataFrame, sources["numbers"]).groupBy("k")
+        counter = Growing(self.fields, self.first)
+        return keyed.transformWithState(counter, "k string, told string", "update", "none")
+
+
+class Growing(StatefulProcessor):
+    """Of `Grown`."""
+
+    def __init__(self, fields: str, first: int) -> None:
+        self.fields, self.first = fields, first
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._value = handle.getValueState("value", self.fields)
+        self._list = handle.getListState("list", self.fields)
+        self._map = handle.getMapState("map", "key string", self.fields)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        value = self._value.get()
+        told = [value and list(value), [list(each) for each in self._list.get()]]
+        told.append([list(each) for _, each in self._map.iterator()])
+        count = (value[0] if value else self.first) + len(list(rows))
+        row = (count, *(8 if "int" in each else "new" for each in self.fields.split(",")[1:]))
+        self._value.update(row)
+        self._list.appendValue(row)
+        self._map.updateValue(("m",), row)
+        yield Row(k=key[0], told=json.dumps(told))
+
+    def close(self) -> None:
+        pass
 
 
 class Static:

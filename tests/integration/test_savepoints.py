@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StageError, StateConflictError
+from airflow_ft.core.from_savepoint import ClaimMode, Later
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import RunKey
 from airflow_ft.savepoints.metadata import METADATA, read_metadata, verify, write_metadata
 from airflow_ft.savepoints.rescaling import rescale
-from airflow_ft.savepoints.restoring import ClaimMode, Later, Restored, restore
+from airflow_ft.savepoints.restoring import Restored, restore
 from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
@@ -82,6 +83,7 @@ def test_counts_go_on_from_a_moved_savepoint_when_all_else_is_gone(
     assert taken.number == 2 and taken.pipeline == PIPELINE and not taken.drained
     assert [operator.name for operator in taken.operators] == names
     assert all(operator.partitions == 2 and operator.bytes > 0 and operator.states for operator in taken.operators)
+    assert taken.code["module"] == "stage_jobs" and len(taken.code["sha256"]) == 64 and set(taken.rows) == {"orders"}
     assert taken.backend == ("HDFSBackedStateStoreProvider" if conf else "RocksDBStateStoreProvider")
     uri = _moved(uri, tmp_path / "elsewhere")
     assert read_metadata(uri) == taken
@@ -98,6 +100,39 @@ def test_counts_go_on_from_a_moved_savepoint_when_all_else_is_gone(
     shutil.rmtree(uri)
     assert _delivered(pipeline, by, 3, **more) == {8}, "the third file once more, with the fourth, after the second"
     assert pipeline.published()[-1].number == 4, "numbers go on"
+
+
+def test_what_was_delivered_later_stays_and_its_windows_do_not_come_again(pipeline: StageWorld, tmp_path: Path) -> None:
+    """Also when nothing new is there in between, and when the savepoint was rescaled."""
+    sources = {"numbers": FileSource(path=str(pipeline.input), schema="n bigint, at timestamp")}
+
+    def run(first: int, end: int, **more: Any) -> list[list[tuple[int, int]]]:
+        before = len(pipeline.published())
+        if end > first:
+            rows = [{"n": n, "at": f"2026-01-01T00:00:{n:02}Z"} for n in range(first, end)]
+            pipeline.add_file(f"f{first}", rows)
+        pipeline.complete(pipeline.request("stage_jobs:Windows", sources, **more))
+        pipeline.deliver()
+        found = [pipeline.rows(checkpoint).to_pylist() for checkpoint in pipeline.published()[before:]]
+        return [sorted((row["second"], row["rows"]) for row in rows) for rows in found if rows]
+
+    folder = str(tmp_path / "savepoints")
+    assert run(0, 15) == [[(0, 10)]]
+    uri, taken = take(pipeline.store, PIPELINE, folder, "a test")
+    assert run(15, 25) == [[(10, 10)]]
+    assert run(25, 35) == [[(20, 10)]]
+    latest = pipeline.store.latest_confirmed(PIPELINE)
+    assert latest is not None
+    uri, _ = rescale(uri, 4, folder, "a test", {"spark.driver.memory": "700m"}, print)
+    restored = _restore(pipeline, uri, later=Later.CONTINUE)
+    assert restored.later == tuple(range(taken.number + 1, latest.number + 1))
+    rescaled = {"conf": {"spark.driver.memory": "700m", PARTITIONS: "4"}}
+    assert run(0, 0, **rescaled) == []
+    assert pipeline.published()[-1].number == latest.number, "nothing new was there"
+    assert any("the state is brought to where the pipeline stands" in line for line in pipeline.lines)
+    pipeline.lines.clear()
+    assert run(35, 45, **rescaled) == [[(30, 10)]], "five of its rows were read before, and (20, 10) was delivered"
+    assert not any("is brought to" in line for line in pipeline.lines), "it had caught up"
 
 
 def test_what_is_not_decided_is_given_up_and_read_again(pipeline: StageWorld, tmp_path: Path) -> None:

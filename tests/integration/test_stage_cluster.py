@@ -1,4 +1,4 @@
-"""Staging on a standalone cluster of Spark: a master and a worker of their own, executors in processes of their own."""
+"""Staging on a standalone cluster of Spark: a master and workers of their own, executors in processes of their own."""
 
 import contextlib
 import os
@@ -6,17 +6,20 @@ import signal
 import subprocess
 import time
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from airflow_ft.core.errors import StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.submit import spark_home
 from tests.integration.stage_world import StageWorld, world
+from tools.servers import Hdfs
 from tools.servers.processes import free_port
 
-pytestmark = [pytest.mark.release, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.release, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture
@@ -27,17 +30,24 @@ def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
     """The URL of a master with one worker, both on loopback."""
-    port, page, worker_page = free_port(), free_port(), free_port()
+    with _cluster(tmp_path, 1) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _cluster(tmp_path: Path, workers: int) -> Iterator[str]:
+    """A master, and workers with a folder each: `worker-0`, ..."""
+    port, page, *pages = (free_port() for _ in range(2 + workers))
     url = f"spark://127.0.0.1:{port}"
     host = ["--host", "127.0.0.1"]
-    commands = [
-        ["Master", *host, "--port", str(port), "--webui-port", str(page)],
-        ["Worker", url, *host, "-c", "1", "-m", "1g", "-d", str(tmp_path), "--webui-port", str(worker_page)],
-    ]
+    commands = [["Master", *host, "--port", str(port), "--webui-port", str(page)]]
+    for number, known in enumerate(pages):
+        folder = ["-d", str(tmp_path / f"worker-{number}")]
+        commands.append(["Worker", url, *host, "-c", "1", "-m", "1g", *folder, "--webui-port", str(known)])
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
     started: list[subprocess.Popen[bytes]] = []
     try:
-        for (name, *arguments), known in zip(commands, (page, worker_page), strict=True):
+        for (name, *arguments), known in zip(commands, (page, *pages), strict=True):
             with (tmp_path / f"{name}.log").open("wb") as log:
                 command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name.lower()}.{name}"]
                 started.append(
@@ -87,3 +97,35 @@ def test_executors_of_a_cluster_compute_a_stateful_job(pipeline: StageWorld, mas
     for row in pipeline.all_rows():
         total += row["added"]
         assert row["total"] == pytest.approx(total)
+
+
+def test_two_executors_keep_log_and_state_on_hdfs(pipeline: StageWorld, hdfs: Hdfs, tmp_path: Path) -> None:
+    """The driver dies when a batch is committed and not published; both executors have written into its location."""
+    pipeline.root = f"{hdfs.url}/{uuid.uuid4().hex}"  # type: ignore[assignment]
+    for n in range(2):
+        pipeline.add_file(f"f{n}", [{"k": k, "n": 10 * n + i} for i in range(2) for k in "abcd"])
+    sources = {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint", max_files_per_trigger=1)}
+    conf = {
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.hadoop.dfs.replication": "1",
+    }
+    arguments = {"point": "after commit", "batch": 1, "once": str(tmp_path / "once")}
+    with _cluster(tmp_path, 2) as master:
+        more = {"master": master, "conf": conf, "job_arguments": arguments}
+        with pytest.raises(StageError, match="SIGKILL"):
+            pipeline.complete(pipeline.request("stage_jobs:Crashing", sources, **more))
+        assert [c.number for c in pipeline.published()] == [1]
+        pipeline.complete(pipeline.request("stage_jobs:Crashing", sources, **more))
+        for number in range(2):
+            assert len(list((tmp_path / f"worker-{number}").glob("app-*/*"))) >= 2, "an executor for each driver"
+    totals, found = dict.fromkeys("abcd", 0.0), []
+    for row in pipeline.all_rows():
+        totals[row["k"]] += row["added"]
+        found.append((row["k"], row["n"]))
+        assert row["total"] == pytest.approx(totals[row["k"]])
+    assert sorted(found) == sorted((k, 10 * n + i) for n in range(2) for i in range(2) for k in "abcd")

@@ -4,6 +4,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,24 @@ def _request(pipeline: StageWorld, kafka: Kafka, source: KafkaSource, **more: An
     request = pipeline.request(JOB, {"orders": source}, jars=(str(JARS),), **more)
     extra = {"bootstrap.servers": kafka.bootstrap, "group.id": "ignored"}
     return with_connection(request, ConnectionInfo("kafka_default", "kafka", extra=extra))
+
+
+def test_timers_fire_when_all_is_read_and_the_next_run_reads_on_behind_that(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    topic = topic_factory(partitions=1)
+    source = KafkaSource(topics=[topic])
+
+    def run(*values: bytes) -> list[tuple[str, int]]:
+        before = len(pipeline.all_rows())
+        _send(kafka, topic, list(values))
+        pipeline.complete(replace(_request(pipeline, kafka, source), job="stage_jobs:KafkaReminders"))
+        return sorted((row["k"], row["rows"]) for row in pipeline.all_rows()[before:])
+
+    assert run(b"a", b"a", b"b") == [("a", 2), ("b", 1)]
+    assert run(b"a") == [("a", 1)]
+    places = [each.positions["orders"] for each in pipeline.published()]
+    assert [place["start"] == place["end"] for place in places] == [False, True, False, True]
 
 
 def test_committed_records_are_staged_once_and_positions_recorded(

@@ -28,8 +28,11 @@ FILES, ROWS = 12, 50
 class Shop:
     """A folder of files, the table that they go into, and the decision log."""
 
-    def __init__(self, folder: Path, database: Database) -> None:
+    def __init__(
+        self, folder: Path, database: Database, wal_root: str = "", conf: dict[str, str] | None = None
+    ) -> None:
         self.folder, self.database = folder, database
+        self.wal_root, self.conf = wal_root or str(folder / "wal"), conf or {}
         self.input = folder / "input"
         self.input.mkdir()
         server: Any = database.server
@@ -53,6 +56,8 @@ class Shop:
             "input": str(self.input),
             "try": try_number,
             "mariadb": self.mariadb,
+            "wal_root": self.wal_root,
+            "conf": self.conf,
         }
         log = self.folder / f"task-{try_number}.log"
         process = start_module("tests.integration.overlap_task", json.dumps(given), log)

@@ -11,10 +11,11 @@ import pytest
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import Checkpoint
 from airflow_ft.core.retention import retain
-from airflow_ft.savepoints.restoring import Later, restore
+from airflow_ft.savepoints.restoring import restore
 from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest

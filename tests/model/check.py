@@ -15,7 +15,14 @@ from pathlib import Path
 from tools.servers.base import local_folder
 
 HERE = Path(__file__).parent
-MODELS = {"commit_point": 100_000, "two_phase": 100_000, "token": 100_000, "stream": 500_000, "modes": 20_000}
+MODELS = {
+    "commit_point": 100_000,
+    "two_phase": 100_000,
+    "token": 100_000,
+    "stream": 500_000,
+    "modes": 20_000,
+    "savepoint": 500_000,
+}
 """And how many states each has at the least with one call: else it has become one in which nothing happens."""
 DEPTH = 10_000
 UNPACKED = "servers/spin/usr/bin/spin"
@@ -76,6 +83,14 @@ RULES = (
     Rule("MARKER_WITH_ROWS", "modes"),
     Rule("UNPROVEN_IS_SENT_AGAIN", "modes"),
     Rule("RECORD_AFTER_ACK", "modes"),
+    Rule("CONFIRMED_ONLY", "savepoint"),
+    Rule("METADATA_LAST", "savepoint"),
+    Rule("GIVE_UP_FIRST", "savepoint"),
+    Rule("EXAMINE_AGAIN", "savepoint"),
+    Rule("OWN_COPY", "savepoint"),
+    Rule("RESTORE_EPOCH", "savepoint"),
+    Rule("MOVE_POSITION", "savepoint"),
+    Rule("SWEEP_EPOCH_FIRST", "savepoint"),
 )
 
 

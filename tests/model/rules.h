@@ -144,3 +144,29 @@
 #ifndef RECORD_AFTER_ACK                /* the log records what the sink has acknowledged */
 #define RECORD_AFTER_ACK 1
 #endif
+
+/* savepoint.pml */
+#ifndef CONFIRMED_ONLY                  /* a savepoint is taken of what is confirmed */
+#define CONFIRMED_ONLY 1
+#endif
+#ifndef METADATA_LAST                   /* what says that it is whole is written last */
+#define METADATA_LAST 1
+#endif
+#ifndef GIVE_UP_FIRST                   /* nothing is undecided when the base is replaced */
+#define GIVE_UP_FIRST 1
+#endif
+#ifndef EXAMINE_AGAIN                   /* whoever restores looks for later numbers again, when all is settled */
+#define EXAMINE_AGAIN 1
+#endif
+#ifndef OWN_COPY                        /* the copy lies in a folder of the epoch that restores */
+#define OWN_COPY 1
+#endif
+#ifndef RESTORE_EPOCH                   /* the one write of a restore compares the epoch */
+#define RESTORE_EPOCH 1
+#endif
+#ifndef MOVE_POSITION                   /* and moves where a rewind of the next number goes to */
+#define MOVE_POSITION 1
+#endif
+#ifndef SWEEP_EPOCH_FIRST               /* a sweep reads the epoch, and then what is referenced */
+#define SWEEP_EPOCH_FIRST 1
+#endif

@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import ModuleType, SimpleNamespace
@@ -24,12 +24,24 @@ import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before 
 from airflow_ft.core import lease, overlap, pulse, restart, retention
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.kafka.topics import TopicLimits
+from airflow_ft.savepoints import metadata, restoring, taking
 from airflow_ft.sinks import ahead
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import refusals
 from airflow_ft.sinks.mysql.validation import Verdict
-from airflow_ft.spark import publisher, query, room, runner, stage, state_reset, stream
+from airflow_ft.spark import (
+    locations,
+    publisher,
+    query,
+    room,
+    runner,
+    schema_paths,
+    stage,
+    state_files,
+    state_reset,
+    stream,
+)
 from tests.simulation.kernel import Death, Kernel
 from tests.simulation.spark import Spark, listening
 from tests.simulation.threads import ModelThreading
@@ -48,6 +60,7 @@ class Running:
         self.store: Any = None
         self.spark: Spark = cast(Any, None)
         self.windows: Windows = cast(Any, None)
+        self.files: Any = None
 
     def sleep(self, seconds: float) -> None:
         self.kernel.sleep(seconds)
@@ -89,8 +102,13 @@ class Running:
         """32 hexadecimal digits that were never used."""
         return f"{next(self.names):012d}{0:020d}"
 
+    def id(self) -> str:
+        """The same; also its first eight were never used."""
+        return f"{next(self.names):08d}{0:024d}"
+
 
 RUNNING = Running()
+NO_TIMERS = SimpleNamespace(any=False, forced=None, ending=nullcontext, begin=lambda: False)  # of the clock
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -256,6 +274,7 @@ def product_over_models() -> Iterator[Running]:
             "record_ids": lambda *_: None,
             "recorded_ids": lambda _: {},
             "freeze_origin": lambda *_: None,
+            "Timers": lambda *_: NO_TIMERS,
         }),
         (query._Idle, {"listening": listening}),
         (state_reset, {
@@ -263,13 +282,26 @@ def product_over_models() -> Iterator[Running]:
             "location_root": lambda _: "file:///wal",
             "require_batch": lambda location: RUNNING.windows.require_batch(location),
             "new_location": lambda *of: RUNNING.windows.new_location(*of),
-            "_tell_sources": lambda *told: RUNNING.windows.tell_sources(*told),
+            "tell_sources": lambda *told: RUNNING.windows.tell_sources(*told),
             "filesystem": lambda _: None,
         }),
+        (taking, {
+            "filesystem": lambda _: RUNNING.files,
+            "uuid": SimpleNamespace(uuid4=RUNNING.id),
+            "operators": lambda _: (),
+            "backend": lambda _: "",
+            "code_of": lambda _: {},
+            "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked),
+            "_versions": dict,
+        }),
+        (restoring, {"note_restored": lambda *_: None}),
+        *((m, {"filesystem": lambda _: RUNNING.files}) for m in (locations, metadata, schema_paths, state_files)),
+        (locations, {"link_tree": lambda *told: RUNNING.files.link_tree(*told)}),
         (runner, {
             "time": waiting,
             "open_store": lambda _: RUNNING.store,
             "remember_given": lambda *_: None,
+            "remember_code": lambda *_: None,
             "tell_changed": lambda *_: None,
             "_is_alive": lambda _: True,
         }),

@@ -40,6 +40,7 @@ from tests.simulation.kafka_broker import Appended, EndedTransaction
 from tests.simulation.kernel import Death, Violation
 from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_state import Commit
+from tests.simulation.savepoint_laws import SavepointLaws
 from tests.simulation.source import Item, Wal
 from tests.simulation.state_laws import StateLaws
 from tests.simulation.stream_laws import StreamLaws
@@ -90,6 +91,7 @@ class Laws:
         self.halted = False
         self.streams: StreamLaws | None = None
         self.states: StateLaws | None = None
+        self.savepoints: SavepointLaws | None = None
 
     # --- after every call -----------------------------------------------------------------------------------------
 
@@ -98,6 +100,8 @@ class Laws:
         if self._store.version != self._version:
             self._version = self._store.version
             self._look_at_the_store()
+        if self.savepoints is not None:
+            self.savepoints.watch()
         for name, server in self._servers.items():
             if server.commits:
                 for commit in server.commits:
@@ -136,8 +140,11 @@ class Laws:
             self.halted = True
             if not self._may_halt:
                 raise Violation("I7", f"the pipeline was halted without cause: {pipeline.halt_message}")
-        for checkpoint in self._store.checkpoints(PIPELINE, 1000):
+        checkpoints = self._store.checkpoints(PIPELINE, 1000)
+        for checkpoint in checkpoints:
             self._look_at_checkpoint(checkpoint)
+        if self.savepoints is not None:
+            self.savepoints.look_at(checkpoints, pipeline.next_number)
         base = pipeline.base if not self.restored else None
         if base is not None and not self._wal.has(base):
             raise Violation("I10", f"the state of the base {base} is gone")
@@ -293,8 +300,10 @@ class Laws:
         self._delivered.setdefault(number, set()).add(name)
 
     def _look_at_rows(self, name: str) -> None:
-        for sink, shown in self._servers[name].visible.items():
-            visible = list(dict.fromkeys(shown)) if name in self._repeats else shown
+        for sink, visible in self._visible(name):
+            behind = 0
+            if self.savepoints is not None:
+                visible, behind = self.savepoints.since(name, sink, visible), self.savepoints.behind
             if self._rows[sink] > 1:
                 self._look_at_parts(name, sink, visible)
                 continue
@@ -304,15 +313,30 @@ class Laws:
             if self.states is not None:
                 self.states.look_at_rows(visible, self._shown, f"{name} has {_told(visible)} in {sink}, and")
                 continue
-            for place, item in enumerate(visible, 1):
+            for place, item in enumerate(visible, behind + 1):
                 if item.number < place:
                     raise Violation("I2", f"{name} shows item {item.number} twice in {sink}: {_told(visible)}")
                 if item.number > place:
                     raise Violation("I4", f"{name} shows {item} without what comes before it: {_told(visible)}")
-                if place > 1 and item.parent != visible[place - 2].variant:
+                if place > 1 and item.parent != self._shown[place - 1]:
                     raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_told(visible)}")
                 if self._shown.setdefault(item.number, item.variant) != item.variant:
                     raise Violation("I3", f"{name} shows {item}, another sink {self._shown[item.number]}")
+
+    def _visible(self, name: str) -> list[tuple[str, list[Item]]]:
+        """What a server shows, by sink; once each, where it may show it twice."""
+        shown = self._servers[name].visible
+        return [(sink, list(dict.fromkeys(rows)) if name in self._repeats else rows) for sink, rows in shown.items()]
+
+    def rows(self) -> Iterator[tuple[str, str, int]]:
+        """How many are visible, by server and sink."""
+        for name in self._servers:
+            for sink, visible in self._visible(name):
+                yield name, sink, len(visible)
+
+    def goes_on_behind(self, item: int, variant: str) -> None:
+        """A savepoint was restored: what comes from here on is computed on that one."""
+        self._shown = {item: variant}
 
     def _look_at_gaps(self, name: str, sink: str, visible: list[Item]) -> None:
         """Items may lack; what is there is computed on what an attempt had before it, or on nothing."""
@@ -418,6 +442,8 @@ class Laws:
                 if self.states is not None and not self._loses:
                     all_of_them = sorted(self.states.all_that_comes(items))
                     found = sorted(found if self._rows[sink] > 1 else set(found))  # twice, where it may be
+                if self.savepoints is not None:
+                    all_of_them = self.savepoints.all_that_comes(items)
                 if found != [item for item in all_of_them for _ in range(self._rows[sink])]:
                     raise Violation("I10", f"{name} shows {_told(visible)} in {sink}; there are {items} items")
             if isinstance(server, TwoPhaseServer) and server.branches:
@@ -431,6 +457,8 @@ class Laws:
             self.streams.at_the_end()
         if self.states is not None:
             self.states.at_the_end()
+        if self.savepoints is not None:
+            self.savepoints.at_the_end()
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[int, int]:

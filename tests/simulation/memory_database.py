@@ -76,7 +76,7 @@ class MemoryDatabase:
         """A backup."""
         return self._connection.serialize()
 
-    def restore(self, backup: bytes) -> None:
+    def put_back(self, backup: bytes) -> None:
         """The backup in place of what is there."""
         self._connection.deserialize(backup)
         self.version += 1
@@ -98,9 +98,9 @@ class RealStore(SqlStore):
         """A backup."""
         return self._memory.snapshot()
 
-    def restore(self, backup: bytes) -> None:
+    def put_back(self, backup: bytes) -> None:
         """The backup in place of what is there."""
-        self._memory.restore(backup)
+        self._memory.put_back(backup)
 
 
 @cache

@@ -34,14 +34,14 @@ def recorded_before_it_is_sent(change: Change) -> None:
 @defect(NAMED["the mode changes back"], "I7")
 def tokens_expected_of_deliveries_that_left_none(change: Change) -> None:
     change(ParticipantPlan, "keeps_markers", property(lambda self: True))
-    opened = World._open
+    opened = World.open
 
     def plain(self: World, plan: ParticipantPlan) -> Any:
         if plan.promise is not Promise.AT_LEAST_ONCE:
             return opened(self, plan)
         return PlainParticipant(plan, self._clients[plan.name], self.wal)
 
-    change(World, "_open", plain)
+    change(World, "open", plain)
 
 
 @defect(AHEAD, "I4")

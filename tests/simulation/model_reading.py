@@ -24,6 +24,7 @@ class ModelReading:
     _touched: dict[int, datetime]
     _pruned: frozenset[int]
     _delivered: dict[str, int]
+    _origin: SparkPosition | None  # the savepoint with which it began
 
     def _known(self, pipeline: str) -> Pipeline:
         if self._pipeline is None:
@@ -111,7 +112,7 @@ class ModelReading:
         for row in reversed(self._rows.values()):
             if row.number < number and row.position is not None and row.after_abort is not AfterAbort.REWOUND:
                 return row.position
-        return None
+        return self._origin
 
     def referenced_locations(self, pipeline: str) -> frozenset[str]:
         known = self._known(pipeline)
@@ -122,6 +123,8 @@ class ModelReading:
                 found |= {row.position.location} if row.position is not None else set()
         delivered = [row for row in self._rows.values() if row.delivered_by is not None and row.position is not None]
         found |= {row.position.location for row in delivered[-1:] if row.position is not None}
+        if not delivered and self._origin is not None:
+            found.add(self._origin.location)
         return frozenset(found)
 
     def latest_confirmed(self, pipeline: str) -> Checkpoint | None:

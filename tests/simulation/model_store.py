@@ -64,12 +64,13 @@ class ModelStore(ModelStreams):
         self._as_of: dict[int, datetime] = {}
         self._read: dict[RunKey, tuple[datetime, int]] = {}
         self._requests: dict[int, Request] = {}
+        self._origin: SparkPosition | None = None
 
     def snapshot(self) -> dict[str, Any]:
         """A backup."""
         return {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
 
-    def restore(self, backup: Mapping[str, Any]) -> None:
+    def put_back(self, backup: Mapping[str, Any]) -> None:
         """The backup in place of what is there."""
         version = self.version
         vars(self).update({name: dict(value) if isinstance(value, dict) else value for name, value in backup.items()})
@@ -456,6 +457,30 @@ class ModelStore(ModelStreams):
         self.version += 1
 
     def reset_state(self, pipeline: str, epoch: int, position: SparkPosition, message: str) -> None:
+        self._move_base(pipeline, epoch, position)
+
+    def restore(
+        self,
+        pipeline: str,
+        epoch: int,
+        position: SparkPosition,
+        message: str,
+        run: RunKey | None = None,
+        savepoint: str = "",
+    ) -> None:
+        before = self._runs.get(run, Run(pipeline, run, 0, False, None)) if run is not None else None
+        self._require_epoch(pipeline, epoch)
+        if before is not None and before.restored_from:
+            raise StateConflictError(f"run {run} has gone on from a savepoint before.")
+        self._move_base(pipeline, epoch, position)
+        if before is not None:
+            self._runs[before.key] = replace(before, restored_from=savepoint)
+
+    def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
+        self._row(number)
+        self.version += 1
+
+    def _move_base(self, pipeline: str, epoch: int, position: SparkPosition) -> None:
         self._require_epoch(pipeline, epoch)
         for row in self.open_checkpoints(pipeline):
             if row.is_undelivered or row.state is S.TRIGGERED:
@@ -463,6 +488,8 @@ class ModelStore(ModelStreams):
         bases = [row for row in self._rows.values() if row.position and row.after_abort is not AfterAbort.REWOUND]
         for newest in bases[-1:]:
             self._rows[newest.number] = replace(newest, position=position)
+        if not bases:
+            self._origin = position
         self._set(base=position, base_is_clean=True)
         self.version += 1
 
@@ -493,28 +520,43 @@ class ModelStore(ModelStreams):
             raise StateConflictError(f"later numbers than {number} are in doubt.")
         self._to_aborted(row, reason, message, after)
         if rewind_from is not None:
-            runs = {row.run, known.turn}
             theirs = reason if reason is AbortReason.USER else AbortReason.PREDECESSOR_ABORTED
-            for other in concerned:
-                other = self._rows[other.number]
-                if other.state is S.TRIGGERED:
-                    self._to_aborted(other, theirs, f"rewound with checkpoint {number}", after)
-                elif other.state is S.STAGED:
-                    self._to_aborted(other, theirs, f"rewound with checkpoint {number}", after)
-                    runs.add(other.run)
-                elif other.is_undelivered:
-                    self._change(other, after_abort=AfterAbort.REWOUND)
-                    runs.add(other.run)
-            for run in runs:
-                if run is not None and run in self._runs:
-                    self._runs[run] = replace(self._runs[run], staged=False, complete=False)
-            for run, staged in self._runs.items():
-                if staged.complete and staged.through >= rewind_from:
-                    self._runs[run] = replace(staged, complete=False)
-            self._read = {run: read for run, read in self._read.items() if read[1] < rewind_from}
-            self._set(base=rewind_to, base_is_clean=False)
-            self._needs_stage = True
+            self._rewind(rewind_from, rewind_to, theirs, f"rewound with checkpoint {number}", {row.run, known.turn})
         return self._rows[number]
+
+    def rewind(
+        self, pipeline: str, epoch: int, rewind_from: int, rewind_to: SparkPosition | None, message: str
+    ) -> None:
+        known = self._require_epoch(pipeline, epoch)
+        if any(c.state in MAY_BE_VISIBLE for c in self.open_checkpoints(pipeline) if c.number >= rewind_from):
+            raise StateConflictError(f"later numbers than {rewind_from} are in doubt.")
+        self.version += 1
+        self._rewind(rewind_from, rewind_to, AbortReason.USER, message, {known.turn})
+
+    def _rewind(
+        self,
+        rewind_from: int,
+        rewind_to: SparkPosition | None,
+        reason: AbortReason,
+        message: str,
+        runs: set[RunKey | None],
+    ) -> None:
+        for other in [c for c in self.open_checkpoints("") if c.number >= rewind_from]:
+            if other.state in (S.TRIGGERED, S.STAGED):
+                self._to_aborted(other, reason, message, AfterAbort.REWOUND)
+                runs |= {other.run} if other.state is S.STAGED else set()
+            elif other.is_undelivered:
+                self._change(other, after_abort=AfterAbort.REWOUND)
+                runs.add(other.run)
+        for run in runs:
+            if run is not None and run in self._runs:
+                self._runs[run] = replace(self._runs[run], staged=False, complete=False)
+        for run, staged in self._runs.items():
+            if staged.complete and staged.through >= rewind_from:
+                self._runs[run] = replace(staged, complete=False)
+        self._read = {run: read for run, read in self._read.items() if read[1] < rewind_from}
+        self._set(base=rewind_to, base_is_clean=False)
+        self._needs_stage = True
 
     def _to_aborted(self, row: Checkpoint, reason: AbortReason, message: str, after: AfterAbort) -> None:
         participants = row.plan.participants if row.plan else ()

@@ -284,7 +284,61 @@ DELETED = (
     replace(DELETING, name="a stream that deletes, its checkpoints expire", tolerable=-1, events=_PASSED),
 )
 
-ALL = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING, *STREAMS, *REPEATED, *LOST, *WINDOWED, *DELETED)
+_MANY = (1, 2, 4)
+KEPT = replace(BOTH, name="a savepoint, which is restored", runs=_MANY, person="savepoint, restore again")
+KEPT_STREAM = replace(STREAM, name="a stream, its savepoint is restored", person="savepoint, restore again", begins=1)
+_DAMAGED = ("savepoint is damaged",)
+SAVED = (
+    KEPT,
+    replace(KEPT, name="a savepoint, runs at once", concurrent=True),
+    replace(KEPT, name="a savepoint, tasks side by side", parallel=True),
+    replace(KEPT, name="a savepoint, leases respected", lease=30.0, concurrent=True),
+    replace(KEPT, name="savepoints, two restores at once", person="savepoint, restore again, restore again"),
+    replace(KEPT, name="savepoints, restored only where nothing is later", person="savepoint, restore, restore"),
+    replace(
+        KEPT,
+        name="savepoints, the oldest and the newest are restored",
+        runs=(1, 2, 3, 4),
+        person="savepoint, savepoint, restore oldest again, savepoint now, restore, restore oldest, restore",
+    ),
+    replace(
+        KEPT,
+        name="savepoints, to and fro",
+        runs=(1, 2),
+        person="savepoint, savepoint then restore oldest again then savepoint now then restore middle then restore",
+    ),
+    replace(KEPT, name="savepoints, a run restores once", person="savepoint, restore again once, restore again once"),
+    replace(KEPT, name="savepoints that are claimed", person="savepoint, restore again claim, restore claim"),
+    replace(KEPT, name="a savepoint that is claimed and copied", person="savepoint, restore copy, restore again claim"),
+    replace(KEPT, name="a savepoint, damaged", events=_DAMAGED, event_weight=20),
+    replace(KEPT, name="a savepoint beside people", person="savepoint, abort rewound, restore again, recover"),
+    replace(KEPT, name="a savepoint, quarantined", person="savepoint, quarantine, restore again, commit"),
+    replace(KEPT, name="a savepoint, several numbers as one", max_rows=1000, runs=(2, 4)),
+    replace(KEPT, name="a savepoint, into xa", sinks=_XA_MYSQL, events=("mysql restarts",)),
+    replace(KEPT, name="a savepoint, into held", sinks=_HELD, events=LOG),
+    replace(
+        KEPT,
+        name="a savepoint, into upsert and parallel",
+        sinks={**_UPSERT, "lines": ("parallel", "mysql")},
+        events=SIDE + SERVED,
+    ),
+    replace(KEPT, name="a savepoint, two-phase", sinks=TWO_PHASE.sinks, events=LOG),
+    replace(KEPT, name="a savepoint, at least once", modes=(_AT_LEAST,)),
+    KEPT_STREAM,
+    replace(KEPT_STREAM, name="a stream, its savepoint, at once", runs=(3, 4), concurrent=True),
+    replace(KEPT_STREAM, name="a stream, its savepoint, into xa", sinks=_XA_MYSQL, events=("mysql restarts", *RUNNING)),
+    replace(KEPT_STREAM, name="a stream, its savepoint, Spark keeps little", retained=3),
+    replace(KEPT_STREAM, name="a stream, its savepoint, checkpoints expire", tolerable=-1, events=_PASSED),
+    replace(
+        KEPT_STREAM,
+        name="a stream that stops with a savepoint",
+        runs=(3, 4),
+        person="stop with a savepoint, restore, stop with a savepoint, restore claim",
+    ),
+)
+
+_SCHEDULED = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING)
+ALL = (*_SCHEDULED, *STREAMS, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED)
 
 
 def scenario_of(seed: int) -> Scenario:

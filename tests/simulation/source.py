@@ -108,12 +108,14 @@ class Wal:
 
     def sweep(self, pipeline: str, keep: Any, below_epoch: int) -> None:
         for kept in (self.segments, self.states):
-            for location in [place for place in kept if place not in keep and _epoch(place) < below_epoch]:
+            own = [place for place in kept if place.startswith(f"file:///wal/{pipeline}/")]
+            for location in [place for place in own if place not in keep and _epoch(place) < below_epoch]:
                 del kept[location]
+                self.ends.pop(location, None)
 
 
 def _epoch(location: str) -> int:
-    return int(location.split("/orders/")[1].removeprefix("spark/").split("-")[0])
+    return int(location.removeprefix("file:///wal/").partition("/")[2].removeprefix("spark/").split("-")[0])
 
 
 @dataclass(frozen=True, slots=True)

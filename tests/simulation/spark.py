@@ -257,12 +257,13 @@ class ModelAttempt(Attempt):
 
     def _stage(self, store: Any, spark: Any) -> StageResult:
         topics: Any = _TOPICS
-        job: Any = SimpleNamespace(output_mode="append", has_split=True)
+        job: Any = SimpleNamespace(output_mode="append", has_split=True, code={})
         inputs: Any = SimpleNamespace(listings=[])
         frame: Any = SimpleNamespace(sparkSession=spark, writeStream=Writer(spark))
-        return self._run_query(store, job, frame, ["orders"], topics, inputs, lambda: None)
+        plan: Any = SimpleNamespace(sources=["orders"], places=[0], operators=())
+        return self._run_query(store, job, frame, plan, topics, inputs, lambda: None)
 
-    def _open_location(self, names: list[str], topics: Any) -> Any:
+    def _open_location(self, plan: Any, topics: Any, bear: Any) -> Any:
         return self._driver.world.spark.open_location(self._request)
 
     def report(self, error: BaseException) -> None:

@@ -36,7 +36,7 @@ def a_drain_that_nobody_remembers(change: Change) -> None:
 def a_drain_that_was_refused_taken_for_one(change: Change) -> None:
     """It is rewound, so the next try has to drain anew."""
 
-    def drain_of(store: Any, pipeline: str) -> Checkpoint | None:
+    def drain_of(store: Any, pipeline: str, _: int | None = None) -> Checkpoint | None:
         return next((found for found in store.checkpoints(pipeline, 5) if found.drained is not None), None)
 
     change(draining, "drain_of", drain_of)
@@ -92,7 +92,7 @@ def a_drain_that_waits_for_a_run_that_has_given_up(change: Change) -> None:
     change(stream, "_deliver", lambda context, overlap: None if _is_refused(context) else deliver(context, overlap))
 
 
-@defect(IDLE_RESUMED, "I10")
+@defect(IDLE_RESUMED, "I10", at=629)
 def the_state_before_a_drain_swept_as_soon_as_that_is_delivered(change: Change) -> None:
     """Found by the simulator: a drain is the newest number, and a rewind behind it goes to the position before."""
 
@@ -143,12 +143,12 @@ class _AllDelivered:
 @defect(FAILING, "I10")
 def state_dropped_beside_what_is_not_confirmed(change: Change) -> None:
     """Both have to be switched off: who drops it asks, and so does the decision log."""
-    drop = ModelStore.reset_state
+    move = ModelStore._move_base
     change(cleanup, "reset_state", lambda store, *of: reset_state(_AllDelivered(store), *of))  # type: ignore[arg-type]
-    change(ModelStore, "reset_state", lambda self, *of: drop(_AllDelivered(self), *of))  # type: ignore[arg-type]
+    change(ModelStore, "_move_base", lambda self, *of: move(_AllDelivered(self), *of))  # type: ignore[arg-type]
 
 
-@defect(AT_ONCE, "I5 I10")
+@defect(AT_ONCE, "I5 I10", at=2281)
 def an_end_that_does_not_ask_who_was_at_work_since(change: Change) -> None:
     change(cleanup, "_require_last", lambda *_: None)
 

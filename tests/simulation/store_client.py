@@ -44,6 +44,9 @@ class StoreClient:
                 if not fenced:
                     return method(*args, **kwargs)
                 with laws.fenced(name, args[1]):
+                    if name == "restore" and laws.savepoints is not None:
+                        run = args[4] if len(args) > 4 else None
+                        return laws.savepoints.restoring(args[2], run, lambda: method(*args, **kwargs))
                     result = method(*args, **kwargs)
                     if name == "decide":
                         laws.decided(result, args[3])

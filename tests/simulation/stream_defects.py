@@ -63,7 +63,7 @@ def expiry_after_the_decision(change: Change) -> None:
     change(model_store, "is_allowed", lambda old, new: allowed(old, new) or (old, new) == (S.COMMITTING, S.ABORTED))
 
 
-@defect(replace(EXPIRING, event_weight=16), "I3")
+@defect(replace(EXPIRING, event_weight=16), "I3", at=3709)
 def expiry_without_a_tombstone(change: Change) -> None:
     """R3: the clock of the decision log says nothing of a COMMIT that is under way."""
     abort = coordinator.Coordinator._abort_one
@@ -198,7 +198,7 @@ def an_interval_without_anything_new_vouches_for_what_came_after_it(change: Chan
     change(query._Idle, "read_as_of", now)
 
 
-@defect(GATES, "I9", at=480)
+@defect(GATES, "I9", at=1339)
 def a_gate_that_does_not_look_twice(change: Change) -> None:
     """A rewind between its two reads sets aside what the first one has found."""
 
@@ -247,7 +247,7 @@ def answer_all(store: Any) -> None:
         store.answer("orders", request.id, "stopped")
 
 
-@defect(AHEAD, "I7")
+@defect(AHEAD, "I7", at=810)
 def rows_that_were_given_up_fill_the_room_for_ever(change: Change) -> None:
     """Found by the simulator: the driver waits for room, and they wait for a number that only the driver gives."""
     take = room.Room.take

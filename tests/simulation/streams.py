@@ -12,9 +12,10 @@ from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import CheckpointingMode, ExternalizedRetention, RequestKind, RunKey
 from airflow_ft.core.steps import Confirmation, Context
 from airflow_ft.spark.state_reset import reset_state
-from airflow_ft.spark.stream import AT_ONCE, DRAIN, answer_stops, finish_step, stops, stream_step
+from airflow_ft.spark.stream import AT_ONCE, DRAIN, SAVEPOINT, answer_stops, finish_step, stops, stream_step
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.laws import PIPELINE
+from tests.simulation.savepoints import FOLDER
 from tests.simulation.spark import RESTART, Driver
 from tests.simulation.state_laws import StateLaws
 from tests.simulation.stream_laws import StreamLaws
@@ -127,7 +128,7 @@ class Streams:
         """What somebody does: stop, drain, drop the state that was drained, wait at a gate."""
         match verb:
             case "stop":
-                self.ask(at_once=after == "at once")
+                self.ask(at_once=after == "at once", savepoint=FOLDER if after == "with a savepoint" else "")
             case "drain":
                 self.ask(drain=True)
             case "reset":
@@ -147,13 +148,14 @@ class Streams:
         except UnknownPipelineError:
             return
 
-    def ask(self, *, at_once: bool = False, drain: bool = False) -> None:
+    def ask(self, *, at_once: bool = False, drain: bool = False, savepoint: str = "") -> None:
         """`airflow ft stop`, again until it is known to have been heard."""
         store = self._world.store
         self.laws.somebody_is_in_a_hurry |= at_once
         for _ in range(3):
             try:
-                store.ask(PIPELINE, RequestKind.STOP, {AT_ONCE: at_once, DRAIN: drain}, "a person")
+                asked = {AT_ONCE: at_once, DRAIN: drain, SAVEPOINT: savepoint}
+                store.ask(PIPELINE, RequestKind.STOP, asked, "a person")
                 return
             except StoreUnavailableError:
                 continue

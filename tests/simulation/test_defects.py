@@ -14,6 +14,7 @@ import tests.simulation.branch_defects
 import tests.simulation.defects
 import tests.simulation.held_defects
 import tests.simulation.mode_defects
+import tests.simulation.savepoint_defects
 import tests.simulation.state_defects
 import tests.simulation.stream_defects  # noqa: F401  they register what they hold
 from tests.simulation.adapters import Running

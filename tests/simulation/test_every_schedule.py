@@ -18,7 +18,18 @@ by_turns = pytest.mark.rotating("of all schedules")
 NAMED = {scenario.name: scenario for scenario in ALL}
 PARALLEL = NAMED["parallel on MariaDB"]
 SHORT = replace(STREAM, runs=(2,), begins=1)
-CRASHED = [BOTH, KAFKA, replace(TWO_PHASE, runs=(1,)), XA_MYSQL, replace(XA_MARIA, runs=(1,)), PARALLEL, HELD, SHORT]
+SAVED = replace(NAMED["savepoints, two restores at once"], runs=(1, 2), sinks=KAFKA.sinks)
+CRASHED = [
+    BOTH,
+    KAFKA,
+    replace(TWO_PHASE, runs=(1,)),
+    XA_MYSQL,
+    replace(XA_MARIA, runs=(1,)),
+    PARALLEL,
+    HELD,
+    SHORT,
+    SAVED,
+]
 
 
 def play_all(scenario: Scenario, schedules: Iterable[tuple[Deviation, ...]], running: Running) -> int:

@@ -71,6 +71,18 @@ FOUND = {
         "a stream that deletes also when it fails",
         ["A1:53:DIE_BEFORE", "A2:18:SLEEP"],
     ),
+    # It was taken when an older one had been restored, of the same number as a later one, which was restored then.
+    "a_savepoint_behind_the_position_of_its_own_number_is_not_restored_unasked": ("savepoints, to and fro", []),
+    # It stood still while it copied, and a newer owner swept the copy: then the savepoint was said to be damaged.
+    "a_restore_whose_copy_is_swept_does_not_call_the_savepoint_damaged": (
+        "a savepoint, which is restored",
+        ["P2:18:SLEEP"],
+    ),
+    # It was restored, and could not be deleted then: whoever had claimed it was told that it had failed.
+    "a_savepoint_that_is_claimed_and_cannot_be_deleted_is_restored_all_the_same": (
+        "savepoints that are claimed",
+        ["P3:23:LOSE_REQUEST"],
+    ),
 }
 
 

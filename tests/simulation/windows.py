@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.core.errors import StageError, WalCorruptError
 from airflow_ft.core.model import Checkpoint, SparkPosition
 from airflow_ft.spark import draining
 from tests.simulation.laws import PIPELINE
@@ -43,9 +43,9 @@ class Windows:
         """In place of `airflow_ft.spark.state_files.has_state`."""
         return self._has_windows
 
-    def drain_of(self, store: Any, pipeline: str) -> Checkpoint | None:
+    def drain_of(self, store: Any, pipeline: str, through: int | None = None) -> Checkpoint | None:
         """See `airflow_ft.spark.draining.drain_of`. Where there are no windows nobody asks."""
-        return draining.drain_of(store, pipeline) if self._has_windows else None
+        return draining.drain_of(store, pipeline, through) if self._has_windows else None
 
     def terminal_copy(self, location: Location, request: Any) -> Location:
         """See `airflow_ft.spark.draining.terminal_copy`."""
@@ -75,6 +75,8 @@ class Windows:
         wal = self._world.wal
 
         def tell() -> None:
+            if old.uri not in wal.ends:
+                raise WalCorruptError(f"{old.uri} is missing")
             wal.begin(new.uri, old.batch, wal.ends[old.uri].get(old.batch, 0))
 
         def failed(_: bool) -> Exception:

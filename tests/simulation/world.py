@@ -54,6 +54,7 @@ from tests.simulation.model_store import ModelStore
 from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_session import ModelSession
 from tests.simulation.mysql_state import LIMITS
+from tests.simulation.savepoints import VERBS, Savepoints
 from tests.simulation.source import Item, Wal
 from tests.simulation.spark import Spark
 from tests.simulation.store_client import StoreClient
@@ -85,6 +86,9 @@ class Scenario:
     settings of the stream, `retained` is how many micro-batches Spark keeps state for.
 
     `modes` are those of the runs, in turn; the run that heals all has the last one. AT_MOST_ONCE is for streams.
+
+    "savepoint" takes one as soon as there is something new, "restore" goes on from one when more was confirmed since
+    ("again", "claim", "oldest", "middle", "once", "copy"), one "then" another; "stop with a savepoint" is of streams.
 
     With `windows` the job of a stream holds back the newest item until the next one comes, or somebody drains the
     stream ("drain"). After that a run is refused, until somebody drops the state ("reset state"); or it goes on from
@@ -189,7 +193,7 @@ class World:
         running.connect, running.admin = self._connect, self._admin
         self._declines = running.declines = dict[int, int]()
         self._store_is_ahead = 0.0  # seconds
-        store: Any = (RealStore if real_store else ModelStore)(self._store_clock)
+        store: Any = (RealStore if real_store else ModelStore)(self.store_clock)
         self.log = store
         self.wal = Wal()
         deliveries = {mode: scenario.delivery(mode) for mode in scenario.modes}
@@ -231,6 +235,8 @@ class World:
         self.tasks: dict[str, tuple[Run, int, int]] = {}
         self.held = 0  # items in the source of a stream
         self.streams = Streams(self) if scenario.begins else None
+        self.savepoints = Savepoints(self) if "savepoint" in scenario.person else None
+        running.files = self.savepoints.files if self.savepoints else None
 
     # --- Airflow --------------------------------------------------------------------------------------------------
 
@@ -242,7 +248,7 @@ class World:
                 self._add_run(chr(ord("A") + index), items)
             self._start_runs()
             for number, act in enumerate(filter(None, self.scenario.person.split(", ")), 1):
-                kernel.start(f"P{number}", partial(self._person, act), asleep=True)
+                kernel.start(f"P{number}", partial(self._person, act), asleep=not act.startswith(VERBS))
             kernel.run()
             kernel.choose = lambda *_: None
             self.spark.failures = 0
@@ -328,7 +334,7 @@ class World:
             store=self.store,
             pipeline=PIPELINE,
             run=run.key,
-            participants=self._open,
+            participants=self.open,
             worker=worker,
             lease_seconds=self.scenario.lease,
             run_is_over=lambda other: other != run.key and next(r.over for r in self.runs if r.key == other),
@@ -407,11 +413,15 @@ class World:
     def _person(self, act: str) -> None:
         """`airflow ft in-doubt` on what is quarantined or in doubt; or `airflow ft recover`, which is also periodic."""
         verb, _, after = act.partition(" ")
+        if verb in VERBS and self.savepoints is not None:
+            for each in act.split(" then "):
+                self.savepoints.person(*each.partition(" ")[::2])
+            return
         if verb in ("stop", "drain", "reset", "gate") and self.streams is not None:
             return self.streams.person(verb, after)
         try:
             if verb == "recover":
-                recover(self.store, PIPELINE, self._open, Worker("a sweep"), min_age=ORPHAN_AGE, lease_seconds=0.0)
+                recover(self.store, PIPELINE, self.open, Worker("a sweep"), min_age=ORPHAN_AGE, lease_seconds=0.0)
                 return
             kept = [c for c in self.store.open_checkpoints(PIPELINE) if c.state is CheckpointState.QUARANTINED]
             doubtful = kept or in_doubt(self.store, PIPELINE)
@@ -440,14 +450,14 @@ class World:
             self.streams.reset_state()
 
     def _resolver(self) -> Resolver:
-        return Resolver(self.store, PIPELINE, self._open, "a person", Worker("a person"), self.scenario.lease)
+        return Resolver(self.store, PIPELINE, self.open, "a person", Worker("a person"), self.scenario.lease)
 
-    def _store_clock(self) -> int:
+    def store_clock(self) -> int:
         return int((self.kernel.clock + self._store_is_ahead) * 1e6) + self.kernel.steps
 
     # --- servers --------------------------------------------------------------------------------------------------
 
-    def _open(self, plan: ParticipantPlan) -> Any:
+    def open(self, plan: ParticipantPlan) -> Any:
         server = self.servers[plan.name]
         if isinstance(server, MySqlServer):
             sinks = {name: MySqlSink.from_settings(plan.name, plan.strategy, s) for name, s in plan.sinks.items()}
@@ -509,6 +519,8 @@ class World:
                     self.streams.laws.clock_went_back = True
             case "passes the time-out" if subject == "store-clock":
                 self._store_is_ahead += LATE
+            case "is damaged" if self.savepoints is not None:
+                self.savepoints.damage()
             case "fails" if subject == "job":
                 self.spark.failures += 1
             case "grows" if subject == "source" and self.streams is not None:
@@ -517,7 +529,7 @@ class World:
                 self._backup = self.log.snapshot()
             case "is restored":
                 if self._backup is not None:
-                    self.log.restore(self._backup)
+                    self.log.put_back(self._backup)
                     self.laws.store_restored()
                     # Whoever restores it stops all tasks before: see docs/simulation.md for what happens otherwise.
                     for process in self.kernel.processes:

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sources import FileSource, SocketSource
+from airflow_ft.sources import CustomSource, FileSource, SocketSource
 from airflow_ft.sources.examination import examine_source
 
 
@@ -49,3 +49,9 @@ def test_a_socket_is_not_connected_to() -> None:
     """Nothing listens there."""
     [check] = examine_source("lines", SocketSource(host="localhost", port=1), lambda _: ConnectionInfo("", ""))
     assert check.verdict is Verdict.OK and "was not connected to" in check.text
+
+
+def test_a_class_of_ones_own_is_not_looked_at() -> None:
+    source = CustomSource(data_source="jobs.lines:Lines", replayable=True)
+    [check] = examine_source("lines", source, lambda _: ConnectionInfo("", ""))
+    assert check.text == "jobs.lines:Lines is for the driver to import: it was not looked at"

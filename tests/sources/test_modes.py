@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft import FileSource, KafkaSource, SocketSource
+from airflow_ft import CustomSource, FileSource, KafkaSource, SocketSource
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.sources import Source, source_from_json
@@ -74,3 +74,37 @@ def test_there_is_no_static_read_of_a_socket() -> None:
     spark: Any = None
     with pytest.raises(ConfigurationError, match="has no end"):
         SOCKET.read(spark, streaming=False)
+
+
+@pytest.mark.parametrize("mode", CheckpointingMode)
+@pytest.mark.parametrize("replayable", [True, False])
+def test_a_class_of_ones_own_is_taken_at_its_word(mode: CheckpointingMode, replayable: bool) -> None:
+    source = CustomSource(data_source="jobs.lines:Lines", replayable=replayable)
+    if replayable == (mode is not CheckpointingMode.AT_MOST_ONCE):
+        check_mode("lines", source, mode)
+        return
+    words = (
+        "'lines' says replayable=False.*cannot be kept" if not replayable else "'lines' would be read from its initial"
+    )
+    with pytest.raises(ConfigurationError, match=words):
+        check_mode("lines", source, mode)
+
+
+def test_a_class_of_ones_own_survives_json() -> None:
+    source = CustomSource(data_source="a.b:C.D", replayable=True, options={"path": "/x"}, schema="n bigint")
+    assert source_from_json(source.to_json()) == source and source.conn_id is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"data_source": "jobs.lines"}, "data_source of CustomSource is 'jobs.lines'"),
+        ({"data_source": 5}, "data_source is 5"),
+        ({"replayable": "yes"}, "replayable is 'yes'"),
+        ({"options": 5}, "options is 5"),
+        ({"schema": 5}, "schema is 5"),
+    ],
+)
+def test_a_class_that_cannot_be_found_by_what_is_said_is_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        CustomSource(**{"data_source": "jobs.lines:Lines", "replayable": True, **arguments})

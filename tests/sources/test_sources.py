@@ -77,7 +77,7 @@ def test_a_source_survives_being_plain_data(source: KafkaSource | FileSource) ->
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="'tables', only files, kafka"):
+    with pytest.raises(ConfigurationError, match="'tables', only custom, files, kafka"):
         source_from_json({"kind": "tables"})
 
 

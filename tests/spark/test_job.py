@@ -12,7 +12,7 @@ from airflow_ft.core.model import RunKey, Segment
 from airflow_ft.sources import FileSource
 from airflow_ft.spark import staging
 from airflow_ft.spark.failures import as_error
-from airflow_ft.spark.inputs import Sources, named_positions, source_order
+from airflow_ft.spark.inputs import Sources, named_positions, source_order, source_places
 from airflow_ft.spark.job import Job
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.staging import write_batch
@@ -248,6 +248,8 @@ def test_sources_are_known_by_name_in_sparks_order(spark: SparkSession, tmp_path
     assert sources["one"] is sources["one"] and list(sources) == ["one", "two"]
     own = spark.readStream.schema("n int").json(str(tmp_path / "one"))
     assert source_order(sources["two"].union(sources["one"]).union(own)) == ["two", "one", "source-2"]
+    twice = sources["two"].union(sources["two"].where("n > 0")).union(sources["one"])
+    assert source_order(twice) == ["two", "one"] and source_places(twice) == [0, 0, 1], "Spark has a line for each"
     assert source_order(sources["one"].join(spark.range(3), sources["one"].n == 1)) == ["one"]
     assert sources.static("one").isStreaming is False
 

@@ -13,10 +13,12 @@ from airflow_ft.spark.locations import (
     SparkLocation,
     check_sources,
     freeze_origin,
+    has_places,
     open_location,
     origin_file,
     restore_order,
     restore_origin,
+    set_places,
 )
 from airflow_ft.spark.standing import mend_origin, standing
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path
@@ -318,3 +320,33 @@ def test_a_copy_that_was_not_finished_is_used_by_nobody(tmp_path: Path, monkeypa
         _open(tmp_path, base, False)
     next_one = open_location(str(tmp_path), "p", 3, 6, base, False)
     assert (local_path(next_one.uri) / "state/0/_metadata/v2/0").read_text() == _metadata(str(local_path(next_one.uri)))
+
+
+def test_a_source_that_is_used_several_times_has_a_line_for_each_use(tmp_path: Path) -> None:
+    """Spark writes AAB for a job that reads A twice and B once; and asserts that the next job has as many uses."""
+    path = _location(tmp_path, 1)
+    location = SparkLocation(str(tmp_path), "p", path.as_uri(), 0, "")
+    base = SparkPosition(location.uri, 0)
+    offsets, checksum = path / "offsets" / "0", path / "offsets" / ".0.crc"
+    offsets.write_text('v1\n{}\n{"logOffset":1}\n{"logOffset":1}\n{"logOffset":7}')
+    assert len(location.offsets(0)) == 3 and has_places(base, [0, 1, 2]) and not has_places(base, [0, 0, 1])
+    set_places(location, [0, 0, 1])  # made by a version that did not keep them
+    assert location.offsets(0) == [{"logOffset": 1}, {"logOffset": 7}] and has_places(base, [0, 0, 1])
+    assert not checksum.exists(), "it would not fit what was written anew"
+    before = offsets.read_text()
+    set_places(location, [0, 0, 1])
+    assert offsets.read_text() == before
+    set_places(location, [0, 1, 0, 1])
+    assert offsets.read_text().split("\n")[2:] == [f'{{"logOffset":{n}}}' for n in (1, 7, 1, 7)]
+    assert location.offsets(0) == [{"logOffset": 1}, {"logOffset": 7}]
+    set_places(location, [0, 1])
+    assert offsets.read_text() == 'v1\n{}\n{"logOffset":1}\n{"logOffset":7}' and has_places(base, [0, 1])
+    assert location.offsets(0) == [{"logOffset": 1}, {"logOffset": 7}] and has_places(None, [0, 0])
+
+
+def test_a_new_location_keeps_the_places_for_the_batches_to_come(tmp_path: Path) -> None:
+    location = open_location(str(tmp_path), "p", 1, 1, None, True)
+    set_places(location, [0, 1])
+    assert location.places() is None
+    set_places(location, [0, 0])
+    assert location.places() == [0, 0]

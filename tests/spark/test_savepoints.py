@@ -18,19 +18,22 @@ from airflow_ft.core.errors import (
     TransientError,
     WalCorruptError,
 )
+from airflow_ft.core.from_savepoint import ClaimMode, Later, claim_mode
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import HaltReason, SparkPosition
 from airflow_ft.savepoints import restoring
 from airflow_ft.savepoints.metadata import FORMAT, METADATA, dispose, listing, read_metadata, verify
-from airflow_ft.savepoints.restoring import ClaimMode, Later, Restored, claim_mode, restore
+from airflow_ft.savepoints.restoring import Restored, restore
 from airflow_ft.savepoints.taking import take
 from airflow_ft.spark.locations import open_location
 from airflow_ft.store import open_store
+from airflow_ft.wal import filesystem as filesystem_module
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path
 from airflow_ft.wal.retention import sweep
 from tests.store.scene import PIPELINE, Scene, a_segment
 
 NAMES = ["orders"]
+TOP = ("metadata", "airflow_ft_sources.json")
 OFFSETS = {"orders": {"0": 17}}
 CONF = {"spark.sql.streaming.stateStore.providerClass": "org.example.RocksDBStateStoreProvider"}
 OPERATOR = {
@@ -327,6 +330,33 @@ def test_of_two_restores_at_once_one_wins(scene: Scene, tmp_path: Path, monkeypa
     with pytest.raises(FencedError):
         _restore(scene, uri, lease_seconds=600.0)  # it does not renew meanwhile
     assert scene.store.pipeline(PIPELINE).base == won[0].position
+
+
+def test_a_copy_of_what_is_deleted_meanwhile_does_not_lack_a_folder_unnoticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offsets were copied, and when the state's turn came the folder had gone: os.walk passes that by."""
+    location = _location(tmp_path / "wal", batch=1)
+    linked = filesystem_module._link_or_copy
+    files = LocalFileSystem()
+
+    def overtaken(path: Path, place: Path) -> None:
+        linked(path, place)
+        if all((place.parent / name).exists() for name in TOP):
+            files.remove_tree(location.as_uri())
+
+    monkeypatch.setattr(filesystem_module, "_link_or_copy", overtaken)
+    with pytest.raises(WalCorruptError, match="is missing"):
+        files.link_tree(location.as_uri(), (tmp_path / "copy").as_uri(), lambda _: True)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_claimed_savepoint_that_cannot_be_deleted_is_restored_all_the_same(scene: Scene, tmp_path: Path) -> None:
+    uri = _taken(scene, tmp_path)
+    (local_path(uri) / "thesis.txt").write_text("five years")
+    restored = _restore(scene, uri, claim=ClaimMode.CLAIM)
+    assert scene.store.pipeline(PIPELINE).base == restored.position
+    assert read_metadata(uri)
 
 
 def test_nothing_but_a_savepoint_is_disposed_of(scene: Scene, tmp_path: Path) -> None:

@@ -188,8 +188,26 @@ def test_a_rewind_takes_a_drain_back(tmp_path: Path, launch: Any) -> None:
     store = world.store
     found = drain_of(store, PIPELINE)
     assert found is not None and found.number == 2
+    assert drain_of(store, PIPELINE, 1) is None, "number 1 stands before it"
     store.rewind(PIPELINE, store.pipeline(PIPELINE).epoch, 2, store.position_before(PIPELINE, 2), "refused")
     assert drain_of(store, PIPELINE) is None
+
+
+def test_a_savepoint_of_a_drain_says_so_whatever_is_published_since(tmp_path: Path, launch: Any) -> None:
+    """It asks for the number that it covers: the newest one may have gone on behind the drain."""
+    world = World(tmp_path)
+
+    def launcher(request: StageRequest, store: Any, **_: Any) -> StageResult:
+        publish(world, request.epoch)
+        drain(world, request.epoch)
+        publish(world, request.epoch)
+        return StageResult((), {}, request.base)
+
+    launch(launcher)
+    stage(context(world))
+    assert drain_of(world.store, PIPELINE) is None
+    found = drain_of(world.store, PIPELINE, 2)
+    assert found is not None and found.number == 2
 
 
 def test_a_run_that_has_staged_computes_nothing_and_fences_nobody(tmp_path: Path, launch: Any) -> None:

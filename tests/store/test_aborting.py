@@ -217,6 +217,15 @@ class TestRewinds:
         assert scene.checkpoint(1).position == a_position(1), "what is older is left as it was"
         assert scene.kinds()[-1] == "STATE_RESET" and "by hand" in scene.told()[-1]
 
+    def test_state_that_came_with_a_savepoint_is_not_brought_back_either(self, scene: Scene) -> None:
+        """It began with one, and nobody has published anything since: then there is no number that remembers."""
+        scene.take()
+        restored, fresh = SparkPosition("file:///spark/1-0", 7), SparkPosition("file:///spark/2-0", -1)
+        scene.store.restore(PIPELINE, 1, restored, "a savepoint")
+        scene.store.reset_state(PIPELINE, 1, fresh, "by hand")
+        assert scene.store.position_before(PIPELINE, 1) == fresh
+        assert scene.store.referenced_locations(PIPELINE) == {fresh.location}
+
     def test_state_is_not_dropped_by_an_older_owner_or_while_a_batch_is_computed(self, scene: Scene) -> None:
         scene.complete(scene.stage(1)[0])
         scene.trigger()

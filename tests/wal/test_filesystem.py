@@ -80,3 +80,11 @@ def test_what_goes_needs_no_sync_and_what_comes_again_does(tree: Path, sync: Syn
     assert sync() == set()
     put(tree / "offsets/0")
     assert sync() == {"offsets", "offsets/0"}
+
+
+def test_what_goes_while_a_folder_is_listed_is_not_in_the_list(tree: Path) -> None:
+    """As a file does between its name and its size: a link that leads nowhere."""
+    before = LocalFileSystem().tree(tree.as_uri())
+    assert before
+    (tree / "gone").symlink_to(tree / "nowhere")
+    assert LocalFileSystem().tree(tree.as_uri()) == before

@@ -49,6 +49,13 @@ def _arguments() -> argparse.Namespace:
         default=os.environ.get("STREAM", "") not in ("", "0"),
         help="the flights come in while a stream delivers them, second by second (STREAM=1)",
     )
+    parser.add_argument(
+        "--savepoint",
+        action="store_true",
+        default=os.environ.get("SAVEPOINT", "") not in ("", "0"),
+        help="the stream is stopped with a savepoint, which is moved, rescaled, and gone on from by a changed job"
+        " (SAVEPOINT=1)",
+    )
     parser.add_argument("--calm", action="store_true", help="kill nothing: does the installation work?")
     parser.add_argument(
         "--installed",
@@ -156,7 +163,13 @@ def _demonstrate(arguments: argparse.Namespace, folder: Path, lock: IO[str], don
 
     run_folder = folder / "run"
     options = Options(
-        run_folder, arguments.flights, arguments.seed, arguments.calm, arguments.installed, arguments.stream
+        run_folder,
+        arguments.flights,
+        arguments.seed,
+        arguments.calm,
+        arguments.installed,
+        arguments.stream or arguments.savepoint,
+        arguments.savepoint,
     )
     demo = Demo(options, console)
     try:

@@ -195,16 +195,27 @@ class Airflow:
         except httpx.HTTPError:
             return False
 
-    def trigger(self, dag_id: str) -> str:
-        """Unpauses the DAG and starts a run; returns its id."""
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
+        """Unpauses the DAG and starts a run with the parameters in `conf`; returns its id."""
         self._persistently("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False}).raise_for_status()
         now = datetime.now(UTC)
         # An id of our own: a request that is repeated after a lost answer starts no second run.
-        body = {"logical_date": now.isoformat(), "dag_run_id": f"manual__{now:%Y-%m-%dT%H:%M:%S.%fZ}"}
+        run_id = f"manual__{now:%Y-%m-%dT%H:%M:%S.%fZ}"
+        body = {"logical_date": now.isoformat(), "dag_run_id": run_id, "conf": dict(conf or {})}
         answer = self._persistently("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body)
         if not answer.is_success and answer.status_code != httpx.codes.CONFLICT:
             raise AirflowError(f"Airflow refused to run {dag_id}: {answer.text}")
-        return body["dag_run_id"]
+        return run_id
+
+    def command(self, *arguments: str) -> str:
+        """What `airflow ...` prints; AirflowError when it fails."""
+        command = [str(Path(sys.executable).parent / "airflow"), *arguments]
+        found = subprocess.run(
+            command, env=self._environment(self.home / "passwords.json"), capture_output=True, text=True, check=False
+        )
+        if found.returncode:
+            raise AirflowError(f"airflow {' '.join(arguments)} failed:\n{found.stdout}{found.stderr}")
+        return found.stdout
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """The state of a run: queued, running, success or failed."""

@@ -91,6 +91,14 @@ class Progress:
                 self.newest = checkpoint.number
 
 
+@dataclass(frozen=True)
+class Savepoint:
+    """Where a stream is to leave one, when so many rows are delivered."""
+
+    folder: str
+    rows: int
+
+
 def follow(
     airflow: Airflow,
     dag_id: str,
@@ -100,13 +108,16 @@ def follow(
     console: Console,
     killers: list[DriverKiller | CommitKiller],
     feeder: Feeder,
-) -> tuple[str, list[Kill], int]:
+    progress: Progress,
+    savepoint: Savepoint | None = None,
+) -> tuple[str, list[Kill]]:
     """Tells how the stream goes, lets the killers look, and stops it when all flights are there.
 
-    Returns the run's final state, all kills, and the rows that are confirmed; TimeoutError after 900 s.
+    With `savepoint` it is stopped before, with one. Returns the run's final state and all kills; TimeoutError after
+    900 s.
     """
     kills: list[Kill] = []
-    progress, asked, before, struck = Progress(), False, 0, 0
+    asked, before, struck = False, progress.rows, progress.newest
     deadline, next_line = time.monotonic() + RUN_SECONDS, time.monotonic() + 1.0
     with Asking(lambda: airflow.run_state(dag_id, run_id)) as asking:
         while True:
@@ -120,7 +131,7 @@ def follow(
                 if kill.counts:
                     killers.pop(0)
                     struck = progress.newest
-            if not killers:
+            if not killers and savepoint is None:
                 feeder.finish()
             if time.monotonic() >= next_line:
                 next_line += 1.0
@@ -133,12 +144,16 @@ def follow(
                     f" {progress.rows - before:>6,} in this second | lag {lag:>6,} | latency {latency:4.1f} s"
                 )
                 before = progress.rows
+                if savepoint is not None and not killers and not asked and progress.rows >= savepoint.rows:
+                    asked = True
+                    console.say("airflow ft stop --savepoint")
+                    store.ask(pipeline, RequestKind.STOP, {"savepoint": savepoint.folder}, "make demo")
                 if feeder.is_done and progress.rows >= feeder.flights and not asked:
                     asked = True
                     console.say("all flights are there: airflow ft stop")
                     store.ask(pipeline, RequestKind.STOP, {}, "make demo")
                 if (state := asking.answer()) in END_STATES:
-                    return state, kills, progress.rows
+                    return state, kills
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the stream {run_id} did not end in {RUN_SECONDS:.0f} s")
             time.sleep(LOOK_SECONDS)

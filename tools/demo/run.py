@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from tools.demo.airflow import LOGIN, Airflow
 from tools.demo.console import Console
-from tools.demo.killer import Kill
-from tools.demo.live import Feeder, follow
+from tools.demo.killer import CommitKiller, DriverKiller, Kill
+from tools.demo.live import Feeder, Progress, Savepoint, follow
 from tools.demo.loader import load
 from tools.demo.report import KILLS_EXPECTED, Report
 from tools.demo.watch import choose_killers, watch
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).resolve().parents[2]
 DAG = PIPELINE = "flights"
+CHANGED = "flights_changed"
+PARTITIONS = 2  # of the state, at first
 STREAMED = 60_000  # flights, where nobody says how many
 DATABASE = USER = "demo"
 CHECKPOINTS = 8  # about so many in a run
@@ -43,7 +45,8 @@ class Options:
 
     folder: everything is written below it. flights: load only so many of them (None: all). seed: of the kills. calm:
     nothing is killed. installed: the package must come from the environment, not from a checkout, and gets no jars.
-    stream: the flights come in while a stream delivers them.
+    stream: the flights come in while a stream delivers them. savepoint: in the middle the stream is stopped with one,
+    and a changed job goes on from it, with more state partitions.
     """
 
     folder: Path
@@ -52,11 +55,17 @@ class Options:
     calm: bool = False
     installed: bool = False
     stream: bool = False
+    savepoint: bool = False
 
     @property
     def dag(self) -> str:
         """The example DAG that is shown."""
         return "flights_stream" if self.stream else "flights"
+
+    @property
+    def dags(self) -> tuple[str, ...]:
+        """All that are there."""
+        return (self.dag, CHANGED) if self.savepoint else (self.dag,)
 
 
 class Demo:
@@ -116,15 +125,51 @@ class Demo:
             # A stream's statements are over too soon to be seen from outside.
             statement = (lambda: "its commit") if options.stream else self._statement
             killers = choose_killers(store, PIPELINE, statement, options.seed, streaming=options.stream)
-        rest = (store, PIPELINE, self.console, killers)
         if options.stream:
             with Feeder(self.kafka.bootstrap, PIPELINE, self._flights or STREAMED) as feeder:
-                state, kills, _ = follow(self.airflow, options.dag, run_id, *rest, feeder)
+                state, kills = self._follow(run_id, store, killers, feeder)
         else:
-            state, kills = watch(self.airflow, options.dag, run_id, *rest)
+            state, kills = watch(self.airflow, options.dag, run_id, store, PIPELINE, self.console, killers)
         confirmed = [c for c in store.checkpoints(PIPELINE, limit=10_000) if c.is_confirmed]
         rows = sum(c.segment.rows[PIPELINE] for c in confirmed if c.segment is not None)
         return state, kills, rows, len(confirmed), len({c.delivered_by for c in confirmed})
+
+    def _follow(
+        self, run_id: str, store: Store, killers: list[DriverKiller | CommitKiller], feeder: Feeder
+    ) -> tuple[str, list[Kill]]:
+        """The final state of the stream's last run, and all kills."""
+        progress = Progress()
+
+        def follow_run(dag: str, run: str, killers: list[Any], savepoint: Savepoint | None) -> tuple[str, list[Kill]]:
+            return follow(self.airflow, dag, run, store, PIPELINE, self.console, killers, feeder, progress, savepoint)
+
+        if not self.options.savepoint:
+            return follow_run(self.options.dag, run_id, killers, None)
+        folder = self.options.folder / "savepoints"
+        taken = Savepoint(str(folder), feeder.flights // 3)
+        state, kills = follow_run(self.options.dag, run_id, killers[:1], taken)
+        if state != "success":
+            return state, kills
+        path = self._moved_and_rescaled(folder)
+        run_id = self.airflow.trigger(CHANGED, {"savepoint": path})
+        self.console.say(f"Airflow runs the DAG {CHANGED}, one stateful operator more, from {path}")
+        state, more = follow_run(CHANGED, run_id, killers[1:], None)
+        return state, [*kills, *more]
+
+    def _moved_and_rescaled(self, folder: Path) -> str:
+        """The savepoint in another folder, with twice the partitions; nothing is left of the one that was taken."""
+        [taken] = folder.iterdir()
+        moved = self.options.folder / "elsewhere" / taken.name
+        shutil.copytree(taken, moved)
+        shutil.rmtree(folder)
+        self.console.say(f"*** {taken.name} is moved to {moved.parent}; airflow ft savepoint rescale")
+        rescaled = self.options.folder / "rescaled"
+        self.airflow.command(
+            "ft", "savepoint", "rescale", str(moved), "--partitions", str(2 * PARTITIONS), "--dir", str(rescaled)
+        )
+        shutil.rmtree(moved)
+        [path] = rescaled.iterdir()
+        return str(path)
 
     @property
     def _flights(self) -> int | None:
@@ -193,7 +238,8 @@ class Demo:
         self.console.say(f"{loaded:,} flights are in the topic 'flights'")
 
     def _await_airflow(self) -> None:
-        self.airflow.wait_until_ready(self.options.dag)
+        for dag in self.options.dags:
+            self.airflow.wait_until_ready(dag)
         self.console.say("Airflow is ready")
 
     def _connections(self) -> Mapping[str, Mapping[str, Any]]:
@@ -217,7 +263,7 @@ class Demo:
         return {
             "airflow_ft__store": self._store_url,
             "airflow_ft__wal_root": str(self.home / "airflow_ft" / "wal"),
-            "airflow_ft__spark_conf": json.dumps({"spark.sql.shuffle.partitions": "2"}),
+            "airflow_ft__spark_conf": json.dumps({"spark.sql.shuffle.partitions": str(PARTITIONS)}),
             **jars,
         }
 
@@ -231,6 +277,16 @@ class Demo:
                 assert found == 1, setting
         self.airflow.dags.mkdir(parents=True, exist_ok=True)
         (self.airflow.dags / f"{self.options.dag}.py").write_text(text)
+        if self.options.savepoint:
+            conf = {"spark.sql.shuffle.partitions": str(2 * PARTITIONS)}
+            for old, new in (
+                (f'"{self.options.dag}"', f'"{CHANGED}"'),
+                ("jobs.flights", "jobs.flights_changed"),
+                ("streaming=True", f"streaming=True, spark_conf={conf!r}"),
+            ):
+                assert text.count(old) == 1, old
+                text = text.replace(old, new)
+            (self.airflow.dags / f"{CHANGED}.py").write_text(text)
 
     # --- end ---
 

@@ -12,9 +12,10 @@
 
 from tools.servers.base import Server, ServerError
 from tools.servers.database import Database
+from tools.servers.hdfs import Hdfs
 from tools.servers.kafka import Kafka
 from tools.servers.mariadb import MariaDb
 from tools.servers.mysql import MySql
 from tools.servers.postgres import Postgres
 
-__all__ = ["Database", "Kafka", "MariaDb", "MySql", "Postgres", "Server", "ServerError"]
+__all__ = ["Database", "Hdfs", "Kafka", "MariaDb", "MySql", "Postgres", "Server", "ServerError"]

@@ -17,7 +17,7 @@ from airflow_ft.core.model import RequestKind
 from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, is_locked, judge, store_of
 from tools.demo.console import Console
 
-RECOVERY_SECONDS = 180.0
+RECOVERY_SECONDS = 600.0
 FROZEN_SECONDS = 4.0  # longer than the lease of the tasks
 
 
@@ -40,7 +40,7 @@ class Hit:
 
 @dataclass
 class Report:
-    """Grows while the faults go on. `violations` are sentences; none: exact."""
+    """Grows while the faults go on. `violations` are sentences; none: exact, which has a `meaning`."""
 
     seed: int
     wanted: int
@@ -53,6 +53,7 @@ class Report:
     violations: list[str] = field(default_factory=list)
     interrupted: bool = False
     seconds: float = 0.0
+    meaning: str = "each number once in both sinks, the same rows in both, state counted once"
 
     @property
     def exact(self) -> bool:
@@ -77,7 +78,7 @@ class Report:
             f"  {self.seconds:.0f} s, seed {self.seed}",
         ]
         if self.exact:
-            result = "EXACT: each number once in both sinks, the same rows in both, state counted once."
+            result = f"EXACT: {self.meaning}."
         else:
             found_ = self.violations or ["interrupted" if self.interrupted else "not all faults were made"]
             result = "NOT EXACT:\n" + "\n".join(f"  - {each}" for each in found_)
@@ -97,13 +98,16 @@ class Options:
 class Streams:
     """See the module. `run` may be called once."""
 
+    patience = RECOVERY_SECONDS  # until something new has to be confirmed
+
     def __init__(self, options: Options, console: Console) -> None:
         self._options, self._console = options, console
+        self.folder = options.folder
         self.report = Report(options.seed, options.kills)
-        self._random = random.Random(options.seed)
+        self.random = random.Random(options.seed)
         options.folder.mkdir(parents=True, exist_ok=True)
         options.folder.chmod(0o711)
-        self.servers = Servers(options.folder)
+        self.servers = self.make_servers()
         self.task: Task | None = None
         self._old: list[Task] = []
 
@@ -119,7 +123,8 @@ class Streams:
         """All faults, then the judge."""
         began, folder = time.monotonic(), self._options.folder
         report = self.report
-        names = self._options.faults or list(FAULTS)
+        faults = self.faults()
+        names = self._options.faults or list(faults)
         self.servers.__enter__()
         try:
             with Feeder(self.servers.kafka) as feeder, closing(store_of(folder)) as store:
@@ -127,20 +132,20 @@ class Streams:
                 self.begin()
                 order: list[str] = []
                 while len(report.hits) < report.wanted:
-                    order = order or self._random.sample(list(names), len(names))
-                    self._strike(store, FAULTS[order.pop()])
+                    order = order or self.random.sample(list(names), len(names))
+                    self._strike(store, faults[order.pop()])
                 feeder.stop()
                 report.numbers = feeder.sent
-                self._await_task(store)
+                self.await_task(store)
                 assert self.task is not None
-                await_delivery(folder, feeder.sent, self.task)
+                await_delivery(folder, feeder.sent, self.task, self.patience)
                 store.ask(PIPELINE, RequestKind.STOP, {}, "make chaos")
-                if self.task.process.wait(120) != 0:
+                if self.task.process.wait(self.patience) != 0:
                     report.violations.append(f"the stopped task failed; see {self.task.log}")
                 left = [c for c in store.open_checkpoints(PIPELINE) if not c.is_settled or c.rollback_pending]
                 report.violations += [f"checkpoint {c.number} is left {c.state}" for c in left]
                 report.checkpoints = store.pipeline(PIPELINE).last_published
-                report.violations += judge(self.servers, feeder.sent)
+                report.violations += self.judge(feeder.sent)
                 report.judged = True
         except KeyboardInterrupt:
             report.interrupted = True
@@ -154,25 +159,45 @@ class Streams:
         """A further try of the task."""
         if self.task is not None:
             self._old.append(self.task)
-        self.task = Task(self._options.folder, self.servers, self.task.number + 1 if self.task else 1)
+        self.task = self.make_task(self.task.number + 1 if self.task else 1)
 
-    def _await_task(self, store: Any) -> int:
+    # --- what another stage has others of -------------------------------------------------------------------------
+
+    def faults(self) -> Mapping[str, Fault]:
+        """By name."""
+        return FAULTS
+
+    def make_servers(self) -> Servers:
+        """With the tables and topics of the pipeline."""
+        return Servers(self.folder)
+
+    def make_task(self, number: int) -> Task:
+        """A try, which has begun."""
+        return Task(self.folder, self.servers, number)
+
+    def judge(self, sent: int) -> list[str]:
+        """What is wrong in the end."""
+        return judge(self.servers, sent)
+
+    # --- one after another ----------------------------------------------------------------------------------------
+
+    def await_task(self, store: Any) -> int:
         """Waits until the stream confirms something new, with further tries where one has ended; the number."""
         before = _confirmed(store)
-        deadline = time.monotonic() + RECOVERY_SECONDS
+        deadline = time.monotonic() + self.patience
         while (now := _confirmed(store)) <= before:
             assert self.task is not None
             if self.task.is_over:
                 self.begin()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"nothing was confirmed for {RECOVERY_SECONDS:.0f} s; see {self.task.log}")
+                raise TimeoutError(f"nothing was confirmed for {self.patience:.0f} s; see {self.task.log}")
             time.sleep(0.02)
         return now
 
     def _strike(self, store: Any, fault: Fault) -> None:
-        for _ in range(self._random.randint(1, 3)):
-            self._await_task(store)
-        time.sleep(self._random.uniform(0.0, 0.7))
+        for _ in range(self.random.randint(1, 3)):
+            self.await_task(store)
+        time.sleep(self.random.uniform(0.0, 0.7))
         unfinished = [
             c.state.value for c in store.open_checkpoints(PIPELINE) if c.is_undelivered or c.state == "TRIGGERED"
         ]
@@ -181,7 +206,7 @@ class Streams:
             return
         at = time.monotonic()
         fault.strike(self)
-        self._await_task(store)
+        self.await_task(store)
         hit = Hit(fault.name, ", ".join(sorted(unfinished)), round(time.monotonic() - at, 1))
         self.report.hits.append(hit)
         self._console.say(f"{len(self.report.hits):>3}. {hit.fault}: {hit.state}; {hit.recovery:.1f} s")
@@ -239,7 +264,7 @@ def _zombie(streams: Streams) -> None:
         _send(pids, signal.SIGSTOP)
     streams.begin()
     with closing(store_of(streams._options.folder)) as store:
-        streams._await_task(store)
+        streams.await_task(store)
     _send(pids, signal.SIGCONT)
     zombie.process.wait(RECOVERY_SECONDS)
 

@@ -32,14 +32,15 @@ TABLE = "CREATE TABLE totals (n BIGINT, k BIGINT, place BIGINT, random DOUBLE) E
 class Servers:
     """A MariaDB and a Kafka of this run alone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, table: str = TABLE) -> None:
+        self._table = table
         self.mariadb, self.kafka = MariaDb(folder / "mariadb"), Kafka(folder / "kafka")
 
     def __enter__(self) -> Self:
         self.mariadb.start()
         self.kafka.start()
         self.mariadb.sql("CREATE DATABASE chaos")
-        self.mariadb.sql(TABLE, "chaos")
+        self.mariadb.sql(self._table, "chaos")
         for topic in ("numbers", "totals"):
             self.kafka.create_topic(topic, partitions=PARTITIONS)
         return self
@@ -97,27 +98,32 @@ class Feeder:
         self._stop.set()
 
 
+def stream_of(folder: Path, servers: Servers, **more: Any) -> Stream:
+    """The pipeline, in a process of its own."""
+    source = KafkaSource(topics=["numbers"], conn_id="kafka", starting_offsets="earliest")
+    usual: dict[str, Any] = {
+        "folder": str(folder),
+        "pipeline": PIPELINE,
+        "job": "stream_jobs:Totals",
+        "sources": {"numbers": source.to_json()},
+        "topics": {"copies": "totals"},
+        "tables": {"totals": "totals"},
+        "kafka": servers.kafka.bootstrap,
+        "mysql": servers.mysql(),
+        "checkpointing": {"interval": 0.5},
+        "restart": {"type": "exponential-delay", "initial_backoff": 0.2, "max_backoff": 5},
+    }
+    return Stream(**usual | more)
+
+
 class Task:
     """One try of the stream's task, in a process of its own."""
 
-    def __init__(self, folder: Path, servers: Servers, number: int) -> None:
+    def __init__(self, folder: Path, servers: Servers, number: int, **more: Any) -> None:
+        """`more`: what another stream than the usual one has."""
         self.number = number
         self.log = folder / f"task-{number}.log"
-        source = KafkaSource(topics=["numbers"], conn_id="kafka", starting_offsets="earliest")
-        stream = Stream(
-            folder=str(folder),
-            pipeline=PIPELINE,
-            try_number=number,
-            job="stream_jobs:Totals",
-            sources={"numbers": source.to_json()},
-            topics={"copies": "totals"},
-            tables={"totals": "totals"},
-            kafka=servers.kafka.bootstrap,
-            mysql=servers.mysql(),
-            checkpointing={"interval": 0.5},
-            restart={"type": "exponential-delay", "initial_backoff": 0.2, "max_backoff": 5},
-        )
-        self.process = stream.start(self.log)
+        self.process = stream_of(folder, servers, try_number=number, **more).start(self.log)
 
     @property
     def is_over(self) -> bool:
@@ -200,12 +206,12 @@ def judge(servers: Servers, sent: int) -> list[str]:
     return problems
 
 
-def await_delivery(folder: Path, sent: int, task: Task, seconds: float = 180.0) -> None:
+def await_delivery(folder: Path, sent: int, task: Task, seconds: float = 180.0, pipeline: str = PIPELINE) -> None:
     """Returns when so many rows are confirmed; TimeoutError."""
     deadline = time.monotonic() + seconds
     with closing(store_of(folder)) as store:
         while True:
-            latest = store.latest_confirmed(PIPELINE)
+            latest = store.latest_confirmed(pipeline)
             ends = latest.positions["numbers"]["end"]["numbers"] if latest and latest.positions else {}
             if sum(ends.values()) >= sent:
                 return

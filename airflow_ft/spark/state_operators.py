@@ -7,17 +7,88 @@ state/<operator>/<partition>[/<store>]/_metadata/schema, state/<operator>/_state
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from airflow_ft.core.model import SparkPosition
-from airflow_ft.savepoints.metadata import Operator
+from airflow_ft.core.model import SparkPosition, canonical_json
 from airflow_ft.spark.locations import SparkLocation
 from airflow_ft.spark.state_settings import kept_settings
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
+UIDS_FILE = "airflow_ft_uids.json"
+"""In a location: kind and uid of each operator by its number, as the job's plan said when it was opened."""
+CODE_FILE = "airflow_ft_code.json"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _STRUCT = '{"type":"struct"'
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A stateful operator of the job, as Spark numbers it: 0 is the nearest to the sink.
+
+    name: Spark's. uid: what the job calls it (`airflow_ft.spark.uids`), "" where it does not. stores: names of its
+    state stores. states: names and types of keys and values, as far as Spark has written them down. partitions: how
+    many state partitions it has. bytes: of its files.
+    """
+
+    id: int
+    name: str
+    partitions: int
+    stores: tuple[str, ...] = ()
+    states: Mapping[str, str] = field(default_factory=dict)
+    bytes: int = 0
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells an operator from others. kind: Spark's name of what it is. uid: the job's name of it ("": none)."""
+
+    kind: str
+    uid: str = ""
+
+
+def remember(location: SparkLocation, plan: Sequence[Identity]) -> None:
+    """Keeps what the job's plan says of its operators, in Spark's order."""
+    files = filesystem(location.uri)
+    where = files.uri(location.uri, UIDS_FILE)
+    text = canonical_json([asdict(each) for each in plan]).encode()
+    if not files.exists(where) or files.read(where) != text:
+        files.replace(where, text)
+
+
+def remembered(location: SparkLocation) -> tuple[Identity, ...] | None:
+    """What `remember` has kept; None in a location that is older than it."""
+    files = filesystem(location.uri)
+    where = files.uri(location.uri, UIDS_FILE)
+    return tuple(Identity(**each) for each in json.loads(files.read(where))) if files.exists(where) else None
+
+
+def remember_code(location: SparkLocation, code: Mapping[str, str]) -> None:
+    """Keeps which code works in the location: the job's module, and the SHA-256 of its source."""
+    files = filesystem(location.uri)
+    where = files.uri(location.uri, CODE_FILE)
+    text = canonical_json(dict(code)).encode()
+    if not files.exists(where) or files.read(where) != text:
+        files.replace(where, text)
+
+
+def code_of(location: SparkLocation) -> dict[str, str]:
+    """What `remember_code` has kept; {} where it has not."""
+    files = filesystem(location.uri)
+    where = files.uri(location.uri, CODE_FILE)
+    return json.loads(files.read(where)) if files.exists(where) else {}
+
+
+def identities(location: SparkLocation) -> tuple[Identity, ...]:
+    """Of the operators whose state is there: Spark's word on what they are, with the uids that belong to that."""
+    files = filesystem(location.uri)
+    kinds = {int(name): operator_file(files, location, name) for name in numbers(files, location)}
+    found = [Identity(told["operatorInfo"]["operatorName"]) for _, told in sorted(kinds.items()) if told is not None]
+    plan = remembered(location)
+    return plan if plan is not None and [each.kind for each in plan] == [each.kind for each in found] else tuple(found)
 
 
 def backend(location: SparkLocation) -> str:
@@ -36,15 +107,21 @@ def operators(location: SparkLocation) -> tuple[Operator, ...]:
     partitions = int(_pinned(location).get(_PARTITIONS, 0))
     sizes = files.tree(files.uri(location.uri, "state"))
     found = []
-    for name in sorted((each for each in files.names(files.uri(location.uri, "state")) if each.isdigit()), key=int):
-        told = _told(files, location, name)
+    for name in numbers(files, location):
+        told = operator_file(files, location, name)
         if told is not None:
             size = sum(bytes for path, bytes in sizes.items() if path.startswith(f"{name}/"))
             found.append(_operator(files, location, told, list(sizes), size, partitions))
-    return tuple(found)
+    uids = identities(location)
+    return tuple(replace(each, uid=named.uid) for each, named in zip(found, uids, strict=True))
 
 
-def _told(files: FileSystem, location: SparkLocation, operator: str) -> dict[str, Any] | None:
+def numbers(files: FileSystem, location: SparkLocation) -> list[str]:
+    """The operators' folders, in order."""
+    return sorted((each for each in files.names(files.uri(location.uri, "state")) if each.isdigit()), key=int)
+
+
+def operator_file(files: FileSystem, location: SparkLocation, operator: str) -> dict[str, Any] | None:
     """Spark's own words on an operator, as of the location's batch."""
     folder = files.uri(location.uri, "state", operator, "_metadata")
     batches = [int(name) for name in files.names(files.uri(folder, "v2")) if name.isdigit()]

@@ -1,0 +1,95 @@
+"""`airflow ft state ...`: what a pipeline's operators know, while it runs or not."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from airflow_ft import state as states
+from airflow_ft.commands.common import Size, command, print_table, say
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.hooks.connections import server_connections
+from airflow_ft.hooks.store import open_configured_store
+from airflow_ft.state.export import plain
+from airflow_ft.state.handle import State
+from airflow_ft.state.texts import key_of
+
+
+@command
+def show(args: Namespace) -> None:
+    """`airflow ft state show PIPELINE`."""
+    with _open(args) as found:
+        rows = [
+            {
+                "operator": operator.id,
+                "name": operator.uid or operator.name,
+                "state": each.name,
+                "kind": each.shape.value,
+                "key": ", ".join(column.text for column in each.key),
+                "value": ", ".join(column.text for column in each.value_columns),
+                "keys": found.count(operator.id, each.name),
+                "partitions": operator.partitions,
+                "size of operator": Size(operator.bytes),
+            }
+            for operator in found.operators()
+            for each in found.states(operator.id)
+        ]
+        if args.output == "table":
+            say(f"{found.pipeline} as of checkpoint {found.number}")
+        print_table(rows, args.output)
+
+
+@command
+def get(args: Namespace) -> None:
+    """`airflow ft state get PIPELINE OPERATOR [KEY ...]`: JSON; status 1 when there is no such key."""
+    with _open(args) as found:
+        tables = found.states(args.operator)
+        if not tables:
+            raise ConfigurationError("the operator has no state that can be looked up.", pipeline=found.pipeline)
+        value = found.get(args.operator, key_of(tables[0].key, args.key), args.state)
+        if value is None:
+            raise ConfigurationError(
+                f"as of checkpoint {found.number} operator {args.operator} has nothing for that key.",
+                remedy="keys are compared as the job groups by them; `airflow ft state show` tells their columns.",
+                pipeline=found.pipeline,
+            )
+        say(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+
+@command
+def export(args: Namespace) -> None:
+    """`airflow ft state export PIPELINE OPERATOR FILE`."""
+    path = Path(args.file).expanduser().absolute()
+    with _open(args) as found:
+        entries = found.export(args.operator, path, args.state)
+        say(f"{entries:,} entries as of checkpoint {found.number}: {path}")
+
+
+@command
+def changes(args: Namespace) -> None:
+    """`airflow ft state changes PIPELINE OPERATOR --since NUMBER`: a line of JSON for each key."""
+    with _open(args) as found:
+        for each in found.changes(args.operator, args.since, state=args.state):
+            say(json.dumps(plain(each), ensure_ascii=False))
+
+
+@contextmanager
+def _open(args: Namespace) -> Iterator[State]:
+    """Of a pipeline, or of a savepoint's folder: a name of a pipeline has no slash."""
+    if "/" in args.pipeline:
+        folder = args.pipeline if "://" in args.pipeline else str(Path(args.pipeline).expanduser().absolute())
+        with states.open_savepoint(folder) as found:
+            if args.at not in (None, found.number):
+                raise ConfigurationError(
+                    f"the savepoint holds checkpoint {found.number} alone.", remedy="leave --at and --until out."
+                )
+            yield found
+        return
+    with (
+        closing(open_configured_store(args.store, server_connections)) as store,
+        states.open(args.pipeline, store=store, at=args.at) as found,
+    ):
+        yield found

@@ -1,0 +1,139 @@
+"""What a pipeline goes on from, when somebody says so: a savepoint, and how it is taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from airflow_ft.core.arguments import check_type
+from airflow_ft.core.errors import ConfigurationError
+
+_LEGACY = "LEGACY"
+_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False, "none": False}
+
+
+class Later(StrEnum):
+    """What becomes of checkpoints that were confirmed after the savepoint, whose rows are in the sinks."""
+
+    REFUSE = "refuse"
+    """Nothing is restored while there are such."""
+    CONTINUE = "continue"
+    """They stay as they are. Their micro-batches are computed once more for the state, and delivered no more."""
+    WRITE_AGAIN = "write-again"
+    """Their input is read once more, and what the job makes of it is delivered beside what is there."""
+
+
+class ClaimMode(StrEnum):
+    """Whose the savepoint is afterwards (Flink's `RestoreMode`)."""
+
+    NO_CLAIM = "NO_CLAIM"
+    """It stays as it is; the pipeline works in a copy of its own."""
+    CLAIM = "CLAIM"
+    """It is deleted once the pipeline has its copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromSavepoint:
+    """The savepoint from which a run goes on, once: its retries, and the run when it is cleared, do not do it again.
+
+    Args:
+        path: folder of the savepoint (an absolute path or a URI); empty: none, the pipeline goes on where it stands.
+        later: what becomes of checkpoints that were delivered after the savepoint: "refuse", "continue" or
+            "write-again" (`Later`).
+        claim_mode: NO_CLAIM or CLAIM.
+        allow_non_restored_state: the job may lack operators whose state is in the savepoint; that is left behind.
+
+    Each may be Jinja.
+    """
+
+    path: str
+    later: str = Later.REFUSE.value
+    claim_mode: str = ClaimMode.NO_CLAIM.value
+    allow_non_restored_state: bool | str = False
+
+    def __post_init__(self) -> None:
+        check_type("from_savepoint.path", self.path, str, 'give "/mnt/savepoints/savepoint-orders-17-1f0c2a9b".')
+        for name, check in (("later", later), ("claim_mode", claim_mode), ("allow_non_restored_state", _truth)):
+            value = getattr(self, name)
+            if not _is_jinja(value):
+                check(value)
+
+    @classmethod
+    def from_params(cls) -> FromSavepoint:
+        """By the parameters of a DAG run: those of `airflow_ft.savepoint_params`."""
+        return cls(*(f"{{{{ params.get({name!r}, {default!r}) }}}}" for name, default in PARAMS.items()))
+
+    @classmethod
+    def of(cls, told: FromSavepoint | Mapping[str, Any] | str | None) -> FromSavepoint | None:
+        """Out of what an author may give; None: no savepoint. ConfigurationError for anything else."""
+        if isinstance(told, FromSavepoint):
+            return told
+        if told is None or isinstance(told, str):
+            return cls(told) if told else None
+        if isinstance(told, Mapping) and "path" in told and set(told) <= set(cls.__slots__):
+            return cls(**{name: "" if name == "path" and value is None else value for name, value in told.items()})
+        raise ConfigurationError(
+            f"from_savepoint is {told!r}.",
+            remedy='give the path of a savepoint, FromSavepoint("/path", later="refuse"), or its settings by name.',
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a savepoint to go on from, when nothing is Jinja any more."""
+        return self.path.strip() not in ("", "None")
+
+    @property
+    def may_leave_state(self) -> bool:
+        """`allow_non_restored_state`, when nothing is Jinja any more."""
+        return _truth(self.allow_non_restored_state)
+
+
+PARAMS: dict[str, Any] = {  # by the fields of `FromSavepoint`, in their order
+    "savepoint": "",
+    "savepoint_later": Later.REFUSE.value,
+    "savepoint_claim_mode": ClaimMode.NO_CLAIM.value,
+    "allow_non_restored_state": False,
+}
+
+
+def later(name: str) -> Later:
+    """By its name; ConfigurationError."""
+    try:
+        return Later(name)
+    except ValueError:
+        raise ConfigurationError(
+            f"{name!r} says not what becomes of what was delivered after the savepoint.",
+            remedy=f"give one of {', '.join(Later)}.",
+        ) from None
+
+
+def claim_mode(name: str) -> ClaimMode:
+    """By Flink's name; ConfigurationError, with advice for LEGACY."""
+    if str(name).upper() == _LEGACY:
+        raise ConfigurationError(
+            "claim mode LEGACY leaves open who deletes the savepoint.",
+            remedy="NO_CLAIM leaves it alone, CLAIM deletes it once it is restored.",
+        )
+    try:
+        return ClaimMode(str(name).upper())
+    except ValueError:
+        raise ConfigurationError(
+            f"there is no claim mode {name!r}.", remedy=f"give one of {', '.join(ClaimMode)}."
+        ) from None
+
+
+def _truth(value: bool | str) -> bool:
+    """Jinja makes text of it."""
+    found = _TRUTHS.get(str(value).strip().lower())
+    if found is None:
+        raise ConfigurationError(f"allow_non_restored_state is {value!r}.", remedy="give True or False.")
+    return found
+
+
+def _is_jinja(value: object) -> bool:
+    return isinstance(value, str) and ("{{" in value or "{%" in value)

@@ -1,0 +1,108 @@
+"""Converting: a new savepoint whose state lies in Spark's other state store.
+
+Spark pins the class of the state store when state is born, and ignores the setting afterwards. So the state is copied
+store by store (`airflow_ft.spark.state_copy`) into a copy of the location whose settings name the other class, and read
+again from there: what differs is refused. The micro-batch stays the same. Of the versions that the savepoint holds, the
+new one has the last alone, as a full snapshot.
+
+The copy's checkpoint format is 1 (Spark's default), whatever it was: the HDFS-backed map knows no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.savepoints.metadata import Savepoint, read_metadata
+from airflow_ft.savepoints.offline import changed_copy, drive
+from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.state_files import drop_stores
+from airflow_ft.spark.state_settings import PROVIDER, forget_unique_ids, kept_settings, pin
+
+_JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+_LAST_JOIN_FORMAT = 2  # later ones keep all of a join in one store with column families, which the map has not
+
+
+class Backend(StrEnum):
+    """Spark's state stores, by the names of the command line."""
+
+    ROCKSDB = "rocksdb"
+    HDFS = "hdfs"
+    """The HDFS-backed map: in memory, with its changes and snapshots in files."""
+
+    @property
+    def provider(self) -> str:
+        """What Spark's setting `spark.sql.streaming.stateStore.providerClass` calls it."""
+        name = {"rocksdb": "RocksDB", "hdfs": "HDFSBacked"}[self]
+        return f"org.apache.spark.sql.execution.streaming.state.{name}StateStoreProvider"
+
+    @property
+    def short(self) -> str:
+        """The same without its package, as savepoints tell it."""
+        return self.provider.rpartition(".")[2]
+
+
+def convert(
+    uri: str, backend: Backend, folder: str, by: str, conf: Mapping[str, str], on_line: Callable[[str], None]
+) -> tuple[str, Savepoint]:
+    """A new savepoint in `folder`, and its URI: that of `uri` with its state in another state store.
+
+    `conf` are Spark settings (memory, for example), `on_line` gets the lines that Spark writes. ConfigurationError for
+    what cannot be converted; WalCorruptError for a damaged savepoint; StageError when Spark fails, or the state that it
+    reads again differs. Then nothing is left.
+    """
+    savepoint = read_metadata(uri)
+    _require_convertible(uri, savepoint, backend)
+
+    def copy_state(copied: SparkLocation) -> SparkLocation:
+        prepare(copied.uri, backend)
+        drive(
+            "airflow_ft.spark.state_copy:main",
+            (savepoint.location(uri).uri, copied.uri, savepoint.batch),
+            f"copy the state into {backend.short}",
+            savepoint.pipeline,
+            conf,
+            on_line,
+        )
+        return copied
+
+    return changed_copy(uri, savepoint, folder, by, copy_state)
+
+
+def prepare(location: str, backend: Backend) -> None:
+    """Has a copy, which loses its state, name another state store; what has been given to it is to be that one."""
+    drop_stores(location)
+    pin(location, PROVIDER, backend.provider)
+    forget_unique_ids(location)
+
+
+def _require_convertible(uri: str, savepoint: Savepoint, backend: Backend) -> None:
+    if not savepoint.operators:
+        raise ConfigurationError(
+            f"the savepoint {uri} holds no operator state: there is nothing to convert.",
+            remedy="restore it as it is; a job without state may name any state store.",
+        )
+    if savepoint.backend == backend.short:
+        raise ConfigurationError(
+            f"the savepoint {uri} has its state in {backend.short} already.", remedy="restore it as it is."
+        )
+    if savepoint.backend not in {each.short for each in Backend}:
+        raise ConfigurationError(
+            f"the savepoint {uri} has its state in {savepoint.backend}, whose files are not known here.",
+            remedy=f"only {' and '.join(each.short for each in Backend)} can be converted, to one another.",
+        )
+    if own := [each.name for each in savepoint.operators if each.name.startswith("transformWithState")]:
+        raise ConfigurationError(
+            f"the savepoint {uri} has state of {own[0]}, which Spark keeps in RocksDB alone.",
+            remedy="leave it where it is; or write the job without transformWithState, under a new name.",
+        )
+    kept = kept_settings(SparkPosition(savepoint.location(uri).uri, savepoint.batch))
+    joins = any(each.name == "symmetricHashJoin" for each in savepoint.operators)
+    if joins and int(kept.get(_JOIN_FORMAT, 0)) > _LAST_JOIN_FORMAT:
+        raise ConfigurationError(
+            f"the savepoint {uri} has state of a join with {_JOIN_FORMAT}={kept[_JOIN_FORMAT]}, which Spark keeps in"
+            " RocksDB alone.",
+            remedy=f"leave it where it is; joins up to format {_LAST_JOIN_FORMAT} can be converted.",
+        )

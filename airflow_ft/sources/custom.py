@@ -1,0 +1,90 @@
+"""A source of one's own: a class over Spark's Python data source API."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.arguments import check_options, check_text, check_type
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.sources.plain import PlainSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ft.core.ports import ConnectionInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomSource(PlainSource):
+    """Rows of a `pyspark.sql.datasource.DataSource`, named "package.module:Class" and found as the job is.
+
+    `options` are its options, as texts; secrets do not belong there, since the decision log keeps them. `schema` is a
+    DDL string, if its own `schema()` is not to count.
+
+    `replayable=True` promises: between two offsets there are the same rows whenever they are read, and `initialOffset`
+    says the same whenever it is asked, until a first checkpoint is published. Nobody can check that; rows are lost, or
+    come twice, where it is not so. A source that cannot promise it is `replayable=False`, and read in a stream with
+    `CheckpointingMode.AT_MOST_ONCE`: each attempt begins at its `initialOffset`, and whether rows come again from
+    there is for the class to see to. Raises ConfigurationError.
+    """
+
+    kind = "custom"
+
+    data_source: str
+    replayable: bool
+    options: Mapping[str, str] = field(default_factory=dict)
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        of = "CustomSource"
+        check_text("data_source", self.data_source, of=of)
+        check_type("replayable", self.replayable, bool, "give True or False.", of=of)
+        check_options("options", self.options, of=of)
+        ddl = 'give the columns as in SQL, such as schema="id bigint, at date".'
+        check_type("schema", self.schema, str, ddl, optional=True, of=of)
+        module, colon, name = self.data_source.partition(":")
+        if not (module and colon and name):
+            raise ConfigurationError(
+                f"data_source of CustomSource is {self.data_source!r}.",
+                remedy='name a module and the class in it, as of a job: "package.module:Class".',
+            )
+
+    def read(
+        self,
+        spark: SparkSession,
+        connection: ConnectionInfo | None = None,
+        *,
+        streaming: bool = True,
+        tags: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """A streaming DataFrame, or a static one if the class has a `reader`. ConfigurationError when there is none."""
+        found = self._class()
+        spark.dataSource.register(found)
+        reader: Any = spark.readStream if streaming else spark.read
+        if self.schema:
+            reader = reader.schema(self.schema)
+        frame: DataFrame = reader.format(found.name()).options(**self.options, **(tags or {})).load()
+        return frame
+
+    def _class(self) -> Any:
+        from pyspark.sql.datasource import DataSource
+
+        module, _, name = self.data_source.partition(":")
+        try:
+            found: Any = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"data_source {self.data_source!r} of CustomSource is not there: {error}.",
+                remedy="mend the name; its module has to lie where the job's does, or be installed.",
+            ) from error
+        if not (isinstance(found, type) and issubclass(found, DataSource)):
+            raise ConfigurationError(
+                f"data_source {self.data_source!r} of CustomSource is no pyspark.sql.datasource.DataSource.",
+                remedy="derive the class from it.",
+            )
+        return found

@@ -1,0 +1,107 @@
+"""Types of Spark's state as text: from its schemas (JSON), from its errors (as Scala prints them), and what differs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Fields = Mapping[str, Any]
+"""Types of fields by their names: text, or of a structure its fields. Order as in the schema."""
+# Spark's names of types in JSON, and in Scala in small letters, where SQL has others.
+_SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+_SCALA = re.compile(r"\s*(?:(StructType|ArrayType|MapType|StructField)\(|([^(),]+(?:\([^()]*\))?)|([,)]))")
+
+
+def of_json(schema: Mapping[str, Any]) -> Fields:
+    """The fields of a structure, of its schema as JSON."""
+    return {each["name"]: _of_json(each["type"]) for each in schema["fields"]}
+
+
+def differences(before: Fields, after: Fields, within: str = "") -> str:
+    """What has changed, field by field: `n int -> bigint, note string added`."""
+    found = []
+    for name, old in before.items():
+        if name not in after:
+            found.append(f"{within}{name} {_text(old)} is gone")
+        elif isinstance(old, dict) and isinstance(after[name], dict):
+            found.append(differences(old, after[name], f"{within}{name}."))
+        elif old != after[name]:
+            found.append(f"{within}{name} {_text(old)} -> {_text(after[name])}")
+    found += [f"{within}{name} {_text(new)} added" for name, new in after.items() if name not in before]
+    return ", ".join(each for each in found if each)
+
+
+def lost(before: Fields, after: Fields, within: str = "") -> Iterator[str]:
+    """The fields that are gone, with their types."""
+    for name, old in before.items():
+        if name not in after:
+            yield f"{within}{name} {_text(old)}"
+        elif isinstance(old, dict) and isinstance(after[name], dict):
+            yield from lost(old, after[name], f"{within}{name}.")
+
+
+def of_scala(scala: str) -> Fields:
+    """The fields of a structure as Spark prints it in its errors: `StructType(StructField(n,LongType,true))`."""
+    found, _ = _value(scala, 0)
+    return found if isinstance(found, dict) else {}
+
+
+def _value(text: str, at: int) -> tuple[Any, int]:
+    """A type that begins there, and where it has ended."""
+    match = _SCALA.match(text, at)
+    if match is None or match[3]:
+        return "?", len(text)
+    at = match.end()
+    if match[2]:
+        return _simple(match[2].strip().replace("Type", "", 1).lower()), at
+    parts: list[Any] = []
+    while (end := _SCALA.match(text, at)) is not None and end[3] != ")":
+        if end[3] == ",":
+            at = end.end()
+            continue
+        if end[1] == "StructField":  # name, type, nullable
+            name = _SCALA.match(text, end.end())
+            assert name is not None
+            comma = _SCALA.match(text, name.end())
+            assert comma is not None
+            found, at = _value(text, comma.end())
+            at = text.index(")", at) + 1
+            parts.append((name[2].strip(), found))
+        else:
+            found, at = _value(text, at)
+            parts.append(found)
+    at = end.end() if end else len(text)
+    if match[1] == "StructType":
+        return dict(parts), at
+    return _collection([each for each in parts if each not in ("true", "false")]), at
+
+
+def _of_json(told: Any) -> Any:
+    if isinstance(told, str):
+        return _simple(told)
+    if told["type"] == "struct":
+        return of_json(told)
+    if told["type"] == "array":
+        return _collection([_of_json(told["elementType"])])
+    if told["type"] == "map":
+        return _collection([_of_json(told["keyType"]), _of_json(told["valueType"])])
+    return str(told["type"])
+
+
+def _collection(parts: list[Any]) -> Any:
+    """An array of one type, or a map of two; with structures in it, these are looked into as fields are."""
+    names = ["key", "value"][-len(parts) :] if len(parts) > 1 else ["element"]
+    if any(isinstance(each, dict) for each in parts):
+        return dict(zip(names, parts, strict=True))
+    return f"{'map' if len(parts) > 1 else 'array'}<{','.join(parts)}>"
+
+
+def _text(found: Any) -> str:
+    if isinstance(found, dict):
+        return f"struct<{','.join(f'{name}:{_text(each)}' for name, each in found.items())}>"
+    return str(found)
+
+
+def _simple(name: str) -> str:
+    return _SQL_NAMES.get(name, name)

@@ -1,0 +1,122 @@
+"""Names for the stateful operators of a job, as Flink's `uid`: a changed job finds the state of each by its name.
+
+    from airflow_ft.spark.uids import uid
+
+    def transform(spark, sources):
+        distinct = uid(sources["orders"].dropDuplicates(["id"]), "distinct-orders")
+        return uid(distinct.groupBy("customer").count(), "orders-by-customer")
+
+Spark knows operators by their place in the plan alone. With names, one may be added, left out or moved, and the others
+keep their state (docs/savepoints.md). A name is put on the node of the plan, beside Spark's own tags.
+
+Which operators have state, and in which order Spark numbers them, is read from the analysed plan, before anything is
+computed: from the sink to the sources, left before right. `airflow_ft.spark.evolution` compares that with what Spark
+has written down.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.spark.state_operators import Identity
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TAG = "airflow_ft.uid"
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_KINDS = {
+    "Aggregate": "stateStoreSave",
+    "Deduplicate": "dedupe",
+    "DeduplicateWithinWatermark": "dedupeWithinWatermark",
+    "Distinct": "stateStoreSave",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+    "FlatMapGroupsWithState": "flatMapGroupsWithState",
+    "GlobalLimit": "globalLimit",
+    "Join": "symmetricHashJoin",
+    "TransformWithState": "transformWithStateExec",
+}
+_IN_PYTHON = "TransformWithStateInPySpark"
+_SESSION = "sessionWindowStateStoreSaveExec"
+
+
+def uid(frame: DataFrame, name: str) -> DataFrame:
+    """Names the stateful operator with which `frame` ends, and returns the frame.
+
+    What comes after the operator and has no state (select, filter) may lie between. ConfigurationError for a frame
+    without such an operator, one whose operator has a name already, and for what is no name.
+    """
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise ConfigurationError(
+            f"{name!r} is no uid for a stateful operator.",
+            remedy="give up to 100 letters, digits, '.', '_' or '-'.",
+        )
+    node: Any = frame._jdf.queryExecution().analyzed()
+    while node.nodeName() == "SubqueryAlias" or _kind(node) is None:
+        children = node.children()
+        if children.size() != 1:
+            raise ConfigurationError(
+                f"the DataFrame that is to have the uid {name!r} does not end with an operator that has state.",
+                remedy="call uid(...) on what groupBy(...).agg, dropDuplicates, join (of two streams),"
+                " applyInPandasWithState or transformWithState return.",
+            )
+        node = children.apply(0)
+    if before := _uid(frame, node):
+        raise ConfigurationError(
+            f"the operator that is to have the uid {name!r} has the uid {before!r} already.",
+            remedy="call uid(...) once, directly on the operator's DataFrame.",
+        )
+    node.setTagValue(_tag(frame), name)
+    return frame
+
+
+def plan_of(frame: DataFrame) -> tuple[Identity, ...]:
+    """The stateful operators of a job's plan, in Spark's order; ConfigurationError for a uid that is used twice."""
+    found = tuple(_operators(frame, frame._jdf.queryExecution().analyzed()))
+    twice = [name for name, count in Counter(each.uid for each in found if each.uid).items() if count > 1]
+    if twice:
+        raise ConfigurationError(
+            f"two stateful operators of the job have the uid {twice[0]!r}.",
+            remedy="give each its own: state is found by it. A frame that is used twice has its operators twice.",
+        )
+    return found
+
+
+def _operators(frame: DataFrame, node: Any) -> Iterator[Identity]:
+    if not node.isStreaming():
+        return
+    kind = _kind(node)
+    if kind is not None:
+        yield Identity(kind, _uid(frame, node))
+    children = node.children()
+    for index in range(children.size()):
+        yield from _operators(frame, children.apply(index))
+
+
+def _kind(node: Any) -> str | None:
+    """Spark's name of a node's stateful operator; None: it has no state."""
+    if not node.isStreaming():
+        return None
+    name = node.getClass().getSimpleName()
+    if name == _IN_PYTHON:
+        rows = "ROW" in node.userFacingDataType().toString().upper()
+        return f"transformWithStateIn{'PySpark' if rows else 'Pandas'}Exec"
+    if name == "Join" and not (node.left().isStreaming() and node.right().isStreaming()):
+        return None
+    if name == "Aggregate" and "session_window" in node.groupingExpressions().toString():
+        return _SESSION
+    return _KINDS.get(name)
+
+
+def _uid(frame: DataFrame, node: Any) -> str:
+    found = node.getTagValue(_tag(frame))
+    return str(found.get()) if found.isDefined() else ""
+
+
+def _tag(frame: DataFrame) -> Any:
+    jvm: Any = frame.sparkSession._jvm
+    return jvm.org.apache.spark.sql.catalyst.trees.TreeNodeTag(_TAG)

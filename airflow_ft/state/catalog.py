@@ -1,0 +1,129 @@
+"""The stateful operators at a position: what states they have, and in which folders these lie."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.state_operators import operator_file
+from airflow_ft.spark.state_settings import kept_settings
+from airflow_ft.state.layout import Table, require_readable, table
+from airflow_ft.state.positions import Position
+from airflow_ft.state.schemas import families
+from airflow_ft.state.versions import gone, has_version
+from airflow_ft.wal.filesystem import filesystem
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_SCHEMA = re.compile(r"^.*/(state/\d+/_stateSchema/.+)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """An operator at a position: its states by name, and its folders."""
+
+    tables: Mapping[str, Table]
+    stores: tuple[str, ...]
+    folders: Folders
+
+
+def numbers(position: Position) -> frozenset[int]:
+    """Of the operators that have state."""
+    files = filesystem(position.spark.uri)
+    return frozenset(int(name) for name in files.names(files.uri(position.spark.uri, "state")) if name.isdigit())
+
+
+def catalog(position: Position, operator: int) -> Catalog:
+    """ConfigurationError when its state was written in a way that is not known here."""
+    spark = position.spark
+    files = filesystem(spark.uri)
+    conf = kept_settings(SparkPosition(spark.uri, spark.batch))
+    require_readable(conf)
+    told = operator_file(files, spark, str(operator))
+    if told is None:
+        raise gone(spark.uri, f"operator {operator}")
+    rocks = conf[_PROVIDER].endswith("RocksDBStateStoreProvider")
+    properties: dict[str, Any] = json.loads(told.get("operatorPropertiesJson") or "{}")
+    variables = {each["stateName"]: each for each in properties.get("stateVariables", ())}
+    found: dict[str, Table] = {}
+    stores = told["stateStoreInfo"]
+    for store in stores:
+        name = str(store["storeName"])
+        for uri in _schemas(position, operator, store):
+            for family in families(files.read(uri), uri):
+                state = table(
+                    name,
+                    family,
+                    rocks=rocks,
+                    variable=variables.get(family.name, {"stateVariableType": ""} if variables else None),
+                    prefix=int(store.get("numColsPrefixKey", 0)),
+                )
+                if state is not None:
+                    found[state.name] = state
+    names = tuple(str(store["storeName"]) for store in stores)
+    partitions = int(stores[0]["numPartitions"])
+    return Catalog(found, names, _folders(position, operator, partitions, names[0], conf.get(_PARTITIONS)))
+
+
+def _schemas(position: Position, operator: int, store: Mapping[str, Any]) -> list[str]:
+    """The files of a store's types; of several versions the newest is the last one."""
+    spark = position.spark
+    files = filesystem(spark.uri)
+    if paths := store.get("stateSchemaFilePaths"):
+        matches = [_SCHEMA.match(path) for path in paths]
+        if None in matches:
+            raise WalCorruptError(
+                f"a state operator in {spark.uri} names its schema by a path in no checkpoint location of Spark",
+                remedy="report it, with the version of Spark; `airflow ft reset-state` drops the state.",
+            )
+        return [files.uri(spark.uri, *match[1].split("/")) for match in matches if match][-1:]
+    folder = _folder(spark, operator, 0, str(store["storeName"]))
+    return [files.uri(folder, "_metadata", "schema")]
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where the stores of an operator lie at a position."""
+
+    position: Position
+    operator: int
+    partitions: int
+
+    def of(self, partition: int, store: str) -> str:
+        """The folder of a store."""
+        return _folder(self.position.spark, self.operator, partition, store)
+
+    def unique_id(self, partition: int, store: str, stores: tuple[str, ...]) -> str:
+        """What the names of its files hold, with `checkpointFormatVersion` 2: Spark's commit tells; else ""."""
+        spark = self.position.spark
+        files = filesystem(spark.uri)
+        text = files.read(files.uri(spark.uri, "commits", str(spark.batch))).decode()
+        told = json.loads(text.partition("\n")[2] or "{}").get("stateUniqueIds") or {}
+        found = told.get(str(self.operator))
+        return str(found[partition][stores.index(store)]) if found else ""
+
+
+def _folders(position: Position, operator: int, told: int, store: str, pinned: str | None) -> Folders:
+    """Of an operator of so many partitions, by its own file or by Spark's settings.
+
+    Only those count that have the version: when state is distributed anew, folders of earlier ones stay.
+    """
+    spark = position.spark
+    files = filesystem(spark.uri)
+    numbers = [int(name) for name in files.names(files.uri(spark.uri, "state", str(operator))) if name.isdigit()]
+    there = sorted(n for n in numbers if has_version(_folder(spark, operator, n, store), position.version))
+    expected = {told, int(pinned or told)} if len(numbers) > 1 else {1}  # without a key all is in the first
+    if there != list(range(len(there))) or len(there) not in expected:
+        raise gone(files.uri(spark.uri, "state", str(operator)), f"version {position.version}")
+    return Folders(position, operator, len(there))
+
+
+def _folder(spark: SparkLocation, operator: int, partition: int, store: str) -> str:
+    names = ("state", str(operator), str(partition), *(() if store == "default" else (store,)))
+    return filesystem(spark.uri).uri(spark.uri, *names)

@@ -1,0 +1,92 @@
+"""What changed in a state between two checkpoints, key by key.
+
+Where both lie in one location, the files of changes between them name the keys that were written; else both states are
+compared as a whole: after a restart (which works in a copy), without change logs, and when the number of partitions is
+another one. What was written and is as it was is no change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.state.layout import Table
+from airflow_ft.state.versions import Store, changed_keys
+
+
+class Side(Protocol):
+    """A state as of a checkpoint: what this module needs of a handle."""
+
+    pipeline: str
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def version(self) -> int: ...
+
+    def one(self, op: int | str, state: str | None) -> Table: ...
+
+    def value(self, op: int | str, table: Table, key: Any) -> Any: ...
+
+    def partitions(self, op: int) -> int: ...
+
+    def folder(self, op: int, partition: int, name: str) -> str: ...
+
+    def store(self, op: int, partition: int, name: str) -> Store: ...
+
+
+def changes(begin: Side, end: Side, op: int, state: str | None) -> Iterator[dict[str, Any]]:
+    """{"change", "key", "before", "after"} of each key, in no order; ConfigurationError when `end` is the older one."""
+    if end.number < begin.number:
+        raise ConfigurationError(
+            f"checkpoint {end.number} is older than {begin.number}.",
+            remedy="give the older one first.",
+            pipeline=end.pipeline,
+        )
+    table = end.one(op, state)
+    if begin.one(op, table.name) != table:
+        raise ConfigurationError(
+            f"the state {table.name!r} of operator {op} had other types at checkpoint {begin.number}.",
+            remedy="look at both by themselves: export(at=...) each.",
+            pipeline=end.pipeline,
+        )
+    for key in _candidates(begin, end, op, table):
+        before, after = begin.value(op, table, key), end.value(op, table, key)
+        if before != after:
+            change = "added" if before is None else "removed" if after is None else "changed"
+            yield {"change": change, "key": dict(key), "before": before, "after": after}
+
+
+def _candidates(begin: Side, end: Side, op: int, table: Table) -> Iterator[Mapping[str, Any]]:
+    """The keys, once each, that may have changed."""
+    seen: set[bytes] = set()
+    for store, raw in _raw(begin, end, op, table):
+        key = table.key_of(store, raw)
+        mark = repr(key).encode()
+        if mark not in seen:
+            seen.add(mark)
+            yield key
+
+
+def _raw(begin: Side, end: Side, op: int, table: Table) -> Iterator[tuple[Store, bytes]]:
+    """Keys of the stores that may have changed, and a store to read them by."""
+    partitions = end.partitions(op)
+    if begin.partitions(op) != partitions:
+        for handle in (begin, end):
+            for partition in range(handle.partitions(op)):
+                store = handle.store(op, partition, table.store)
+                yield from ((store, key) for key, _ in store.items(table.prefix(store)))
+        return
+    for partition in range(partitions):
+        old, new = (handle.store(op, partition, table.store) for handle in (begin, end))
+        folder = end.folder(op, partition, table.store)
+        written = None
+        if folder == begin.folder(op, partition, table.store):
+            written = changed_keys(folder, begin.version, end.version)
+        if written is not None:
+            yield from ((new, key) for key in written if key.startswith(table.prefix(new)))
+            continue
+        yield from ((new, key) for key, value in new.items(table.prefix(new)) if old.get(key) != value)
+        yield from ((old, key) for key, _ in old.items(table.prefix(old)) if new.get(key) is None)

@@ -1,0 +1,308 @@
+"""A pipeline's operator state as of one checkpoint, looked up by key without Spark.
+
+A handle stays at its checkpoint until `refresh`. What it reads it reads from Spark's files where they lie, a state
+partition at a time and only when somebody asks for it, and keeps open: so a first answer takes as long as one partition
+takes to open, and later ones a lookup. It takes no lock and writes nothing, so the pipeline does not notice. If the
+pipeline has gone so far on that files are removed before they are read, the handle goes on at the newest confirmed
+checkpoint, once; one that was opened at a number says that it is pruned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
+from airflow_ft.spark.locations import require_batch
+from airflow_ft.spark.state_operators import Operator, operators
+from airflow_ft.state.catalog import Catalog, catalog, numbers
+from airflow_ft.state.hashing import partition_of
+from airflow_ft.state.layout import Entry, Shape, Table
+from airflow_ft.state.positions import Position
+from airflow_ft.state.versions import Store, open_version
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_T = TypeVar("_T")
+_Key = tuple[int, int, str]
+
+
+class State:
+    """What `airflow_ft.state.open` gives; a context manager. Not to be shared by threads.
+
+    pipeline: its name. number: the checkpoint that is looked at.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        find: Callable[[int | None], Position],
+        *,
+        at: int | None = None,
+        clock: Callable[[], float] = time.time,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`find` gives the position of a number, of None: of the newest confirmed one. `close` is called at the end."""
+        self.pipeline = pipeline
+        self._find, self._at, self._clock, self._close = find, at, clock, close
+        self._stores: dict[_Key, Store] = {}
+        self._catalogs: dict[int | str, Catalog] = {}
+        self._operators: tuple[Operator, ...] | None = None
+        self._position = find(at)
+
+    @property
+    def number(self) -> int:
+        """The checkpoint that is looked at."""
+        return self._position.number
+
+    def operators(self) -> tuple[Operator, ...]:
+        """The operators that have state, in Spark's order: 0 is the nearest to the sink."""
+        if self._operators is None:
+            self._operators = self._reading(self._listed)
+        return self._operators
+
+    def states(self, op: int | str) -> tuple[Table, ...]:
+        """The states of an operator, each with the columns of its keys and values."""
+        return self._reading(lambda: tuple(self._catalog(op).tables.values()))
+
+    def get(self, op: int | str, key: Any, state: str | None = None) -> Any:
+        """What the operator has for a key; None: nothing.
+
+        op: its number, or its uid. key: a value for a key of one column, else a tuple or a dict. state: one of several
+        states (`states`); None: of an operator with one state its value, else {state: value} of those that have one.
+        A value is {column: value}; of a list, sessions, a side of a join or timers: a list of such; of a map: {key:
+        such}.
+        """
+        return self._reading(lambda: self._get(op, key, state))
+
+    def scan(self, op: int | str, state: str | None = None) -> Iterator[Entry]:
+        """All values of a state, in no order; None: of the operator's only one. Files are read as it goes on.
+
+        TransientError when the pipeline has removed them before they were read: then begin anew.
+        """
+        found = self._reading(lambda: self.one(op, state))
+        now, position = self._now(), self._position
+        for partition in range(self.partitions(op)):
+            if self._position != position:
+                raise TransientError(
+                    "the handle has gone on to another checkpoint while a state was read.",
+                    remedy="begin anew; read with one handle, and look up with another one.",
+                    pipeline=self.pipeline,
+                )
+            store = self.store(op, partition, found.store)
+            yield from found.entries(store, now)
+
+    def count(self, op: int | str, state: str | None = None) -> int:
+        """How many keys a state has; reads all of it."""
+
+        def counted() -> int:
+            found = self.one(op, state)
+            stores = [self.store(op, each, found.store) for each in range(self.partitions(op))]
+            if found.shape in (Shape.VALUE, Shape.LIST) and not found.ttl:
+                return sum(sum(1 for _ in store.items(found.prefix(store))) for store in stores)
+            return len({repr(entry.key) for entry in self.scan(op, found.name)})
+
+        return self._reading(counted)
+
+    def to_arrow(self, op: int | str, state: str | None = None) -> pa.Table:
+        """A state as a table of `key`, `at` (which of several) and `value`: structs, as Spark's reader has them."""
+        from airflow_ft.state.export import arrow_table
+
+        return self._reading(lambda: arrow_table(self.one(op, state), self.scan(op, state)))
+
+    def to_pandas(self, op: int | str, state: str | None = None) -> Any:
+        """The same as a DataFrame of pandas, with a column for each of key and value (`key.k`, `value.count`)."""
+        return self.to_arrow(op, state).flatten().to_pandas()
+
+    def export(self, op: int | str, path: str | Path, state: str | None = None) -> int:
+        """Writes a state into a file that ends in .parquet, .csv or .json (a line for each entry); how many entries."""
+        from airflow_ft.state.export import write_file
+
+        return self._reading(lambda: write_file(self.one(op, state), self.scan(op, state), Path(path)))
+
+    def dataframe(self, spark: SparkSession, op: int | str, state: str | None = None) -> DataFrame:
+        """A state as Spark's own reader has it: of any encoding and backend that Spark knows."""
+        from airflow_ft.state.export import spark_frame
+
+        return spark_frame(spark, self._position.spark, self._operator(op), state)
+
+    def changes(
+        self, op: int | str, since: int, until: int | None = None, state: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """What changed between two retained checkpoints, by key: {"change", "key", "before", "after"}.
+
+        "change" is added, changed or removed; before and after are what `get` gives. until: None: the checkpoint that
+        the handle is at.
+        """
+        from airflow_ft.state.feed import changes
+
+        number = self._number(op)
+        end = self if until is None or until == self.number else self._beside(until)
+        begin = self._beside(since)
+        try:
+            yield from changes(begin, end, number, state)
+        finally:
+            begin.close()
+            if end is not self:
+                end.close()
+
+    def refresh(self) -> bool:
+        """Goes to the newest confirmed checkpoint; whether that is another one. A handle with a number stays there."""
+        position = self._find(self._at)
+        if position == self._position:
+            return False
+        self._forget()
+        self._position = position
+        return True
+
+    def close(self) -> None:
+        """Lets go of all files."""
+        self._forget()
+        self._close()
+
+    def __enter__(self) -> State:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- for this package alone --------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """Of the state stores."""
+        return self._position.version
+
+    def partitions(self, op: int | str) -> int:
+        """How many state partitions an operator has."""
+        return self._catalog(op).folders.partitions
+
+    def folder(self, op: int | str, partition: int, name: str) -> str:
+        """Where a store lies."""
+        return self._catalog(op).folders.of(partition, name)
+
+    def _get(self, op: int | str, key: Any, state: str | None) -> Any:
+        tables = self._catalog(op).tables
+        if state is not None or len(tables) == 1:
+            return self.value(op, self.one(op, state), key)
+        found = {name: self.value(op, each, key) for name, each in tables.items()}
+        return {name: value for name, value in found.items() if value is not None} or None
+
+    def value(self, op: int | str, table: Table, key: Any) -> Any:
+        """What a key has in a state, as `get` gives it."""
+        entries = self._entries(op, table, key)
+        if not entries:
+            return None
+        if table.shape in (Shape.SESSIONS, Shape.TIMERS):
+            entries.sort(key=lambda entry: tuple((entry.at or {}).values()))
+        if table.shape is Shape.VALUE:
+            return entries[0].value
+        if table.shape is Shape.MAP:
+            return {_scalar(entry.at or {}): entry.value for entry in entries}
+        if table.shape is Shape.TIMERS:
+            return [entry.at for entry in entries]
+        return [entry.value for entry in entries]
+
+    def _entries(self, op: int | str, table: Table, key: Any) -> list[Entry]:
+        """Of the partition in which the key should be; else of the one in which it is."""
+        partitions = self._catalog(op).folders.partitions
+        first = partition_of(table.key, table.key_row(key), partitions)
+        now = self._now()
+        for partition in (first, *(each for each in range(partitions) if each != first)):
+            store = self.store(op, partition, table.store)
+            if found := list(table.entries_of(store, key, now)):
+                return found
+        return []
+
+    def store(self, op: int | str, partition: int, name: str) -> Store:
+        """A store, opened when it is asked for the first time."""
+        known = self._catalog(op)
+        key = (known.folders.operator, partition, name)
+        if key not in self._stores:
+            id = known.folders.unique_id(partition, name, known.stores)
+            self._stores[key] = open_version(known.folders.of(partition, name), self._position.version, id)
+        return self._stores[key]
+
+    def _catalog(self, op: int | str) -> Catalog:
+        if op not in self._catalogs:
+            self._catalogs[op] = catalog(self._position, self._number(op))
+        return self._catalogs[op]
+
+    def one(self, op: int | str, state: str | None) -> Table:
+        """A state by its name; None: the only one."""
+        tables = self._catalog(op).tables
+        if state is None and len(tables) == 1:
+            return next(iter(tables.values()))
+        if state is not None and state in tables:
+            return tables[state]
+        if not tables:
+            raise ConfigurationError(
+                f"operator {op} has no state that is known here.",
+                remedy="look at it with Spark: `dataframe(spark, operator)` of the same handle.",
+                pipeline=self.pipeline,
+            )
+        raise ConfigurationError(
+            f"operator {op} has the states {', '.join(sorted(tables))}, "
+            + ("and none was named." if state is None else f"and no {state!r}."),
+            remedy="name one of them (state=, --state).",
+            pipeline=self.pipeline,
+        )
+
+    def _listed(self) -> tuple[Operator, ...]:
+        require_batch(self._position.spark)  # of a location that was swept nothing would be listed
+        return operators(self._position.spark)
+
+    def _number(self, op: int | str) -> int:
+        """By a number without a look at all files of the state, which `operators` takes for their sizes."""
+        if (isinstance(op, int) or op.isdecimal()) and int(op) in numbers(self._position):
+            return int(op)
+        return self._operator(op).id
+
+    def _operator(self, op: int | str) -> Operator:
+        known = self.operators()
+        wanted = int(op) if isinstance(op, int) or op.isdecimal() else op
+        for operator in known:
+            if wanted in (operator.id, operator.uid or operator.id):
+                return operator
+        names = ", ".join(f"{each.id} ({each.uid or each.name})" for each in known)
+        raise ConfigurationError(
+            f"it has no operator {op!r} with state; it has " + (names or "none."),
+            remedy=f"`airflow ft state show {self.pipeline}` lists them.",
+            pipeline=self.pipeline,
+        )
+
+    def _reading(self, read: Callable[[], _T]) -> _T:
+        """What `read` gives; once more, at the newest checkpoint, when files have gone meanwhile."""
+        try:
+            return read()
+        except (TransientError, WalCorruptError):
+            if not self.refresh():
+                raise
+        return read()
+
+    def _beside(self, number: int) -> State:
+        """Another handle, at a number."""
+        return State(self.pipeline, self._find, at=number, clock=self._clock)
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _forget(self) -> None:
+        for store in self._stores.values():
+            with suppress(OSError):
+                store.close()
+        self._stores, self._catalogs, self._operators = {}, {}, None
+
+
+def _scalar(key: Any) -> Any:
+    """A map's key, as one writes it: of one column its value, else a tuple."""
+    values = tuple(key.values())
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,139 @@
+"""What a file of changes, or a full snapshot of the HDFS-backed map, says: keys that were put, removed, added to.
+
+    .delta, .snapshot, .changelog (1)    [length] [key] [length, -1: removed] [value] ... [-1]
+    .changelog (2)                       "v2", then [kind] [length] [key] [length] [value] ... [0]
+    .changelog (3, 4)                    the same as 1 and 2 behind "v3" or "v4" and a text: the versions before it
+
+Numbers are of four bytes, big-endian. From `HDFSBackedStateStoreProvider.scala` and `StateStoreChangelog.scala`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+
+_LENGTH = struct.Struct(">i").unpack_from
+_TEXT = struct.Struct(">H").unpack_from
+_END, _PUT, _REMOVE, _APPEND = 0x00, 0x01, 0x10, 0x11
+
+Values = dict[bytes, bytes | None]
+"""Of keys, by their bytes; None: removed."""
+
+
+class Changes:
+    """What a file changes, in one: the last word on each key."""
+
+    def __init__(self) -> None:
+        self.values: Values = {}
+        self.added: dict[bytes, bytes] = {}
+        """What is to be put behind the value that the key had before."""
+
+    def apply(self, data: bytes, name: str) -> None:
+        """Goes on with the contents of a file, decompressed."""
+        try:
+            version, at = _version(data)
+            if version in (2, 4):
+                self._marked(data, at)
+            else:
+                plain(data, at, self.values)
+        except (IndexError, struct.error) as error:
+            raise WalCorruptError(
+                f"{name}, a file of Spark's state, ends in the middle",
+                remedy="restore it from a backup, or rewind the pipeline to compute it again",
+            ) from error
+
+    def _marked(self, data: bytes, at: int) -> None:
+        values, added = self.values, self.added
+        while (kind := data[at]) != _END:
+            (length,) = _LENGTH(data, at + 1)
+            key = data[at + 5 : at + 5 + length]
+            at += 5 + length
+            (length,) = _LENGTH(data, at)
+            at += 4
+            if kind == _REMOVE:
+                values[key] = None
+                added.pop(key, None)
+                continue
+            value = data[at : at + length]
+            if len(value) != length:
+                raise IndexError(at)
+            at += length
+            if kind == _PUT:
+                values[key] = value
+                added.pop(key, None)
+            elif kind != _APPEND:
+                raise _unknown(f"a record of kind {kind}")
+            elif key in values:
+                values[key] = (values[key] or b"") + value
+            else:
+                added[key] = added.get(key, b"") + value
+
+
+def plain(data: bytes, at: int, into: Values) -> None:
+    """The records of the first form, from `at` on."""
+    length_of = _LENGTH
+    (length,) = length_of(data, at)
+    while length >= 0:
+        end = at + 4 + length
+        (size,) = length_of(data, end)
+        if size < 0:
+            into[data[at + 4 : end]] = None
+            at = end + 4
+        else:
+            at = end + 4 + size
+            into[data[end - length : end]] = data[end + 4 : at]
+        (length,) = length_of(data, at)
+
+
+def lineage(data: bytes) -> list[tuple[int, str]]:
+    """Version and id of those before a file of changes, newest first, as far as it tells; without ids: nothing."""
+    version, _ = _version(data)
+    if version not in (3, 4):
+        return []
+    (size,) = _TEXT(data, 4)
+    told: list[dict[str, Any]] = json.loads(data[6 : 6 + size])
+    return sorted(((int(each["version"]), str(each["checkpointUniqueId"])) for each in told), reverse=True)
+
+
+def _unknown(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"Spark's state has {what}, which is not known here.",
+        remedy="look at the state with Spark: `dataframe(spark, operator)` of the same handle.",
+    )
+
+
+def _version(data: bytes) -> tuple[int, int]:
+    """The format of a file of changes, and where its records begin."""
+    # Of the first form the two bytes would be half of a key's length, 2: such a key would have 150,000 bytes.
+    if data[:3] != b"\0\2v" or not data[3:4].isdigit():
+        return 1, 0
+    version = int(data[3:4])
+    if version in (3, 4):
+        return version, 6 + int(_TEXT(data, 4)[0])
+    if version != 2:
+        raise _unknown(f"a file of changes of format {version}")
+    return version, 4
+
+
+def strings(data: bytes) -> Iterator[bytes]:
+    """The parts of a value of several (a list): [length, little-endian] [part], maybe a comma, and so on.
+
+    Which merge operator of RocksDB put a comma between them depends on Spark's version and on when they met. It is told
+    from a length by its first byte: a part is a row behind a byte, so its length leaves 1 when divided by 8.
+    """
+    at = 0
+    while at < len(data):
+        if data[at] == 0x2C:
+            at += 1
+        (length,) = struct.unpack_from("<i", data, at)
+        at += 4 + length
+        if length < 0 or at > len(data):
+            raise WalCorruptError(
+                "a list of Spark's state ends in the middle",
+                remedy="restore the location from a backup, or rewind the pipeline to compute it again",
+            )
+        yield data[at - length : at]

@@ -1,0 +1,75 @@
+"""A full snapshot of RocksDB, opened for reading where it lies: `<version>.zip` and the files that it names.
+
+It is opened in a folder of its own, with the small files of the archive and a symbolic link to each large one. RocksDB
+opens them all at once (`max_open_files=-1`), so that what is removed afterwards stays readable: what Spark removes, and
+that folder, which goes at once. No large file is copied (from HDFS all are), and nothing is locked or written in the
+location.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.wal.filesystem import filesystem, is_hdfs, local_path
+
+
+class Snapshot:
+    """Keys and values, by their bytes. The caller closes it."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        """Opens `name` in the folder of a store; WalCorruptError when a file is not there (any more), or is damaged."""
+        from rocksdict import AccessType, Options, Rdict
+
+        try:
+            with tempfile.TemporaryDirectory(prefix="airflow-ft-state-") as work:
+                told = _unpack(folder, name, Path(work))
+                options, _ = Options.load_latest(work, ignore_unknown_options=True)
+                options.set_max_open_files(-1)
+                self._db = Rdict(work, options, access_type=AccessType.read_only())
+        except Exception as error:  # rocksdict raises this very class, with RocksDB's words
+            raise WalCorruptError(
+                f"the snapshot {name} of Spark's state in {folder} cannot be opened: {error}",
+                remedy="restore it from a backup, or rewind the pipeline to compute it again",
+            ) from error
+        self.families: Mapping[str, int] = told.get("columnFamilyMapping") or {}
+        """Number of each column family that there was, by name."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+        found: bytes | None = self._db.get(key)
+        return found
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Those whose key begins so, in the order of their bytes."""
+        entries = self._db.iter()
+        entries.seek(prefix)
+        while entries.valid() and (key := entries.key()).startswith(prefix):
+            yield key, entries.value()
+            entries.next()
+        entries.status()
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        self._db.close()
+
+
+def _unpack(folder: str, name: str, into: Path) -> dict[str, Any]:
+    files = filesystem(folder)
+    with files.open(files.uri(folder, name)) as file, zipfile.ZipFile(file) as archive:
+        for each in archive.namelist():
+            if "/" not in each:
+                (into / each).write_bytes(archive.read(each))
+        told: dict[str, Any] = json.loads(archive.read("metadata").decode().partition("\n")[2])
+    for each in told.get("sstFiles") or ():
+        here, there = into / str(each["localFileName"]), str(each["dfsSstFileName"])
+        if is_hdfs(folder):
+            here.write_bytes(files.read(files.uri(folder, "SSTs", there)))
+        else:
+            here.symlink_to(local_path(folder) / "SSTs" / there)
+    return told

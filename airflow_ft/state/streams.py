@@ -1,0 +1,73 @@
+"""The compressed streams in which Spark's state stores write changes and snapshots.
+
+The codec is that of `spark.sql.streaming.stateStore.compression.codec`; each writes a mark of its own at the beginning.
+LZ4's stream is that of `LZ4BlockOutputStream` (lz4-java), which no library for Python reads: blocks, each behind a head
+of 21 bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+
+_LZ4, _ZSTD = b"LZ4Block", b"\x28\xb5\x2f\xfd"
+_HEAD = struct.Struct("<8sBiiI")  # mark, method, bytes here, bytes once decompressed, checksum
+_STORED, _COMPRESSED = 0x10, 0x20
+
+
+def decompressed(data: bytes, name: str) -> bytes:
+    """All of a file of this name. ConfigurationError for another codec, WalCorruptError for what is cut off."""
+    if data.startswith(_LZ4):
+        return _lz4(data, name)
+    if data.startswith(_ZSTD):
+        return _zstd(data, name)
+    if not data:
+        raise _damaged(name)
+    raise ConfigurationError(
+        f"{name} is compressed by another codec than lz4 or zstd.",
+        remedy="look at the state with Spark: `dataframe(spark, operator)` of the same handle.",
+    )
+
+
+def _lz4(data: bytes, name: str) -> bytes:
+    import pyarrow as pa
+
+    codec = pa.Codec("lz4_raw")
+    parts, at = [], 0
+    while at < len(data):
+        if len(data) - at < _HEAD.size:
+            raise _damaged(name)
+        mark, token, size, whole, _ = _HEAD.unpack_from(data, at)
+        at += _HEAD.size
+        if mark != _LZ4 or size < 0 or whole < 0 or len(data) - at < size:
+            raise _damaged(name)
+        part = data[at : at + size]
+        if token & 0xF0 == _COMPRESSED:
+            try:
+                part = codec.decompress(part, decompressed_size=whole, asbytes=True)
+            except OSError as error:
+                raise _damaged(name) from error
+        elif token & 0xF0 != _STORED or size != whole:
+            raise _damaged(name)
+        parts.append(part)
+        at += size
+    return b"".join(parts)
+
+
+def _zstd(data: bytes, name: str) -> bytes:
+    import pyarrow as pa
+
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+            found: bytes = stream.read()
+    except OSError as error:
+        raise _damaged(name) from error
+    return found
+
+
+def _damaged(name: str) -> WalCorruptError:
+    return WalCorruptError(
+        f"{name}, a file of Spark's state, is damaged",
+        remedy="restore it from a backup, or rewind the pipeline to compute it again",
+    )

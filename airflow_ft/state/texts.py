@@ -1,0 +1,69 @@
+"""Values of keys as somebody types them: on a command line, in a URL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.state.rows import Column, columns_of, kind_text
+
+_NULL = "null"
+
+
+def key_of(columns: Sequence[Column], texts: Sequence[str]) -> tuple[Any, ...]:
+    """The values of a key's columns. ConfigurationError when there are more or fewer texts, or one is no such value.
+
+    `null` is null, and a text that reads so stands in quotes. Times are as in ISO 8601, UTC if they name no zone; a
+    struct (a window) is given in JSON.
+    """
+    if len(columns) != len(texts):
+        raise ConfigurationError(
+            f"{len(texts)} values were given; the key has: {', '.join(each.text for each in columns) or 'no columns'}.",
+            remedy="give one for each, in that order.",
+        )
+    return tuple(_value(column, text) for column, text in zip(columns, texts, strict=True))
+
+
+def _value(column: Column, text: str) -> Any:
+    try:
+        return None if text == _NULL else _parsed(column.kind, text)
+    except (ValueError, InvalidOperation, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{text!r} is no {kind_text(column.kind)}.", column=column.name, remedy="give a value of that type."
+        ) from error
+
+
+def _parsed(kind: Any, text: str) -> Any:
+    if not isinstance(kind, str):
+        given = json.loads(text)
+        columns = columns_of(kind)
+        if kind["type"] != "struct" or set(given) != {each.name for each in columns}:
+            raise ValueError(text)
+        return {each.name: _of_json(each, given[each.name]) for each in columns}
+    if kind in ("byte", "short", "integer", "long"):
+        return int(text)
+    if kind in ("float", "double"):
+        return float(text)
+    if kind == "boolean":
+        return {"true": True, "false": False}[text.lower()]
+    if kind == "date":
+        return date.fromisoformat(text)
+    if kind in ("timestamp", "timestamp_ntz"):
+        at = datetime.fromisoformat(text)
+        return at if kind == "timestamp_ntz" or at.tzinfo else at.replace(tzinfo=UTC)
+    if kind.startswith("decimal("):
+        return Decimal(text)
+    if kind == "binary":
+        return bytes.fromhex(text)
+    quoted = len(text) > 1 and text[0] == text[-1] == '"'
+    return json.loads(text) if quoted else text
+
+
+def _of_json(column: Column, given: Any) -> Any:
+    if given is None:
+        return None
+    return _value(column, given if isinstance(given, str) else json.dumps(given))

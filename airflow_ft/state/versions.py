@@ -1,0 +1,185 @@
+"""One version of one store: the newest full snapshot up to it, and the changes since.
+
+Files are only read, and only those up to the version that is asked for: what Spark writes meanwhile is never seen. What
+it removes meanwhile is an error that says so (TransientError), and never half a state.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import Protocol, cast
+
+from airflow_ft.core.errors import TransientError, WalCorruptError
+from airflow_ft.state import records
+from airflow_ft.state.snapshots import Snapshot
+from airflow_ft.state.streams import decompressed
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+
+_FILE = re.compile(r"^(\d+)(?:_([^.]+))?\.(delta|changelog|snapshot|zip)$")
+_CHANGES, _FULL = ("delta", "changelog"), ("snapshot", "zip")
+
+
+class Store(Protocol):
+    """Keys and values of a store, by their bytes."""
+
+    families: Mapping[str, int]
+    """Number of each column family by name; {}: the store has none."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Those whose key begins so, unordered."""
+
+    def close(self) -> None: ...
+
+
+def has_version(folder: str, version: int) -> bool:
+    """Whether the store in a folder has written this version."""
+    return any(number == version for number, _, _ in _files(filesystem(folder), folder))
+
+
+def open_version(folder: str, version: int, unique_id: str = "") -> Store:
+    """Opens it; the caller closes it. `unique_id`: what Spark's commit says, where names of files have one.
+
+    TransientError when a file is not there (any more), WalCorruptError when one is damaged.
+    """
+    files = filesystem(folder)
+    full, changes = _chain(files, folder, version, unique_id)
+    if full.endswith(".snapshot"):
+        full, changes = "", [full, *changes]
+    found = _changes(files, folder, changes)
+    if not full and not any(name.endswith(".changelog") for name in changes):
+        return _Map(found.values)
+    try:
+        return _Rocks(Snapshot(folder, full) if full else None, found)
+    except WalCorruptError as error:
+        if _is_gone(error):
+            raise gone(folder, full) from error
+        raise
+
+
+def changed_keys(folder: str, since: int, version: int) -> set[bytes] | None:
+    """The keys that versions after `since` up to `version` have written; None when files of changes do not tell."""
+    files = filesystem(folder)
+    names = {number: name for number, id, name in _files(files, folder) if name.endswith(_CHANGES) and not id}
+    wanted = range(since + 1, version + 1)
+    if any(number not in names for number in wanted):
+        return None
+    found = _changes(files, folder, [names[number] for number in wanted])
+    return found.values.keys() | found.added.keys()
+
+
+def _chain(files: FileSystem, folder: str, version: int, unique_id: str) -> tuple[str, list[str]]:
+    """The names of the full snapshot ("": none) and of the changes since, oldest first."""
+    names: dict[tuple[int, str], dict[str, str]] = {}
+    for number, id, name in _files(files, folder):
+        names.setdefault((number, id), {})[name.rpartition(".")[2]] = name
+    ids = {version: unique_id}
+    changes: list[str] = []
+    for number in range(version, 0, -1):
+        there = names.get((number, ids.get(number, "")), {})
+        if full := next((there[kind] for kind in _FULL if kind in there), ""):
+            return full, changes[::-1]
+        change = next((there[kind] for kind in _CHANGES if kind in there), "")
+        if not change:
+            raise gone(folder, f"version {number}")
+        if unique_id and number - 1 not in ids:
+            ids |= dict(records.lineage(_read(files, folder, change)))
+        changes.append(change)
+    return "", changes[::-1]
+
+
+def _files(files: FileSystem, folder: str) -> list[tuple[int, str, str]]:
+    """Version, unique id and name."""
+    return [(int(m[1]), m[2] or "", m[0]) for m in map(_FILE.match, files.names(folder)) if m]
+
+
+def _changes(files: FileSystem, folder: str, names: list[str]) -> records.Changes:
+    found = records.Changes()
+    for name in names:
+        found.apply(_read(files, folder, name), files.uri(folder, name))
+    return found
+
+
+def _read(files: FileSystem, folder: str, name: str) -> bytes:
+    uri = files.uri(folder, name)
+    try:
+        return decompressed(files.read(uri), uri)
+    except WalCorruptError as error:
+        if _is_gone(error):
+            raise gone(folder, name) from error
+        raise
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Whether it came about because there is no such file."""
+    cause = error.__cause__
+    return isinstance(cause, FileNotFoundError) or "No such file" in str(cause)
+
+
+def gone(folder: str, what: str) -> TransientError:
+    """What to tell when something is missing that was there, or should be."""
+    return TransientError(
+        f"Spark's state in {folder} has no {what} (any more).",
+        remedy="try again: the pipeline has gone on meanwhile, and removed what is older than its num_retained.",
+    )
+
+
+class _Map:
+    """All of it in memory: what the HDFS-backed map is made for, too."""
+
+    families: Mapping[str, int] = {}
+
+    def __init__(self, values: records.Values) -> None:
+        for key in [key for key, value in values.items() if value is None]:
+            del values[key]
+        self._values = cast(dict[bytes, bytes], values)
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._values.get(key)
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        return ((key, value) for key, value in self._values.items() if key.startswith(prefix))
+
+    def close(self) -> None:
+        self._values = {}
+
+
+class _Rocks:
+    """A snapshot of RocksDB under what has changed since."""
+
+    def __init__(self, snapshot: Snapshot | None, changes: records.Changes) -> None:
+        self._snapshot, self._changes = snapshot, changes
+        self._sorted: list[bytes] | None = None
+        self.families = snapshot.families if snapshot else {}
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self._changes.values:
+            return self._changes.values[key]
+        found = self._snapshot.get(key) if self._snapshot else None
+        added = self._changes.added.get(key)
+        return found if added is None else (found or b"") + added
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        changed = self._changed(prefix)
+        if self._snapshot:
+            of_changed = set(changed)
+            yield from (each for each in self._snapshot.items(prefix) if each[0] not in of_changed)
+        for key in changed:
+            if (value := self.get(key)) is not None:
+                yield key, value
+
+    def _changed(self, prefix: bytes) -> list[bytes]:
+        if self._sorted is None:
+            self._sorted = sorted(self._changes.values.keys() | self._changes.added.keys())
+        first = bisect_left(self._sorted, prefix)
+        last = first
+        while last < len(self._sorted) and self._sorted[last].startswith(prefix):
+            last += 1
+        return self._sorted[first:last]
+
+    def close(self) -> None:
+        if self._snapshot:
+            self._snapshot.close()

@@ -1,0 +1,373 @@
+"""HDFS under the log: `hdfs://namenode:port/path`, or `hdfs://nameservice/path`, as Spark is told too.
+
+By hdfs-native, which speaks the protocol of Hadoop's own client without a JVM. As that one does, it reads
+$HADOOP_CONF_DIR (high availability, Kerberos), and $HADOOP_USER_NAME says who asks.
+
+- Publication: a file is written under a name of its own, and renamed. HDFS renames in one step, and refuses where
+  something is there, or replaces that, as it is told.
+- Durability: what is written here is synced (hsync) to the disks of all DataNodes that hold it. What Spark writes is
+  acknowledged by all of them when it is closed, and is on their disks when `dfs.datanode.synconclose` is true there:
+  fsync's counterpart, which no client can ask for afterwards. The NameNode syncs its journal before it answers.
+- There are no hard links and no copies within the cluster: the cut-back copy of a location reads and writes.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from urllib.parse import urlsplit
+
+from airflow_ft.core.background import beside
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    StorageUnavailableError,
+    TransientError,
+    WalCorruptError,
+)
+
+if TYPE_CHECKING:
+    from hdfs_native import Client
+
+SCHEME = "hdfs"
+TIMEOUT = 120.0
+"""Seconds for one answer. The client itself would wait for ever for a NameNode that stands still."""
+# Attempts to connect, in about 5 s; by itself it tries for minutes.
+_SETTINGS = {"dfs.client.failover.max.attempts": "3", "dfs.client.failover.sleep.max.millis": "2000"}
+_CHUNK = 1 << 20
+_COPIES = 16  # at once: most of a location's files are small, and each waits for the NameNode
+_COPY_TRIES = 10
+_MAKE_TRIES = 10
+_NEW = ".new"  # an empty folder on its way to its name; at most one is left of a crash
+_RPC = re.compile(r'^\w*RPCError\("([^"]*)", "(.*)"\)$', re.DOTALL)
+_REMEDIES = {
+    "AccessControlException": (errno.EACCES, "let this user (HADOOP_USER_NAME) own the folder."),
+    "QuotaExceededException": (errno.EDQUOT, "raise the quota of the folder, or make room in it; it is tried again."),
+    "SafeModeException": (errno.EROFS, "wait until the NameNode has left its safe mode; it is tried again."),
+    "could only be written to": (errno.ENOSPC, "see whether the DataNodes are up, and have room; it is tried again."),
+}
+
+T = TypeVar("T")
+
+_clients: dict[tuple[int, str, str], Client] = {}
+"""By process, since a client does not survive a fork; by NameNode and user. Never closed: there is no such call."""
+
+
+def hdfs_path(uri: str) -> tuple[str, str]:
+    """The authority and the path that a URI names; ConfigurationError when it does not name both."""
+    parts = urlsplit(uri)
+    path = uri.partition("://")[2].removeprefix(parts.netloc)  # Hadoop takes `?`, `#` and percent signs literally
+    if not parts.netloc or "@" in parts.netloc or not path.startswith("/"):
+        raise ConfigurationError(
+            f"{uri!r} names no place on HDFS",
+            remedy="give hdfs://NAMENODE:PORT/PATH, or hdfs://NAMESERVICE/PATH; the user is $HADOOP_USER_NAME",
+        )
+    return parts.netloc, str(PurePosixPath(path.replace("//", "/")))
+
+
+class HdfsFileSystem:
+    """One HDFS; see the module, and `airflow_ft.wal.filesystem.FileSystem` for what the methods promise."""
+
+    def uri(self, location: str, *names: str) -> str:
+        authority, path = hdfs_path(location)
+        return f"{SCHEME}://{authority}{PurePosixPath(path).joinpath(*names)}"
+
+    def hadoop_path(self, uri: str) -> str:
+        return self.uri(uri)
+
+    def exists(self, uri: str) -> bool:
+        try:
+            self._ask(uri, lambda client, path: client.get_file_info(path))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self, uri: str) -> list[str]:
+        try:
+            found = self._ask(uri, lambda client, path: list(client.list_status(path)))
+        except FileNotFoundError:
+            return []
+        return [each.path.rpartition("/")[2] for each in found]
+
+    def tree(self, uri: str) -> dict[str, int]:
+        base = f"{hdfs_path(uri)[1].rstrip('/')}/"
+        try:
+            found = self._ask(uri, lambda client, path: list(client.list_status(path, True)))
+        except FileNotFoundError:
+            return {}
+        return {each.path.removeprefix(base): each.length for each in found if not each.isdir}
+
+    def open(self, uri: str) -> BinaryIO:
+        try:
+            reader = self._ask(uri, lambda client, path: client.read(path))
+        except FileNotFoundError as error:
+            raise WalCorruptError(
+                f"{uri} is missing", remedy="restore it from a backup, or rewind the pipeline to compute it again"
+            ) from error
+        return cast(BinaryIO, io.BufferedReader(_Reader(uri, reader), _CHUNK))
+
+    def read(self, uri: str) -> bytes:
+        with self.open(uri) as file:
+            return file.read()
+
+    def size(self, uri: str) -> int:
+        return int(self._ask(uri, lambda client, path: client.get_file_info(path)).length)
+
+    def create(self, uri: str) -> BinaryIO:
+        return cast(BinaryIO, _Writer(uri, self._ask(uri, _create)))
+
+    def write(self, uri: str, data: bytes) -> None:
+        temporary = self._temporary(uri, data)
+        try:
+            self._rename(temporary, uri)
+        except FileNotFoundError:
+            # The client repeats what was not answered: an earlier try may have been the one that renamed it.
+            if not self.exists(uri) or self.read(uri) != data:
+                raise
+        except BaseException:
+            self._discard(temporary)
+            raise
+
+    def replace(self, uri: str, data: bytes) -> None:
+        temporary = self._temporary(uri, data)
+        try:
+            self._rename(temporary, uri, overwrite=True)
+        except FileNotFoundError:
+            if not self.exists(uri) or self.read(uri) != data:
+                raise
+        except BaseException:
+            self._discard(temporary)
+            raise
+
+    def make_folder(self, uri: str) -> None:
+        # A folder that is there is no error to HDFS; only a rename tells who has made it.
+        new = self.uri(self.parent(uri), _NEW)
+        for _ in range(_MAKE_TRIES):
+            self._ask(new, lambda client, path: client.mkdirs(path, create_parent=True))
+            try:
+                return self._rename(new, uri)
+            except FileNotFoundError:  # another process was faster with its own
+                continue
+        raise TransientError(f"{uri} could not be made: others make folders beside it", remedy="try again")
+
+    def remove(self, uri: str) -> None:
+        self._ask(uri, lambda client, path: client.delete(path))
+
+    def sync_file(self, file: BinaryIO) -> None:
+        """What is closed is as durable as the DataNodes make it (see the module)."""
+
+    def sync_folders(self, uri: str, up_to: str) -> None:
+        """The NameNode has synced its journal."""
+
+    def sync_tree(self, uri: str, up_to: str, synced: object) -> None:
+        """As `sync_file` and `sync_folders`."""
+
+    def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
+        return copy_tree(self, source, self, target, keep)
+
+    def remove_tree(self, uri: str) -> None:
+        self._ask(uri, lambda client, path: client.delete(path, True))  # in one step
+
+    def parent(self, uri: str) -> str:
+        """The folder above; that of the topmost one is itself."""
+        authority, path = hdfs_path(uri)
+        return f"{SCHEME}://{authority}{PurePosixPath(path).parent}"
+
+    def quota(self, uri: str) -> tuple[int, int]:
+        """Bytes that the folder may hold, and those that it holds, counted with replicas; (0, ...): no bound."""
+        found = self._ask(uri, lambda client, path: client.get_content_summary(path))
+        return max(0, int(found.space_quota)), int(found.space_consumed)
+
+    def _temporary(self, uri: str, data: bytes) -> str:
+        folder, _, name = uri.rpartition("/")
+        temporary = f"{folder}/.{name}.{uuid.uuid4().hex}"
+        try:
+            with self.create(temporary) as file:
+                file.write(data)
+        except BaseException:
+            self._discard(temporary)
+            raise
+        return temporary
+
+    def _discard(self, temporary: str) -> None:
+        try:
+            self.remove(temporary)
+        except (AirflowFtError, OSError):  # the reason for which it is discarded is told
+            return
+
+    def _rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
+        to = hdfs_path(target)[1]
+        self._ask(source, lambda client, path: client.rename(path, to, overwrite))
+
+    def _ask(self, uri: str, call: Callable[[Client, str], T]) -> T:
+        authority, path = hdfs_path(uri)
+        return answered(uri, lambda: call(_client(authority), path))
+
+
+def copy_tree(
+    source_files: Any, source: str, target_files: Any, target: str, keep: Callable[[PurePosixPath], bool]
+) -> int:
+    """`FileSystem.link_tree` by reading and writing, several files at once; also from one file system to another."""
+
+    def copy(name: str) -> None:
+        parts = name.split("/")
+        with (
+            source_files.open(source_files.uri(source, *parts)) as reader,
+            target_files.create(target_files.uri(target, *parts)) as writer,
+        ):
+            while chunk := reader.read(_CHUNK):
+                writer.write(chunk)
+            target_files.sync_file(writer)
+
+    for _ in range(_COPY_TRIES):
+        names = [name for name in source_files.tree(source) if keep(PurePosixPath(name))]
+        if not names and not source_files.exists(source):
+            raise WalCorruptError(f"{source} is missing", remedy="restore it from a backup, or rewind the pipeline")
+        target_files.make_folder(target)
+        try:
+            with ThreadPoolExecutor(_COPIES) as pool:
+                return sum(1 for _ in pool.map(copy, names))
+        except WalCorruptError:  # its owner has replaced files since they were listed
+            target_files.remove_tree(target)
+    raise TransientError(f"{source} changes faster than it can be copied", remedy="try again")
+
+
+def answered(uri: str, call: Callable[[], T]) -> T:
+    """The call's result; what the client raises, as the errors of this package or those of a local file system."""
+    with _told(uri):
+        return beside(call, "hdfs").result(TIMEOUT)
+
+
+class _Reader(io.RawIOBase):
+    """A file of HDFS as Python's buffers want it."""
+
+    def __init__(self, uri: str, reader: Any) -> None:
+        self._uri, self._reader = uri, reader
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return int(self._reader.tell())
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._reader.seek(offset, whence)
+        return self.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        data = answered(self._uri, lambda: self._reader.read(len(buffer)))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class _Writer(io.RawIOBase):
+    """A new file of HDFS: synced and closed when it is left without an error; else it stays without an end."""
+
+    def __init__(self, uri: str, writer: Any) -> None:
+        self._uri, self._writer, self._size = uri, writer, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._size
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        for begin in range(0, len(view), _CHUNK):
+            part = bytes(view[begin : begin + _CHUNK])
+            answered(self._uri, lambda part=part: self._writer.write(part))  # type: ignore[misc]
+        self._size += len(view)
+        return len(view)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        self._writer = None
+
+    def close(self) -> None:
+        if not self.closed and self._writer is not None:
+            writer, self._writer = self._writer, None
+            if self._size:
+                answered(self._uri, writer.hsync)
+            answered(self._uri, writer.close)
+        super().close()
+
+
+def _create(client: Client, path: str) -> Any:
+    from hdfs_native import WriteOptions
+
+    return client.create(path, WriteOptions(create_parent=True))
+
+
+def _client(authority: str) -> Client:
+    try:
+        from hdfs_native import Client
+    except ImportError as error:
+        raise ConfigurationError(
+            f"hdfs://{authority} cannot be read or written here: hdfs-native is not installed",
+            remedy='pip install "airflow-ft[hdfs]" wherever tasks and the command line run',
+        ) from error
+    key = (os.getpid(), authority, os.environ.get("HADOOP_USER_NAME", ""))
+    if key not in _clients:
+        _clients[key] = Client(f"{SCHEME}://{authority}", _SETTINGS)
+    return _clients[key]
+
+
+@contextmanager
+def _told(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except AirflowFtError:
+        raise
+    except FileExistsError as error:
+        raise FileExistsError(errno.EEXIST, "it is there already", uri) from error
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, _first_line(str(error)), uri) from error
+    except TimeoutError as error:
+        raise _unavailable(uri, f"no answer within {TIMEOUT:g} s", errno.ETIMEDOUT) from error
+    except OSError as error:
+        raise _unavailable(uri, _first_line(str(error)), errno.EHOSTUNREACH) from error
+    except RuntimeError as error:
+        text = str(error)
+        if text.startswith("InvalidArgument"):
+            raise ConfigurationError(
+                f"{uri} names no NameNode that is known here: {_first_line(text)}",
+                remedy="name a host and its port, or a nameservice of the hdfs-site.xml in $HADOOP_CONF_DIR",
+            ) from error
+        raise _refused(uri, text) from error
+
+
+def _refused(uri: str, text: str) -> StorageUnavailableError:
+    """For what the NameNode or a DataNode has answered."""
+    match = _RPC.match(text)
+    what = _first_line(match[2]) if match else _first_line(text)
+    for sign, (number, remedy) in _REMEDIES.items():
+        if sign in text:
+            return StorageUnavailableError(f"{uri}: {what}", number=number, remedy=remedy)
+    return _unavailable(uri, what, errno.EIO)
+
+
+def _unavailable(uri: str, what: str, number: int) -> StorageUnavailableError:
+    return StorageUnavailableError(
+        f"{uri} cannot be reached: {what}",
+        number=number,
+        remedy="see whether NameNode and DataNodes are up, and the host and port are those of the NameNode's RPC; it is"
+        " tried again.",
+    )
+
+
+def _first_line(text: str) -> str:
+    """Without the traceback of the NameNode."""
+    return re.split(r"\\n|\n", text.replace('\\"', '"'), maxsplit=1)[0].rstrip()

@@ -1,0 +1,82 @@
+"""Can the write-ahead log on HDFS be written durably, is there room, and are the rows that are still needed there?"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from xml.etree import ElementTree
+
+from airflow_ft.core.doctor import Examination
+from airflow_ft.wal.hdfs import HdfsFileSystem
+
+SYNC_ON_CLOSE = "dfs.datanode.synconclose"
+
+
+def examine_hdfs(exam: Examination, root: str, largest: int) -> bool:
+    """A file is written, renamed, read and removed again; `largest`: bytes of the largest checkpoint that is needed.
+
+    Whether the place can be reached at all.
+    """
+    files = HdfsFileSystem()
+    existing = exam.attempt("place", lambda: _nearest(files, root))
+    if existing is None:
+        return False
+    if existing != files.uri(root):
+        exam.warn("place", f"{root} is not there yet", "nothing: the first run makes it.")
+    writable = exam.passes(
+        "writable", f"a file was written to {existing}, synced and removed", lambda: _try(files, existing)
+    )
+    if writable:
+        _room(exam, files, existing, largest)
+    _durability(exam)
+    return True
+
+
+def _nearest(files: HdfsFileSystem, root: str) -> str:
+    folder = files.uri(root)
+    while not files.exists(folder):
+        folder = files.parent(folder)
+    return folder
+
+
+def _try(files: HdfsFileSystem, folder: str) -> None:
+    probe = files.uri(folder, f".airflow-ft-{uuid.uuid4().hex}")
+    files.write(probe, b"airflow-ft")
+    files.remove(probe)
+
+
+def _room(exam: Examination, files: HdfsFileSystem, folder: str, largest: int) -> None:
+    bound, used = files.quota(folder)
+    if not bound:
+        exam.ok("room", "its folder has no quota of its own; what the DataNodes have left cannot be seen from here")
+        return
+    text = f"{max(0, bound - used) / (1 << 20):,.0f} MB of its quota are left, replicas counted"
+    if bound - used < max(1 << 30, 9 * largest):
+        exam.warn("room", text, "raise the quota: a checkpoint that does not fit fails, and is computed again.")
+    else:
+        exam.ok("room", text)
+
+
+def _durability(exam: Examination) -> None:
+    """DataNodes read their own file; the client's is usually the same one."""
+    configured = _site().get(SYNC_ON_CLOSE)
+    if configured == "true":
+        exam.ok("durable", f"{SYNC_ON_CLOSE} is true in hdfs-site.xml here, which the DataNodes should have too")
+        return
+    found = f"is {configured} in hdfs-site.xml here" if configured else "is not named in an hdfs-site.xml here"
+    exam.warn(
+        "durable",
+        f"{SYNC_ON_CLOSE} {found}: where it is false (the default), a file that Spark has closed lies in the memory of"
+        " all its DataNodes, and is lost if all of them lose power before it is written. The checksum would tell.",
+        f"set {SYNC_ON_CLOSE}=true on the DataNodes, and $HADOOP_CONF_DIR here, if that is to be survived.",
+    )
+
+
+def _site() -> dict[str, str]:
+    folder = os.environ.get("HADOOP_CONF_DIR") or f"{os.environ.get('HADOOP_HOME', '')}/etc/hadoop"
+    try:
+        root = ElementTree.parse(Path(folder) / "hdfs-site.xml").getroot()
+    except (OSError, ElementTree.ParseError):
+        return {}
+    return {each.findtext("name", ""): each.findtext("value", "").strip() for each in root.iter("property")}

@@ -1,0 +1,71 @@
+"""Takes or restores one savepoint, in a process that may be killed: `python -m tests.chaos.savepoints.act`.
+
+Standard input: JSON with the `stream`, and what to do. The answer is the last line of the log, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.from_savepoint import Later
+from airflow_ft.core.lease import Worker
+from airflow_ft.savepoints.restoring import restore
+from airflow_ft.savepoints.taking import take
+from tools.stream_task import Stream, start_module
+
+WHY = "make chaos"
+
+
+class Act:
+    """One such process: with `uri` it restores, else it takes one into `folder`."""
+
+    def __init__(self, stream: Stream, log: Path, *, folder: str = "", uri: str = "", later: str = "") -> None:
+        self.log = log
+        given = {"stream": asdict(stream), "folder": folder, "uri": uri, "later": later}
+        self.process: subprocess.Popen[str] = start_module("tests.chaos.savepoints.act", json.dumps(given), log)
+
+    def answer(self, seconds: float = 600.0) -> Mapping[str, Any]:
+        """What it has answered; empty when it was killed."""
+        if self.process.wait(seconds) < 0:
+            return {}
+        found: Mapping[str, Any] = json.loads(self.log.read_text().splitlines()[-1])
+        return found
+
+
+def main() -> None:
+    given = json.load(sys.stdin)
+    stream = Stream(**given["stream"])
+    answer: dict[str, Any]
+    with closing(stream.context().store) as store:
+        try:
+            if given["folder"]:
+                uri, savepoint = take(store, stream.pipeline, given["folder"], WHY)
+                answer = {"uri": uri, "number": savepoint.number}
+            else:
+                restored = restore(
+                    store,
+                    given["uri"],
+                    stream.participants,
+                    Worker(WHY),
+                    WHY,
+                    pipeline=stream.pipeline,
+                    wal_root=f"{stream.folder}/wal",
+                    later=Later(given["later"]),
+                    lease_seconds=stream.lease_seconds,
+                )
+                answer = {"restored": restored.savepoint.number, "later": list(restored.later)}
+        except AirflowFtError as error:
+            answer = {"error": type(error).__name__, "told": str(error)}
+    sys.stdout.write(f"{json.dumps(answer)}\n")
+
+
+if __name__ == "__main__":
+    main()

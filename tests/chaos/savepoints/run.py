@@ -1,0 +1,271 @@
+"""The stage `savepoints`: a stream that is killed while savepoints are taken of it, and that goes on from them.
+
+A row is delivered as often as the stream has been put before it. So what is in the topic is judged piece by piece,
+from one restore to the next: each piece begins where its savepoint stands, has every number once, and goes on with its
+state.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.from_savepoint import Later
+from airflow_ft.core.model import RequestKind
+from airflow_ft.savepoints.metadata import Savepoint, listing, verify
+from airflow_ft.spark.stream import SAVEPOINT
+from tests.chaos.savepoints.act import Act
+from tests.chaos.streams.run import FAULTS, Fault, Streams
+from tests.chaos.streams.world import PARTITIONS, PIPELINE, Servers, Task, await_delivery, store_of, stream_of
+from tests.integration.kafka_world import read, value
+
+TABLE = "CREATE TABLE {} (n BIGINT PRIMARY KEY, k BIGINT, place BIGINT, random DOUBLE, version BIGINT) ENGINE=InnoDB"
+COPY = "chaos_copy"
+KEYS = 7
+KEPT = 6  # savepoints, the newest ones
+TRIES = 20
+PATIENCE = 900.0  # many processes begin at once here
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a piece begins, by partition; and what was in the topic then."""
+
+    offsets: tuple[int, ...]
+    before: Counter[Row]
+
+    def holds(self, number: int) -> bool:
+        """Whether a number is before it."""
+        return number // PARTITIONS < self.offsets[number % PARTITIONS]
+
+
+class Savepoints(Streams):
+    """See the module."""
+
+    patience = PATIENCE
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.report.meaning = (
+            "from each savepoint on each number once in both sinks, with exactly the state that was in the savepoint"
+        )
+        self.savepoints = f"{self.folder}/savepoints"
+        self._acts = self._runs = self.restores = self.taken = 0
+        self._start = Start((0,) * PARTITIONS, Counter())
+        self._newest: dict[int, Row] = {}  # what the table has to show
+
+    def faults(self) -> Mapping[str, Fault]:
+        """Those of streams, beside which savepoints are taken; and restores."""
+        return SAVEPOINT_FAULTS
+
+    def make_servers(self) -> Servers:
+        """With a table in which rows replace each other."""
+        return Servers(self.folder, TABLE.format("totals"))
+
+    def make_task(self, number: int) -> Task:
+        """A try of the newest run."""
+        return Task(self.folder, self.servers, number, keys={"totals": ["n"]}, run=f"run-{self._runs}")
+
+    # --- what is done ---------------------------------------------------------------------------------------------
+
+    def act(self, **what: str) -> Act:
+        """Takes or restores one beside whatever goes on."""
+        self._acts += 1
+        pipeline = what.pop("pipeline", PIPELINE)
+        stream = stream_of(self.folder, self.servers, pipeline=pipeline, keys={"totals": ["n"]})
+        return Act(stream, self.folder / f"act-{self._acts}.log", **what)  # type: ignore[arg-type]
+
+    def take_beside(self, fault: Fault) -> None:
+        """Two at once, of which one may be killed; the fault strikes meanwhile."""
+        acts = [self.act(folder=self.savepoints) for _ in range(2)]
+        time.sleep(self.random.uniform(0.0, 2.5))
+        if self.random.random() < 0.5:
+            acts[0].process.kill()
+        fault.strike(self)
+        for act in acts:
+            answer = act.answer()
+            if answer.get("error") not in (None, "TransientError", "StoreUnavailableError"):
+                self.report.violations.append(f"no savepoint could be taken: {answer}")
+            self.taken += "uri" in answer
+        self.whole()
+
+    def whole(self) -> list[tuple[str, Savepoint]]:
+        """All that call themselves whole, and are; older ones are deleted."""
+        found = [(uri, told) for uri, told in listing(self.savepoints) if told is not None]
+        for uri, told in found:
+            try:
+                verify(uri, told)
+            except AirflowFtError as error:
+                self.report.violations.append(f"{uri} calls itself whole: {error}")
+        for uri, _ in found[KEPT:]:
+            shutil.rmtree(uri.removeprefix("file://"))
+        return found[:KEPT]
+
+    def go_on_from(self, uri: str, savepoint: Savepoint, later: Later) -> None:
+        """Restores it while nothing is at work; sometimes two at once, or one that is killed. A further try begins."""
+        how = self.random.choice(("one", "two at once", "one is killed"))
+        acts = [self.act(uri=uri, later=later) for _ in range(2 if how == "two at once" else 1)]
+        if how == "one is killed":
+            time.sleep(self.random.uniform(0.5, 3.0))
+            acts[0].process.kill()
+        answers = [act.answer() for act in acts]
+        for _ in range(TRIES):
+            if any("restored" in answer for answer in answers):
+                break
+            answers = [self.act(uri=uri, later=later).answer()]
+        else:
+            self.report.violations.append(f"{uri} could not be restored: {answers}")
+            return
+        self.restores += 1
+        self._end_piece(savepoint)
+        self.begin()
+
+    def stop(self) -> tuple[str, Savepoint]:
+        """Stops the stream with a savepoint, which covers all."""
+        with closing(store_of(self.folder)) as store:
+            asked = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: self.savepoints}, "make chaos")
+            deadline = time.monotonic() + PATIENCE
+            while not (outcome := store.request(PIPELINE, asked).outcome):
+                assert self.task is not None
+                if self.task.is_over:
+                    self.begin()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the stream was not stopped; see {self.task.log}")
+                time.sleep(0.1)
+        assert self.task is not None
+        self.task.process.wait(PATIENCE)
+        self._runs += 1
+        uri = next(words.rpartition(": ")[2] for words in outcome.split("; ") if words.startswith("savepoint of"))
+        return uri, dict(self.whole())[uri]
+
+    # --- the judge ------------------------------------------------------------------------------------------------
+
+    def _records(self, topic: str = "totals") -> Counter[Row]:
+        columns = ("n", "k", "place", "random")
+        return Counter(tuple(value(each)[c] for c in columns) for each in read(self.servers.kafka.bootstrap, topic))
+
+    def _end_piece(self, savepoint: Savepoint | None) -> None:
+        """Nothing is at work: judges what came since the newest restore; the next piece begins at `savepoint`."""
+        records = self._records()
+        rows = list((records - self._start.before).elements())
+        self.report.violations += judge_piece(self._start, rows, f"piece {self.restores}")
+        self._newest |= {row[0]: row for row in rows}
+        if savepoint is not None:
+            self._start = Start(offsets_of(savepoint), records)
+
+    def judge(self, sent: int) -> list[str]:
+        """The last piece, the table, and a copy of the pipeline from one of the savepoints."""
+        self._end_piece(None)
+        problems = []
+        reached = {row[0] for row in (self._records() - self._start.before)}
+        if lost := [n for n in range(sent) if n not in reached and not self._start.holds(n)]:
+            problems.append(f"Kafka: {len(lost)} are lost behind the newest restore")
+        table = self._table("totals")
+        if sorted(self._newest) != list(range(sent)) or table != set(self._newest.values()):
+            problems.append(f"MariaDB: {len(table ^ set(self._newest.values()))} rows are not the newest of the topic")
+        self._console.plain(f"  {self.taken} savepoints taken, {self.restores} restored")
+        return problems + self._judge_copy(sent)
+
+    def _judge_copy(self, sent: int) -> list[str]:
+        uri, savepoint = self.random.choice(self.whole())
+        self.servers.mariadb.sql(TABLE.format("copied"), "chaos")
+        self.servers.kafka.create_topic("copied", partitions=PARTITIONS)
+        answer = self.act(uri=uri, later=Later.REFUSE, pipeline=COPY).answer()
+        if "restored" not in answer:
+            return [f"{uri} could not be restored under another name: {answer}"]
+        places = {"topics": {"copies": "copied"}, "tables": {"totals": "copied"}, "keys": {"totals": ["n"]}}
+        task = Task(self.folder, self.servers, 10_000, pipeline=COPY, **places)
+        self._old.append(task)
+        await_delivery(self.folder, sent, task, PATIENCE, COPY)
+        with closing(store_of(self.folder)) as store:
+            store.ask(COPY, RequestKind.STOP, {}, "make chaos")
+            task.process.wait(PATIENCE)
+        start = Start(offsets_of(savepoint), Counter())
+        copied = list(self._records("copied").elements())
+        problems = judge_piece(start, copied, "the copy")
+        if {row[0] for row in copied} != {n for n in range(sent) if not start.holds(n)}:
+            problems.append(f"the copy has {len(copied)} rows behind {start.offsets}, and {sent} were sent")
+        return problems if self._table("copied") == set(copied) else [*problems, "the copy's table is not its topic"]
+
+    def _table(self, name: str) -> set[Row]:
+        server = self.servers.mariadb
+        given = {"host": server.host, "port": server.port, "user": server.user, "password": server.password}
+        with closing(pymysql.connect(**given, database="chaos")) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT n, k, place, random FROM {name}")
+            return set(cursor.fetchall())
+
+
+def offsets_of(savepoint: Savepoint) -> tuple[int, ...]:
+    """Where its source stands."""
+    partitions = savepoint.positions["numbers"]["numbers"]
+    return tuple(partitions.get(str(partition), 0) for partition in range(PARTITIONS))
+
+
+def judge_piece(start: Start, rows: list[Row], name: str) -> list[str]:
+    """What is wrong in a piece: each number once, none left out from its start on, places that go on with the state."""
+    problems = []
+    counts = Counter(row[0] for row in rows)
+    if doubled := [n for n, count in counts.items() if count > 1]:
+        problems.append(f"{name}: {len(doubled)} are doubled, {doubled[:3]} above all")
+    for partition, offset in enumerate(start.offsets):
+        found = sorted(n // PARTITIONS for n in counts if n % PARTITIONS == partition)
+        if found != list(range(offset, offset + len(found))):
+            problems.append(f"{name}: partition {partition} does not go on at {offset}: {found[:3]} to {found[-1:]}")
+    before = Counter(
+        n % KEYS
+        for partition, offset in enumerate(start.offsets)
+        for n in range(partition, offset * PARTITIONS, PARTITIONS)
+    )
+    places: dict[int, list[int]] = defaultdict(list)
+    for _, key, place, _ in rows:
+        places[key].append(place)
+    for key, found in places.items():
+        if sorted(found) != list(range(before[key] + 1, before[key] + 1 + len(found))):
+            problems.append(f"{name}: the places of key {key} do not go on at {before[key]}: state is not exact")
+    return problems
+
+
+def _beside(fault: Fault) -> Fault:
+    return Fault(f"two savepoints beside: {fault.name}", lambda streams: _of(streams).take_beside(fault))
+
+
+def _of(streams: Streams) -> Savepoints:
+    assert isinstance(streams, Savepoints)
+    return streams
+
+
+def _restore_stopped(streams: Streams) -> None:
+    """It was stopped with a savepoint: so nothing comes again."""
+    these = _of(streams)
+    these.go_on_from(*these.stop(), Later.REFUSE)
+
+
+def _restore_killed(streams: Streams) -> None:
+    """The task was killed; any savepoint will do, and what is later is written again."""
+    these = _of(streams)
+    assert these.task is not None
+    if not these.whole():
+        these.act(folder=these.savepoints).answer()
+    these.task.process.kill()
+    these.task.process.wait()
+    these.go_on_from(*these.random.choice(these.whole()), Later.WRITE_AGAIN)
+
+
+SAVEPOINT_FAULTS: Mapping[str, Fault] = {
+    fault.name: fault
+    for fault in [
+        *map(_beside, FAULTS.values()),
+        Fault("stopped with a savepoint, restored", _restore_stopped),
+        Fault("kill -9 of the task, a savepoint restored", _restore_killed),
+        Fault("kill -9 of the task, another one restored", _restore_killed),
+    ]
+}

@@ -1,0 +1,90 @@
+"""Schemas of keyed state with real Spark: what grows goes on exactly, and all else is refused by name."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, JobError
+from airflow_ft.core.lease import Worker
+from airflow_ft.savepoints.restoring import restore
+from airflow_ft.savepoints.taking import take
+from airflow_ft.sources import FileSource
+from airflow_ft.spark.state_settings import ENCODING
+from airflow_ft.wal.filesystem import local_path
+from tests.integration.stage_world import PIPELINE, StageWorld, world
+
+pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+AVRO = {ENCODING: "avro"}
+LARGE = 2_147_483_646  # two rows more, and it is no int any more
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path, sessions)
+
+
+def _run(pipeline: StageWorld, n: int, fields: str, *, job: str = "Grown", **more: Any) -> list[Any]:
+    """Another file comes; what each variable of the key held before it."""
+    pipeline.add_file(f"f{n}", [{"k": "a", "n": n}] * 2)
+    sources = {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint")}
+    arguments = {"fields": fields, "first": LARGE - 2} if job == "Grown" else {"by": fields}
+    pipeline.complete(pipeline.request(f"stage_jobs:{job}", sources, job_arguments=arguments, **more))
+    pipeline.deliver()
+    [row] = pipeline.rows(pipeline.published()[-1]).to_pylist()
+    told: list[Any] = json.loads(row["told"]) if job == "Grown" else []
+    return told
+
+
+def test_fields_are_added_and_widened_from_a_savepoint_and_not_lost(pipeline: StageWorld, tmp_path: Path) -> None:
+    assert _run(pipeline, 0, "rows int, other int", conf=AVRO) == [None, [], []]
+    uri, taken = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
+    assert len(taken.operators) == 1
+    restore(pipeline.store, uri, _nobody, Worker("", 1), "a test", lease_seconds=0.0)
+    shutil.rmtree(local_path(uri))
+
+    pipeline.add_file("refused", [])
+    with pytest.raises(ConfigurationError, match=rf"{ENCODING} is unsaferow, the state has avro"):
+        _run(pipeline, 1, "rows bigint, other int, note string", conf={ENCODING: "unsaferow"})
+    held = [LARGE, 8, None]
+    grown = "rows bigint, other int, note string"
+    assert _run(pipeline, 2, grown) == [held, [held], [held]], "the fourth row is of the run that was refused"
+    more = [LARGE + 4, 8, "new"]
+    assert _run(pipeline, 3, grown) == [more, [held, more], [more]]
+
+    published = len(pipeline.published())
+    for n, (fields, what) in enumerate(
+        {
+            "rows bigint, other int, remark string": r"note string is gone, remark string added\. What was kept in",
+            "rows int, other int, note string": r"rows bigint -> int.*Fields can be added, and made wider",
+        }.items()
+    ):
+        of_operator = r"schema of state variable '\w+'.* of operator 0 \(transformWithStateInPySparkExec\)"
+        with pytest.raises(JobError, match=rf"{of_operator} has changed: {what}.*airflow ft reset-state orders"):
+            _run(pipeline, 4 + n, fields)
+    assert len(pipeline.published()) == published, "nothing of it is published"
+    last = [LARGE + 6, 8, "new"]
+    assert _run(pipeline, 9, grown)[0] == last, "and the state is as it was"
+
+
+def test_without_avro_nothing_grows_and_other_operators_never_do(pipeline: StageWorld) -> None:
+    assert _run(pipeline, 0, "rows int, other int") == [None, [], []]
+    with pytest.raises(JobError, match=rf"'value'.* other int -> bigint.*born with {ENCODING}=avro takes more"):
+        _run(pipeline, 1, "rows int, other bigint")
+    with pytest.raises(ConfigurationError, match=rf"{ENCODING} is avro, the state has unsaferow"):
+        _run(pipeline, 2, "rows int, other bigint", conf=AVRO)
+    epoch = pipeline.store.pipeline(PIPELINE).epoch
+    assert epoch > 0
+    assert _run(pipeline, 3, "rows int, other int")[0] == [LARGE, 8]
+
+
+def test_avro_is_refused_for_operators_that_cannot_have_it(pipeline: StageWorld) -> None:
+    with pytest.raises(JobError, match=rf"keeps state of aggregation, which cannot be encoded as {ENCODING}=avro says"):
+        _run(pipeline, 0, "count", job="Counts", conf=AVRO)
+
+
+def _nobody(_: Any) -> Any:
+    raise AssertionError("no sink is asked")

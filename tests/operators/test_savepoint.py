@@ -1,0 +1,195 @@
+"""Operators for savepoints, `from_savepoint`, and the trigger form that both go by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_ft import (
+    CheckpointedPipeline,
+    CheckpointingMode,
+    DisposeSavepointOperator,
+    FromSavepoint,
+    RestoreSavepointOperator,
+    SocketSource,
+    StopStreamOperator,
+    TriggerSavepointOperator,
+    savepoint_params,
+)
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.lease import Worker
+from airflow_ft.core.model import RequestKind, RunKey
+from airflow_ft.operators import recover
+from airflow_ft.savepoints.metadata import read_metadata
+from airflow_ft.savepoints.restoring import restore_once
+from airflow_ft.savepoints.stopping import stop
+from tests.operators.declared import spec
+from tests.spark.test_savepoints import PIPELINE, saved_scene
+from tests.store.scene import Scene
+
+pytestmark = pytest.mark.airflow
+RUN = RunKey("d", "manual__1")
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with saved_scene(tmp_path) as scene:
+        yield scene
+
+
+class _Task:
+    """What Airflow tells of a task."""
+
+    dag_id, run_id, task_id, map_index, try_number = "d", "manual__1", "t", -1, 1
+
+
+def _execute(operator: Any) -> Any:
+    return operator.execute({"ti": _Task()})
+
+
+def _rendered(told: FromSavepoint, params: dict[str, Any]) -> FromSavepoint | None:
+    environment = jinja2.Environment()
+    return FromSavepoint.of(
+        {n: environment.from_string(str(v)).render(params=params) for n, v in told.to_json().items()}
+    )
+
+
+def test_savepoints_are_taken_restored_once_and_deleted(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__LEASE_SECONDS", "1")
+    more = {"pipeline": PIPELINE, "store": scene.store.url}
+    uri = _execute(TriggerSavepointOperator(task_id="s", savepoint_dir=str(tmp_path / "s"), checkpoint="1", **more))
+    assert read_metadata(uri).number == 1 and read_metadata(uri).taken_by == "d/manual__1/t"
+    before = scene.store.pipeline(PIPELINE).base
+    operator = RestoreSavepointOperator(task_id="r", savepoint=FromSavepoint(uri, claim_mode="claim"), **more)
+    assert _execute(operator) == {"checkpoint": 1, "later": []}
+    base = scene.store.pipeline(PIPELINE).base
+    assert base != before and not Path(uri.removeprefix("file://")).exists()
+    assert scene.store.run(PIPELINE, RUN).restored_from == uri  # type: ignore[union-attr]
+    assert _execute(operator) == {}, "the same run once more"
+    assert scene.store.pipeline(PIPELINE).base == base
+    with pytest.raises(StateConflictError, match="has gone on from a savepoint before"):
+        epoch = scene.store.pipeline(PIPELINE).epoch
+        assert base is not None
+        scene.store.restore(PIPELINE, epoch, base, "a try that slept", RUN, uri)
+    other = _execute(TriggerSavepointOperator(task_id="s", savepoint_dir=str(tmp_path / "s"), **more))
+    with pytest.raises(AirflowFailException, match=f"is of pipeline {PIPELINE}; nothing was deleted"):
+        _execute(DisposeSavepointOperator(task_id="x", path=other, pipeline="another", store=scene.store.url))
+    dispose = DisposeSavepointOperator(task_id="x", path=other, **more)
+    _execute(dispose)
+    assert not Path(other.removeprefix("file://")).exists()
+    _execute(dispose)
+
+
+def test_a_run_that_dies_behind_the_write_does_not_restore_again(scene: Scene, tmp_path: Path) -> None:
+    """`restore_once` of another run does; what a run has restored survives what it stages."""
+    uri = _execute(
+        TriggerSavepointOperator(task_id="s", pipeline=PIPELINE, store=scene.store.url, savepoint_dir=str(tmp_path))
+    )
+
+    def go_on(run: RunKey) -> Any:
+        worker = Worker("", 1)
+        return restore_once(
+            scene.store, FromSavepoint(uri), PIPELINE, run, _nobody, worker, wal_root="", lease_seconds=0.0
+        )
+
+    first = go_on(RUN)
+    scene.take()
+    scene.store.begin_stage(PIPELINE, scene.epoch, RUN)
+    scene.store.release_lease(PIPELINE, "worker")
+    assert first.position == scene.store.pipeline(PIPELINE).base
+    assert go_on(RUN) is None
+    assert go_on(RunKey("d", "manual__2")).position != first.position
+
+
+def test_the_form_says_nothing_by_default_and_all_that_a_restore_takes(tmp_path: Path) -> None:
+    params = savepoint_params()
+    defaults = {name: param.value for name, param in params.items()}
+    told = _rendered(FromSavepoint.from_params(), defaults)
+    assert told is not None and not told.is_given and not told.may_leave_state
+    told = _rendered(FromSavepoint.from_params(), {})
+    assert told is not None and not told.is_given, "a DAG without the params"
+    form = {"savepoint": "/s", "savepoint_later": "write-again", "savepoint_claim_mode": "CLAIM"}
+    told = _rendered(FromSavepoint.from_params(), {**form, "allow_non_restored_state": True})
+    assert told is not None and told.is_given and told.may_leave_state
+    assert (told.path, told.later, told.claim_mode) == ("/s", "write-again", "CLAIM")
+    assert json.dumps([param.dump() for param in params.values()])
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"path": "/s", "later": "perhaps"}, "'perhaps' says not what becomes"),
+        ({"path": "/s", "claim_mode": "LEGACY"}, "LEGACY leaves open who deletes"),
+        ({"path": "/s", "allow_non_restored_state": "maybe"}, "allow_non_restored_state is 'maybe'"),
+        ({"later": "refuse"}, "from_savepoint is {'later'"),
+        (17, "from_savepoint is 17"),
+    ],
+)
+def test_what_is_no_savepoint_is_refused_when_the_dag_is_parsed(told: Any, message: str) -> None:
+    with DAG("d", schedule=None), pytest.raises(ConfigurationError, match=message):
+        CheckpointedPipeline(spec(from_savepoint=told))
+
+
+def test_a_mode_that_begins_anew_takes_no_savepoint() -> None:
+    socket = {"lines": SocketSource(host="localhost", port=9999)}
+    config = CheckpointConfig(mode=CheckpointingMode.AT_MOST_ONCE)
+    with pytest.raises(ConfigurationError, match="cannot go on from a savepoint"):
+        spec(streaming=True, from_savepoint="/s", checkpointing=config, sources=socket)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_pipeline_goes_on_from_what_was_rendered(streaming: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a scheduled one it is `recover` that does it, and its form is not part of what a checkpoint was made with."""
+    with DAG("d", schedule=None, params=savepoint_params()) as dag:
+        CheckpointedPipeline(spec(streaming=streaming, from_savepoint=FromSavepoint.from_params()))
+    task = dag.tasks[0]
+    assert task.task_id == ("orders.stream" if streaming else "orders.recover")
+    assert "from_savepoint" in task.template_fields
+    task.render_template_fields({"params": {"savepoint": "/s"}, "dag": dag, "ti": _Task(), "task": task})
+    told = task.rendered()
+    assert told.savepoint == FromSavepoint("/s", allow_non_restored_state="False")
+    assert "from_savepoint" not in told.to_json()
+    seen: list[Any] = []
+    monkeypatch.setattr("airflow_ft.savepoints.restoring.restore_once", lambda *given, **_: seen.append(given[1]))
+
+    class Run:
+        store = pipeline = run = participants = worker = None
+        lease_seconds = 1.0
+
+    recover.go_on_from(told, Run())  # type: ignore[arg-type]
+    assert seen == [told.savepoint]
+    recover.go_on_from(spec(), Run())  # type: ignore[arg-type]
+    assert len(seen) == 1
+
+
+def test_a_stop_is_answered_by_the_stream_or_by_nobody(scene: Scene, tmp_path: Path) -> None:
+    operator = StopStreamOperator(task_id="s", pipeline=PIPELINE, store=scene.store.url, savepoint=True)
+    operator.savepoint_dir = str(tmp_path / "s")
+    assert "nobody is at work on" in _execute(operator) and "savepoint of checkpoint 1" in _execute(operator)
+    with pytest.raises(StateConflictError, match="nobody could drain it"):
+        stop(scene.store, PIPELINE, "a test", drain=True)
+    with pytest.raises(ConfigurationError, match="give one of them"):
+        stop(scene.store, PIPELINE, "a test", drain=True, at_once=True)
+    scene.take()
+    assert stop(scene.store, PIPELINE, "a test", drain=True, savepoint_dir="/x") == f"{PIPELINE} was asked to stop"
+    with pytest.raises(StateConflictError, match=r"has not stopped within 0\.01 s"):
+        stop(scene.store, PIPELINE, "a test", wait=0.01)
+    first, _ = scene.store.open_requests(PIPELINE)
+    assert first.kind is RequestKind.STOP
+    assert first.arguments == {"at_once": False, "drain": True, "savepoint": "/x"}
+    with pytest.raises(AirflowFailException, match="knows no pipeline 'nothing'"):
+        _execute(StopStreamOperator(task_id="s", pipeline="nothing", store=scene.store.url))
+
+
+def _nobody(_: Any) -> Any:
+    raise AssertionError("no sink is asked")

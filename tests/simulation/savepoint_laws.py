@@ -1,0 +1,223 @@
+"""What holds of savepoints: each that is whole has what its checkpoint had, and a restore announces what comes again.
+
+At a restore nothing is in doubt: so the rows that are visible then stay as they are, and what follows them begins
+behind the savepoint. Nothing is left out, and what comes once more is of numbers that were announced; none at all where
+the person has not agreed to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.from_savepoint import Later
+from airflow_ft.core.model import AfterAbort, Checkpoint, RunKey, SparkPosition
+from airflow_ft.savepoints.metadata import METADATA, SPARK, Savepoint, read_metadata, verify
+from tests.simulation.files import STATE, Files
+from tests.simulation.kernel import Violation
+from tests.simulation.source import Wal
+
+if TYPE_CHECKING:
+    from tests.simulation.laws import Laws
+
+PIPELINE = "orders"
+_ALL = 1000
+
+
+@dataclass(frozen=True)
+class Order:
+    """What somebody wants to restore, and what is to become of later checkpoints. `damaged`: when it was begun."""
+
+    uri: str
+    later: Later
+    damaged: bool
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A place in the source: so many items are behind it, the newest computed as `variant`; `end` is Spark's offset."""
+
+    item: int
+    variant: str
+    end: int
+
+
+class SavepointLaws:
+    """Remembers what each number stood at, and from where the pipeline goes on. `process` names the current one."""
+
+    def __init__(self, laws: Laws, store: Any, wal: Wal, files: Files, process: Callable[[], str]) -> None:
+        self._laws, self._store, self._wal, self._files, self._process = laws, store, wal, files, process
+        self._version = -1
+        self._stood: dict[int, set[Standing]] = {}  # by number: where it stands, and has stood before a restore
+        self.whole: dict[str, Savepoint] = {}
+        self.damaged: set[str] = set()
+        self._orders: dict[str, Order] = {}  # by process, the newest
+        self._saved: dict[str, Standing | None] = {}
+        self._again: dict[str, set[int]] = {}  # by process that has restored: the items that come once more
+        self._runs: set[RunKey] = set()  # that have gone on from one
+        self._restored: set[str] = set()  # savepoints: one that is claimed may go then
+        self._pieces: list[range] = []  # items, as they came before the newest restore
+        self.behind = 0  # the item behind which the pipeline began for the last time
+        self._before: dict[tuple[str, str], int] = {}  # rows that were there then, by server and sink
+        self._next_number = 0
+
+    # --- the decision log -----------------------------------------------------------------------------------------
+
+    def look_at(self, checkpoints: Sequence[Checkpoint], next_number: int) -> None:
+        """After a change."""
+        if next_number < self._next_number:
+            raise Violation("I1", f"the next number is {next_number}, it was {self._next_number}")
+        self._next_number = next_number
+        for row in checkpoints:
+            if row.position is not None and row.after_abort is not AfterAbort.REWOUND and self._wal.has(row.position):
+                self._stood.setdefault(row.number, set()).add(self._standing(row.position))
+
+    def _standing(self, position: SparkPosition) -> Standing:
+        item = self._wal.batch(position)
+        end = self._wal.ends.get(position.location, {}).get(item, item)
+        return Standing(item, self._wal.states[position.location][item], end)
+
+    def restoring(self, position: SparkPosition, run: RunKey | None, restore: Callable[[], Any]) -> Any:
+        """The one write of a restore, by a run or by a person: what it may change."""
+        base = self._store.pipeline(PIPELINE).base
+        result = restore()
+        process = self._process()
+        order = self._orders[process]
+        if run in self._runs:
+            raise Violation("I9", f"{run} has gone on from a savepoint twice")
+        self._runs |= {run} if run is not None else set()
+        before = 0 if base is None else self._wal.batch(base)
+        if not self._wal.has(position) or order.damaged:
+            raise Violation("I10", f"{process} has restored {order.uri}, which was not whole")
+        now = self._standing(position)
+        if now != self._saved[order.uri] and order.uri not in self.damaged:
+            raise Violation("I10", f"{order.uri} held {self._saved[order.uri]}, restored is {now}")
+        for item in range(1, max(now.item, before) + 1):
+            if not self._laws.is_visible(item):
+                raise Violation("I10", f"{process} has restored {order.uri}, and item {item} was never delivered")
+        again = set(range(now.item + 1, before + 1))
+        if again and order.later is Later.REFUSE:
+            raise Violation("I2", f"{process} has restored {order.uri}: {sorted(again)} come again, unasked for")
+        self._again[process] = again
+        self._restored.add(order.uri)
+        self._pieces.append(range(self.behind + 1, before + 1))
+        self.behind = now.item
+        self._before = {(name, sink): rows for name, sink, rows in self._laws.rows()}
+        self._laws.goes_on_behind(now.item, now.variant)
+        return result
+
+    # --- the sinks ------------------------------------------------------------------------------------------------
+
+    def since(self, name: str, sink: str, rows: list[Any]) -> list[Any]:
+        """What is there since the newest restore."""
+        return rows[self._before.get((name, sink), 0) :]
+
+    def all_that_comes(self, items: int) -> list[int]:
+        """In order of their numbers: as often as was announced."""
+        return sorted(item for piece in [*self._pieces, range(self.behind + 1, items + 1)] for item in piece)
+
+    # --- savepoints -----------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """After a change of files: whatever calls itself a savepoint is one."""
+        if self._files.version == self._version:
+            return
+        self._version = self._files.version
+        found = [name.removesuffix(f"/{METADATA}") for name in self._files.saved if name.endswith(f"/{METADATA}")]
+        for uri in found:
+            if uri not in self.whole:
+                self.whole[uri] = read_metadata(uri)
+                self._look_at_taken(uri, self.whole[uri])
+
+    def _look_at_taken(self, uri: str, savepoint: Savepoint) -> None:
+        try:
+            verify(uri, savepoint)
+        except Exception as error:
+            raise Violation("I10", f"{uri} calls itself a savepoint: {error}") from error
+        row = self._store.checkpoint(PIPELINE, savepoint.number)
+        if not row.is_confirmed:
+            raise Violation("I3", f"{uri} covers {row.number}, which is {row.state}")
+        covered = max((number for number in self._stood if number <= row.number and self._stands(number)), default=0)
+        saved = self._saved[uri] = self._read(uri, savepoint)
+        if saved is None or saved not in self._stood.get(covered, set()):
+            raise Violation("I10", f"{uri} holds {saved}; checkpoint {covered} stood at {self._stood.get(covered)}")
+        folders = self._files.tree(f"{uri}/{SPARK}")
+        late = [
+            name
+            for name in folders
+            if int(name.rpartition("/")[2].partition(".")[0]) > saved.item + name.startswith("state")
+        ]
+        if late:
+            raise Violation("I1", f"{uri} is of batch {saved.item}, and holds {late}")
+
+    def _stands(self, number: int) -> bool:
+        return self._store.checkpoint(PIPELINE, number).after_abort is not AfterAbort.REWOUND
+
+    def _read(self, uri: str, savepoint: Savepoint) -> Standing | None:
+        """What lies in it; None: not even that can be read."""
+        batch, spark = savepoint.batch, f"{uri}/{SPARK}"
+        files = self._files.saved
+        try:
+            variant = files[f"{spark}/{STATE}/{batch + 1}.delta"].decode()
+            [offset] = savepoint.location(uri).offsets(batch)
+        except Exception:
+            return None
+        return Standing(batch, variant, offset["orders"]["0"])
+
+    # --- what people are told -------------------------------------------------------------------------------------
+
+    def begins(self, order: Order) -> None:
+        """The current process begins to restore."""
+        self._orders[self._process()] = order
+        self._again.pop(self._process(), None)
+
+    def told_restored(self, later: Sequence[int]) -> None:
+        """Who is told that it is restored, and of which numbers the rows come once more."""
+        process = self._process()
+        if process not in self._again:
+            raise Violation("I9", f"{process} is told that its savepoint is restored, and it is not")
+        published = self._laws.published()
+        said = {published[number] for number in later if number in published}
+        if unsaid := self._again[process] - said:
+            raise Violation("I2", f"{process} is told of {list(later)}, and items {sorted(unsaid)} come again, too")
+
+    def told_restored_before(self, run: RunKey) -> None:
+        """Who is told that its run has gone on from one before."""
+        if run not in self._runs:
+            raise Violation("I9", f"{self._process()} is told that {run} has gone on from a savepoint, and it has not")
+
+    def told_refused(self, error: BaseException) -> None:
+        """Who is told that it is not finds the pipeline where it stood."""
+        process = self._process()
+        if process in self._again:
+            raise Violation("I9", f"{process} is told {error!r}, and has restored its savepoint")
+        uri = self._orders[process].uri
+        if uri not in self._restored and f"{uri}/{METADATA}" not in self._files.saved:
+            raise Violation("I10", f"{process} is told {error!r}, and {uri} is deleted, which nobody has restored")
+        if isinstance(error, WalCorruptError) and uri not in self.damaged and f"{uri}/{METADATA}" in self._files.saved:
+            raise Violation("I9", f"{process} is told {error!r}, and {uri} is whole")
+
+    def told_copied(self, uri: str, position: SparkPosition, base: SparkPosition | None) -> None:
+        """Who is told that another pipeline begins there."""
+        if base != position or not self._wal.has(position) or self._standing(position) != self._saved[uri]:
+            raise Violation("I10", f"{uri} held {self._saved[uri]}, and its copy begins at {base}")
+
+    def told_taken(self, outcome: str) -> None:
+        """Who has asked to stop with a savepoint is told where one is that covers all."""
+        for words in outcome.split("; "):
+            said, _, uri = words.rpartition(": ")
+            if not said.startswith("savepoint of checkpoint "):
+                continue
+            if uri not in self.whole:
+                raise Violation("I9", f"{uri} is no savepoint, and somebody is told {outcome!r}")
+
+    def at_the_end(self) -> None:
+        """Whatever was whole once, and was not deleted, can be restored still."""
+        for uri, savepoint in self.whole.items():
+            if uri in self.damaged or f"{uri}/{METADATA}" not in self._files.saved:
+                continue
+            verify(uri, read_metadata(uri))
+            if read_metadata(uri) != savepoint:
+                raise Violation("I10", f"{uri} is not what it was")

@@ -1,0 +1,145 @@
+"""People who take and restore savepoints in the simulator's world, beside whatever is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import (
+    ConfigurationError,
+    FencedError,
+    LeaseHeldError,
+    StateConflictError,
+    TransientError,
+    WalCorruptError,
+)
+from airflow_ft.core.from_savepoint import ClaimMode, FromSavepoint, Later
+from airflow_ft.core.lease import Worker
+from airflow_ft.savepoints.metadata import listing
+from airflow_ft.savepoints.restoring import restore, restore_once
+from airflow_ft.savepoints.taking import take
+from airflow_ft.store.errors import UnknownPipelineError
+from tests.simulation.files import LOG, Files
+from tests.simulation.kernel import Violation
+from tests.simulation.laws import PIPELINE
+from tests.simulation.model_store import ModelStore
+from tests.simulation.savepoint_laws import Order, SavepointLaws
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+FOLDER = "file:///savepoints"
+COPY = "orders_b"
+VERBS = ("savepoint", "restore")
+_LOOK_SECONDS = 5.0
+_NONE = 2**62
+_REFUSALS = (ConfigurationError, StateConflictError, WalCorruptError, LeaseHeldError, FencedError)
+
+
+class Savepoints:
+    """The part of a world that takes and restores savepoints."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.files = Files(world.kernel, world.wal)
+        self.laws = SavepointLaws(world.laws, world.log, world.wal, self.files, self._process)
+        world.laws.savepoints = self.laws
+
+    def person(self, verb: str, how: str) -> None:
+        """Takes one as soon as something is confirmed that the others do not cover ("now": anything); or restores one.
+
+        "again", as soon as more has been confirmed: that comes once more. "claim": it is deleted then. "copy": into
+        another pipeline. "oldest", "middle": not the newest one. "once": by the run that is at work.
+        """
+        if verb == "savepoint":
+            self._wait(lambda: self._confirmed() > (0 if how == "now" else self._covered(0)))
+            self._take()
+        else:
+            more = "again" in how
+            self._wait(lambda: self._confirmed() > self._covered(_NONE) if more else bool(self.laws.whole))
+            self._restore(how.split())
+
+    def _covered(self, without: int) -> int:
+        """The newest number that a savepoint covers, if there is one."""
+        return max((savepoint.number for savepoint in self.laws.whole.values()), default=without)
+
+    def damage(self) -> None:
+        """A bit of the newest savepoint turns."""
+        for uri in list(self.laws.whole)[-1:]:
+            for name in self.files.saved:
+                if name.startswith(f"{uri}/spark/state"):
+                    self.files.saved[name] += b"?"
+                    self.laws.damaged.add(uri)
+
+    def _take(self) -> None:
+        had_one = self._confirmed()
+        try:
+            take(self._world.store, PIPELINE, FOLDER, "a person")
+        except WalCorruptError as error:
+            raise Violation("I10", f"no savepoint could be taken: {error}") from error
+        except (ConfigurationError, UnknownPipelineError):
+            if had_one:
+                raise
+        except TransientError:
+            pass  # he may try again
+
+    def _restore(self, how: list[str]) -> None:
+        found = [uri for uri, savepoint in listing(FOLDER) if savepoint is not None]
+        if not found:
+            return
+        uri = found[-1 if "oldest" in how else len(found) // 2 if "middle" in how else 0]
+        if "copy" in how:
+            self._copy(uri)
+            return
+        later = Later.WRITE_AGAIN if "again" in how else Later.REFUSE
+        claim = ClaimMode.CLAIM if "claim" in how else ClaimMode.NO_CLAIM
+        self.laws.begins(Order(uri, later, uri in self.laws.damaged))
+        by, lease = (self._world.open, Worker("a person")), self._world.scenario.lease
+        try:
+            if "once" in how:
+                run = next((run for run in self._world.runs if not run.over), self._world.runs[-1]).key
+                told = FromSavepoint(uri, later, claim)
+                once = restore_once(self._world.store, told, PIPELINE, run, *by, wal_root=LOG, lease_seconds=lease)
+                if once is None:
+                    self.laws.told_restored_before(run)
+                    return
+                restored = once
+            else:
+                restored = restore(
+                    self._world.store, uri, *by, "a person", later=later, claim=claim, lease_seconds=lease
+                )
+        except _REFUSALS as error:
+            self.laws.told_refused(error)
+        except TransientError:
+            pass  # he does not know
+        else:
+            self.laws.told_restored(restored.later)
+
+    def _copy(self, uri: str) -> None:
+        """Under another name, with another decision log."""
+        other: Any = ModelStore(self._world.store_clock)
+        try:
+            restored = restore(
+                other, uri, self._world.open, Worker("a person"), "a copy", pipeline=COPY, wal_root=LOG.rstrip("/")
+            )
+        except (*_REFUSALS, TransientError):
+            return
+        self.laws.told_copied(uri, restored.position, other.pipeline(COPY).base)
+
+    def _confirmed(self) -> int:
+        try:
+            latest = self._world.log.latest_confirmed(PIPELINE)
+        except UnknownPipelineError:
+            return 0
+        return int(latest.number) if latest is not None else 0
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        """Until then, or until all runs are over."""
+        world = self._world
+        while not until() and not all(run.over for run in world.runs):
+            world.kernel.wait(_LOOK_SECONDS)
+
+    def _process(self) -> str:
+        """The process that has sent what happens now, which may have been under way for long."""
+        process = self._world.kernel.owner
+        return process.name.partition("~")[0] if process is not None else ""

@@ -1,0 +1,115 @@
+"""What was delivered after a savepoint, and stays: which micro-batches are computed once more, from which files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.catching_up import FOLDER, catch_up, is_planned, plan
+from airflow_ft.spark.locations import SparkLocation, copy_location, set_places
+from airflow_ft.spark.standing import record_ids, recorded_ids
+
+CONF = {"spark.sql.shuffle.partitions": "2"}
+
+
+def _location(root: Path, attempt: str, batches: int, *, conf: Any = None) -> SparkLocation:
+    """A location in which each micro-batch has read 10 records of Kafka and a file more."""
+    folder = root / "p" / "spark" / attempt
+    for log in ("offsets", "commits", "sources/0", "sources/1"):
+        (folder / log).mkdir(parents=True)
+    (folder / "sources" / "0" / "0").write_text('\0v1\n{"t":{"0":0}}')
+    for batch in range(batches):
+        metadata = {"batchWatermarkMs": 1000 * batch, "batchTimestampMs": batch, "conf": conf or CONF}
+        lines = ["v1", json.dumps(metadata), f'{{"t":{{"0":{10 * batch + 10}}}}}', f'{{"logOffset":{batch}}}']
+        (folder / "offsets" / str(batch)).write_text("\n".join(lines))
+        (folder / "commits" / str(batch)).write_text("v1\n{}")
+        entry = {"path": f"file:///in/{batch}", "timestamp": batch, "batchId": batch}
+        (folder / "sources" / "1" / str(batch)).write_text(f"v1\n{json.dumps(entry)}")
+    location = SparkLocation(str(root), "p", folder.as_uri(), batches - 1, "")
+    record_ids(location, batches - 1, {0: {"t": f"id of {attempt}"}})
+    return location
+
+
+def _restored(root: Path, batch: int, conf: Any = None) -> SparkLocation:
+    return _location(root / "savepoint", "1-1", batch + 1, conf=conf)
+
+
+class _Spark:
+    """Commits what is planned, and remembers it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, dict[str, Any], list[str]]] = []
+
+    def __call__(self, location: SparkLocation) -> None:
+        folder = Path(location.uri.removeprefix("file://"))
+        batch = max(int(path.name) for path in (folder / "offsets").iterdir())
+        assert not (folder / "commits" / str(batch)).exists()
+        _, metadata, *lines = (folder / "offsets" / str(batch)).read_text().split("\n")
+        self.seen.append((batch, json.loads(metadata), lines))
+        (folder / "commits" / str(batch)).write_text("v1\n{}")
+
+
+def test_each_micro_batch_is_computed_with_the_offsets_and_the_watermark_that_it_had(tmp_path: Path) -> None:
+    """Also when the savepoint was rescaled: it is a micro-batch further, and its settings count."""
+    base = _location(tmp_path, "7-1", 5)
+    (Path(base.uri.removeprefix("file://")) / "sources" / "1" / "5").write_text("of a batch that was never published")
+    conf = {"spark.sql.shuffle.partitions": "4"}
+    here = _restored(tmp_path, 3, conf)
+    offsets = Path(here.uri.removeprefix("file://")) / "offsets"
+    offsets.joinpath("3").write_text("\n".join(["v1", json.dumps({"conf": conf}), '{"t":{"0":20}}', '{"logOffset":1}']))
+    here = SparkLocation(here.root, "p", here.uri, 3, "")
+    for number in (2, 3):
+        (offsets.parent / "sources" / "1" / str(number)).unlink()
+    assert plan(here, base, 1) == 3
+    assert (
+        is_planned(SparkPosition(here.uri, 3)) and not is_planned(None) and not is_planned(SparkPosition(base.uri, 4))
+    )
+
+    copy = copy_location(here, (tmp_path / "p" / "spark" / "9-1").as_uri())  # as an attempt makes it
+    spark = _Spark()
+    caught_up = catch_up(copy, spark)
+    assert [(batch, told["batchWatermarkMs"], told["conf"], lines) for batch, told, lines in spark.seen] == [
+        (n + 2, 1000 * n, conf, [f'{{"t":{{"0":{10 * n + 10}}}}}', f'{{"logOffset":{n}}}']) for n in (2, 3, 4)
+    ]
+    assert caught_up.batch == 6 and caught_up.offsets(6) == base.offsets(4)
+    assert recorded_ids(caught_up) == {0: {"t": "id of 7-1"}}
+    folder = Path(copy.uri.removeprefix("file://"))
+    assert sorted(path.name for path in (folder / "sources" / "1").iterdir()) == ["0", "1", "2", "3", "4"]
+    assert not (folder / FOLDER).exists() and not is_planned(caught_up.position(6))
+    assert is_planned(SparkPosition(here.uri, 3)), "whoever dies begins anew"
+    assert catch_up(caught_up, spark) == caught_up and len(spark.seen) == 3
+
+
+def test_a_source_that_is_used_twice_has_two_lines_again(tmp_path: Path) -> None:
+    base, here = _location(tmp_path, "7-1", 3), _restored(tmp_path, 0)
+    set_places(here, [0, 1, 0])
+    assert plan(here, base, 0) == 2
+    spark = _Spark()
+    catch_up(here, spark)
+    assert [lines for _, _, lines in spark.seen] == [
+        [f'{{"t":{{"0":{n}}}}}', f'{{"logOffset":{m}}}', f'{{"t":{{"0":{n}}}}}'] for n, m in ((20, 1), (30, 2))
+    ]
+
+
+def test_another_history_and_a_record_that_is_gone_are_refused(tmp_path: Path) -> None:
+    base, here = _location(tmp_path, "7-1", 5), _restored(tmp_path, 1)
+    with pytest.raises(ConfigurationError, match="own record of what it had read then is not there any more"):
+        plan(here, base, 2)
+    with pytest.raises(ConfigurationError, match="own record"):
+        plan(here, base, 17)
+    (Path(base.uri.removeprefix("file://")) / "offsets" / "3").unlink()
+    with pytest.raises(ConfigurationError, match="micro-batch 3 is not there any more") as caught:
+        plan(here, base, 1)
+    assert "--later write-again" in caught.value.remedy
+
+
+def test_a_savepoint_of_a_pipeline_that_had_to_catch_up_is_refused_and_spark_must_have_done_it(tmp_path: Path) -> None:
+    base, here = _location(tmp_path, "7-1", 5), _restored(tmp_path, 1)
+    plan(here, base, 1)
+    with pytest.raises(ConfigurationError, match="while its pipeline had to catch up"):
+        plan(here, base, 1)
+    with pytest.raises(StageError, match="has not computed micro-batch 2 once more"):
+        catch_up(here, lambda _: None)

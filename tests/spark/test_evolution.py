@@ -1,0 +1,182 @@
+"""A changed job and the state of an earlier one: which operators are the same, and what becomes of their files."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.evolution import Evolution, carry_out, evolution, note_restored
+from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.state_operators import Identity, identities, remember
+from airflow_ft.wal.filesystem import local_path
+
+PIPELINE = "p"
+COUNT, DISTINCT, JOIN = "stateStoreSave", "dedupe", "symmetricHashJoin"
+BATCH = 7
+
+
+def _location(root: Path, *operators: str, plan: list[Identity] | None = None, format: str = "v1") -> SparkLocation:
+    """What Spark leaves after batch 7 of a job with these operators, each with a file that tells of it."""
+    folder = root / PIPELINE / "spark" / "1-1"
+    for number, kind in enumerate(operators):
+        state = folder / "state" / str(number)
+        (state / "_metadata").mkdir(parents=True)
+        told = {"operatorInfo": {"operatorId": number, "operatorName": kind}, "stateStoreInfo": []}
+        (state / "_metadata" / "metadata").write_text(f"v1\n{json.dumps(told)}")
+        (state / "_metadata" / ".metadata.crc").write_text("crc")
+        (state / "0").mkdir()
+        (state / "0" / f"{BATCH + 1}.zip").write_text(f"{kind} {number}")
+    for log in ("offsets", "commits"):
+        (folder / log).mkdir(parents=True)
+    ids = {"stateUniqueIds": {str(n): [[kind]] for n, kind in enumerate(operators)}} if format == "v2" else {}
+    (folder / "commits" / str(BATCH)).write_text(f"{format}\n{json.dumps({'nextBatchWatermarkMs': 5, **ids})}")
+    (folder / "commits" / f".{BATCH}.crc").write_text("crc")
+    (folder / "offsets" / str(BATCH)).write_text('v1\n{"conf":{}}\n{"logOffset":7}')
+    location = SparkLocation(str(root), PIPELINE, folder.as_uri(), BATCH, "")
+    if plan is not None:
+        remember(location, plan)
+    return location
+
+
+def _evolution(location: SparkLocation, *plan: Identity) -> Evolution | None:
+    return evolution(PIPELINE, SparkPosition(location.uri, location.batch), plan)
+
+
+def _named(*operators: tuple[str, str]) -> list[Identity]:
+    return [Identity(kind, uid) for kind, uid in operators]
+
+
+def _never(_: SparkLocation) -> None:
+    raise AssertionError("nothing is born")
+
+
+def test_the_same_job_changes_nothing(tmp_path: Path) -> None:
+    plan = _named((COUNT, "a"), (DISTINCT, "b"), (DISTINCT, ""))
+    location = _location(tmp_path, COUNT, DISTINCT, DISTINCT, plan=plan)
+    assert identities(location) == tuple(plan)
+    assert _evolution(location, *plan) is None
+    assert _evolution(location, *_named((COUNT, "a"), (DISTINCT, "b"), (DISTINCT, "c"))) is None, "named later"
+    assert evolution(PIPELINE, None, plan) is None
+    assert evolution(PIPELINE, SparkPosition(location.uri, -1), []) is None, "its state was dropped"
+
+
+def test_operators_are_known_by_uid_else_by_a_kind_of_which_there_is_one(tmp_path: Path) -> None:
+    location = _location(
+        tmp_path,
+        COUNT,
+        DISTINCT,
+        DISTINCT,
+        JOIN,
+        plan=_named((COUNT, "a"), (DISTINCT, "b"), (DISTINCT, "c"), (JOIN, "")),
+    )
+    moved = _named((JOIN, ""), (DISTINCT, "c"), (DISTINCT, "new"), (DISTINCT, "b"), (COUNT, "a"))
+    assert _evolution(location, *moved) == Evolution({0: 4, 1: 3, 2: 1, 3: 0}, (), (2,))
+    assert _evolution(location, *_named((JOIN, "now named"), *((e.kind, e.uid) for e in moved[1:]))) is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ([(DISTINCT, ""), (DISTINCT, "")], [(DISTINCT, "")]),
+        ([(DISTINCT, "")], [(DISTINCT, ""), (DISTINCT, "x")]),
+        ([(DISTINCT, ""), (DISTINCT, ""), (COUNT, "")], [(COUNT, ""), (DISTINCT, ""), (DISTINCT, "")]),
+    ],
+    ids=["which is left out", "which is new", "which was moved"],
+)
+def test_what_would_be_a_guess_is_refused(
+    tmp_path: Path, before: list[tuple[str, str]], now: list[tuple[str, str]]
+) -> None:
+    location = _location(tmp_path, *(kind for kind, _ in before), plan=_named(*before))
+    note_restored(location, True)
+    with pytest.raises(
+        ConfigurationError, match=r"would be a guess: .* that are dropDuplicates without a uid"
+    ) as caught:
+        _evolution(location, *_named(*now))
+    assert "name the operators" in caught.value.remedy
+
+
+def test_another_kind_under_the_same_uid_is_refused(tmp_path: Path) -> None:
+    location = _location(tmp_path, COUNT, plan=_named((COUNT, "a")))
+    with pytest.raises(ConfigurationError, match="'a' was an aggregation, and is dropDuplicates now"):
+        _evolution(location, *_named((DISTINCT, "a")))
+
+
+def test_state_is_left_behind_only_where_somebody_has_allowed_it_at_this_very_batch(tmp_path: Path) -> None:
+    location = _location(tmp_path, COUNT, DISTINCT, plan=_named((COUNT, "a"), (DISTINCT, "b")))
+    for allowed, batch in ((None, BATCH), (False, BATCH), (True, BATCH - 1)):
+        if allowed is not None:
+            note_restored(SparkLocation(location.root, PIPELINE, location.uri, batch, ""), allowed)
+        with pytest.raises(ConfigurationError, match=r"no operator for the state of operator 'a' .an aggregation."):
+            _evolution(location, *_named((DISTINCT, "b")))
+    note_restored(location, True)
+    assert _evolution(location, *_named((DISTINCT, "b"))) == Evolution({1: 0}, (0,), ())
+    assert _evolution(location) == Evolution({}, (0, 1), ())
+
+
+def test_a_location_of_an_earlier_version_is_left_to_spark(tmp_path: Path) -> None:
+    location = _location(tmp_path, COUNT, DISTINCT)
+    assert _evolution(location, *_named((COUNT, ""))) is None
+    remember(location, _named((COUNT, "")))  # as the plan said, while Spark has made two
+    assert _evolution(location, *_named((COUNT, ""))) is None
+    assert [each.kind for each in identities(location)] == [COUNT, DISTINCT]
+
+
+@pytest.mark.parametrize("format", ["v1", "v2"])
+def test_folders_numbers_and_ids_follow_the_operators(tmp_path: Path, format: str) -> None:
+    plan = _named((COUNT, "a"), (DISTINCT, "b"), (JOIN, "c"))
+    location = _location(tmp_path, COUNT, DISTINCT, JOIN, plan=plan, format=format)
+    note_restored(location, True)
+    changed = _named((JOIN, "c"), (COUNT, "a"))
+    step = _evolution(location, *changed)
+    assert step == Evolution({0: 1, 2: 0}, (1,), ())
+    carry_out(step, location, changed, _never)
+    folder = tmp_path / PIPELINE / "spark" / "1-1"
+    assert sorted(path.name for path in (folder / "state").iterdir()) == ["0", "1"]
+    assert [(folder / "state" / n / "0" / "8.zip").read_text() for n in "01"] == [f"{JOIN} 2", f"{COUNT} 0"]
+    for number in (0, 1):
+        metadata = folder / "state" / str(number) / "_metadata"
+        assert json.loads((metadata / "metadata").read_text().split("\n")[1])["operatorInfo"]["operatorId"] == number
+        assert not (metadata / ".metadata.crc").exists(), "it would not fit"
+    version, told = (folder / "commits" / str(BATCH)).read_text().split("\n")
+    assert (version, json.loads(told)["nextBatchWatermarkMs"]) == (format, 5)
+    assert json.loads(told).get("stateUniqueIds") == ({"0": [[JOIN]], "1": [[COUNT]]} if format == "v2" else None)
+    assert (folder / "commits" / f".{BATCH}.crc").exists() == (format == "v1")
+    assert identities(location) == tuple(changed) and _evolution(location, *changed) is None
+    assert {path.name for path in folder.iterdir()} == {
+        "state",
+        "offsets",
+        "commits",
+        "airflow_ft_uids.json",
+        "airflow_ft_restored.json",
+    }
+
+
+def test_a_birth_that_makes_nothing_or_something_else_is_told(tmp_path: Path) -> None:
+    location = _location(tmp_path, COUNT, plan=_named((COUNT, "a")))
+    folder = tmp_path / PIPELINE / "spark" / "1-1"
+    (folder / "metadata").write_text('{"id":"x"}')
+    (folder / "sources" / "0").mkdir(parents=True)
+    (folder / "sources" / "0" / "0").write_text('\0v1\n{"t":{"0":0}}')
+    (folder / "offsets" / str(BATCH)).write_text('v1\n{"conf":{}}\n{"t":{"0":5}}')
+    changed = _named((COUNT, "a"), (DISTINCT, "b"))
+    step = _evolution(location, *changed)
+    assert step == Evolution({0: 0}, (), (1,))
+    with pytest.raises(StageError, match="Spark has not made empty state for the new operators"):
+        carry_out(step, location, changed, lambda _: None)
+
+    def bear(born: SparkLocation) -> None:
+        """As if the plan's operator were another one for Spark."""
+        where = local_path(born.uri)
+        assert (where / "offsets" / "0").read_text().endswith('\n{"t":{"0":5}}'), "it has nothing to read"
+        assert (where / "sources" / "0" / "0").read_text().endswith('{"t":{"0":5}}')
+        _location(where, COUNT, JOIN, format="v1")
+        shutil.copytree(where / PIPELINE / "spark" / "1-1" / "state", where / "state")
+        (where / "commits").mkdir()
+        (where / "commits" / "0").write_text("v1\n{}")
+
+    shutil.rmtree(f"{folder}-born")
+    with pytest.raises(StageError, match=r"the job's plan has .*'dedupe'.*, Spark has made .*'symmetricHashJoin'"):
+        carry_out(step, location, changed, bear)

@@ -1,0 +1,156 @@
+"""What has changed of a schema of operator state, in words: from Spark's schemas, and from what its errors say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.core.errors import JobError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.failures import as_error
+from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.state_schemas import refuse_lost, states
+from airflow_ft.spark.state_settings import ENCODING
+from airflow_ft.spark.state_types import differences, lost, of_json, of_scala
+
+_SCALA = (
+    "StructType(StructField(n,IntegerType,true),StructField(price,DecimalType(10,2),true),"
+    "StructField(at,StructType(StructField(x,LongType,true)),true),StructField(tags,ArrayType(StringType,true),true),"
+    "StructField(of,MapType(StringType,StructType(StructField(q,ShortType,true)),true),true))"
+)
+
+
+def _text(text: str) -> bytes:
+    return len(text).to_bytes(2) + text.encode()
+
+
+def _long(text: str) -> bytes:
+    """In two parts, as a text above 64 KiB lies there."""
+    return (2).to_bytes(4) + _text(text[:10]) + _text(text[10:])
+
+
+def _schema(*fields: tuple[str, object]) -> str:
+    described = [{"name": name, "type": type, "nullable": True, "metadata": {}} for name, type in fields]
+    return json.dumps({"type": "struct", "fields": described})
+
+
+def _location(folder: Path, operator: str, batches: list[list[tuple[str, object]]], encoding: str = "avro") -> str:
+    """A location in which each batch has planned another schema of the variable `seen`, or store `default`."""
+    state, conf = folder / "state" / "0", json.dumps({"conf": {ENCODING: encoding}})
+    keyed = operator.startswith("transformWithState")
+    for batch, fields in enumerate(batches):
+        for log, text in (("offsets", f"v1\n{conf}\n{{}}"), ("commits", "v1\n{}")):
+            (folder / log).mkdir(parents=True, exist_ok=True)
+            (folder / log / str(batch)).write_text(text)
+        key, value = _schema(("k", "string")), _schema(*fields)
+        store = {"storeName": "default", "numPartitions": 1}
+        if keyed:
+            schemas = state / "_stateSchema" / "default"
+            schemas.mkdir(parents=True, exist_ok=True)
+            data = _text("v3") + (1).to_bytes(4) + _text("seen") + bytes(2) + _long(key) + bytes(2) + _long(value)
+            (schemas / f"{batch}_id").write_bytes(data + _long('{"a":"an encoder"}') + _long("{          }"))
+            store["stateSchemaFilePaths"] = [f"file:/elsewhere/{each}_id" for each in range(batch + 1)]
+            told = state / "_metadata" / "v2" / str(batch)
+        else:
+            (state / "0" / "_metadata").mkdir(parents=True, exist_ok=True)
+            (state / "0" / "_metadata" / "schema").write_bytes(_text("v2") + _long(key) + _long(value))
+            told = state / "_metadata" / "metadata"
+        told.parent.mkdir(parents=True, exist_ok=True)
+        info = {"operatorInfo": {"operatorId": 0, "operatorName": operator}, "stateStoreInfo": [store]}
+        told.write_text(f"v2\n{json.dumps(info)}")
+    return folder.as_uri()
+
+
+def test_types_are_the_same_text_from_json_and_from_scala() -> None:
+    array = {"type": "array", "elementType": "string", "containsNull": True}
+    structure = {"type": "struct", "fields": [{"name": "q", "type": "short"}]}
+    of = {"type": "map", "keyType": "string", "valueType": structure, "valueContainsNull": True}
+    at = {"type": "struct", "fields": [{"name": "x", "type": "long"}]}
+    schema = _schema(("n", "integer"), ("price", "decimal(10,2)"), ("at", at), ("tags", array), ("of", of))
+    found = of_json(json.loads(schema))
+    assert found == of_scala(_SCALA)
+    assert found["price"] == "decimal(10,2)" and found["tags"] == "array<string>"
+
+
+def test_differences_are_told_field_by_field_also_within_structures() -> None:
+    before = of_scala(_SCALA)
+    after = of_scala(
+        _SCALA.replace("IntegerType", "LongType").replace("(q,ShortType", "(z,ShortType").replace("tags", "labels")
+    )
+    told = "n int -> bigint, tags array<string> is gone, of.value.q smallint is gone, of.value.z smallint added"
+    assert differences(before, after) == f"{told}, labels array<string> added"
+    assert list(lost(before, after)) == ["tags array<string>", "of.value.q smallint"]
+    assert differences(before, before) == "" and not list(lost(before, before))
+
+
+@pytest.mark.parametrize(
+    ("after", "gone"),
+    [
+        ([("n", "long"), ("note", "string"), ("more", "integer")], ""),
+        ([("note", "string"), ("n", "integer")], ""),  # avro goes by names
+        ([("n", "integer")], "note string"),
+        ([("n", "integer"), ("remark", "string")], "note string"),
+    ],
+    ids=["grown", "in another order", "removed", "renamed"],
+)
+def test_what_spark_would_lose_is_refused(tmp_path: Path, after: list[tuple[str, object]], gone: str) -> None:
+    first: list[tuple[str, object]] = [("n", "integer"), ("note", "string")]
+    uri = _location(tmp_path, "transformWithStateInPySparkExec", [first, after])
+    held, now = states(SparkLocation("", "orders", uri, 0, "")), SparkLocation("", "orders", uri, 1, "")
+    if not gone:
+        refuse_lost(held, now)
+        return
+    with pytest.raises(JobError, match=rf"'seen' of operator 0 .*has changed: {gone} is gone.*reset-state orders"):
+        refuse_lost(held, now)
+
+
+def test_nothing_is_lost_where_nothing_was(tmp_path: Path) -> None:
+    uri = _location(tmp_path, "transformWithStateInPySparkExec", [[("n", "integer")]])
+    refuse_lost({}, SparkLocation("", "orders", uri, 0, ""))
+    assert states(SparkLocation("", "orders", (tmp_path / "other").as_uri(), 0, "")) == {}
+
+
+@pytest.mark.parametrize(
+    ("operator", "encoding", "message", "told"),
+    [
+        (
+            "transformWithStateInPandasExec",
+            "avro",
+            "[STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION] Schema evolution is not possible new value_schema={new} and"
+            " old value_schema={old}\nPlease check ...",
+            "state variable 'seen' of operator 0 .* has changed: n int -> string.*Fields can be added, and made wider",
+        ),
+        (
+            "transformWithStateInPandasExec",
+            "unsaferow",
+            "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match.\nExisting"
+            " value_schema={old} and new value_schema={new}.",
+            f"state variable 'seen' of operator 0 .* n int -> string.*born with {ENCODING}=avro",
+        ),
+        (
+            "stateStoreSave",
+            "unsaferow",
+            "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match.\nExisting"
+            " value_schema={old} and new value_schema={new}.",
+            r"store 'default' of operator 0 \(stateStoreSave\) has changed: n int -> string.*cannot change",
+        ),
+        (
+            "stateStoreSave",
+            "unsaferow",
+            "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema does not match.\nExisting key_schema={old} and"
+            " new key_schema={new}.",
+            "a key of the state has changed: n int -> string.*Keys of state cannot change",
+        ),
+    ],
+    ids=["avro", "unsaferow", "another operator", "a key"],
+)
+def test_what_spark_refuses_is_told_with_operator_variable_and_types(
+    tmp_path: Path, operator: str, encoding: str, message: str, told: str
+) -> None:
+    base = SparkPosition(_location(tmp_path, operator, [[("n", "integer")]], encoding), 0)
+    old = "StructType(StructField(n,IntegerType,true))"
+    said = message.format(old=old, new=old.replace("Integer", "String"))
+    error = as_error(RuntimeError(said), "orders", "jobs:Orders", base)
+    assert isinstance(error, JobError)
+    with pytest.raises(JobError, match=told):
+        raise error

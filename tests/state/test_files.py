@@ -1,0 +1,179 @@
+"""Files of changes and snapshots, cut off, of other codecs, of all formats."""
+
+import json
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError, TransientError, WalCorruptError
+from airflow_ft.state.records import Changes, lineage, strings
+from airflow_ft.state.schemas import families
+from airflow_ft.state.streams import decompressed
+from airflow_ft.state.versions import changed_keys, has_version, open_version
+from tests.state.scene import KEY, VALUE, compressed, records, schema_file, text
+
+LINEAGE = [{"version": 3, "checkpointUniqueId": "c"}, {"version": 2, "checkpointUniqueId": "b"}]
+
+
+def marked(version: int, *entries: tuple[int, bytes, bytes | None]) -> bytes:
+    """The second form of a file of changes."""
+    found = text(f"v{version}") + (text(json.dumps(LINEAGE)) if version == 4 else b"")
+    for kind, key, value in entries:
+        found += bytes([kind]) + struct.pack(">i", len(key)) + key
+        found += struct.pack(">i", -1) if value is None else struct.pack(">i", len(value)) + value
+    return found + b"\0"
+
+
+PUT, REMOVE, APPEND = 0x01, 0x10, 0x11
+
+
+def test_each_format_says_the_same() -> None:
+    plain = records({b"a": b"1", b"b": None, b"": b""})
+    expected = {b"a": b"1", b"b": None, b"": b""}
+    entries = ((PUT, b"a", b"1"), (REMOVE, b"b", None), (PUT, b"", b""))
+    headed = text("v3") + text(json.dumps(LINEAGE)) + plain
+    for data in (plain, headed, marked(2, *entries), marked(4, *entries)):
+        found = Changes()
+        found.apply(data, "1.changelog")
+        assert found.values == expected and found.added == {}
+    assert lineage(headed) == lineage(marked(4)) == [(3, "c"), (2, "b")] and lineage(plain) == []
+
+
+def test_what_is_appended_is_put_behind_what_was_there() -> None:
+    found = Changes()
+    found.apply(marked(2, (APPEND, b"of before", b"1"), (PUT, b"here", b"2"), (APPEND, b"here", b"3")), "1")
+    found.apply(marked(2, (APPEND, b"of before", b"4"), (REMOVE, b"here", None), (APPEND, b"here", b"5")), "2")
+    assert found.added == {b"of before": b"14"} and found.values == {b"here": b"5"}
+    found.apply(marked(2, (REMOVE, b"of before", None)), "3")
+    assert found.added == {} and found.values[b"of before"] is None
+
+
+@pytest.mark.parametrize("comma", [b"", b","])
+def test_a_list_has_commas_or_none(comma: bytes) -> None:
+    row = b"\0" + bytes(16)
+    part = struct.pack("<i", len(row)) + row
+    assert list(strings(comma.join([part] * 3))) == [row] * 3
+    with pytest.raises(WalCorruptError, match="a list of Spark's state ends in the middle"):
+        list(strings(part[:-1]))
+
+
+def test_files_that_end_in_the_middle_or_are_of_another_kind_are_refused() -> None:
+    for data in (records({b"a": b"1"})[:-1], records({b"a": b"1" * 9})[:-9], marked(2, (PUT, b"a", b"1"))[:-1], b""):
+        with pytest.raises(WalCorruptError, match=r"1\.changelog, .* ends in the middle"):
+            Changes().apply(data, "1.changelog")
+    with pytest.raises(ConfigurationError, match="a record of kind 2, which is not known"):
+        Changes().apply(marked(2, (2, b"a", b"b")), "1.changelog")
+    with pytest.raises(ConfigurationError, match="a file of changes of format 5, which is not known"):
+        Changes().apply(text("v5"), "1.changelog")
+
+
+def test_codecs() -> None:
+    data = b"of Spark, " * 10_000
+    stored = struct.pack("<8sBiiI", b"LZ4Block", 0x15, 5, 5, 0) + b"Spark"
+    assert decompressed(compressed(data), "x") == data and decompressed(stored, "x") == b"Spark"
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    zstd = sink.getvalue().to_pybytes()
+    assert decompressed(zstd, "x") == data
+    with pytest.raises(ConfigurationError, match=r"7\.delta is compressed by another codec than lz4 or zstd"):
+        decompressed(b"\x82SNAPPY\0", "7.delta")
+    for broken in (compressed(data)[:40], stored[:-1], b"", compressed(data)[:25] + b"\xff" * 30):
+        with pytest.raises(WalCorruptError, match=r"7\.delta, a file of Spark's state, is damaged"):
+            decompressed(broken, "7.delta")
+
+
+def test_schemas() -> None:
+    [family] = families(schema_file(), "schema")
+    assert (family.key, family.value, family.name) == (KEY, VALUE, "default")
+    with pytest.raises(ConfigurationError, match="schema is of format 4; formats up to 3 are known"):
+        families(text("v4"), "schema")
+    for broken in (b"", schema_file()[:50], text("x1")):
+        with pytest.raises(WalCorruptError, match="schema, a schema of Spark's state, is damaged"):
+            families(broken, "schema")
+
+
+def rocks(folder: Path, version: int, values: dict[bytes, bytes], id: str = "") -> None:
+    """A full snapshot, as Spark's state store puts one there."""
+    from rocksdict import Options, Rdict
+
+    work = folder / f"work-{version}"
+    with Rdict(str(work), Options(raw_mode=True)) as db:
+        for key, value in values.items():
+            db[key] = value
+        db.flush()
+    (folder / "SSTs").mkdir(exist_ok=True)
+    told: dict[str, Any] = {"sstFiles": [], "numKeys": len(values), "columnFamilyMapping": {"default": 1, "c": 2}}
+    with zipfile.ZipFile(folder / f"{version}{id}.zip", "w") as archive:
+        for path in sorted(work.iterdir()):
+            if path.suffix == ".sst":
+                name = f"{path.stem}-of-{version}.sst"
+                path.rename(folder / "SSTs" / name)
+                told["sstFiles"].append({"localFileName": path.name, "dfsSstFileName": name, "sizeBytes": 1})
+            elif path.name.startswith(("CURRENT", "MANIFEST", "OPTIONS")):
+                archive.write(path, path.name)
+        archive.writestr("metadata", "v1\n" + json.dumps(told))
+
+
+def test_a_snapshot_of_rocksdb_under_changes_stays_readable_when_it_is_removed(tmp_path: Path) -> None:
+    values = {b"\2\0a": b"1", b"\2\0b": b"2", b"\2\1c": b"3", b"\3\0d": b"4"}
+    rocks(tmp_path, 2, values)
+    changes = marked(
+        2, (PUT, b"\2\0a", b"10"), (REMOVE, b"\2\0b", None), (APPEND, b"\2\1c", b"0"), (PUT, b"\2\0e", b"5")
+    )
+    (tmp_path / "3.changelog").write_bytes(compressed(changes))
+    store = open_version(tmp_path.as_uri(), 3)
+    for path in [*(tmp_path / "SSTs").iterdir(), *tmp_path.glob("*.*")]:
+        path.unlink()
+    expected = {b"\2\0a": b"10", b"\2\1c": b"30", b"\2\0e": b"5"}
+    assert store.families == {"default": 1, "c": 2}
+    assert dict(store.items(b"\2")) == expected and dict(store.items()) == {**expected, b"\3\0d": b"4"}
+    assert dict(store.items(b"\2\0")) == {b"\2\0a": b"10", b"\2\0e": b"5"}
+    assert [store.get(key) for key in (b"\2\0a", b"\2\0b", b"\2\1c", b"\3\0d", b"x")] == [
+        b"10",
+        None,
+        b"30",
+        b"4",
+        None,
+    ]
+    store.close()
+    with pytest.raises(TransientError, match="has no version 3"):
+        open_version(tmp_path.as_uri(), 3)
+
+
+def test_what_a_snapshot_names_and_is_gone_is_gone_and_what_is_damaged_is_damaged(tmp_path: Path) -> None:
+    rocks(tmp_path, 1, {b"a": b"1"})
+    [file] = (tmp_path / "SSTs").iterdir()
+    data = file.read_bytes()
+    file.unlink()
+    with pytest.raises(TransientError, match=r"has no 1\.zip \(any more\)"):
+        open_version(tmp_path.as_uri(), 1)
+    file.write_bytes(data[: len(data) // 2])
+    with pytest.raises(WalCorruptError, match=r"the snapshot 1\.zip .* cannot be opened"):
+        open_version(tmp_path.as_uri(), 1)
+
+
+def test_files_with_ids_are_followed_by_their_lineage(tmp_path: Path) -> None:
+    """Version 3 was written twice: by a task that nobody heard of again, too."""
+    rocks(tmp_path, 2, {b"a": b"1"}, "_b")
+    for name, value in (("3_c", b"3"), ("3_x", b"99"), ("4_d", b"4")):
+        key = name[:1].encode()
+        (tmp_path / f"{name}.changelog").write_bytes(compressed(marked(4, (PUT, key, value))))
+    store = open_version(tmp_path.as_uri(), 4, "d")
+    assert dict(store.items()) == {b"a": b"1", b"3": b"3", b"4": b"4"}
+    store.close()
+    with pytest.raises(AirflowFtError, match="has no version 4"):
+        open_version(tmp_path.as_uri(), 4, "e")
+
+
+def test_changed_keys_are_told_where_all_files_of_changes_are_there(tmp_path: Path) -> None:
+    for version in (2, 3):
+        (tmp_path / f"{version}.delta").write_bytes(compressed(records({b"%d" % version: b"", b"both": None})))
+    folder = tmp_path.as_uri()
+    assert changed_keys(folder, 1, 3) == {b"2", b"3", b"both"} and changed_keys(folder, 3, 3) == set()
+    assert changed_keys(folder, 0, 3) is None and changed_keys(folder, 1, 4) is None
+    assert has_version(folder, 3) and not has_version(folder, 4)

@@ -1,0 +1,271 @@
+"""Which checkpoint a handle shows, while the pipeline goes on, prunes and dies; bad questions."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_ft import state
+from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
+from airflow_ft.savepoints.taking import take
+from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.state_operators import Identity, remember
+from airflow_ft.wal.filesystem import local_path
+from tests.state.scene import CONF, PROVIDERS, Pipeline, pipeline
+from tests.store.scene import PIPELINE
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Pipeline]:
+    with pipeline(tmp_path) as scene:
+        yield scene
+
+
+def test_it_shows_the_newest_confirmed_checkpoint_until_it_is_refreshed(scene: Pipeline) -> None:
+    scene.confirmed({"a": 1, "b": 1})
+    with state.open(PIPELINE, store=scene.store) as found:
+        [operator] = found.operators()
+        assert (operator.name, found.number) == ("stateStoreSave", 1)
+        assert found.get(0, "a") == {"count": 1} and found.get(0, "c") is None
+        scene.published({"a": 2})
+        assert not found.refresh() and found.get(0, "a") == {"count": 1}, "nobody has confirmed that"
+        scene.complete(2)
+        assert found.get(0, "a") == {"count": 1}, "it stays where it is"
+        assert found.refresh() and found.number == 2
+        assert found.get(0, {"k": "a"}) == {"count": 2} and found.get(0, ("b",)) == {"count": 1}
+        assert {entry.key["k"]: entry.value["count"] for entry in found.scan(0)} == {"a": 2, "b": 1}
+        assert found.count(0) == 2
+
+
+def test_a_snapshot_a_removal_and_what_came_after(scene: Pipeline) -> None:
+    scene.confirmed({"a": 1, "b": 1})
+    scene.confirmed({"a": 2})
+    scene.counts.snapshot(1, {"a": 20, "b": 10})
+    scene.confirmed({"b": None, "c": 3})
+    scene.published({"c": 4})
+    scene.counts.snapshot(3, {"a": 40})
+    with state.open(PIPELINE, store=scene.store) as found:
+        assert {entry.key["k"]: entry.value["count"] for entry in found.scan(0)} == {"a": 20, "c": 3}
+    with state.open(PIPELINE, store=scene.store, at=1) as found:
+        assert found.get(0, "b") == {"count": 1} and not found.refresh()
+
+
+def test_files_that_go_before_they_are_read_move_it_to_the_newest_checkpoint_once(scene: Pipeline) -> None:
+    scene.confirmed({"a": 1})
+    scene.confirmed({"a": 2})
+    with state.open(PIPELINE, store=scene.store) as found:
+        scene.confirmed({"a": 3})
+        scene.counts.snapshot(2, {"a": 3})
+        scene.counts.forget(0)
+        scene.counts.forget(1)
+        assert found.get(0, "a") == {"count": 3} and found.number == 3
+    gone = pytest.raises(TransientError, match=r"has no version 2 \(any more\).* Remedy: try again")
+    with state.open(PIPELINE, store=scene.store, at=2) as old, gone:
+        old.get(0, "a")
+
+
+def test_what_is_open_stays_readable_when_its_location_is_swept(scene: Pipeline) -> None:
+    scene.confirmed({"a": 1})
+    with state.open(PIPELINE, store=scene.store) as found:
+        assert found.get(0, "a") == {"count": 1}
+        shutil.rmtree(scene.counts.path)
+        assert found.get(0, "a") == {"count": 1}
+
+
+def test_a_checkpoint_whose_location_is_swept_is_pruned(scene: Pipeline) -> None:
+    scene.confirmed({"a": 1})
+    first = scene.counts.path
+    scene.restarts()
+    scene.confirmed({"a": 2})
+    with state.open(PIPELINE, store=scene.store, at=1) as old:
+        shutil.rmtree(first)
+        with pytest.raises(ConfigurationError, match="it is pruned: Spark's state of that moment is gone"):
+            old.get(0, "a")
+    with state.open(PIPELINE, store=scene.store) as found:
+        assert found.get(0, "a") == {"count": 2}
+        shutil.rmtree(scene.counts.path)
+    with pytest.raises(WalCorruptError, match="2-1 is missing"):
+        state.open(PIPELINE, store=scene.store)
+
+
+def test_a_newest_checkpoint_that_is_swept_meanwhile_gives_way_to_its_successor(
+    scene: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.confirmed({"a": 1})
+    first = scene.counts.path
+    look = scene.store.latest_confirmed
+
+    def then_all_goes_on(pipeline: str) -> object:
+        found = look(pipeline)
+        if first.exists():
+            scene.restarts()
+            scene.confirmed({"a": 2})
+            shutil.rmtree(first)
+        return found
+
+    monkeypatch.setattr(scene.store, "latest_confirmed", then_all_goes_on)
+    with state.open(PIPELINE, store=scene.store) as found:
+        assert found.number == 2 and found.get(0, "a") == {"count": 2}
+
+
+def test_a_damaged_file_is_named(scene: Pipeline) -> None:
+    scene.confirmed({"a": 1})
+    scene.counts.file(0).write_bytes(scene.counts.file(0).read_bytes()[:30])
+    with state.open(PIPELINE, store=scene.store) as found, pytest.raises(WalCorruptError, match=r"1\.delta.* damaged"):
+        found.get(0, "a")
+
+
+def test_changes_between_two_checkpoints(scene: Pipeline) -> None:
+    scene.confirmed({"a": 1, "b": 1, "d": 1})
+    scene.confirmed({"a": 2, "d": 1})
+    scene.confirmed({"b": None, "c": 3})
+    scene.published({"a": 99})
+    expected = {
+        "a": ("changed", {"count": 1}, {"count": 2}),
+        "b": ("removed", {"count": 1}, None),
+        "c": ("added", None, {"count": 3}),
+    }
+
+    def feed(since: int, until: int | None = None) -> dict[str, tuple[str, object, object]]:
+        with state.open(PIPELINE, store=scene.store) as found:
+            return {
+                each["key"]["k"]: (each["change"], each["before"], each["after"])
+                for each in found.changes(0, since, until)
+            }
+
+    assert feed(1) == expected
+    assert feed(1, 2) == {"a": expected["a"]} and feed(3) == {}
+    scene.counts.snapshot(2, {"a": 2, "c": 3, "d": 1})  # ... and what it is made of is gone
+    scene.counts.snapshot(0, {"a": 1, "b": 1, "d": 1})
+    scene.counts.forget(1)
+    assert feed(1) == expected
+    with pytest.raises(ConfigurationError, match="checkpoint 1 is older than 3"):
+        feed(3, 1)
+
+
+def test_changes_over_a_restart_which_works_in_a_copy(scene: Pipeline) -> None:
+    scene.confirmed({"a": 1, "b": 1})
+    scene.restarts()
+    scene.confirmed({"a": 2, "b": 1})
+    with state.open(PIPELINE, store=scene.store) as found:
+        [change] = found.changes(0, 1)
+    assert (change["key"], change["before"], change["after"]) == ({"k": "a"}, {"count": 1}, {"count": 2})
+
+
+def test_a_savepoint_is_looked_at_wherever_it_lies(scene: Pipeline, tmp_path: Path) -> None:
+    scene.confirmed({"a": 1})
+    uri, _ = take(scene.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
+    shutil.copytree(local_path(uri), tmp_path / "moved")
+    shutil.rmtree(scene.counts.path)
+    with state.open_savepoint(str(tmp_path / "moved")) as found:
+        assert (found.pipeline, found.number, found.get(0, "a")) == (PIPELINE, 1, {"count": 1})
+        assert not found.refresh()
+        with pytest.raises(ConfigurationError, match="holds checkpoint 1 alone"):
+            list(found.changes(0, 7))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".json"])
+def test_an_export_is_there_as_a_whole_or_not_at_all(scene: Pipeline, tmp_path: Path, suffix: str) -> None:
+    scene.confirmed({"a": 1, "b": 2, "ü,": 3})
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    path = folder / f"counts{suffix}"
+    path.write_text("of yesterday")
+    with state.open(PIPELINE, store=scene.store) as found:
+        assert found.export(0, path) == 3
+        frame = found.to_pandas(0)
+    assert dict(zip(frame["key.k"], frame["value.count"], strict=True)) == {"a": 1, "b": 2, "ü,": 3}
+    if suffix == ".parquet":
+        rows = [(row["key"]["k"], row["value"]["count"]) for row in pq.read_table(path).to_pylist()]
+    elif suffix == ".csv":
+        rows = [(row["key.k"], row["value.count"]) for row in pyarrow.csv.read_csv(path).to_pylist()]
+    else:
+        lines = map(json.loads, path.read_text().splitlines())
+        rows = [(row["key"]["k"], row["value"]["count"]) for row in lines]
+    assert sorted(rows) == [("a", 1), ("b", 2), ("ü,", 3)]
+    written = path.read_bytes()
+    scene.counts.file(0).unlink()
+    with state.open(PIPELINE, store=scene.store) as found, pytest.raises(TransientError):
+        found.export(0, path)
+    assert [each.name for each in folder.iterdir()] == [path.name] and path.read_bytes() == written
+
+
+def test_bad_questions_are_refused_by_name(scene: Pipeline, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"knows no pipeline 'other'.* known are: orders"):
+        state.open("other", store=scene.store)
+    with pytest.raises(ConfigurationError, match="no confirmed checkpoint yet"):
+        state.open(PIPELINE, store=scene.store)
+    scene.confirmed({"a": 1})
+    scene.published({"a": 2})
+    with pytest.raises(ConfigurationError, match="there is no such checkpoint"):
+        state.open(PIPELINE, store=scene.store, at=9)
+    with pytest.raises(ConfigurationError, match="it is STAGED: state is shown of confirmed checkpoints alone"):
+        state.open(PIPELINE, store=scene.store, at=2)
+    with state.open(PIPELINE, store=scene.store) as found:
+        with pytest.raises(ConfigurationError, match=r"no operator 7 with state; it has 0 \(stateStoreSave\)"):
+            found.get(7, "a")
+        with pytest.raises(ConfigurationError, match="has the states default, and no 'other'"):
+            found.get(0, "a", "other")
+        with pytest.raises(ConfigurationError, match=r"column 'k': 1 is no string"):
+            found.get(0, 1)
+        with pytest.raises(ConfigurationError, match=r"the key has the columns k string, and \('a', 'b'\) was given"):
+            found.get(0, ("a", "b"))
+        with pytest.raises(ConfigurationError, match=r"counts\.txt has no suffix that says how to write it"):
+            found.export(0, tmp_path / "counts.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("spark.sql.streaming.stateStore.encodingFormat", "avro", "is encoded as avro"),
+        ("spark.sql.streaming.stateStore.rowChecksum.enabled", "true", "has a checksum in each row"),
+        ("spark.sql.streaming.stateStore.providerClass", "org.example.Mine", "is kept by Mine"),
+    ],
+)
+def test_what_is_not_known_is_refused(
+    scene: Pipeline, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    assert PROVIDERS in CONF["spark.sql.streaming.stateStore.providerClass"]
+    monkeypatch.setitem(CONF, name, value)
+    scene.confirmed({"a": 1})
+    with state.open(PIPELINE, store=scene.store) as found, pytest.raises(ConfigurationError, match=message):
+        found.get(0, "a")
+
+
+def test_state_that_is_not_whole_is_never_taken_for_less(scene: Pipeline) -> None:
+    """Of two partitions one has gone."""
+    scene.confirmed({"a": 1})
+    (scene.counts.path / "state/0/1").mkdir()
+    with state.open(PIPELINE, store=scene.store) as found:
+        shutil.copytree(scene.counts.path / "state/0/0", scene.counts.path / "state/0/1", dirs_exist_ok=True)
+        scene.counts.forget(0)
+        with pytest.raises(TransientError, match="has no version 1"):
+            found.get(0, "b")
+
+
+def test_a_scan_never_mixes_two_checkpoints(scene: Pipeline) -> None:
+    scene.confirmed({"a": 1})
+    shutil.copytree(scene.counts.path / "state/0/0", scene.counts.path / "state/0/1")
+    told = scene.counts.path / "state/0/_metadata/metadata"
+    told.write_text(told.read_text().replace('"numPartitions": 1', '"numPartitions": 2'))
+    with state.open(PIPELINE, store=scene.store) as found:
+        entries = found.scan(0)
+        next(entries)
+        scene.confirmed({"a": 2})
+        assert found.refresh()
+        with pytest.raises(TransientError, match="has gone on to another checkpoint while a state was read"):
+            list(entries)
+
+
+def test_a_uid_names_an_operator(scene: Pipeline) -> None:
+    location = SparkLocation("", PIPELINE, scene.counts.path.as_uri(), 0, "")
+    remember(location, [Identity("stateStoreSave", "counts")])
+    scene.confirmed({"a": 1})
+    with state.open(PIPELINE, store=scene.store) as found:
+        assert found.get("counts", "a") == found.get("0", "a") == found.get(0, "a") == {"count": 1}
+        with pytest.raises(ConfigurationError, match=r"no operator 'other' with state; it has 0 \(counts\)"):
+            found.get("other", "a")

@@ -1,0 +1,275 @@
+"""What every file system of the log keeps to: the local one, and a real HDFS."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
+from airflow_ft.wal import hdfs as hdfs_module
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.filesystem import FileSystem, filesystem, link_tree
+from airflow_ft.wal.retention import sweep
+from airflow_ft.wal.writer import SegmentFolder, write_segment
+from tools.servers import Hdfs
+
+pytestmark = pytest.mark.timeout(300)
+ALL: Callable[[PurePosixPath], bool] = lambda name: True  # noqa: E731
+
+
+@pytest.fixture(params=["local", "hdfs"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "local":
+        return str(tmp_path / "root")
+    server: Hdfs = request.getfixturevalue("hdfs")
+    return f"{server.url}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def files(root: str) -> FileSystem:
+    return filesystem(root)
+
+
+def test_a_file_appears_once_and_whole_and_is_not_replaced(root: str, files: FileSystem) -> None:
+    file = files.uri(root, "a", "b c", "1%.json")
+    assert not files.exists(file)
+    files.write(file, b"one")
+    assert files.exists(file) and files.read(file) == b"one" and files.size(file) == 3
+    with pytest.raises(FileExistsError):
+        files.write(file, b"two")
+    assert files.read(file) == b"one"
+    files.replace(file, b"three")
+    files.replace(files.uri(root, "new"), b"")
+    assert files.read(file) == b"three" and files.read(files.uri(root, "new")) == b""
+    assert files.names(files.uri(root, "a", "b c")) == ["1%.json"], "nothing is left beside it"
+    files.remove(file)
+    files.remove(file)
+    assert files.tree(root) == {"new": 0}
+
+
+def test_what_is_not_there(root: str, files: FileSystem) -> None:
+    nowhere = files.uri(root, "nowhere")
+    assert files.names(nowhere) == [] and files.tree(nowhere) == {} and not files.exists(nowhere)
+    with pytest.raises(FileNotFoundError):
+        files.size(nowhere)
+    for call in (files.read, files.open):
+        with pytest.raises(WalCorruptError, match="nowhere is missing"):
+            call(nowhere)
+    files.remove_tree(nowhere)
+    with pytest.raises(WalCorruptError, match="nowhere is missing"):
+        files.link_tree(nowhere, files.uri(root, "copy"), ALL)
+
+
+def test_of_many_who_write_one_file_or_make_one_folder_a_single_one_wins(root: str, files: FileSystem) -> None:
+    won: list[bytes] = []
+    made: list[bytes] = []
+    ready = threading.Barrier(8)
+
+    def race(name: bytes) -> None:
+        ready.wait()
+        try:
+            files.write(files.uri(root, "origin"), name)
+            won.append(name)
+        except FileExistsError:
+            pass
+        try:
+            files.make_folder(files.uri(root, "attempts", "1-1"))
+            made.append(name)
+        except FileExistsError:
+            pass
+
+    racers = [threading.Thread(target=race, args=(str(n).encode(),)) for n in range(8)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert won == [files.read(files.uri(root, "origin"))] and len(made) == 1
+
+
+def test_a_file_is_read_in_pieces_and_from_anywhere(root: str, files: FileSystem) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("metadata", "v1\n{}")
+    files.write(files.uri(root, "1.zip"), archive.getvalue())
+    with files.open(files.uri(root, "1.zip")) as file, zipfile.ZipFile(file) as found:
+        assert found.read("metadata") == b"v1\n{}"
+    data = os.urandom(3_000_000)
+    with files.create(files.uri(root, "sub", "large")) as file:
+        file.write(data[:10])
+        file.write(data[10:])
+        files.sync_file(file)
+    with files.open(files.uri(root, "sub", "large")) as file:
+        assert file.read(7) == data[:7]
+        file.seek(-5, os.SEEK_END)
+        assert file.read() == data[-5:] and file.read() == b""
+        file.seek(1_500_000)
+        assert file.tell() == 1_500_000 and file.read() == data[1_500_000:]
+    table = pa.table({"n": range(1000)})
+    with files.create(files.uri(root, "t.parquet")) as file:
+        pq.write_table(table, file)
+    with files.open(files.uri(root, "t.parquet")) as file:
+        assert pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20).read() == table
+
+
+def test_a_copy_holds_what_is_kept_and_goes_its_own_way(root: str, files: FileSystem) -> None:
+    for name in ("offsets/0", "offsets/1", "state/0/0/1.zip", "state/0/0/.1.zip.crc"):
+        files.write(files.uri(root, "old", *name.split("/")), name.encode())
+    copy = files.uri(root, "copy")
+    assert files.link_tree(files.uri(root, "old"), copy, lambda name: str(name) != "offsets/1") == 3
+    files.sync_tree(copy, root, {})
+    assert set(files.tree(copy)) == {"offsets/0", "state/0/0/1.zip", "state/0/0/.1.zip.crc"}
+    files.replace(files.uri(copy, "offsets", "0"), b"changed")
+    assert files.read(files.uri(root, "old", "offsets", "0")) == b"offsets/0"
+    with pytest.raises(FileExistsError):
+        files.link_tree(files.uri(root, "old"), copy, ALL)
+    files.remove_tree(files.uri(root, "old"))
+    assert not files.exists(files.uri(root, "old")) and files.read(files.uri(copy, "state/0/0/1.zip"))
+
+
+def test_a_copy_of_what_is_replaced_meanwhile_is_taken_anew(
+    root: str, files: FileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log is compacted between the listing and the copy of its files."""
+    old = files.uri(root, "old")
+    for number in range(3):
+        files.write(files.uri(old, str(number)), b"x")
+    asked: list[str] = []
+
+    def keep(name: PurePosixPath) -> bool:
+        if not asked:
+            files.write(files.uri(old, "2.compact"), b"all")
+            for number in range(3):
+                files.remove(files.uri(old, str(number)))
+        asked.append(str(name))
+        return True
+
+    files.link_tree(old, files.uri(root, "copy"), keep)
+    assert files.tree(files.uri(root, "copy")) == {"2.compact": 3}
+
+
+def test_from_one_file_system_to_the_other(hdfs: Hdfs, tmp_path: Path) -> None:
+    """As a savepoint is that lies elsewhere than the log."""
+    one, two = str(tmp_path / "one"), f"{hdfs.url}/{uuid.uuid4().hex}"
+    filesystem(one).write(filesystem(one).uri(one, "a", "b"), b"text")
+    filesystem(one).write(filesystem(one).uri(one, "left out"), b"")
+    assert link_tree(one, two, lambda name: name.parts[0] == "a") == 1
+    assert link_tree(two, str(tmp_path / "three"), ALL) == 1
+    assert (tmp_path / "three" / "a" / "b").read_text() == "text"
+
+
+def test_segments_are_written_read_and_swept(root: str, files: FileSystem) -> None:
+    table = pa.table({"id": range(100), "name": [f"name {n}" for n in range(100)]})
+    folders = [SegmentFolder(root, "p", epoch, 1, 0) for epoch in (1, 2)]
+    first, second = [write_segment(folder, 1, {"rows": table, "copies": table}) for folder in folders]
+    reader = open_wal().open(first)
+    for sink in ("rows", "copies"):
+        [file] = reader.files(sink)
+        assert pa.Table.from_batches(reader.batches(sink, file)) == table
+    files.make_folder(files.uri(root, "p", "spark", "1-1"))
+    assert set(sweep(root, "p", [second.location], 2)) == {
+        files.uri(root, "p", "1-1"),
+        files.uri(root, "p", "spark", "1-1"),
+    }
+    assert sweep(root, "p", [second.location], 3) == [] and open_wal().open(second).files("rows")
+
+    part = files.uri(second.location, *reader.files("rows")[0].path.split("/"))
+    files.replace(part, files.read(part)[:-1] + b"!")
+    reader = open_wal().open(second)
+    with pytest.raises(WalCorruptError, match="does not match its checksum"):
+        list(reader.batches("rows", reader.files("rows")[0]))
+
+
+# --- HDFS alone -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uri", ["hdfs:///wal", "hdfs://somebody@127.0.0.1:8020/wal", "hdfs://127.0.0.1:8020"])
+def test_a_place_has_a_name_node_and_a_path_and_no_user(uri: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"names no place on HDFS.*hdfs://NAMENODE:PORT/PATH"):
+        filesystem(uri)
+
+
+def test_a_place_is_spelled_in_one_way() -> None:
+    files = filesystem("hdfs://nn:8020/wal/")
+    assert files.uri("hdfs://nn:8020//wal/", "a b%20", "1") == "hdfs://nn:8020/wal/a b%20/1"
+    assert files.hadoop_path("hdfs://nn:8020/wal/?#/") == "hdfs://nn:8020/wal/?#"
+
+
+def test_who_may_not_write_is_told_whom_to_ask(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = f"{hdfs.url}/{uuid.uuid4().hex}"
+    filesystem(root).make_folder(root)
+    hdfs_module._client(f"{hdfs.host}:{hdfs.port}").set_permission(root.removeprefix(hdfs.url), 0o755)
+    monkeypatch.setenv("HADOOP_USER_NAME", "mallory")
+    with pytest.raises(StorageUnavailableError, match=r"user=mallory, access=WRITE.*HADOOP_USER_NAME"):
+        filesystem(root).write(f"{root}/x", b"")
+
+
+def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "hdfs_native", None)
+    with pytest.raises(ConfigurationError, match=r"airflow-ft\[hdfs\]"):
+        filesystem("hdfs://nowhere:1/").exists("hdfs://nowhere:1/")
+
+
+def test_what_is_no_name_node_is_named(hdfs: Hdfs) -> None:
+    for authority in ("127.0.0.1:1", "no-such-host.invalid:8020"):
+        with pytest.raises(StorageUnavailableError, match=f"hdfs://{authority}/wal cannot be reached.*NameNode"):
+            filesystem(f"hdfs://{authority}/wal").exists(f"hdfs://{authority}/wal")
+    with pytest.raises(ConfigurationError, match=r"names no NameNode that is known here.*HADOOP_CONF_DIR"):
+        filesystem("hdfs://cluster/wal").exists("hdfs://cluster/wal")
+
+
+def test_a_copy_does_not_wait_for_who_died_while_it_wrote(hdfs: Hdfs) -> None:
+    """The file has no end then, for as long as the NameNode believes in its writer."""
+    root = f"{hdfs.url}/{uuid.uuid4().hex}"
+    files = filesystem(root)
+    files.write(files.uri(root, "old", "whole"), b"whole")
+    dead = files.create(files.uri(root, "old", "half"))
+    dead.write(b"half")
+    files.link_tree(files.uri(root, "old"), files.uri(root, "copy"), ALL)
+    assert files.read(files.uri(root, "copy", "whole")) == b"whole"
+    files.remove_tree(root)
+
+
+@pytest.fixture
+def own_hdfs(servers_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hdfs]:
+    with Hdfs(servers_folder / f"hdfs-{uuid.uuid4().hex[:8]}") as server:
+        monkeypatch.setenv("HADOOP_USER_NAME", server.user)
+        yield server
+
+
+def test_a_name_node_that_dies_stands_still_or_is_full(own_hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is told, and nothing is lost: the same process goes on when it is back."""
+    root = f"{own_hdfs.url}/wal"
+    files = filesystem(root)
+    table = pa.table({"id": range(1000)})
+    segment = write_segment(SegmentFolder(root, "p", 1, 1, 0), 1, {"rows": table})
+    own_hdfs.kill()
+    with pytest.raises(StorageUnavailableError, match=r"cannot be reached.*it is tried again"):
+        open_wal().open(segment)
+    own_hdfs.start()
+    reader = open_wal().open(segment)
+    [file] = reader.files("rows")
+    assert pa.Table.from_batches(reader.batches("rows", file)) == table
+
+    own_hdfs.pause()
+    with monkeypatch.context() as patch:
+        patch.setattr(hdfs_module, "TIMEOUT", 1.0)
+        with pytest.raises(StorageUnavailableError, match="no answer within 1 s"):
+            files.exists(root)
+    own_hdfs.resume()
+    assert files.exists(root)
+
+    own_hdfs.admin("-setSpaceQuota", "1m", "/wal")
+    with pytest.raises(StorageUnavailableError, match=r"quota.*raise the quota of the folder") as full:
+        write_segment(SegmentFolder(root, "p", 1, 2, 0), 2, {"rows": table})
+    assert full.value.errno
+    own_hdfs.admin("-clrSpaceQuota", "/wal")
+    write_segment(SegmentFolder(root, "p", 1, 3, 0), 2, {"rows": table})
