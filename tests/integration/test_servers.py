@@ -71,11 +71,14 @@ def test_committed_records_survive_a_kill_and_a_restart(own_server: OwnServer) -
 
     consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition("t", 0, 0)])
-    message = consumer.poll(30)
+    deadline, errors = time.monotonic() + 60, []
+    # A poll ends with an error, too: of a broker that the client has not found again yet.
+    while (message := consumer.poll(1)) is None or message.error():
+        errors += [str(message.error())] if message else []
+        assert time.monotonic() < deadline, f"{errors}: {server.log.read_text()[-5000:]}"
     offsets = consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10)
     consumer.close()
-    assert offsets == (0, 2), f"not the record and its commit marker: {server.log.read_text()[-5000:]}"
-    assert message is not None
+    assert offsets == (0, 2), f"not the record and its commit marker: {errors}, {server.log.read_text()[-5000:]}"
     assert message.value() == b"row"
     server.stop()
     assert not listens(server)
