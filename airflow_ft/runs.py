@@ -39,6 +39,18 @@ def refuse_test_run(context: Context) -> None:
         )
 
 
+def run_of(context: Context) -> RunKey:
+    """The run of a task, and of a mapped one the index of its pipeline."""
+    ti = context["ti"]
+    return RunKey(ti.dag_id, ti.run_id, -1 if ti.map_index is None else ti.map_index)
+
+
+def task_of(context: Context) -> str:
+    """A task as the decision log names who acts: dag/run/task."""
+    ti, index = context["ti"], run_of(context).map_index
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" + (f"[{index}]" if index >= 0 else "")
+
+
 def run_is_over(run: RunKey) -> bool:
     """Whether the run can no longer continue: it failed, succeeded, or was deleted.
 

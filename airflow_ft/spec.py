@@ -14,7 +14,15 @@ from difflib import get_close_matches
 from inspect import isclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.arguments import check_job, check_text, check_texts, check_type, is_resolved_later, shown
+from airflow_ft.core.arguments import (
+    check_job,
+    check_text,
+    check_texts,
+    check_type,
+    is_resolved_later,
+    is_template,
+    shown,
+)
 from airflow_ft.core.config import CheckpointConfig, check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.from_savepoint import FromSavepoint
@@ -24,7 +32,7 @@ from airflow_ft.core.ports import HoldingSinkSpec
 from airflow_ft.core.restart import ExponentialDelay, RestartStrategy
 from airflow_ft.core.secrets import without_secrets
 from airflow_ft.sources.modes import check_mode
-from airflow_ft.templates import declared, declared_name, is_template, plain, rebuild
+from airflow_ft.templates import declared, declared_name, plain, rebuild
 
 if TYPE_CHECKING:
     from airflow_ft.core.ports import SinkSpec

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
 
+from airflow_ft.core.arguments import is_template
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
@@ -18,11 +19,6 @@ from airflow_ft.core.ports import SinkSpec
 
 S = TypeVar("S")
 _JINJA = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
-
-
-def is_template(value: object) -> bool:
-    """Whether the text contains Jinja, so that it can be judged only when it has been rendered."""
-    return isinstance(value, str) and ("{{" in value or "{%" in value)
 
 
 def without_jinja(text: object, instead: str = "*") -> str:

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pendulum
@@ -17,8 +18,9 @@ from airflow.cli.simple_table import AirflowConsole
 from rich.markup import escape
 
 from airflow_ft import settings
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.lease import Worker
+from airflow_ft.core.lookup import require_known
 from airflow_ft.core.model import Checkpoint, CheckpointingMode, CheckpointState
 from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.hooks.connections import server_connections
@@ -50,28 +52,13 @@ def open_store(args: Namespace) -> Iterator[Store]:
     """The decision log that `--store` or the configuration names; ConfigurationError for an unknown pipeline."""
     with closing(open_configured_store(args.store, server_connections)) as store:
         if pipeline := getattr(args, "pipeline", None):
-            try:
-                store.pipeline(pipeline)
-            except KeyError:
-                known = ", ".join(row.name for row in store.pipelines()) or "none"
-                raise ConfigurationError(
-                    f"the decision log {store.url} knows no pipeline {pipeline!r}.",
-                    remedy=f"known are: {known}. Another log is named by --store.",
-                ) from None
+            require_known(store, pipeline, " Another log is named by --store.")
         yield store
 
 
-def find_checkpoint(store: Store, pipeline: str, number: int) -> Checkpoint:
-    """The checkpoint, or a ConfigurationError that says where to look."""
-    try:
-        return store.checkpoint(pipeline, number)
-    except KeyError:
-        raise ConfigurationError(
-            "there is no such checkpoint.",
-            remedy=f"`airflow ft checkpoints {pipeline}` lists them.",
-            pipeline=pipeline,
-            checkpoint=number,
-        ) from None
+def location(text: str) -> str:
+    """A path of the command line, which may be relative, or a URI."""
+    return text if "://" in text or text.startswith("file:") else str(Path(text).expanduser().absolute())
 
 
 def participants() -> ParticipantFactory:

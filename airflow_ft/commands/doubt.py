@@ -6,7 +6,6 @@ from argparse import Namespace
 
 from airflow_ft.commands.common import (
     command,
-    find_checkpoint,
     lease,
     open_store,
     participants,
@@ -20,6 +19,7 @@ from airflow_ft.commands.common import (
 )
 from airflow_ft.core.doubt import doubts
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.lookup import checkpoint_of
 from airflow_ft.core.model import AfterAbort
 from airflow_ft.core.ports import Store
 from airflow_ft.core.resolution import Resolver
@@ -72,7 +72,7 @@ def _list(store: Store, args: Namespace) -> None:
 
 
 def _act(store: Store, args: Namespace, act: str, number: int) -> None:
-    found = find_checkpoint(store, args.pipeline, number)
+    found = checkpoint_of(store, args.pipeline, number)
     for doubt in doubts(store, [args.pipeline], participants()):
         if doubt.number in (number, 0):
             say(f"{doubt.participant or doubt.pipeline}: {doubt.evidence.text}")

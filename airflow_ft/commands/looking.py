@@ -9,7 +9,6 @@ from typing import Any
 from airflow_ft.commands.common import (
     Size,
     command,
-    find_checkpoint,
     open_store,
     print_table,
     say,
@@ -17,6 +16,7 @@ from airflow_ft.commands.common import (
     time_text,
 )
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.lookup import checkpoint_of
 from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState, Event, PipelineStatus
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.spark.state_files import sizes
@@ -87,7 +87,7 @@ def events(args: Namespace) -> None:
 def show(args: Namespace) -> None:
     """`airflow ft show PIPELINE NUMBER`."""
     with open_store(args) as store:
-        for line in describe(find_checkpoint(store, args.pipeline, args.number)):
+        for line in describe(checkpoint_of(store, args.pipeline, args.number)):
             say(line)
 
 
@@ -96,7 +96,7 @@ def spec(args: Namespace) -> None:
     """`airflow ft spec PIPELINE [NUMBER]`."""
     with open_store(args) as store:
         if args.number is not None:
-            checkpoint = find_checkpoint(store, args.pipeline, args.number)
+            checkpoint = checkpoint_of(store, args.pipeline, args.number)
         elif newest := store.checkpoints(args.pipeline, 1):
             checkpoint = newest[0]
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.templates import is_template
+from airflow_ft.core.arguments import is_template
 
 if TYPE_CHECKING:
     from airflow_ft.operators.base import CheckpointOperator

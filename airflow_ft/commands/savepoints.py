@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from airflow_ft import settings
@@ -14,6 +13,7 @@ from airflow_ft.commands.common import (
     Size,
     command,
     lease,
+    location,
     open_store,
     participants,
     print_table,
@@ -32,7 +32,7 @@ from airflow_ft.savepoints.metadata import dispose as delete
 from airflow_ft.savepoints.rescaling import rescale as rescale_savepoint
 from airflow_ft.savepoints.restoring import restore as restore_savepoint
 from airflow_ft.savepoints.taking import take
-from airflow_ft.spark.state_settings import PROVIDER
+from airflow_ft.spark.state_settings import PARTITIONS, PROVIDER
 from airflow_ft.store.events import bytes_text
 
 
@@ -49,34 +49,31 @@ def trigger(args: Namespace) -> None:
 @command
 def rescale(args: Namespace) -> None:
     """`airflow ft savepoint rescale PATH --partitions NUMBER`."""
-    uri, taken = rescale_savepoint(
-        location(args.path),
-        args.partitions,
-        savepoint_folder(args),
-        signature(args, "savepoint rescale"),
-        settings.spark_conf(),
-        lambda line: print(line, file=sys.stderr),  # noqa: T201
-    )
-    _say_taken(args, uri, taken)
-    if args.output not in ("json", "yaml"):
-        say(f'with it goes spark_conf={{"spark.sql.shuffle.partitions": "{args.partitions}"}} of the pipeline')
+    _change(args, "rescale", rescale_savepoint, args.partitions, PARTITIONS, str(args.partitions))
 
 
 @command
 def convert(args: Namespace) -> None:
     """`airflow ft savepoint convert PATH --backend rocksdb|hdfs`."""
     backend = Backend(args.backend)
-    uri, taken = convert_savepoint(
+    _change(args, "convert", convert_savepoint, backend, PROVIDER, backend.provider)
+
+
+def _change(
+    args: Namespace, verb: str, change: Callable[..., tuple[str, Savepoint]], to: Any, setting: str, value: str
+) -> None:
+    """A savepoint with its state made anew by Spark, and the setting that goes with it."""
+    uri, taken = change(
         location(args.path),
-        backend,
+        to,
         savepoint_folder(args),
-        signature(args, "savepoint convert"),
+        signature(args, f"savepoint {verb}"),
         settings.spark_conf(),
         lambda line: print(line, file=sys.stderr),  # noqa: T201
     )
     _say_taken(args, uri, taken)
     if args.output not in ("json", "yaml"):
-        say(f'with it goes spark_conf={{"{PROVIDER}": "{backend.provider}"}} of the pipeline')
+        say(f'with it goes spark_conf={{"{setting}": "{value}"}} of the pipeline')
 
 
 def _say_taken(args: Namespace, uri: str, taken: Savepoint) -> None:
@@ -151,11 +148,6 @@ def dispose(args: Namespace) -> None:
 def savepoint_folder(args: Namespace) -> str:
     """Where savepoints go, as a URI or an absolute path."""
     return location(args.dir or settings.savepoint_dir())
-
-
-def location(text: str) -> str:
-    """A path of the command line, which may be relative, or a URI."""
-    return text if "://" in text or text.startswith("file:") else str(Path(text).expanduser().absolute())
 
 
 def _row(uri: str, found: Savepoint | None) -> dict[str, Any]:

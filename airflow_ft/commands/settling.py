@@ -8,7 +8,6 @@ from datetime import timedelta
 
 from airflow_ft.commands.common import (
     command,
-    find_checkpoint,
     lease,
     loses_rows,
     open_store,
@@ -25,6 +24,7 @@ from airflow_ft.core.adoption import look
 from airflow_ft.core.coordinator import coordinating
 from airflow_ft.core.errors import StateConflictError
 from airflow_ft.core.lease import new_epoch
+from airflow_ft.core.lookup import checkpoint_of
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
 from airflow_ft.core.planning import quarantined
 from airflow_ft.core.recovery import give_up_undecided, in_doubt
@@ -62,7 +62,7 @@ def abort(args: Namespace) -> None:
     """`airflow ft abort PIPELINE NUMBER`."""
     after = AfterAbort.REWOUND if args.rewind else AfterAbort.CARRIED
     with open_store(args) as store:
-        found = find_checkpoint(store, args.pipeline, args.number)
+        found = checkpoint_of(store, args.pipeline, args.number)
         if found.state not in (CheckpointState.STAGED, CheckpointState.PREPARED):
             raise StateConflictError(
                 f"it is {found.state}: only what is STAGED or PREPARED can be aborted.",

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from airflow_ft import state as states
-from airflow_ft.commands.common import Size, command, print_table, say
+from airflow_ft.commands.common import Size, command, location, print_table, say
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store
@@ -80,8 +80,7 @@ def changes(args: Namespace) -> None:
 def _open(args: Namespace) -> Iterator[State]:
     """Of a pipeline, or of a savepoint's folder: a name of a pipeline has no slash."""
     if "/" in args.pipeline:
-        folder = args.pipeline if "://" in args.pipeline else str(Path(args.pipeline).expanduser().absolute())
-        with states.open_savepoint(folder) as found:
+        with states.open_savepoint(location(args.pipeline)) as found:
             if args.at not in (None, found.number):
                 raise ConfigurationError(
                     f"the savepoint holds checkpoint {found.number} alone.", remedy="leave --at and --until out."

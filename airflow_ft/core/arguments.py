@@ -28,6 +28,11 @@ def shown(value: object) -> str:
     return f"a {type(value).__name__}" + (f" ({text})" if len(text) <= _LONGEST else "")
 
 
+def is_template(value: object) -> bool:
+    """Whether the text contains Jinja, so that it can be judged only when it has been rendered."""
+    return isinstance(value, str) and ("{{" in value or "{%" in value)
+
+
 def check_type(
     argument: str,
     value: object,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.core.arguments import check_type
+from airflow_ft.core.arguments import check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 
 _LEGACY = "LEGACY"
@@ -57,7 +57,7 @@ class FromSavepoint:
         check_type("from_savepoint.path", self.path, str, 'give "/mnt/savepoints/savepoint-orders-17-1f0c2a9b".')
         for name, check in (("later", later), ("claim_mode", claim_mode), ("allow_non_restored_state", _truth)):
             value = getattr(self, name)
-            if not _is_jinja(value):
+            if not is_template(value):
                 check(value)
 
     @classmethod
@@ -133,7 +133,3 @@ def _truth(value: bool | str) -> bool:
     if found is None:
         raise ConfigurationError(f"allow_non_restored_state is {value!r}.", remedy="give True or False.")
     return found
-
-
-def _is_jinja(value: object) -> bool:
-    return isinstance(value, str) and ("{{" in value or "{%" in value)

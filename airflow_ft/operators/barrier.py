@@ -14,7 +14,7 @@ from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.hooks.store import check_store, open_configured_store
 from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail
-from airflow_ft.runs import refuse_test_run
+from airflow_ft.runs import refuse_test_run, task_of
 from airflow_ft.templates import is_late, is_late_list
 
 if TYPE_CHECKING:
@@ -54,11 +54,8 @@ class InjectBarrierOperator(BaseOperator):
         try:
             refuse_test_run(context)
             check_pipelines(self.pipelines)
-            ti = context["ti"]
             with closing(open_configured_store(check_store(self.store))) as store:
-                found = store.inject(
-                    check_barrier(self.barrier), self.pipelines, f"{ti.dag_id}/{ti.run_id}/{ti.task_id}"
-                )
+                found = store.inject(check_barrier(self.barrier), self.pipelines, task_of(context))
         except AirflowFtError as error:
             fail(self.log, error)
         for each in found:

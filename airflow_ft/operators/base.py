@@ -16,12 +16,11 @@ from airflow_ft.core.arguments import check_type
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import RunKey
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail
 from airflow_ft.operators.place import check_place, own_stage
-from airflow_ft.runs import plain_utc, refuse_test_run, run_is_over
+from airflow_ft.runs import plain_utc, refuse_test_run, run_is_over, run_of, task_of
 from airflow_ft.spec import SPEC_FIELDS, PipelineSpec
 
 if TYPE_CHECKING:
@@ -89,16 +88,14 @@ class CheckpointOperator(BaseOperator):
     @contextmanager
     def run_context(self, context: Context) -> Iterator[steps.Context]:
         """This task's run, with the decision log open for the duration of the block."""
-        ti = context["ti"]
-        index = ti.map_index if ti.map_index is not None else -1
-        task = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" + (f"[{index}]" if index >= 0 else "")
+        task = task_of(context)
         with closing(open_configured_store(self.store)) as store:
             yield steps.Context(
                 store=store,
                 pipeline=self.pipeline,
-                run=RunKey(ti.dag_id, ti.run_id, index),
+                run=run_of(context),
                 participants=participant_factory(),
-                worker=Worker(task=task, try_number=ti.try_number),
+                worker=Worker(task=task, try_number=context["ti"].try_number),
                 interval_end=plain_utc(context.get("data_interval_end")),
                 lease_seconds=settings.lease_seconds(),
                 run_is_over=run_is_over,

@@ -11,7 +11,7 @@ from airflow.sdk import TaskGroup, TriggerRule
 
 from airflow_ft import settings
 from airflow_ft.assets import declared_asset
-from airflow_ft.core.arguments import check_text, check_type
+from airflow_ft.core.arguments import check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.planning import plan_delivery
 from airflow_ft.operators.commit import CommitOperator
@@ -22,7 +22,7 @@ from airflow_ft.operators.retries import OF_A_STREAM, USUAL, airflow_arguments
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream import StreamingPipelineOperator
 from airflow_ft.spec import PipelineSpec, take_spec
-from airflow_ft.templates import declared, is_template, without_jinja
+from airflow_ft.templates import declared, without_jinja
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, AssetAlias

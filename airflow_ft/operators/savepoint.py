@@ -14,11 +14,11 @@ from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.from_savepoint import PARAMS, ClaimMode, FromSavepoint, Later
 from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import RunKey
+from airflow_ft.core.lookup import require_known
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail
-from airflow_ft.runs import refuse_test_run
+from airflow_ft.runs import refuse_test_run, run_of, task_of
 from airflow_ft.templates import is_late
 
 if TYPE_CHECKING:
@@ -94,21 +94,6 @@ class _SavepointOperator(BaseOperator):
             yield store
 
 
-def _by(context: Context) -> str:
-    ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}"
-
-
-def _require_known(store: Store, pipeline: str) -> None:
-    try:
-        store.pipeline(pipeline)
-    except KeyError:
-        known = ", ".join(row.name for row in store.pipelines()) or "none"
-        raise ConfigurationError(
-            f"the decision log {store.url} knows no pipeline {pipeline!r}.", remedy=f"known are: {known}."
-        ) from None
-
-
 class TriggerSavepointOperator(_SavepointOperator):
     """Takes a savepoint of a pipeline's newest confirmed checkpoint, whether the pipeline runs or not.
 
@@ -134,9 +119,9 @@ class TriggerSavepointOperator(_SavepointOperator):
 
         number = None if self.checkpoint in (None, "", "None") else _number(self.checkpoint)
         with self._opened() as store:
-            _require_known(store, self.pipeline)
+            require_known(store, self.pipeline)
             uri, taken = take(
-                store, self.pipeline, self.savepoint_dir or settings.savepoint_dir(), _by(context), number
+                store, self.pipeline, self.savepoint_dir or settings.savepoint_dir(), task_of(context), number
             )
         self.log.info("savepoint of checkpoint %d of %s: %s", taken.number, taken.pipeline, uri)
         return uri
@@ -173,15 +158,14 @@ class RestoreSavepointOperator(_SavepointOperator):
         told = FromSavepoint.of(self.savepoint)
         if told is None or not told.is_given:
             raise ConfigurationError("savepoint is empty.", remedy="give its path: `airflow ft savepoint list`.")
-        ti = context["ti"]
         with self._opened() as store:
             restored = restore_once(
                 store,
                 told,
                 self.pipeline,
-                RunKey(ti.dag_id, ti.run_id, -1 if ti.map_index is None else ti.map_index),
+                run_of(context),
                 participant_factory(),
-                Worker(task=_by(context), try_number=ti.try_number),
+                Worker(task=task_of(context), try_number=context["ti"].try_number),
                 wal_root=self.wal_root or settings.wal_root(),
                 lease_seconds=settings.lease_seconds(),
             )
@@ -257,8 +241,10 @@ class StopStreamOperator(_SavepointOperator):
 
         folder = (self.savepoint_dir or settings.savepoint_dir()) if self.savepoint else ""
         with self._opened() as store:
-            _require_known(store, self.pipeline)
-            outcome = stop(store, self.pipeline, _by(context), drain=self.drain, savepoint_dir=folder, wait=self.wait)
+            require_known(store, self.pipeline)
+            outcome = stop(
+                store, self.pipeline, task_of(context), drain=self.drain, savepoint_dir=folder, wait=self.wait
+            )
         self.log.info("%s: %s", self.pipeline, outcome)
         return outcome
 

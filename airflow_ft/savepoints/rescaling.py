@@ -15,10 +15,9 @@ from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.savepoints.metadata import Savepoint, read_metadata
 from airflow_ft.savepoints.offline import changed_copy, drive
 from airflow_ft.spark.locations import SparkLocation
-from airflow_ft.spark.state_settings import give
+from airflow_ft.spark.state_settings import PARTITIONS, give
 from airflow_ft.wal.filesystem import filesystem
 
-PARTITIONS = "spark.sql.shuffle.partitions"
 _ROCKSDB = "RocksDBStateStoreProvider"
 _MOST = 10_000
 

@@ -140,6 +140,7 @@ def restore_once(
     if row is not None and row.restored_from:
         log.info("this run has gone on from the savepoint %s before; it is not restored again", row.restored_from)
         return None
+    later = later_of(told.later)
     restored = restore(
         store,
         told.path.strip(),
@@ -148,7 +149,7 @@ def restore_once(
         f"asked for by run {run}",
         pipeline=pipeline,
         wal_root=wal_root,
-        later=later_of(told.later),
+        later=later,
         claim=claim_mode(told.claim_mode),
         allow_non_restored_state=told.may_leave_state,
         run=run,
@@ -161,7 +162,7 @@ def restore_once(
         restored.savepoint.pipeline,
         restored.savepoint.taken_at,
     )
-    if restored.later and later_of(told.later) is Later.WRITE_AGAIN:
+    if restored.later and later is Later.WRITE_AGAIN:
         log.warning("what checkpoints %d to %d have delivered comes once more", restored.later[0], restored.later[-1])
     return restored
 

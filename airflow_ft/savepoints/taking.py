@@ -11,7 +11,6 @@ What if the process dies ...
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
@@ -20,18 +19,18 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, TransientError, WalCorruptError
+from airflow_ft.core.errors import StorageUnavailableError, TransientError, WalCorruptError
+from airflow_ft.core.lookup import confirmed_position, explain_missing
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.savepoints.metadata import SPARK, File, Savepoint, file_of, write_metadata
 from airflow_ft.spark.draining import drain_of
-from airflow_ft.spark.locations import SOURCES_FILE, SparkLocation, copy_location, location_root, require_batch
+from airflow_ft.spark.locations import SparkLocation, copy_location, location_root, require_batch
 from airflow_ft.spark.state_files import drop_unnamed, has_state, sizes
 from airflow_ft.spark.state_operators import backend, code_of, operators
 from airflow_ft.wal.filesystem import filesystem
 
 _TRIES = 5
-_MANY = 100_000
 
 log = logging.getLogger(__name__)
 
@@ -43,17 +42,16 @@ def take(store: Store, pipeline: str, folder: str, by: str, number: int | None =
     job that reads no source), and for a folder that is no place for one; TransientError where it cannot be written.
     """
     for _ in range(_TRIES):
-        covered, base = _newest(store, pipeline) if number is None else _retained(store, pipeline, number)
+        covered, base = confirmed_position(store, pipeline, number)
         id, uri = new_folder(folder, pipeline, covered)
         with removed_on_error(folder, uri, pipeline):
             try:
                 copied = _copy(pipeline, base, uri)
                 break
             except WalCorruptError as error:
-                if number is not None:
-                    raise _pruned(pipeline, number) from error
-                if _newest(store, pipeline) == (covered, base):
-                    raise
+                why = explain_missing(store, pipeline, covered, error)
+                if why is error or number is not None:
+                    raise why from error
         filesystem(uri).remove_tree(uri)
         log.info("checkpoint %d is pruned already; a later one is taken", covered)
     else:
@@ -132,63 +130,6 @@ def not_written(folder: str, error: OSError, pipeline: str) -> TransientError:
     )
 
 
-def _newest(store: Store, pipeline: str) -> tuple[int, SparkPosition]:
-    """The newest confirmed number, and the position of Spark that belongs to it."""
-    confirmed = store.latest_confirmed(pipeline)
-    if confirmed is None:
-        raise ConfigurationError(
-            "it has no confirmed checkpoint yet.",
-            remedy="let it deliver something first: a savepoint is one of its checkpoints, kept elsewhere.",
-            pipeline=pipeline,
-        )
-    return confirmed.number, _position(store, pipeline, confirmed.number)
-
-
-def _retained(store: Store, pipeline: str, number: int) -> tuple[int, SparkPosition]:
-    """The same of a number that somebody has named."""
-    try:
-        checkpoint = store.checkpoint(pipeline, number)
-    except KeyError:
-        raise ConfigurationError(
-            "there is no such checkpoint.",
-            remedy=f"`airflow ft checkpoints {pipeline}` lists them.",
-            pipeline=pipeline,
-            checkpoint=number,
-        ) from None
-    if not checkpoint.is_confirmed:
-        raise ConfigurationError(
-            f"it is {checkpoint.state}: a savepoint is taken of a confirmed checkpoint.",
-            remedy="take one of the newest that is confirmed: leave the number out.",
-            pipeline=pipeline,
-            checkpoint=number,
-        )
-    newest = store.latest_confirmed(pipeline)
-    whole = not checkpoint.finalised or any(c.number == number for c in store.prunable(pipeline, 0, _MANY))
-    if not whole and newest is not None and newest.number != number:
-        raise _pruned(pipeline, number)
-    return number, _position(store, pipeline, number)
-
-
-def _pruned(pipeline: str, number: int) -> ConfigurationError:
-    return ConfigurationError(
-        "it is pruned: Spark's state of that moment is gone.",
-        remedy=f"`airflow ft checkpoints {pipeline}` lists younger ones; CheckpointConfig(num_retained=) keeps more.",
-        pipeline=pipeline,
-        checkpoint=number,
-    )
-
-
-def _position(store: Store, pipeline: str, number: int) -> SparkPosition:
-    base = store.position_before(pipeline, number + 1)
-    if base is None:
-        raise ConfigurationError(
-            "its checkpoints have neither positions nor state: its job reads no source as a stream.",
-            remedy="there is nothing to keep: a new pipeline begins the same way.",
-            pipeline=pipeline,
-        )
-    return base
-
-
 def _copy(pipeline: str, base: SparkPosition, uri: str) -> SparkLocation:
     """Durable, cut at the batch."""
     root = location_root(base.location)
@@ -203,9 +144,7 @@ def _copy(pipeline: str, base: SparkPosition, uri: str) -> SparkLocation:
 
 
 def _positions(location: SparkLocation) -> Mapping[str, Any]:
-    files = filesystem(location.uri)
-    known = files.uri(location.uri, SOURCES_FILE)
-    names = json.loads(files.read(known)) if files.exists(known) else []
+    names = location.sources()
     offsets = location.offsets(location.batch)
     return {names[i] if i < len(names) else f"source-{i}": offset for i, offset in enumerate(offsets)}
 

@@ -15,23 +15,22 @@ before that begins anew.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StageError
-from airflow_ft.core.model import SparkPosition, canonical_json
+from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark import source_log
-from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.location_files import OFFSETS, Entry, add_entry, batches, entry, has_entry, keep, note
+from airflow_ft.spark.locations import SparkLocation, by_source, by_use
 from airflow_ft.spark.standing import record_ids, recorded_ids
-from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.filesystem import filesystem, link_tree
 
 FOLDER = "airflow_ft_catch_up"
-_IDS = "topics"
+_IDS = f"{FOLDER}/topics"
 _TOLD = 20
 
 log = logging.getLogger("airflow_ft.spark")
@@ -42,43 +41,37 @@ def plan(here: SparkLocation, base: SparkLocation, since: int) -> int:
 
     Returns how many. ConfigurationError where the base does not know them any more, or is of another history.
     """
-    files = filesystem(here.uri)
-    if _planned(here):
+    if batches(here.uri, FOLDER):
         raise _unknown(here, "the savepoint itself was taken while its pipeline had to catch up")
-    if not files.exists(files.uri(base.uri, "offsets", str(since))) or base.offsets(since) != here.offsets(here.batch):
+    sources = here.offsets(here.batch)
+    if not has_entry(base.uri, OFFSETS, since) or base.offsets(since) != sources:
         raise _unknown(here, "the pipeline's own record of what it had read then is not there any more")
-    before: dict[str, Any] = json.loads(_lines(here, here.batch)[1])
-    places, sources = here.places(), here.offsets(here.batch)
+    # Settings are pinned to the state: a savepoint may have been rescaled.
+    conf = entry(here.uri, OFFSETS, here.batch).metadata.get("conf", {})
     for batch in range(since + 1, base.batch + 1):
-        if not files.exists(files.uri(base.uri, "offsets", str(batch))):
+        if not has_entry(base.uri, OFFSETS, batch):
             raise _unknown(here, f"what the pipeline had read in Spark's micro-batch {batch} is not there any more")
-        version, metadata, *_ = _lines(base, batch)
-        offsets = base.offsets(batch)
-        if len(offsets) != len(sources):
+        told = entry(base.uri, OFFSETS, batch)
+        lines = by_source(base, told)
+        if len(lines) != len(sources):
             raise _unknown(here, "it has read other sources since then")
-        told = [
-            "-" if each is None else each if isinstance(each, str) else json.dumps(each, separators=(",", ":"))
-            for each in offsets
-        ]
-        # Settings are pinned to the state: a savepoint may have been rescaled.
-        text = json.dumps({**json.loads(metadata), "conf": before.get("conf", {})}, separators=(",", ":"))
-        lines = told if places is None else [told[place] for place in places]
-        name = str(here.batch + batch - since)
-        files.write(files.uri(here.uri, FOLDER, name), "\n".join([version, text, *lines]).encode())
-    last = source_log.last_ids(files, base.uri, base.offsets(base.batch))
+        again = Entry(told.version, {**told.metadata, "conf": conf}, by_use(here, lines))
+        add_entry(here.uri, FOLDER, here.batch + batch - since, again)
+    files, others = filesystem(here.uri), filesystem(base.uri)
+    last = source_log.last_ids(others, base.uri, base.offsets(base.batch))
     for index in last:
-        files.link_tree(
-            files.uri(base.uri, source_log.FOLDER, index),
+        link_tree(
+            others.uri(base.uri, source_log.FOLDER, index),
             files.uri(here.uri, FOLDER, source_log.FOLDER, index),
             partial(_is_read, index, last),
         )
-    files.write(files.uri(here.uri, FOLDER, _IDS), canonical_json(list(recorded_ids(base).items())).encode())
+    keep(here.uri, _IDS, list(recorded_ids(base).items()))
     return base.batch - since
 
 
 def is_planned(base: SparkPosition | None) -> bool:
     """Whether the location of a base holds micro-batches to be computed once more."""
-    return base is not None and bool(_planned(SparkLocation("", "", base.location, base.batch, "")))
+    return base is not None and bool(batches(base.location, FOLDER))
 
 
 def catch_up(location: SparkLocation, compute: Callable[[SparkLocation], None]) -> SparkLocation:
@@ -86,19 +79,17 @@ def catch_up(location: SparkLocation, compute: Callable[[SparkLocation], None]) 
     planned.
     """
     files = filesystem(location.uri)
-    planned = _planned(location)
-    if planned:
-        log.info(
-            "the state is brought to where the pipeline stands: %d micro-batches, without their rows", len(planned)
-        )
-        folder = files.uri(location.uri, FOLDER, source_log.FOLDER)
-        for index in files.names(folder):
-            log_of = files.uri(location.uri, source_log.FOLDER, index)
-            files.remove_tree(log_of)
-            files.link_tree(files.uri(folder, index), log_of, lambda _: True)
+    planned = batches(location.uri, FOLDER)
+    if not planned:
+        return location
+    log.info("the state is brought to where the pipeline stands: %d micro-batches, without their rows", len(planned))
+    folder = files.uri(location.uri, FOLDER, source_log.FOLDER)
+    for index in files.names(folder):
+        log_of = files.uri(location.uri, source_log.FOLDER, index)
+        files.remove_tree(log_of)
+        files.link_tree(files.uri(folder, index), log_of, lambda _: True)
     for done, batch in enumerate(planned, start=1):
-        text = files.read(files.uri(location.uri, FOLDER, str(batch)))
-        files.write(files.uri(location.uri, "offsets", str(batch)), text)
+        add_entry(location.uri, OFFSETS, batch, entry(location.uri, FOLDER, batch))
         compute(location)
         if not location.is_committed(batch):
             raise StageError(
@@ -108,26 +99,13 @@ def catch_up(location: SparkLocation, compute: Callable[[SparkLocation], None]) 
             )
         if done % _TOLD == 0:
             log.info("%d of %d micro-batches", done, len(planned))
-    if planned:
-        ids = dict(json.loads(files.read(files.uri(location.uri, FOLDER, _IDS))))
-        record_ids(location, planned[-1], ids)
-        files.remove_tree(files.uri(location.uri, FOLDER))
-        return replace(location, batch=planned[-1])
-    return location
+    record_ids(location, planned[-1], dict(note(location.uri, _IDS)))
+    files.remove_tree(files.uri(location.uri, FOLDER))
+    return replace(location, batch=planned[-1])
 
 
 def _is_read(index: str, last: dict[str, int], name: PurePosixPath) -> bool:
     return source_log.survives(PurePosixPath(source_log.FOLDER, index, name), last)
-
-
-def _planned(location: SparkLocation) -> list[int]:
-    files = filesystem(location.uri)
-    return sorted(int(name) for name in files.names(files.uri(location.uri, FOLDER)) if name.isdigit())
-
-
-def _lines(location: SparkLocation, batch: int) -> list[str]:
-    files = filesystem(location.uri)
-    return files.read(files.uri(location.uri, "offsets", str(batch))).decode().split("\n")
 
 
 def _unknown(here: SparkLocation, why: str) -> ConfigurationError:

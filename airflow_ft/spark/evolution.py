@@ -22,16 +22,18 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StageError
-from airflow_ft.core.model import SparkPosition, canonical_json
+from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark import schema_paths
-from airflow_ft.spark.locations import SparkLocation, location_root, set_places
+from airflow_ft.spark.location_files import OFFSETS, add_entry, entry, keep, note, offsets_line
+from airflow_ft.spark.locations import SparkLocation, by_use, location_root, set_places
 from airflow_ft.spark.state_operators import Identity, identities, remember, remembered
 from airflow_ft.spark.state_reset import tell_sources
+from airflow_ft.spark.state_settings import set_unique_ids, unique_ids
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 RESTORED_FILE = "airflow_ft_restored.json"
@@ -78,12 +80,10 @@ def evolution(pipeline: str, base: SparkPosition | None, plan: Sequence[Identity
     location = SparkLocation(location_root(base.location), pipeline, base.location, base.batch, "")
     before = identities(location)
     told = remembered(location)
-    if told is not None and [each.kind for each in told] == [each.kind for each in plan] != [
-        each.kind for each in before
-    ]:
-        return None  # Spark has made other operators of such a plan, and does so again
-    if told is None and [each.kind for each in plan] != [each.kind for each in before]:
-        return None  # made by a version that kept no plan: Spark compares them
+    if _kinds(plan) != _kinds(before) and (told is None or _kinds(told) == _kinds(plan)):
+        # Made by a version that kept no plan: Spark compares them. Or it has made other operators of such a plan, and
+        # does so again.
+        return None
     kept = _matched(pipeline, before, plan)
     dropped = tuple(number for number in range(len(before)) if number not in kept)
     added = tuple(number for number in range(len(plan)) if number not in kept.values())
@@ -109,19 +109,17 @@ def evolution(pipeline: str, base: SparkPosition | None, plan: Sequence[Identity
 
 def may_be_left(location: SparkLocation) -> bool:
     """Whether the location was restored just now, and whoever did so has allowed that state is left behind."""
-    files = filesystem(location.uri)
-    where = files.uri(location.uri, RESTORED_FILE)
-    if not files.exists(where):
-        return False
-    told = json.loads(files.read(where))
-    return bool(told["allow_non_restored_state"]) and told["batch"] == location.batch
+    told = note(location.uri, RESTORED_FILE)
+    return told is not None and bool(told["allow_non_restored_state"]) and told["batch"] == location.batch
 
 
 def note_restored(location: SparkLocation, allow_non_restored_state: bool) -> None:
     """Of a location that is being restored: whether state may be left behind by the job that goes on from there."""
-    files = filesystem(location.uri)
-    told = {"allow_non_restored_state": allow_non_restored_state, "batch": location.batch}
-    files.replace(files.uri(location.uri, RESTORED_FILE), canonical_json(told).encode())
+    keep(
+        location.uri,
+        RESTORED_FILE,
+        {"allow_non_restored_state": allow_non_restored_state, "batch": location.batch},
+    )
 
 
 def carry_out(
@@ -129,7 +127,7 @@ def carry_out(
 ) -> None:
     """Changes an attempt's own copy. `bear` has Spark compute an empty micro-batch 0 of the job in a location."""
     files = filesystem(location.uri)
-    ids = _unique_ids(files, location)
+    ids = unique_ids(location.uri, location.batch)
     _move(files, location, step)
     kept_ids = {str(step.kept[int(old)]): each for old, each in ids.items() if int(old) in step.kept}
     if step.added:
@@ -137,13 +135,12 @@ def carry_out(
         kept_ids |= _adopt(files, born, location, step.added)
         files.remove_tree(born.uri)
     if ids or kept_ids:
-        _set_unique_ids(files, location, kept_ids)
+        set_unique_ids(location.uri, location.batch, kept_ids)
     remember(location, plan)
-    found = [each.kind for each in identities(location)]
-    if found != [each.kind for each in plan]:
+    found = _kinds(identities(location))
+    if found != _kinds(plan):
         raise StageError(
-            f"the state cannot be made to fit: the job's plan has {[each.kind for each in plan]},"
-            f" Spark has made {found}.",
+            f"the state cannot be made to fit: the job's plan has {_kinds(plan)}, Spark has made {found}.",
             pipeline=location.pipeline,
             remedy="nothing was changed; report it, with the job's plan (`frame.explain(True)`).",
         )
@@ -169,7 +166,7 @@ def _matched(pipeline: str, before: Sequence[Identity], plan: Sequence[Identity]
     new_ones = [n for n in range(len(plan)) if n not in matched.values()]
     olds = Counter(before[n].kind for n in old_ones)
     news = Counter(plan[n].kind for n in new_ones)
-    unchanged = [each.kind for each in before] == [each.kind for each in plan]
+    unchanged = _kinds(before) == _kinds(plan)
     for kind in olds:
         if olds[kind] == 1 == news[kind] or (unchanged and olds[kind] == news[kind]):
             those = [n for n in new_ones if plan[n].kind == kind]
@@ -226,13 +223,10 @@ def _born(files: FileSystem, location: SparkLocation, bear: Callable[[SparkLocat
     """A location in which Spark has computed micro-batch 0 of the job, without a row, from where `location` stands."""
     born = SparkLocation(location.root, location.pipeline, f"{location.uri}-born", -1, "for new operators")
     starts = tell_sources(files, location, born)
-    version, metadata, *_ = files.read(files.uri(location.uri, "offsets", str(location.batch))).decode().split("\n")
-    told = ["-" if start is None else json.dumps(start, separators=(",", ":")) for start in starts]
-    places = location.places()
-    lines = told if places is None else [told[place] for place in places]
-    if places is not None:
+    if (places := location.places()) is not None:
         set_places(born, places)
-    files.write(files.uri(born.uri, "offsets", "0"), "\n".join([version, metadata, *lines]).encode())
+    lines = by_use(born, [offsets_line(start) for start in starts])
+    add_entry(born.uri, OFFSETS, 0, replace(entry(location.uri, OFFSETS, location.batch), lines=lines))
     files.write(files.uri(born.uri, "metadata"), files.read(files.uri(location.uri, "metadata")))
     bear(born)
     if not born.is_committed(0):
@@ -259,26 +253,12 @@ def _adopt(files: FileSystem, born: SparkLocation, location: SparkLocation, numb
                 hidden, unique, kind, checksums = match.groups()
                 last = f"{hidden}{location.batch + 1}{unique}.{_BORN[kind]}{checksums}"
             files.write(files.uri(target, *folders, last), data)
-    ids = _unique_ids(files, SparkLocation(born.root, born.pipeline, born.uri, 0, ""))
+    ids = unique_ids(born.uri, 0)
     return {str(number): ids[str(number)] for number in numbers if str(number) in ids}
 
 
-def _unique_ids(files: FileSystem, location: SparkLocation) -> dict[str, Any]:
-    """Of the state's files, by operator, where Spark's commits have such (its checkpoint format 2)."""
-    return _commit(files, location)[1].get("stateUniqueIds") or {}
-
-
-def _set_unique_ids(files: FileSystem, location: SparkLocation, ids: Mapping[str, Any]) -> None:
-    version, told = _commit(files, location)
-    text = f"{version}\n{json.dumps({**told, 'stateUniqueIds': ids}, separators=(',', ':'))}"
-    files.remove(files.uri(location.uri, "commits", f".{location.batch}.crc"))
-    files.replace(files.uri(location.uri, "commits", str(location.batch)), text.encode())
-
-
-def _commit(files: FileSystem, location: SparkLocation) -> tuple[str, dict[str, Any]]:
-    text = files.read(files.uri(location.uri, "commits", str(location.batch))).decode()
-    version, _, data = text.partition("\n")
-    return version, json.loads(data)
+def _kinds(operators: Sequence[Identity]) -> list[str]:
+    return [each.kind for each in operators]
 
 
 def _names(operators: Sequence[Identity], numbers: Sequence[int]) -> str:

@@ -23,7 +23,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -31,6 +31,19 @@ from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptErr
 from airflow_ft.core.model import SparkPosition, canonical_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS
 from airflow_ft.spark import schema_paths, source_log
+from airflow_ft.spark.location_files import (
+    COMMITS,
+    OFFSETS,
+    Entry,
+    entry,
+    has_entry,
+    keep,
+    newest_batch,
+    note,
+    offsets_of,
+    parsed_offsets,
+    replace_entry,
+)
 from airflow_ft.wal.filesystem import (
     FileSystem,
     Synced,
@@ -67,37 +80,44 @@ class SparkLocation:
 
     def is_committed(self, batch: int) -> bool:
         """Whether Spark's own commit of the batch is there."""
-        files = filesystem(self.uri)
-        return files.exists(files.uri(self.uri, "commits", str(batch)))
+        return has_entry(self.uri, COMMITS, batch)
 
     def ends_at(self, batch: int) -> bool:
         """Whether Spark has begun nothing after this batch, so that another attempt may go on in this folder."""
-        return _newest(self.uri, "offsets") == _newest(self.uri, "commits") == batch
+        return newest_batch(self.uri, OFFSETS) == newest_batch(self.uri, COMMITS) == batch
 
     def sync(self, synced: Synced) -> None:
         """Makes all of it durable; `synced` is the memory between calls."""
         filesystem(self.uri).sync_tree(self.uri, self.root, synced)
 
     def offsets(self, batch: int) -> list[Any]:
-        """The end offsets of a batch, source by source in Spark's order; of batch -1: those before the first.
-
-        Spark has a line for each use of a source, and one folder `sources/<index>` for all of its uses.
-        """
-        files = filesystem(self.uri)
+        """The end offsets of a batch, source by source in Spark's order; of batch -1: those before the first."""
         if batch < 0:
-            start = files.uri(self.uri, START_FILE)
-            return json.loads(files.read(start)) if files.exists(start) else []
-        lines = files.read(files.uri(self.uri, "offsets", str(batch))).decode().splitlines()
-        # Line 1 is the format, line 2 metadata; then a line for each source, "-" when it has no data yet.
-        found = [None if line == "-" else parsed_offsets(line) for line in lines[2:]]
-        places = self.places()
-        return found if places is None else [found[places.index(each)] for each in range(max(places) + 1)]
+            return note(self.uri, START_FILE) or []
+        return [offsets_of(line) for line in by_source(self, entry(self.uri, OFFSETS, batch))]
 
     def places(self) -> list[int] | None:
         """By line of Spark's offsets: which source it is of. None: each source has one line."""
-        files = filesystem(self.uri)
-        where = files.uri(self.uri, PLACES_FILE)
-        return json.loads(files.read(where)) if files.exists(where) else None
+        found: list[int] | None = note(self.uri, PLACES_FILE)
+        return found
+
+    def sources(self) -> list[str]:
+        """Their names, in Spark's order; empty before `check_sources`."""
+        return note(self.uri, SOURCES_FILE) or []
+
+
+def by_source(location: SparkLocation, told: Entry) -> list[str]:
+    """Lines of offsets, source by source: Spark has one for each use of a source, and one folder `sources/<index>`
+    for all of its uses.
+    """
+    places = location.places()
+    return list(told.lines) if places is None else [told.lines[places.index(n)] for n in range(max(places) + 1)]
+
+
+def by_use(location: SparkLocation, lines: Sequence[str]) -> tuple[str, ...]:
+    """The opposite: from a line a source to those that Spark has in the location."""
+    places = location.places()
+    return tuple(lines if places is None else [lines[place] for place in places])
 
 
 def open_location(
@@ -173,13 +193,10 @@ def check_sources(location: SparkLocation, names: Sequence[str]) -> None:
 
     ConfigurationError names both.
     """
-    files = filesystem(location.uri)
-    where = files.uri(location.uri, SOURCES_FILE)
-    if not files.exists(where):
-        files.write(where, canonical_json(list(names)).encode())
-        return
-    before = json.loads(files.read(where))
-    if before != list(names):
+    before = location.sources()
+    if not before:
+        keep(location.uri, SOURCES_FILE, list(names))
+    elif before != list(names):
         raise ConfigurationError(
             f"the job reads its sources in the order {list(names)}, its checkpoints were made with {before}; Spark"
             " would mix up their positions.",
@@ -192,7 +209,7 @@ def has_places(base: SparkPosition | None, places: Sequence[int]) -> bool:
     """Whether the job that made `base` used its sources in the same places: else they are changed in a copy."""
     if base is None:
         return True
-    return _told_once(SparkLocation("", "", base.location, base.batch, "").places()) == _told_once(places)
+    return told_once(SparkLocation("", "", base.location, base.batch, "").places()) == told_once(places)
 
 
 def set_places(location: SparkLocation, places: Sequence[int]) -> None:
@@ -200,26 +217,21 @@ def set_places(location: SparkLocation, places: Sequence[int]) -> None:
 
     The last offsets are written anew where there were others: the same sources stand where they stood.
     """
-    files = filesystem(location.uri)
-    if _told_once(location.places()) == _told_once(places):
+    before, now = location.places(), told_once(places)
+    if told_once(before) == now:
         return
     if location.batch >= 0:
-        offsets = files.uri(location.uri, "offsets", str(location.batch))
-        before = location.places()
-        version, metadata, *lines = files.read(offsets).decode().split("\n")
-        if before is not None:
-            lines = [lines[before.index(each)] for each in range(max(before) + 1)]
-        elif len(lines) == len(places):  # a version that did not keep them has begun
+        told = entry(location.uri, OFFSETS, location.batch)
+        lines = by_source(location, told)
+        if before is None and len(lines) == len(places):  # a version that did not keep them has begun
             lines = [lines[list(places).index(each)] for each in range(max(places) + 1)]
-        files.remove(files.uri(location.uri, "offsets", f".{location.batch}.crc"))
-        files.replace(offsets, "\n".join([version, metadata, *(lines[place] for place in places)]).encode())
-    if (told := _told_once(places)) is None:
-        files.remove(files.uri(location.uri, PLACES_FILE))
-    else:
-        files.replace(files.uri(location.uri, PLACES_FILE), canonical_json(told).encode())
+        told = replace(told, lines=tuple(lines[place] for place in places))
+        replace_entry(location.uri, OFFSETS, location.batch, told)
+    keep(location.uri, PLACES_FILE, now)
 
 
-def _told_once(places: Sequence[int] | None) -> list[int] | None:
+def told_once(places: Sequence[int] | None) -> list[int] | None:
+    """As they are kept: None when each source has one line."""
     return None if places is None or list(places) == list(range(len(places))) else list(places)
 
 
@@ -237,7 +249,7 @@ def restore_order(location: SparkLocation, sources: Mapping[str, Any]) -> None:
     files = filesystem(location.uri)
     origin = origin_file(location.root, location.pipeline, sources)
     if location.batch < 0 and files.exists(origin) and (names := json.loads(files.read(origin)).get(_ORDER)):
-        files.write(files.uri(location.uri, SOURCES_FILE), canonical_json(names).encode())
+        keep(location.uri, SOURCES_FILE, names)
 
 
 def has_origin(root: str, pipeline: str, sources: Mapping[str, Any]) -> bool:
@@ -273,8 +285,7 @@ def freeze_origin(
         return
     ids = topic_ids({int(index): first_offsets(text)[1] for index, text in begun.items()})
     begun[TOPICS] = {str(index): dict(topics) for index, topics in ids.items()}
-    order = files.uri(location.uri, SOURCES_FILE)
-    names = {_ORDER: json.loads(files.read(order))} if files.exists(order) else {}
+    names = {_ORDER: location.sources()} if location.sources() else {}
     try:
         files.write(origin, canonical_json({**begun, **names}).encode())
     except FileExistsError:
@@ -295,14 +306,14 @@ def origin_file(root: str, pipeline: str, sources: Mapping[str, Any]) -> str:
     first batch was too large, "latest" must not become another moment. Files of earlier versions go by more.
     """
     files = filesystem(root)
-    starts = {name: _start(source) for name, source in sources.items()}
+    starts = {name: start_of(source) for name, source in sources.items()}
     strict = {name: _strict(source) for name, source in sources.items()}
     digests = [hashlib.sha256(canonical_json(each).encode()).hexdigest()[:16] for each in (starts, strict, sources)]
     found = [files.uri(root, pipeline, "spark", f"origin-{digest}.json") for digest in digests]
     return next((origin for origin in found if files.exists(origin)), found[0])
 
 
-def _start(source: Any) -> Any:
+def start_of(source: Any) -> Any:
     """What of a declared source says where it starts; nothing is frozen of files, but that there are some."""
     names = ["kind"]
     if source.get("kind") == "kafka":
@@ -336,22 +347,9 @@ def _survives(name: PurePosixPath, batch: int, last: dict[str, int]) -> bool:
 
 def _ends_at(files: FileSystem, location: str, batch: int, last: dict[str, int]) -> bool:
     """Whether all of Spark's logs in a location end with that batch."""
-    return _newest(location, "offsets") == _newest(location, "commits") == batch and all(
+    return newest_batch(location, OFFSETS) == newest_batch(location, COMMITS) == batch and all(
         source_log.newest_id(files, location, index) == number for index, number in last.items()
     )
-
-
-def _newest(location: str, log: str) -> int:
-    files = filesystem(location)
-    return max((int(name) for name in files.names(files.uri(location, log)) if name.isdigit()), default=-1)
-
-
-def parsed_offsets(line: str) -> Any:
-    """A source's offsets: JSON of every source that Spark brings, else the text."""
-    try:
-        return json.loads(line)
-    except ValueError:
-        return line
 
 
 def first_offsets(text: str) -> tuple[str, dict[str, Any]]:

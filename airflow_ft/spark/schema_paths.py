@@ -73,14 +73,19 @@ def rewritten(files: FileSystem, text: str, location: str) -> str:
     return f"{version}\n{json.dumps(found, separators=(',', ':'), ensure_ascii=False)}" if changed else text
 
 
-def _own_path(files: FileSystem, path: str, location: str) -> str:
+def within(files: FileSystem, path: str, location: str) -> str:
+    """The URI in `location` of a schema that is named by a path in some location."""
     match = _SCHEMA.match(path)
     if match is None:
         raise WalCorruptError(
             f"a state operator in {location} names its schema by {path}, which is in no checkpoint location of Spark",
             remedy="report it, with the version of Spark; `airflow ft reset-state` drops the state.",
         )
-    uri = files.uri(location, *match[1].split("/"))
+    return files.uri(location, *match[1].split("/"))
+
+
+def _own_path(files: FileSystem, path: str, location: str) -> str:
+    uri = within(files, path, location)
     if not files.exists(uri):
         raise WalCorruptError(
             f"a schema of Spark's state, {uri}, is missing", remedy="restore it from a backup, or rewind the pipeline"

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_ft.core.model import SparkPosition, canonical_json
+from airflow_ft.spark.location_files import OFFSETS, entry, keep, note, offsets_of, replace_entry, replace_file
 from airflow_ft.spark.locations import (
     START_FILE,
     TOPICS,
     SparkLocation,
+    by_source,
+    by_use,
     first_offsets,
     origin_file,
     origin_positions,
-    parsed_offsets,
 )
 from airflow_ft.wal.filesystem import filesystem
 
@@ -64,13 +66,12 @@ def recorded_ids(location: SparkLocation) -> Ids:
     names = files.names(files.uri(location.uri, TOPICS))
     batches = [int(name) for name in names if name.isdigit() or name == "-1"]  # -1: state was dropped there
     newest = max((batch for batch in batches if batch <= location.batch), default=None)
-    return {} if newest is None else _by_index(json.loads(files.read(files.uri(location.uri, TOPICS, str(newest)))))
+    return {} if newest is None else _by_index(note(location.uri, f"{TOPICS}/{newest}"))
 
 
 def record_ids(location: SparkLocation, batch: int, ids: Ids) -> None:
     """Ids of a batch, before it is published; what a batch has left that was not published gives way."""
-    files = filesystem(location.uri)
-    files.replace(files.uri(location.uri, TOPICS, str(batch)), _text(ids))
+    keep(location.uri, f"{TOPICS}/{batch}", _by_text(ids))
 
 
 def leave_out(location: SparkLocation, topics: Ids) -> None:
@@ -84,23 +85,21 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
         first = files.uri(location.uri, "sources", str(index), "0")
         if files.exists(first):
             head, offsets = first_offsets(files.read(first).decode())
-            _replace(location, ("sources", str(index)), "0", head + canonical_json(_without(offsets, gone)))
+            text = head + canonical_json(_without(offsets, gone))
+            replace_file(location.uri, ("sources", str(index), "0"), text.encode())
     if location.batch < 0:  # state was dropped: Spark begins at the first positions, and these are told beside them
-        start = files.uri(location.uri, START_FILE)
-        offsets_told = json.loads(files.read(start))
+        starts = location.offsets(-1)
         for index, gone in topics.items():
-            if isinstance(offsets_told[index], dict):
-                offsets_told[index] = _without(offsets_told[index], gone)
-        files.replace(start, canonical_json(offsets_told).encode())
+            if isinstance(starts[index], dict):
+                starts[index] = _without(starts[index], gone)
+        keep(location.uri, START_FILE, starts)
         return
-    where = files.uri(location.uri, "offsets", str(location.batch))
-    lines = files.read(where).decode().split("\n")
-    places = location.places() or range(len(lines) - 2)
-    for line, index in enumerate(places, start=2):
-        found = parsed_offsets(lines[line])
-        if isinstance(found, dict) and index in topics:
-            lines[line] = canonical_json(_without(found, topics[index]))
-    _replace(location, ("offsets",), str(location.batch), "\n".join(lines))
+    told = entry(location.uri, OFFSETS, location.batch)
+    lines = by_source(location, told)
+    for index, gone in topics.items():
+        if isinstance(found := offsets_of(lines[index]), dict):
+            lines[index] = canonical_json(_without(found, gone))
+    replace_entry(location.uri, OFFSETS, location.batch, replace(told, lines=by_use(location, lines)))
 
 
 def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Ids, void: Ids) -> None:
@@ -131,15 +130,9 @@ def _without(offsets: Mapping[str, Any], topics: Mapping[str, str]) -> dict[str,
     return {topic: partitions for topic, partitions in offsets.items() if topic not in topics}
 
 
-def _replace(location: SparkLocation, folder: tuple[str, ...], name: str, text: str) -> None:
-    files = filesystem(location.uri)
-    files.remove(files.uri(location.uri, *folder, f".{name}.crc"))
-    files.replace(files.uri(location.uri, *folder, name), text.encode())
-
-
 def _by_index(ids: Mapping[str, Mapping[str, str]]) -> Ids:
     return {int(index): dict(topics) for index, topics in ids.items()}
 
 
-def _text(ids: Ids) -> bytes:
-    return canonical_json({str(index): dict(topics) for index, topics in ids.items()}).encode()
+def _by_text(ids: Ids) -> dict[str, dict[str, str]]:
+    return {str(index): dict(topics) for index, topics in ids.items()}

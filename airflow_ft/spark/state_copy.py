@@ -22,12 +22,11 @@ from importlib.resources import files as resources
 from typing import Any, NamedTuple
 
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.state_settings import FORMAT, PROVIDER, kept_settings
+from airflow_ft.spark.state_settings import FORMAT, PARTITIONS, PROVIDER, kept_settings
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-_PARTITIONS = "spark.sql.shuffle.partitions"
 _DEFAULT = "default"
 
 
@@ -71,7 +70,7 @@ def _stores(spark: Any, source: str, batch: int) -> Any:
 
     What Spark's metadata say of that stays as it was when the state is distributed anew.
     """
-    partitions = int(kept_settings(SparkPosition(source, batch))[_PARTITIONS])
+    partitions = int(kept_settings(SparkPosition(source, batch))[PARTITIONS])
     of_json = spark._jvm.org.apache.spark.sql.types.DataType.fromJson
     for row in spark.read.format("state-metadata").load(source).select("*", "_numColsPrefixKey").collect():
         options = {"operatorId": row.operatorId, "batchId": batch}

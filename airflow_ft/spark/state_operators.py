@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from airflow_ft.core.model import SparkPosition, canonical_json
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.location_files import keep, note
 from airflow_ft.spark.locations import SparkLocation
-from airflow_ft.spark.state_settings import kept_settings
+from airflow_ft.spark.state_settings import PARTITIONS, PROVIDER, kept_settings
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 UIDS_FILE = "airflow_ft_uids.json"
 """In a location: kind and uid of each operator by its number, as the job's plan said when it was opened."""
 CODE_FILE = "airflow_ft_code.json"
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_PARTITIONS = "spark.sql.shuffle.partitions"
 _STRUCT = '{"type":"struct"'
 
 
@@ -52,34 +51,23 @@ class Identity:
 
 def remember(location: SparkLocation, plan: Sequence[Identity]) -> None:
     """Keeps what the job's plan says of its operators, in Spark's order."""
-    files = filesystem(location.uri)
-    where = files.uri(location.uri, UIDS_FILE)
-    text = canonical_json([asdict(each) for each in plan]).encode()
-    if not files.exists(where) or files.read(where) != text:
-        files.replace(where, text)
+    keep(location.uri, UIDS_FILE, [asdict(each) for each in plan])
 
 
 def remembered(location: SparkLocation) -> tuple[Identity, ...] | None:
     """What `remember` has kept; None in a location that is older than it."""
-    files = filesystem(location.uri)
-    where = files.uri(location.uri, UIDS_FILE)
-    return tuple(Identity(**each) for each in json.loads(files.read(where))) if files.exists(where) else None
+    found = note(location.uri, UIDS_FILE)
+    return None if found is None else tuple(Identity(**each) for each in found)
 
 
 def remember_code(location: SparkLocation, code: Mapping[str, str]) -> None:
     """Keeps which code works in the location: the job's module, and the SHA-256 of its source."""
-    files = filesystem(location.uri)
-    where = files.uri(location.uri, CODE_FILE)
-    text = canonical_json(dict(code)).encode()
-    if not files.exists(where) or files.read(where) != text:
-        files.replace(where, text)
+    keep(location.uri, CODE_FILE, dict(code))
 
 
 def code_of(location: SparkLocation) -> dict[str, str]:
     """What `remember_code` has kept; {} where it has not."""
-    files = filesystem(location.uri)
-    where = files.uri(location.uri, CODE_FILE)
-    return json.loads(files.read(where)) if files.exists(where) else {}
+    return note(location.uri, CODE_FILE) or {}
 
 
 def identities(location: SparkLocation) -> tuple[Identity, ...]:
@@ -93,7 +81,7 @@ def identities(location: SparkLocation) -> tuple[Identity, ...]:
 
 def backend(location: SparkLocation) -> str:
     """The class of the state store, which Spark has pinned in its offsets; "" before the first batch."""
-    return _pinned(location).get(_PROVIDER, "").rpartition(".")[2]
+    return _pinned(location).get(PROVIDER, "").rpartition(".")[2]
 
 
 def _pinned(location: SparkLocation) -> dict[str, str]:
@@ -104,7 +92,7 @@ def operators(location: SparkLocation) -> tuple[Operator, ...]:
     """In Spark's order; empty where nothing has state."""
     files = filesystem(location.uri)
     # What an operator's file says of its partitions stays as it was when the state is distributed anew.
-    partitions = int(_pinned(location).get(_PARTITIONS, 0))
+    partitions = int(_pinned(location).get(PARTITIONS, 0))
     sizes = files.tree(files.uri(location.uri, "state"))
     found = []
     for name in numbers(files, location):

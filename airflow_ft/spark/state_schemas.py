@@ -11,16 +11,16 @@ published. All else Spark refuses itself, in words that name neither operator no
 
 from __future__ import annotations
 
-import json
 import re
-import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.core.errors import JobError
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.schema_files import UnknownFormatError, schemas
 from airflow_ft.spark.state_operators import identities, numbers, operator_file
 from airflow_ft.spark.state_settings import ENCODING, kept_settings
 from airflow_ft.spark.state_types import Fields, differences, lost, of_json, of_scala
@@ -118,34 +118,5 @@ def _stored(files: FileSystem, location: str, operator: str, told: dict[str, Any
             folder = [] if name == "default" else [name]
             where = files.uri(location, "state", operator, "0", *folder, "_metadata", "schema")
         if files.exists(where):
-            yield from _schemas(files.read(where), name)
-
-
-def _schemas(data: bytes, store: str) -> Iterator[tuple[str, Fields]]:
-    """Names and values in a schema file. Java's `writeUTF` takes 64 KiB at most, so long texts lie there in parts."""
-    at = 0
-
-    def text() -> str:
-        nonlocal at
-        (length,) = struct.unpack_from(">H", data, at)
-        at += 2 + length
-        return data[at - length : at].decode()
-
-    def number(kind: str) -> int:
-        nonlocal at
-        at += struct.calcsize(kind)
-        return int(struct.unpack_from(kind, data, at - struct.calcsize(kind))[0])
-
-    def long_text() -> str:
-        return "".join([text() for _ in range(number(">i"))])
-
-    version = text()
-    if version == "v2":
-        long_text()  # the key
-        yield store, of_json(json.loads(long_text()))
-    elif version == "v3":
-        for _ in range(number(">i")):
-            name = text()
-            number(">h"), long_text(), number(">h")  # number and schema of the key; number of the value's
-            yield name, of_json(json.loads(long_text()))
-            long_text(), long_text()  # how keys are encoded
+            with suppress(UnknownFormatError):  # Spark compares them itself
+                yield from ((each.name, of_json(each.value)) for each in schemas(files.read(where), name))

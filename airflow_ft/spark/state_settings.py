@@ -6,71 +6,78 @@ goes on with those, whatever the session says. Who has changed one believes that
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import SparkPosition, canonical_json
-from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.location_files import (
+    COMMITS,
+    OFFSETS,
+    Entry,
+    batches,
+    entry,
+    has_entry,
+    keep,
+    note,
+    replace_entry,
+)
+from airflow_ft.wal.filesystem import filesystem
 
+PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 # Not among them, but in the format of the commits: a change fails.
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+UNIQUE_IDS = "stateUniqueIds"
 _GIVEN = "airflow_ft_settings.json"
-_PINNED = ("spark.sql.shuffle.partitions", "spark.sql.streaming.")
+_PINNED = (PARTITIONS, "spark.sql.streaming.")
 # What a user sets on purpose; the others have defaults that change with Spark's versions.
-_TOLD = ("spark.sql.shuffle.partitions", PROVIDER)
+_TOLD = (PARTITIONS, PROVIDER)
 
 log = logging.getLogger("airflow_ft.spark")
 
 
 def remember_given(location: str, conf: Mapping[str, str]) -> None:
     """Keeps in a new location which of such settings were given: the job itself may set others when it runs."""
-    files = filesystem(location)
-    where = files.uri(location, _GIVEN)
-    if not files.exists(where):
-        given = {name: value for name, value in conf.items() if name.startswith(_PINNED)}
-        files.write(where, canonical_json(given).encode())
+    if note(location, _GIVEN) is None:
+        keep(location, _GIVEN, {name: value for name, value in conf.items() if name.startswith(_PINNED)})
 
 
 def give(location: str, name: str, value: str) -> None:
     """In a copy whose state was made anew: such a setting as if it had been given."""
-    files = filesystem(location)
-    where = files.uri(location, _GIVEN)
-    given = json.loads(files.read(where)) if files.exists(where) else {}
-    files.replace(where, canonical_json({**given, name: value}).encode())
+    keep(location, _GIVEN, {**(note(location, _GIVEN) or {}), name: value})
 
 
 def pin(location: str, name: str, value: str) -> None:
     """In a copy whose state was made anew: has all of its batches keep another value of such a setting."""
-    files = filesystem(location)
-    for batch in files.names(files.uri(location, "offsets")):
-        if batch.isdigit():
-            version, told, *positions = files.read(files.uri(location, "offsets", batch)).decode().split("\n")
-            metadata = json.loads(told)
-            metadata["conf"][name] = value
-            text = "\n".join([version, json.dumps(metadata, separators=(",", ":")), *positions])
-            _replace(files, location, "offsets", batch, text)
+    for batch in batches(location, OFFSETS):
+        told = entry(location, OFFSETS, batch)
+        conf = {**told.metadata["conf"], name: value}
+        replace_entry(location, OFFSETS, batch, replace(told, metadata={**told.metadata, "conf": conf}))
     give(location, name, value)
 
 
 def forget_unique_ids(location: str) -> None:
     """In a copy whose state was made anew: its commits become those of checkpoint format 1."""
-    files = filesystem(location)
-    for batch in files.names(files.uri(location, "commits")):
-        if batch.isdigit():
-            told = json.loads(files.read(files.uri(location, "commits", batch)).decode().partition("\n")[2])
-            told.pop("stateUniqueIds", None)
-            _replace(files, location, "commits", batch, f"v1\n{json.dumps(told, separators=(',', ':'))}")
+    for batch in batches(location, COMMITS):
+        told = dict(entry(location, COMMITS, batch).metadata)
+        told.pop(UNIQUE_IDS, None)
+        replace_entry(location, COMMITS, batch, Entry("v1", told))
     give(location, FORMAT, "1")
 
 
-def _replace(files: FileSystem, location: str, log: str, batch: str, text: str) -> None:
-    """Never edited in place: the location that was copied shares the file. Its checksum would not fit any more."""
-    files.remove(files.uri(location, log, f".{batch}.crc"))
-    files.replace(files.uri(location, log, batch), text.encode())
+def unique_ids(location: str, batch: int) -> dict[str, Any]:
+    """Of the state's files, by operator, where Spark's commits have such (its checkpoint format 2)."""
+    return entry(location, COMMITS, batch).metadata.get(UNIQUE_IDS) or {}
+
+
+def set_unique_ids(location: str, batch: int, ids: Mapping[str, Any]) -> None:
+    """In a copy."""
+    told = entry(location, COMMITS, batch)
+    replace_entry(location, COMMITS, batch, replace(told, metadata={**told.metadata, UNIQUE_IDS: ids}))
 
 
 def refuse_changed(pipeline: str, base: SparkPosition | None, conf: Mapping[str, str]) -> None:
@@ -110,24 +117,19 @@ def kept_settings(base: SparkPosition | None) -> dict[str, str]:
     if base is None or base.batch < 0:
         return {}
     files = filesystem(base.location)
-    offsets, commit = (files.uri(base.location, log, str(base.batch)) for log in ("offsets", "commits"))
     stateful = any(name.isdigit() for name in files.names(files.uri(base.location, "state")))
-    if not stateful or not files.exists(offsets):
+    if not stateful or not has_entry(base.location, OFFSETS, base.batch):
         return {}
-    lines = files.read(offsets).decode().splitlines()
-    found: dict[str, str] = json.loads(lines[1]).get("conf", {}) if len(lines) > 1 else {}
-    if files.exists(commit) and (version := files.read(commit).decode().partition("\n")[0]).startswith("v"):
-        found[FORMAT] = version[1:]
+    found = dict(entry(base.location, OFFSETS, base.batch).metadata.get("conf", {}))
+    if has_entry(base.location, COMMITS, base.batch):
+        found[FORMAT] = entry(base.location, COMMITS, base.batch).version.removeprefix("v")
     return found
 
 
 def _given(base: SparkPosition | None) -> dict[str, str] | None:
     """What `remember_given` has kept; None where it has not: in locations that are older than it."""
-    if base is None:
-        return None
-    files = filesystem(base.location)
-    where = files.uri(base.location, _GIVEN)
-    return json.loads(files.read(where)) if files.exists(where) else None
+    found: dict[str, str] | None = None if base is None else note(base.location, _GIVEN)
+    return found
 
 
 def _same(one: str, other: str) -> bool:

@@ -18,16 +18,16 @@ the next attempt works in a copy, cut back to what is published.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import StageError
+from airflow_ft.spark.location_files import COMMITS, OFFSETS, add_entry, entry, newest_batch
 from airflow_ft.spark.locations import SparkLocation
 from airflow_ft.spark.state_files import has_state
-from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,7 +83,7 @@ class Timers:
         """
         if not self.any or not has_state(self._location.uri):
             return False
-        batch = newest_batch(self._location)
+        batch = newest_batch(self._location.uri)
         if batch < 0:
             return False
         begin_batch(self._location, batch, watermark(self._location, batch)[1])
@@ -105,36 +105,23 @@ def may_be_silent(since: int, undelivered: int) -> bool:
 
 def begin_batch(location: SparkLocation, batch: int, watermark_ms: int) -> None:
     """The micro-batch behind `batch` waits to be computed there, as after a crash: it reads nothing."""
-    files = filesystem(location.uri)
-    version, metadata, *offsets = files.read(files.uri(location.uri, "offsets", str(batch))).decode().split("\n")
-    if version != "v1":
+    told = entry(location.uri, OFFSETS, batch)
+    if told.version != "v1":
         raise StageError(
-            f"Spark wrote its offsets in the format {version!r}, which is not known here: no micro-batch can be begun.",
+            f"Spark wrote its offsets in the format {told.version!r}, which is not known here: no micro-batch can be"
+            " begun.",
             pipeline=location.pipeline,
             remedy="stop it without a drain; a job with timers needs a version of Spark that this package knows.",
         )
-    told: dict[str, Any] = json.loads(metadata)
-    told |= {"batchWatermarkMs": watermark_ms, "batchTimestampMs": int(1000 * time.time())}
-    text = "\n".join([version, json.dumps(told, separators=(",", ":")), *offsets])
-    files.write(files.uri(location.uri, "offsets", str(batch + 1)), text.encode())
+    clock = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": int(1000 * time.time())}
+    add_entry(location.uri, OFFSETS, batch + 1, replace(told, metadata={**told.metadata, **clock}))
 
 
 def watermark(location: SparkLocation, batch: int) -> tuple[int, int]:
     """Of a micro-batch, and of the one behind it, in milliseconds."""
-    files = filesystem(location.uri)
-    begun, done = (
-        json.loads(files.read(files.uri(location.uri, log, str(batch))).decode().split("\n")[1])
-        for log in ("offsets", "commits")
-    )
+    begun, done = (entry(location.uri, log, batch).metadata for log in (OFFSETS, COMMITS))
     of_it = int(begun.get("batchWatermarkMs", 0))
     return of_it, max(of_it, int(done.get("nextBatchWatermarkMs", 0)))
-
-
-def newest_batch(location: SparkLocation) -> int:
-    """The last micro-batch that Spark has committed; -1: none."""
-    files = filesystem(location.uri)
-    names = files.names(files.uri(location.uri, "commits"))
-    return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 def _is_on(spark: SparkSession) -> bool:

@@ -37,7 +37,7 @@ def open(pipeline: str, *, store: Store | str | None = None, at: int | None = No
     log = store
 
     def find(number: int | None) -> positions.Position:
-        return positions.newest(log, pipeline) if number is None else positions.retained(log, pipeline, number)
+        return positions.confirmed(log, pipeline, number)
 
     try:
         return State(pipeline, find, at=at, close=opened.close if opened else _nothing)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ft.core.errors import WalCorruptError
 from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark import schema_paths
 from airflow_ft.spark.locations import SparkLocation
 from airflow_ft.spark.state_operators import operator_file
-from airflow_ft.spark.state_settings import kept_settings
+from airflow_ft.spark.state_settings import PARTITIONS, PROVIDER, kept_settings, unique_ids
 from airflow_ft.state.layout import Table, require_readable, table
 from airflow_ft.state.positions import Position
 from airflow_ft.state.schemas import families
 from airflow_ft.state.versions import gone, has_version
 from airflow_ft.wal.filesystem import filesystem
-
-_PARTITIONS = "spark.sql.shuffle.partitions"
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_SCHEMA = re.compile(r"^.*/(state/\d+/_stateSchema/.+)$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,43 +43,36 @@ def catalog(position: Position, operator: int) -> Catalog:
     told = operator_file(files, spark, str(operator))
     if told is None:
         raise gone(spark.uri, f"operator {operator}")
-    rocks = conf[_PROVIDER].endswith("RocksDBStateStoreProvider")
+    rocks = conf[PROVIDER].endswith("RocksDBStateStoreProvider")
     properties: dict[str, Any] = json.loads(told.get("operatorPropertiesJson") or "{}")
     variables = {each["stateName"]: each for each in properties.get("stateVariables", ())}
     found: dict[str, Table] = {}
     stores = told["stateStoreInfo"]
     for store in stores:
         name = str(store["storeName"])
-        for uri in _schemas(position, operator, store):
-            for family in families(files.read(uri), uri):
-                state = table(
-                    name,
-                    family,
-                    rocks=rocks,
-                    variable=variables.get(family.name, {"stateVariableType": ""} if variables else None),
-                    prefix=int(store.get("numColsPrefixKey", 0)),
-                )
-                if state is not None:
-                    found[state.name] = state
+        uri = _schema(position, operator, store)
+        for family in families(files.read(uri), uri):
+            state = table(
+                name,
+                family,
+                rocks=rocks,
+                variable=variables.get(family.name, {"stateVariableType": ""} if variables else None),
+                prefix=int(store.get("numColsPrefixKey", 0)),
+            )
+            if state is not None:
+                found[state.name] = state
     names = tuple(str(store["storeName"]) for store in stores)
     partitions = int(stores[0]["numPartitions"])
-    return Catalog(found, names, _folders(position, operator, partitions, names[0], conf.get(_PARTITIONS)))
+    return Catalog(found, names, _folders(position, operator, partitions, names[0], conf.get(PARTITIONS)))
 
 
-def _schemas(position: Position, operator: int, store: Mapping[str, Any]) -> list[str]:
-    """The files of a store's types; of several versions the newest is the last one."""
+def _schema(position: Position, operator: int, store: Mapping[str, Any]) -> str:
+    """The file of a store's types; of several versions the newest is the last one."""
     spark = position.spark
     files = filesystem(spark.uri)
     if paths := store.get("stateSchemaFilePaths"):
-        matches = [_SCHEMA.match(path) for path in paths]
-        if None in matches:
-            raise WalCorruptError(
-                f"a state operator in {spark.uri} names its schema by a path in no checkpoint location of Spark",
-                remedy="report it, with the version of Spark; `airflow ft reset-state` drops the state.",
-            )
-        return [files.uri(spark.uri, *match[1].split("/")) for match in matches if match][-1:]
-    folder = _folder(spark, operator, 0, str(store["storeName"]))
-    return [files.uri(folder, "_metadata", "schema")]
+        return schema_paths.within(files, paths[-1], spark.uri)
+    return files.uri(_folder(spark, operator, 0, str(store["storeName"])), "_metadata", "schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +90,7 @@ class Folders:
     def unique_id(self, partition: int, store: str, stores: tuple[str, ...]) -> str:
         """What the names of its files hold, with `checkpointFormatVersion` 2: Spark's commit tells; else ""."""
         spark = self.position.spark
-        files = filesystem(spark.uri)
-        text = files.read(files.uri(spark.uri, "commits", str(spark.batch))).decode()
-        told = json.loads(text.partition("\n")[2] or "{}").get("stateUniqueIds") or {}
-        found = told.get(str(self.operator))
+        found = unique_ids(spark.uri, spark.batch).get(str(self.operator))
         return str(found[partition][stores.index(store)]) if found else ""
 
 

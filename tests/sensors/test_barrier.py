@@ -161,7 +161,7 @@ def test_it_says_who_keeps_it_closed_and_who_lags(tmp_path: Path, capsys: pytest
 class TestInjecting:
     @pytest.fixture
     def context(self) -> Any:
-        return {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="t")}
+        return {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)}
 
     def test_it_may_be_repeated(self, tmp_path: Path, context: Any) -> None:
         store = World(tmp_path).store

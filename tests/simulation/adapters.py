@@ -31,6 +31,7 @@ from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import refusals
 from airflow_ft.sinks.mysql.validation import Verdict
 from airflow_ft.spark import (
+    location_files,
     locations,
     publisher,
     query,
@@ -42,6 +43,7 @@ from airflow_ft.spark import (
     state_reset,
     stream,
 )
+from airflow_ft.wal.filesystem import filesystem
 from tests.simulation.kernel import Death, Kernel
 from tests.simulation.spark import Spark, listening
 from tests.simulation.threads import ModelThreading
@@ -109,6 +111,7 @@ class Running:
 
 RUNNING = Running()
 NO_TIMERS = SimpleNamespace(any=False, forced=None, ending=nullcontext, begin=lambda: False)  # of the clock
+READERS = (locations, metadata, schema_paths, state_files)  # of files in locations and savepoints
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -295,7 +298,9 @@ def product_over_models() -> Iterator[Running]:
             "_versions": dict,
         }),
         (restoring, {"note_restored": lambda *_: None}),
-        *((m, {"filesystem": lambda _: RUNNING.files}) for m in (locations, metadata, schema_paths, state_files)),
+        *((m, {"filesystem": lambda _: RUNNING.files}) for m in READERS),
+        # Scenarios without files have locations that are nowhere.
+        (location_files, {"filesystem": lambda uri: RUNNING.files or filesystem(uri)}),
         (locations, {"link_tree": lambda *told: RUNNING.files.link_tree(*told)}),
         (runner, {
             "time": waiting,

@@ -26,11 +26,11 @@ CLAIMED = NAMED["savepoints that are claimed"]
 def a_savepoint_of_what_is_published(change: Change) -> None:
     """Not of what is confirmed: its rows may still be refused."""
 
-    def newest(store: Any, pipeline: str) -> tuple[int, SparkPosition]:
+    def newest(store: Any, pipeline: str, number: int | None) -> tuple[int, SparkPosition]:
         row = store.pipeline(pipeline)
         return row.last_published, row.base
 
-    change(taking, "_newest", newest)
+    change(taking, "confirmed_position", newest)
 
 
 @defect(STREAM, "I1 I10")

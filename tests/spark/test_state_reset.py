@@ -121,7 +121,7 @@ def _dying(where: type, name: str, at: int, before: bool, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize(
-    ("name", "at"), [("write", 1), ("write", 2), ("write", 3), ("write", 4), ("sync_tree", 1), ("reset_state", 1)]
+    ("name", "at"), [("write", 1), ("write", 2), ("replace", 1), ("replace", 2), ("sync_tree", 1), ("reset_state", 1)]
 )
 def test_who_dies_leaves_the_old_base_or_the_new_one(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, at: int, before: bool

@@ -28,7 +28,7 @@ def location(tmp_path: Path) -> SparkLocation:
 
 
 def test_a_batch_is_begun_where_the_last_one_has_ended(location: SparkLocation, tmp_path: Path) -> None:
-    assert timers.newest_batch(location) == 3 and location.ends_at(3)
+    assert timers.newest_batch(location.uri) == 3 and location.ends_at(3)
     before = int(1000 * time.time())
     timers.begin_batch(location, 3, timers.watermark(location, 3)[1])
     version, metadata, *offsets = (tmp_path / "at/offsets/4").read_text().split("\n")

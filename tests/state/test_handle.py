@@ -203,7 +203,7 @@ def test_bad_questions_are_refused_by_name(scene: Pipeline, tmp_path: Path) -> N
     scene.published({"a": 2})
     with pytest.raises(ConfigurationError, match="there is no such checkpoint"):
         state.open(PIPELINE, store=scene.store, at=9)
-    with pytest.raises(ConfigurationError, match="it is STAGED: state is shown of confirmed checkpoints alone"):
+    with pytest.raises(ConfigurationError, match="it is STAGED: only state of confirmed checkpoints is kept"):
         state.open(PIPELINE, store=scene.store, at=2)
     with state.open(PIPELINE, store=scene.store) as found:
         with pytest.raises(ConfigurationError, match=r"no operator 7 with state; it has 0 \(stateStoreSave\)"):

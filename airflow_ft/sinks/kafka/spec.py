@@ -9,7 +9,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.arguments import check_text, check_type
+from airflow_ft.core.arguments import check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 
@@ -82,7 +82,7 @@ class KafkaSink:
         for name in (*_ROLES, "format"):
             check_text(name, getattr(self, name), optional=True, of="KafkaSink")
         check_type("two_phase_commit", self.two_phase_commit, bool, "give True or False.", of="KafkaSink")
-        if not _is_template(self.topic) and (not _TOPIC.fullmatch(self.topic) or self.topic in (".", "..")):
+        if not is_template(self.topic) and (not _TOPIC.fullmatch(self.topic) or self.topic in (".", "..")):
             raise ConfigurationError(
                 f"{self.topic!r} is no name of a Kafka topic.",
                 remedy="Use 1 to 249 letters, digits, '.', '_' and '-'.",
@@ -162,7 +162,7 @@ class KafkaSink:
 
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan; `from_settings` reads it back. ConfigurationError while Jinja is left in it."""
-        if _is_template(self.topic):
+        if is_template(self.topic):
             raise self._error("the topic still contains Jinja.", "Render it before the plan is made (template fields).")
         settings: dict[str, Any] = {"topic": self.topic, **self.roles, "format": self.format, "slots": self.slots}
         if self.transaction_timeout is not None:
@@ -209,7 +209,3 @@ class KafkaSink:
 def has_second_client() -> bool:
     """Whether kafka-python is installed, which sends what librdkafka has no call for; without importing it."""
     return find_spec("kafka") is not None
-
-
-def _is_template(text: str) -> bool:
-    return "{{" in text or "{%" in text

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from airflow_ft.core.arguments import check_text
+from airflow_ft.core.arguments import check_text, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.sinks.mysql.naming import TableName, check_identifier
@@ -74,9 +74,9 @@ class MySqlSink:
             raise ConfigurationError(
                 f"MySqlSink has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(PROMISES))}."
             )
-        if not _is_template(self.table):
+        if not is_template(self.table):
             TableName.parse(self.table)
-        if self.ledger_schema is not None and not _is_template(self.ledger_schema):
+        if self.ledger_schema is not None and not is_template(self.ledger_schema):
             check_identifier("schema", self.ledger_schema)
         if not isinstance(self.allow_unsafe_durability, bool):
             raise ConfigurationError(
@@ -150,7 +150,7 @@ class MySqlSink:
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in a name."""
         for text in (self.table, self.ledger_schema):
-            if text is not None and _is_template(text):
+            if text is not None and is_template(text):
                 raise ConfigurationError(
                     f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
                 )
@@ -180,10 +180,6 @@ class MySqlSink:
                 remedy="run the release that made the plan, or a newer one.",
             )
         return cls(conn_id=conn_id, strategy=strategy, **settings)
-
-
-def _is_template(text: object) -> bool:
-    return isinstance(text, str) and ("{{" in text or "{%" in text)
 
 
 def _check_columns(columns: object) -> None:

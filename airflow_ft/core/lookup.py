@@ -1,0 +1,88 @@
+"""Pipelines and checkpoints that somebody names; ConfigurationError says what there is instead."""
+
+from __future__ import annotations
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import Checkpoint, SparkPosition
+from airflow_ft.core.ports import Store
+
+_MANY = 100_000
+
+
+def require_known(store: Store, pipeline: str, hint: str = "") -> None:
+    """Refuses a pipeline that is not in the decision log; `hint` ends the remedy."""
+    try:
+        store.pipeline(pipeline)
+    except KeyError:
+        known = ", ".join(row.name for row in store.pipelines()) or "none"
+        raise ConfigurationError(
+            f"the decision log {store.url} knows no pipeline {pipeline!r}.", remedy=f"known are: {known}.{hint}"
+        ) from None
+
+
+def checkpoint_of(store: Store, pipeline: str, number: int) -> Checkpoint:
+    """The one of that number."""
+    try:
+        return store.checkpoint(pipeline, number)
+    except KeyError:
+        raise ConfigurationError(
+            "there is no such checkpoint.",
+            remedy=f"`airflow ft checkpoints {pipeline}` lists them.",
+            pipeline=pipeline,
+            checkpoint=number,
+        ) from None
+
+
+def confirmed_position(store: Store, pipeline: str, number: int | None = None) -> tuple[int, SparkPosition]:
+    """The newest confirmed checkpoint, or the retained one of that number, and where Spark stood after it.
+
+    Another process may sweep it the next moment, if it is not the newest: see `explain_missing`.
+    """
+    newest = store.latest_confirmed(pipeline)
+    if number is None and newest is None:
+        raise ConfigurationError(
+            "it has no confirmed checkpoint yet, so there is no state to keep or to look at.",
+            remedy=f"let it deliver something first: `airflow ft checkpoints {pipeline}` shows how far it is.",
+            pipeline=pipeline,
+        )
+    if number is None:
+        assert newest is not None
+        number = newest.number
+    elif newest is None or newest.number != number:
+        _require_retained(store, pipeline, number)
+    base = store.position_before(pipeline, number + 1)
+    if base is None:
+        raise ConfigurationError(
+            "its checkpoints have neither positions nor state: its job reads no source as a stream.",
+            remedy="there is nothing to keep, or to look at: a new pipeline begins the same way.",
+            pipeline=pipeline,
+        )
+    return number, base
+
+
+def explain_missing(store: Store, pipeline: str, number: int, error: Exception) -> Exception:
+    """Why files of a confirmed checkpoint are missing: it was pruned meanwhile; of the newest the error itself."""
+    newest = store.latest_confirmed(pipeline)
+    return error if newest is not None and newest.number == number else _pruned(pipeline, number)
+
+
+def _require_retained(store: Store, pipeline: str, number: int) -> None:
+    checkpoint = checkpoint_of(store, pipeline, number)
+    if not checkpoint.is_confirmed:
+        raise ConfigurationError(
+            f"it is {checkpoint.state}: only state of confirmed checkpoints is kept, or looked at.",
+            remedy="leave the number out, for the newest that is confirmed.",
+            pipeline=pipeline,
+            checkpoint=number,
+        )
+    if checkpoint.finalised and all(each.number != number for each in store.prunable(pipeline, 0, _MANY)):
+        raise _pruned(pipeline, number)
+
+
+def _pruned(pipeline: str, number: int) -> ConfigurationError:
+    return ConfigurationError(
+        "it is pruned: Spark's state of that moment is gone.",
+        remedy=f"`airflow ft checkpoints {pipeline}` lists younger ones; CheckpointConfig(num_retained=) keeps more.",
+        pipeline=pipeline,
+        checkpoint=number,
+    )

@@ -1,0 +1,114 @@
+"""Files of a checkpoint location: notes of this package, as JSON, and Spark's logs of its micro-batches.
+
+    offsets/<batch>    v1, JSON (watermark, time, settings), a line for each use of a source: its offsets, "-": none
+    commits/<batch>    v1, JSON (the next watermark, the unique ids of the state's files)
+
+Files are replaced, never changed in place: a location that was copied shares them. A checksum that Hadoop keeps beside
+one would not fit any more, and goes first: Spark reads a file that has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.core.model import canonical_json
+from airflow_ft.wal.filesystem import filesystem
+
+OFFSETS, COMMITS = "offsets", "commits"
+_NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What Spark's log has of a micro-batch. `lines` are those of the sources, in `offsets` alone."""
+
+    version: str
+    metadata: Mapping[str, Any]
+    lines: tuple[str, ...] = ()
+
+    def data(self) -> bytes:
+        """As it lies in the file."""
+        return "\n".join([self.version, json.dumps(self.metadata, separators=(",", ":")), *self.lines]).encode()
+
+
+def has_entry(location: str, log: str, batch: int) -> bool:
+    """Whether a log has one of the micro-batch."""
+    files = filesystem(location)
+    return files.exists(files.uri(location, log, str(batch)))
+
+
+def entry(location: str, log: str, batch: int) -> Entry:
+    """FileNotFoundError where there is none."""
+    files = filesystem(location)
+    version, _, told = files.read(files.uri(location, log, str(batch))).decode().partition("\n")
+    metadata, *lines = told.split("\n")
+    return Entry(version, json.loads(metadata or "{}"), tuple(lines))
+
+
+def add_entry(location: str, log: str, batch: int, told: Entry) -> None:
+    """FileExistsError where there is one."""
+    files = filesystem(location)
+    files.write(files.uri(location, log, str(batch)), told.data())
+
+
+def replace_entry(location: str, log: str, batch: int, told: Entry) -> None:
+    """In place of the one that is there."""
+    replace_file(location, (log, str(batch)), told.data())
+
+
+def replace_file(location: str, names: tuple[str, ...], data: bytes) -> None:
+    """Of one that Spark has written, by its path in the location."""
+    files = filesystem(location)
+    files.remove(files.uri(location, *names[:-1], f".{names[-1]}.crc"))
+    files.replace(files.uri(location, *names), data)
+
+
+def batches(location: str, log: str) -> list[int]:
+    """Those that a log has, in order."""
+    files = filesystem(location)
+    return sorted(int(name) for name in files.names(files.uri(location, log)) if name.isdigit())
+
+
+def newest_batch(location: str, log: str = COMMITS) -> int:
+    """The last one that a log has; -1: none."""
+    return max(batches(location, log), default=-1)
+
+
+def offsets_of(line: str) -> Any:
+    """A source's offsets: JSON of every source that Spark brings, else the text; None: it has none yet."""
+    return None if line == _NONE else parsed_offsets(line)
+
+
+def offsets_line(offsets: Any) -> str:
+    """The opposite of `offsets_of`."""
+    if offsets is None or isinstance(offsets, str):
+        return offsets or _NONE
+    return json.dumps(offsets, separators=(",", ":"))
+
+
+def parsed_offsets(text: str) -> Any:
+    """JSON, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def note(location: str, name: str) -> Any:
+    """What `keep` has written under the name, a path in the location; None: nothing."""
+    files = filesystem(location)
+    where = files.uri(location, *name.split("/"))
+    return json.loads(files.read(where)) if files.exists(where) else None
+
+
+def keep(location: str, name: str, told: Any) -> None:
+    """Notes JSON in a location, in place of what was noted before; None: nothing any more."""
+    files = filesystem(location)
+    where = files.uri(location, *name.split("/"))
+    if told is None:
+        files.remove(where)
+    elif note(location, name) != told:
+        files.replace(where, canonical_json(told).encode())
