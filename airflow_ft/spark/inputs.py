@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,8 @@ class Sources(Mapping[str, "DataFrame"]):
 
     `sources["orders"]` is a streaming DataFrame of the source (always the same object), and
     `sources.static("orders")` a plain one of what is there now: for joins, and for jobs that do not stream. A
-    static read is not part of a checkpoint: its positions are not kept. `begins`: no attempt has frozen it yet, so that
-    the streams' starting positions count.
+    static read is not part of a checkpoint: its positions are not kept. `begins`: of these (None: of all) no attempt
+    has frozen yet where they start, so that it is looked up.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Sources(Mapping[str, "DataFrame"]):
         specs: Mapping[str, Mapping[str, Any]],
         connections: Mapping[str, ConnectionInfo],
         *,
-        begins: bool = True,
+        begins: Collection[str] | None = None,
     ) -> None:
-        self._begins = begins
+        self._begins = specs.keys() if begins is None else begins
         self.started: dict[str, Mapping[str, str]] = {}
         """By source: the ids of topics of which a starting position was looked up, around that."""
         self._spark = spark
@@ -75,7 +75,7 @@ class Sources(Mapping[str, "DataFrame"]):
         spec = self._specs[name]
         connection = self._connections.get(spec.conn_id) if spec.conn_id else None
         tags = {_TAG: name} if streaming else None
-        if streaming and self._begins and connection is not None:
+        if streaming and name in self._begins and connection is not None:
             spec, ids = _starting(self._spark, name, spec, connection)
             self.started[name] = ids
         return spec.read(self._spark, connection, streaming=streaming, tags=tags)

@@ -33,6 +33,7 @@ from airflow_ft.spark.publisher import Publisher, Tally
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.room import Room
 from airflow_ft.spark.sockets import Sockets
+from airflow_ft.spark.source_changes import freeze_begun
 from airflow_ft.spark.staging import is_small, materialised, write_batch
 from airflow_ft.spark.standing import Offsets, record_ids, recorded_ids
 from airflow_ft.spark.state_files import has_state, sizes, upload
@@ -81,15 +82,16 @@ class Query:
         failed: Callable[[BaseException], None],
         stop: Stopper,
         expects_few: bool = False,
+        added: Mapping[int, str] | None = None,
     ) -> None:
         """`sources`: by their names in Spark's order; None: the job has opened it by itself. `failed` gets what ends
         a micro-batch, before Spark wraps it beyond recognition. `expects_few`: behind a small micro-batch comes another
-        one.
+        one. `added`: sources that begin here, by their places, in a pipeline that has published others.
         """
         self._store, self._request, self._job, self._frame = store, request, job, frame
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
         self._failed, self._stopper, self._expects_few = failed, stop, expects_few
-        self._durable = _Durable(location, request, topics)
+        self._durable = _Durable(location, request, topics, added or {})
         self._room = Room(store, request)
         self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
         self._sockets = Sockets(frame.sparkSession, sources)
@@ -378,15 +380,22 @@ def compute_planned(frame: DataFrame, output_mode: str, location: SparkLocation,
 class _Durable:
     """What has to be on disk before a publication: the starting positions (once) and Spark's location."""
 
-    def __init__(self, location: SparkLocation, request: StageRequest, topics: Topics) -> None:
+    def __init__(
+        self, location: SparkLocation, request: StageRequest, topics: Topics, added: Mapping[int, str]
+    ) -> None:
         self._location, self._request, self._topics = location, request, topics
-        self._frozen = request.base is not None or request.begins_anew
+        self._added = {index: name for index, name in added.items() if index in topics.known}
+        self._frozen = request.begins_anew or (request.base is not None and not self._added)
         self._synced: Synced = {}
 
     def freeze(self) -> None:
         """Freezes the starting positions of a pipeline that has published nothing yet: "latest" is one moment."""
         if not self._frozen:
-            freeze_origin(self._location, self._request.sources, list(self._topics.known), self._topics.check_start)
+            location, declared, ids = self._location, self._request.sources, self._topics.check_start
+            if self._request.base is None:
+                freeze_origin(location, declared, list(self._topics.known), ids)
+            else:
+                freeze_begun(location, declared, self._added, ids)
             self._frozen = True
 
     def __call__(self) -> None:

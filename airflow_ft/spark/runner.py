@@ -54,6 +54,14 @@ from airflow_ft.spark.reports import describe_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.room import QueueIsFull
 from airflow_ft.spark.session import attach, await_end, detach
+from airflow_ft.spark.source_changes import (
+    SourceChange,
+    change_sources,
+    has_begun,
+    known_sources,
+    restore_begun,
+    source_change,
+)
 from airflow_ft.spark.staging import ManyRowsError, fix_conf, write_batch
 from airflow_ft.spark.standing import Standing, leave_out, mend_origin, record_ids, standing
 from airflow_ft.spark.state_operators import Identity, remember, remember_code
@@ -137,8 +145,7 @@ class Attempt:
     def _stage(self, store: Store, spark: SparkSession) -> StageResult:
         request = self._request
         job = Job(request.job, request.job_arguments)
-        begins = request.base is None and not has_origin(request.wal_root, request.pipeline, request.sources)
-        sources = Sources(spark, request.sources, request.connections, begins=begins)
+        sources = Sources(spark, request.sources, request.connections, begins=self._beginning())
         frame = job.transform(spark, sources)
         await_answer = ask(self._report.parent, request, job, spark, frame)
         fix_conf(spark, "spark.sql.")
@@ -243,22 +250,36 @@ class Attempt:
         with closing(Topics(self._request.pipeline, kafka, admins, sources.started)) as topics:
             return self._run_query(store, job, frame, plan, topics, sources, await_answer)
 
+    def _beginning(self) -> set[str]:
+        """The names of declared sources of which no attempt has kept yet where they begin."""
+        request = self._request
+        root, pipeline, declared = request.wal_root, request.pipeline, request.sources
+        if request.base is None:
+            return set() if has_origin(root, pipeline, declared) else set(declared)
+        new = declared.keys() - known_sources(request.base)
+        return {name for name in new if not has_begun(root, pipeline, name, declared[name])}
+
     def _source(self, name: str) -> Source | None:
         """None: the job has opened it by itself."""
         declared = self._request.sources.get(name)
         return None if declared is None else source_from_json(declared)
 
-    def _open_location(self, plan: _Plan, topics: Topics, bear: Callable[..., None]) -> SparkLocation:
+    def _open_location(
+        self, plan: _Plan, change: SourceChange | None, topics: Topics, bear: Callable[..., None]
+    ) -> SparkLocation:
         """Where this attempt works, without the positions of topics that are no longer what they were."""
         request = self._request
         before = Standing()
         if not request.begins_anew:
             before = standing(request.wal_root, request.pipeline, request.base, request.sources)
+        if change is not None:
+            before = change.standing(before)
         void = topics.begin(before)
         step = None if request.begins_anew else evolution(request.pipeline, request.base, plan.operators)
         # What others may have to go back to is changed in a copy only.
-        in_place = request.base_is_clean and not void and step is None and has_places(request.base, plan.places)
-        in_place = in_place and not is_planned(request.base)
+        behind = is_planned(request.base)
+        fits = step is None and change is None and has_places(request.base, plan.places)
+        in_place = request.base_is_clean and fits and not void and not behind
         location = open_location(
             request.wal_root, request.pipeline, request.epoch, request.attempt, request.base, in_place
         )
@@ -268,8 +289,18 @@ class Attempt:
             check_sources(location, plan.sources)
             set_places(location, plan.places)
             return location
+        if behind and (void or change is not None):
+            raise ConfigurationError(
+                f"{'topics were deleted and made anew' if void else 'the job reads other sources'} since the savepoint,"
+                " so what was delivered after it cannot be computed once more.",
+                pipeline=request.pipeline,
+                remedy="restore it again with `--later write-again`, or take another savepoint.",
+            )
         if request.base is None:
             restore_order(location, request.sources)
+        if change is not None:
+            change_sources(change, location, plan.places)
+            restore_begun(location, request.sources, change.added)
         check_sources(location, plan.sources)
         set_places(location, plan.places)
         if request.base is None:
@@ -278,20 +309,14 @@ class Attempt:
             remember(location, plan.operators)
             return location
         if void:
-            if is_planned(location.position(location.batch)):
-                raise ConfigurationError(
-                    "topics were deleted and made anew since the savepoint, so what was delivered after it cannot be"
-                    " computed once more.",
-                    pipeline=request.pipeline,
-                    remedy="restore it again with `--later write-again`, or take another savepoint.",
-                )
             leave_out(location, void)
         if step is not None:
             carry_out(step, location, plan.operators, partial(bear, whole=True))
         remember(location, plan.operators)
-        held = states(location)
-        location = catch_up(location, bear)
-        refuse_lost(held, location)
+        if behind:
+            held = states(location)
+            location = catch_up(location, bear)
+            refuse_lost(held, location)
         ids = topics.ids_of(by_topic(location.offsets(location.batch)), before.ids)
         if ids != before.ids:
             record_ids(location, location.batch, ids)
@@ -308,7 +333,8 @@ class Attempt:
         await_answer: Callable[[], None],
     ) -> StageResult:
         request = self._request
-        location = self._open_location(plan, topics, partial(compute_planned, frame, job.output_mode))
+        change = None if request.begins_anew else source_change(request.pipeline, request.base, plan.sources)
+        location = self._open_location(plan, change, topics, partial(compute_planned, frame, job.output_mode))
         remember_given(location.uri, request.conf)
         remember_code(location, job.code)
         tell_changed(request.base, frame.sparkSession.conf.get)
@@ -327,6 +353,7 @@ class Attempt:
                 failed=self.failed,
                 stop=stop,
                 expects_few=self._expects_few,
+                added={} if change is None else change.added,
             )
             publisher = query.publisher
             try:

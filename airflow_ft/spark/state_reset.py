@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.model import CheckpointState, SparkPosition, canonical_json
+from airflow_ft.core.model import CheckpointState, SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.spark import source_log
 from airflow_ft.spark.catching_up import is_planned
+from airflow_ft.spark.location_files import keep
 from airflow_ft.spark.locations import (
     SOURCES_FILE,
     START_FILE,
@@ -34,8 +35,9 @@ from airflow_ft.spark.locations import (
     new_location,
     require_batch,
 )
+from airflow_ft.spark.source_changes import LEFT
 from airflow_ft.spark.standing import record_ids, recorded_ids
-from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.filesystem import FileSystem, filesystem, link_tree
 
 _BEFORE_THE_FIRST = -1
 
@@ -80,14 +82,15 @@ def reset_state(store: Store, pipeline: str, epoch: int, why: str) -> SparkPosit
 def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> list[Any]:
     """Has Spark begin with batch 0 in a new location, from where the sources stand in the old one: their offsets."""
     offsets = old.offsets(old.batch)
-    known = files.uri(old.uri, SOURCES_FILE)
-    names = json.loads(files.read(known)) if files.exists(known) else []
+    names = old.sources()
     starts = [_tell(files, old, new, index, offset, names) for index, offset in enumerate(offsets)]
-    files.write(files.uri(new.uri, START_FILE), canonical_json(starts).encode())
+    keep(new.uri, START_FILE, starts)
     if ids := recorded_ids(old):
         record_ids(new, _BEFORE_THE_FIRST, ids)
     if names:
-        files.write(files.uri(new.uri, SOURCES_FILE), canonical_json(names).encode())
+        keep(new.uri, SOURCES_FILE, names)
+    if files.names(files.uri(old.uri, LEFT)):
+        link_tree(files.uri(old.uri, LEFT), files.uri(new.uri, LEFT), lambda _: True)
     return starts
 
 

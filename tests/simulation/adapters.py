@@ -308,6 +308,7 @@ def product_over_models() -> Iterator[Running]:
             "remember_given": lambda *_: None,
             "remember_code": lambda *_: None,
             "tell_changed": lambda *_: None,
+            "source_change": lambda *_: None,
             "_is_alive": lambda _: True,
         }),
     ]  # fmt: skip

@@ -263,7 +263,7 @@ class ModelAttempt(Attempt):
         plan: Any = SimpleNamespace(sources=["orders"], places=[0], operators=())
         return self._run_query(store, job, frame, plan, topics, inputs, lambda: None)
 
-    def _open_location(self, plan: Any, topics: Any, bear: Any) -> Any:
+    def _open_location(self, plan: Any, change: Any, topics: Any, bear: Any) -> Any:
         return self._driver.world.spark.open_location(self._request)
 
     def report(self, error: BaseException) -> None:
