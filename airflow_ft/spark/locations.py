@@ -60,6 +60,7 @@ _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
 PLACES_FILE = "airflow_ft_places.json"  # of which source each line of offsets is, where a job uses one several times
 TOPICS = "airflow_ft_topics"  # a folder in a location, a key in an origin: see `airflow_ft.spark.standing`
+LEFT = "airflow_ft_left"  # a folder: where sources stand that the job does not use any more (`source_changes`)
 _ORDER = "airflow_ft_sources"  # a key in an origin: the sources' names, since its positions go by their places
 START_FILE = "airflow_ft_start.json"  # the offsets before batch 0, where state was dropped (`state_reset`)
 
@@ -215,19 +216,34 @@ def has_places(base: SparkPosition | None, places: Sequence[int]) -> bool:
 def set_places(location: SparkLocation, places: Sequence[int]) -> None:
     """In a new location, or a copy: the job uses its sources in these places, by number.
 
-    The last offsets are written anew where there were others: the same sources stand where they stood.
+    The newest offsets are written anew where there were others: the same sources stand where they stood.
     """
-    before, now = location.places(), told_once(places)
-    if told_once(before) == now:
+    before = location.places()
+    if told_once(before) == told_once(places):
         return
-    if location.batch >= 0:
-        told = entry(location.uri, OFFSETS, location.batch)
-        lines = by_source(location, told)
+
+    def rewritten(lines: list[str]) -> list[str]:
         if before is None and len(lines) == len(places):  # a version that did not keep them has begun
             lines = [lines[list(places).index(each)] for each in range(max(places) + 1)]
-        told = replace(told, lines=tuple(lines[place] for place in places))
-        replace_entry(location.uri, OFFSETS, location.batch, told)
-    keep(location.uri, PLACES_FILE, now)
+        return lines
+
+    rewrite_offsets(location, rewritten, places)
+
+
+def rewrite_offsets(
+    location: SparkLocation, rewritten: Callable[[list[str]], Sequence[str]], places: Sequence[int]
+) -> None:
+    """In a copy: other lines, source by source, and another use of them.
+
+    Of the last micro-batch, and of the one before: Spark reads that one, too, and counts its lines.
+    """
+    for batch in range(max(location.batch - 1, 0), location.batch + 1):
+        if has_entry(location.uri, OFFSETS, batch):
+            told = entry(location.uri, OFFSETS, batch)
+            lines = rewritten(by_source(location, told))
+            told = replace(told, lines=tuple(lines[place] for place in places))
+            replace_entry(location.uri, OFFSETS, batch, told)
+    keep(location.uri, PLACES_FILE, told_once(places))
 
 
 def told_once(places: Sequence[int] | None) -> list[int] | None:

@@ -20,29 +20,29 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import SparkPosition, canonical_json
 from airflow_ft.spark import source_log
-from airflow_ft.spark.location_files import OFFSETS, entry, keep, note, offsets_line, offsets_of, replace_entry
+from airflow_ft.spark.location_files import OFFSETS, entry, keep, note, offsets_line, offsets_of
 from airflow_ft.spark.locations import (
-    PLACES_FILE,
+    LEFT,
     SOURCES_FILE,
     START_FILE,
     SparkLocation,
     by_source,
     first_offsets,
     location_root,
+    rewrite_offsets,
     start_of,
-    told_once,
 )
 from airflow_ft.spark.standing import Ids, Standing, record_ids, recorded_ids
+from airflow_ft.spark.state_reset import tell
 from airflow_ft.wal.filesystem import filesystem
 
-LEFT = "airflow_ft_left"
 _POSITION = "position.json"
 _BEFORE = "airflow_ft_before"
 _OWN = re.compile(r"source-\d+")  # one that the job has opened by itself goes by its place
@@ -123,10 +123,11 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
     """Changes an attempt's own copy; `places`: which source each line of its offsets is of from now on."""
     files = filesystem(location.uri)
     lines, ids = _lines(location), recorded_ids(location)
+    for old, name in enumerate(change.before):
+        if name not in change.now and offsets_of(lines[old]) is not None:
+            _leave(location, old, name, lines[old], ids.get(old, {}))
     folder, before = (files.uri(location.uri, name) for name in (source_log.FOLDER, _BEFORE))
-    if files.names(folder):
-        files.link_tree(folder, before, lambda _: True)
-        files.remove_tree(folder)
+    _move(location, folder, before)
     new_lines: list[str] = []
     new_ids: dict[int, Mapping[str, str]] = {}
     for new, name in enumerate(change.now):
@@ -137,6 +138,8 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
             line, topics = lines[old], ids.get(old)
         elif name in change.left:
             line, topics = change.left[name]["line"], change.left[name]["ids"]
+            if location.batch < 0 and not change.left[name]["told"]:
+                tell(location, new, offsets_of(line), name, target)  # which cannot be done
             _move(location, _folder_of(location, name, source_log.FOLDER), target)
             files.remove_tree(_folder_of(location, name))
             log.info("source %s is used again: it goes on at %s", name, line)
@@ -145,21 +148,11 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
             log.info("source %s is new: it begins where it is declared to", name)
         new_lines.append(line)
         new_ids |= {new: topics} if topics else {}
-    for old, name in enumerate(change.before):
-        if name not in change.now:
-            _move(location, files.uri(before, str(old)), _folder_of(location, name, source_log.FOLDER))
-            told = {"line": lines[old], "ids": dict(ids.get(old, {}))}
-            keep(location.uri, f"{LEFT}/{quote(name, safe='')}/{_POSITION}", told)
-            log.warning(
-                "source %s is left out: it stands at %s, and goes on there if it is used again", name, lines[old]
-            )
     files.remove_tree(before)
     if location.batch < 0:
         keep(location.uri, START_FILE, [offsets_of(line) for line in new_lines])
     else:
-        told_now = replace(entry(location.uri, OFFSETS, location.batch), lines=tuple(new_lines[n] for n in places))
-        replace_entry(location.uri, OFFSETS, location.batch, told_now)
-    keep(location.uri, PLACES_FILE, told_once(places))
+        rewrite_offsets(location, lambda _: new_lines, places)
     record_ids(location, location.batch, new_ids)
     keep(location.uri, SOURCES_FILE, list(change.now))
 
@@ -203,6 +196,20 @@ def freeze_begun(
                     pipeline=location.pipeline,
                     remedy="nothing to do: the next attempt begins where that one did.",
                 ) from None
+
+
+def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mapping[str, str]) -> None:
+    """Keeps where a source stands, with a folder of Spark's with which it goes on there in any micro-batch."""
+    try:
+        line = offsets_line(
+            tell(location, index, offsets_of(line), name, _folder_of(location, name, source_log.FOLDER))
+        )
+        told = True
+    except ConfigurationError:  # its offsets are all that there is, and do where others have been read already
+        told = False
+    position = {"line": line, "ids": dict(ids), "told": told}
+    keep(location.uri, f"{LEFT}/{quote(name, safe='')}/{_POSITION}", position)
+    log.warning("source %s is left out: it stands at %s, and goes on there if it is used again", name, line)
 
 
 def _begun_file(root: str, pipeline: str, name: str, source: Any) -> str:

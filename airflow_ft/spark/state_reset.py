@@ -17,7 +17,6 @@ Repeated, it does nothing: state that was dropped, and has not begun anew, canno
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
@@ -27,6 +26,7 @@ from airflow_ft.spark import source_log
 from airflow_ft.spark.catching_up import is_planned
 from airflow_ft.spark.location_files import keep
 from airflow_ft.spark.locations import (
+    LEFT,
     SOURCES_FILE,
     START_FILE,
     SparkLocation,
@@ -35,7 +35,6 @@ from airflow_ft.spark.locations import (
     new_location,
     require_batch,
 )
-from airflow_ft.spark.source_changes import LEFT
 from airflow_ft.spark.standing import record_ids, recorded_ids
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_tree
 
@@ -83,7 +82,10 @@ def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> l
     """Has Spark begin with batch 0 in a new location, from where the sources stand in the old one: their offsets."""
     offsets = old.offsets(old.batch)
     names = old.sources()
-    starts = [_tell(files, old, new, index, offset, names) for index, offset in enumerate(offsets)]
+    starts = [
+        tell(old, index, offset, names[index] if index < len(names) else f"source-{index}", _folder(new, index))
+        for index, offset in enumerate(offsets)
+    ]
     keep(new.uri, START_FILE, starts)
     if ids := recorded_ids(old):
         record_ids(new, _BEFORE_THE_FIRST, ids)
@@ -94,11 +96,13 @@ def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> l
     return starts
 
 
-def _tell(
-    files: FileSystem, old: SparkLocation, new: SparkLocation, index: int, offset: Any, names: Sequence[str]
-) -> Any:
-    """Writes where a source stands, and returns its offset before the first batch (None: it has read nothing)."""
-    first = files.uri(new.uri, source_log.FOLDER, str(index), "0")
+def tell(old: SparkLocation, index: int, offset: Any, name: str, folder: str) -> Any:
+    """Writes where a source stands into a folder that becomes its own, and returns its offset before the first batch.
+
+    None: it has read nothing. ConfigurationError for a source that cannot be told to begin there.
+    """
+    files = filesystem(old.uri)
+    first = files.uri(folder, "0")
     last = source_log.last_id(offset)
     if last is not None:
         read = source_log.all_entries(files, old.uri, str(index), last)
@@ -111,12 +115,15 @@ def _tell(
         head, _ = first_offsets(files.read(begun).decode())
         files.write(first, (head + json.dumps(offset, separators=(",", ":"))).encode())
         return offset
-    name = names[index] if index < len(names) else f"source-{index}"
     raise ConfigurationError(
         f"source {name!r} stands at {offset}, and cannot be told to begin there: only Kafka and files can.",
         remedy="give the changed pipeline a new name.",
         pipeline=old.pipeline,
     )
+
+
+def _folder(location: SparkLocation, index: int) -> str:
+    return filesystem(location.uri).uri(location.uri, source_log.FOLDER, str(index))
 
 
 def _is_kafka(offset: Any) -> bool:

@@ -658,3 +658,35 @@ class Typed:
 
     def split(self, batch: DataFrame) -> dict[str, DataFrame]:
         return {"others": batch, "orders": batch.selectExpr("n", f"{self.expression} AS c")}
+
+
+class Several:
+    """How often each key has come, over the sources named, in this order; `fail`: when there are rows."""
+
+    output_mode = "update"
+
+    def __init__(self, names: list[str], fail: bool = False) -> None:
+        self.names, self.fail = names, fail
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        keys = [sources[name].selectExpr(f"cast({self._key(name)} as string) as k") for name in self.names]
+        rows = functools.reduce(lambda one, other: one.union(other), keys)
+        return cast(DataFrame, rows.groupBy("k").agg(F.count(F.lit(1)).alias("rows")))
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if self.fail and batch.count():
+            raise ValueError("told to")
+        return {"orders": batch}
+
+    def _key(self, name: str) -> str:
+        return "value" if name == "events" else "k"
+
+
+class OwnSource:
+    """A declared source, and one that the job opens by itself."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return cast(DataFrame, sources["numbers"].union(spark.readStream.schema("k string").json(self.path)))

@@ -1,0 +1,142 @@
+"""Other sources in a copy of a location: what Spark's files say afterwards, without Spark."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.locations import SparkLocation, check_sources, copy_location, set_places
+from airflow_ft.spark.source_changes import (
+    change_sources,
+    freeze_begun,
+    has_begun,
+    known_sources,
+    restore_begun,
+    source_change,
+)
+from airflow_ft.spark.standing import Standing, record_ids, recorded_ids, standing
+from airflow_ft.spark.state_reset import tell_sources
+from airflow_ft.wal.filesystem import filesystem, local_path
+
+KAFKA = {"orders": {"0": 17}}
+ADDED = {"kind": "kafka", "topics": ["refunds"], "starting_offsets": "latest"}
+
+
+def _location(root: Path, names: list[str], lines: list[str], places: list[int] | None = None) -> SparkLocation:
+    """One of two micro-batches."""
+    uri = (root / "p/spark/1-1").as_uri()
+    location = SparkLocation(str(root), "p", uri, 1, "")
+    uses = range(len(lines)) if places is None else places
+    for log, told in (("offsets", "\n".join(["v1", "{}", *(lines[n] for n in uses)])), ("commits", "v1\n{}")):
+        for batch in range(2):
+            file = local_path(uri) / log / str(batch)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(told)
+    for index, line in enumerate(lines):
+        if line.startswith('{"orders"'):
+            first = local_path(uri) / "sources" / str(index) / "0"
+            first.parent.mkdir(parents=True)
+            first.write_text('\0v1\n{"orders":{"0":3}}')
+    check_sources(location, names)
+    if places:
+        (local_path(uri) / "airflow_ft_places.json").write_text(json.dumps(places))
+    return location
+
+
+def _changed(location: SparkLocation, names: list[str], to: str, places: list[int] | None = None) -> SparkLocation:
+    change = source_change("p", SparkPosition(location.uri, location.batch), names)
+    assert change is not None
+    copy = copy_location(location, f"{location.uri.rpartition('/')[0]}/{to}")
+    change_sources(change, copy, range(len(names)) if places is None else places)
+    return copy
+
+
+def _first(location: SparkLocation, index: int) -> Any:
+    return json.loads((local_path(location.uri) / f"sources/{index}/0").read_text().partition("\n")[2])
+
+
+def test_lines_folders_and_ids_follow_the_names(tmp_path: Path) -> None:
+    old = _location(tmp_path, ["numbers", "orders"], ['"a text"', json.dumps(KAFKA, separators=(",", ":"))])
+    record_ids(old, 1, {1: {"orders": "id"}})
+    base = SparkPosition(old.uri, 1)
+    change = source_change("p", base, ["orders", "more", "numbers"])
+    assert change is not None and change.added == {1: "more"}
+    assert change.standing(standing(str(tmp_path), "p", base, {})) == Standing({0: KAFKA}, {0: {"orders": "id"}})
+    new = _changed(old, ["orders", "more", "numbers"], "2-1", places=[0, 1, 2, 0])
+    assert new.sources() == ["orders", "more", "numbers"] and new.places() == [0, 1, 2, 0]
+    assert new.offsets(1) == new.offsets(0) == [KAFKA, None, "a text"]
+    assert [len((local_path(new.uri) / f"offsets/{n}").read_text().split("\n")) for n in (0, 1)] == [6, 6]
+    assert _first(new, 0) == {"orders": {"0": 3}} and recorded_ids(new) == {0: {"orders": "id"}}
+    assert old.offsets(1) == ["a text", KAFKA] and _first(old, 1), "the base is as it was"
+    assert source_change("p", new.position(1), ["orders", "more", "numbers"]) is None
+    assert source_change("p", None, ["orders"]) is None and known_sources(None) == frozenset()
+
+
+def test_what_is_left_out_goes_on_there(tmp_path: Path) -> None:
+    old = _location(tmp_path, ["it's/odd", "orders"], ["null", json.dumps(KAFKA)])
+    record_ids(old, 1, {1: {"orders": "id"}})
+    less = _changed(old, ["it's/odd"], "2-1")
+    assert less.offsets(1) == [None] and recorded_ids(less) == {}
+    assert known_sources(less.position(1)) == {"it's/odd", "orders"}
+    again = _changed(less, ["orders", "it's/odd"], "3-1")
+    assert again.offsets(1) == [KAFKA, None] and recorded_ids(again) == {0: {"orders": "id"}}
+    assert _first(again, 0) == KAFKA, "which also holds where state is dropped meanwhile"
+    assert not filesystem(again.uri).names(f"{again.uri}/airflow_ft_left")
+
+
+def test_a_source_that_cannot_be_told_where_to_begin_is_not_used_again_without_its_state(tmp_path: Path) -> None:
+    old = _location(tmp_path, ["own", "orders"], ['{"at":4}', json.dumps(KAFKA)])
+    less = _changed(old, ["orders"], "2-1")
+    assert _changed(less, ["own", "orders"], "3-1").offsets(1) == [{"at": 4}, KAFKA]
+    dropped = SparkLocation(less.root, "p", (tmp_path / "p/spark/3-0").as_uri(), -1, "")
+    tell_sources(filesystem(less.uri), less, dropped)
+    with pytest.raises(ConfigurationError, match=r"source 'own' stands at .'at': 4., and cannot be told"):
+        _changed(dropped, ["own", "orders"], "4-1")
+    assert _changed(dropped, ["more", "orders"], "4-2").offsets(-1) == [None, KAFKA]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"), [(["a", "b"], ["a", "source-1"]), (["a", "source-1"], ["a"]), (["a", "b"], ["a", "a"])]
+)
+def test_no_guess(tmp_path: Path, before: list[str], now: list[str]) -> None:
+    old = _location(tmp_path, before, ["1", "2"])
+    with pytest.raises(ConfigurationError, match="would be a guess"):
+        source_change("p", SparkPosition(old.uri, 1), now)
+
+
+def test_a_version_that_kept_no_uses_is_told(tmp_path: Path) -> None:
+    old = _location(tmp_path, ["a", "b"], ["1", "1", "2"])
+    with pytest.raises(ConfigurationError, match="did not keep which source is used several times"):
+        source_change("p", SparkPosition(old.uri, 1), ["a"])
+
+
+def test_an_added_source_begins_once(tmp_path: Path) -> None:
+    def ids(offsets: Any) -> dict[int, dict[str, str]]:
+        return {index: dict.fromkeys(topics, "id") for index, topics in offsets.items()}
+
+    old = _location(tmp_path, ["numbers"], ["1"])
+    sources = {"numbers": {"kind": "files"}, "refunds": ADDED}
+    attempts = [_changed(old, ["refunds", "numbers"], to) for to in ("2-1", "2-2", "2-3")]
+    for attempt, offset in zip(attempts, (5, 9, 9), strict=True):
+        first = local_path(attempt.uri) / "sources/0/0"
+        first.parent.mkdir(parents=True)
+        first.write_text(json.dumps({"refunds": {"0": offset}}))
+    assert not has_begun(str(tmp_path), "p", "refunds", ADDED)
+    freeze_begun(attempts[0], sources, {0: "refunds"}, ids)
+    freeze_begun(attempts[0], sources, {0: "refunds"}, ids)
+    assert has_begun(str(tmp_path), "p", "refunds", {**ADDED, "max_offsets_per_trigger": 3})
+    assert not has_begun(str(tmp_path), "p", "refunds", {**ADDED, "starting_offsets": "earliest"})
+    with pytest.raises(StageError, match="'refunds' at another position"):
+        freeze_begun(attempts[1], sources, {0: "refunds"}, ids)
+    later = _changed(old, ["refunds", "numbers"], "2-4")
+    restore_begun(later, sources, {0: "refunds"})
+    assert json.loads((local_path(later.uri) / "sources/0/0").read_text()) == {"refunds": {"0": 5}}
+
+
+def test_spark_counts_the_lines_of_the_micro_batch_before_too(tmp_path: Path) -> None:
+    old = _location(tmp_path, ["a"], ["7"], places=[0, 0])
+    set_places(old, [0])
+    assert [(local_path(old.uri) / f"offsets/{n}").read_text() for n in (0, 1)] == ["v1\n{}\n7"] * 2
