@@ -144,6 +144,13 @@ def get_provider_info() -> dict[str, Any]:
                         "",
                         "/mnt/backup/airflow_ft/savepoints",
                     ),
+                    "savepoint_dag": _option(
+                        "The DAG by which the page takes, restores and deletes savepoints, and stops streams with one:"
+                        " it starts a run of it, as the user who asks. It needs the parameters of the example DAG"
+                        " `airflow_ft_savepoints`.",
+                        "airflow_ft_savepoints",
+                        "platform_savepoints",
+                    ),
                     "lease_seconds": _option(
                         "How long, in seconds, a process that gives no sign of life keeps others from taking over its"
                         " pipeline.",

@@ -72,6 +72,11 @@ def savepoint_dir() -> str:
     return _read("savepoint_dir") or str(airflow_home() / "airflow_ft" / "savepoints")
 
 
+def savepoint_dag() -> str:
+    """`[airflow_ft] savepoint_dag`: the id of the DAG that acts on savepoints for those who use the page."""
+    return _read("savepoint_dag") or "airflow_ft_savepoints"
+
+
 def lease_seconds() -> float:
     """`[airflow_ft] lease_seconds`: how long a process that stands still keeps its lease, in seconds."""
     text = _read("lease_seconds")

@@ -6,27 +6,26 @@ It also serves the documentation of the version that is installed, which the lis
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from contextlib import closing
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
-from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
-from fastapi import Depends, FastAPI, HTTPException, Query
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from markdown_it import MarkdownIt
 
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.model import Checkpoint, PipelineStatus
 from airflow_ft.core.ports import Store
 from airflow_ft.core.set_aside import of_checkpoint
-from airflow_ft.hooks.connections import server_connections
-from airflow_ft.hooks.store import open_configured_store
+
+from . import savepoints, state
+from .access import NEWEST, configured, dags_of, decision_log, seen, visible_dags
 
 DOCS = Path(__file__).parents[1] / "docs"  # in a checkout and where it is installed
+SCRIPTS = frozenset(path.stem for path in Path(__file__).parent.glob("*.js"))
 
 
 def create_app() -> FastAPI:
@@ -38,10 +37,16 @@ def create_app() -> FastAPI:
         openapi_url=None,
         dependencies=[Depends(requires_access_view(AccessView.PLUGINS))],
     )
+    app.include_router(savepoints.router)
+    app.include_router(state.router)
+    for kind in (AirflowFtError, OSError, ImportError):
+        app.add_exception_handler(kind, _told)
 
-    @app.get("/page.js")
-    def page() -> FileResponse:
-        return FileResponse(Path(__file__).with_name("page.js"), media_type="text/javascript")
+    @app.get("/{script}.js")
+    def script(script: str) -> FileResponse:
+        if script not in SCRIPTS:
+            raise HTTPException(404, f"there is no script {script!r}")
+        return FileResponse(Path(__file__).with_name(f"{script}.js"), media_type="text/javascript")
 
     @app.get("/docs/{page}")
     def documentation(page: str) -> HTMLResponse:
@@ -51,31 +56,37 @@ def create_app() -> FastAPI:
         return HTMLResponse(_rendered(file.read_text()))
 
     @app.get("/pipelines")
-    def pipelines(user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = 15) -> dict[str, Any]:
-        visible = get_auth_manager().get_authorized_dag_ids(user=user)
-        try:
-            with closing(open_configured_store(connections=server_connections)) as store:
-                found = [_pipeline(store, row.name, limit) for row in store.pipelines()]
-                now = store.now().isoformat()
-        except AirflowFtError as error:
-            raise HTTPException(503, str(error)) from error
-        return {"now": now, "pipelines": [each for each in found if _is_visible(each, visible)]}
+    def pipelines(user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = NEWEST) -> dict[str, Any]:
+        visible = visible_dags(user)
+        with decision_log() as store, configured():
+            found = [_pipeline(store, row.name, limit, visible) for row in store.pipelines()]
+            return {"now": store.now().isoformat(), "pipelines": [each for each in found if each is not None]}
 
     @app.get("/pipelines/{name}/checkpoints/{number}/spec")
     def spec(name: str, number: int, user: GetUserDep) -> dict[str, Any]:
-        visible = get_auth_manager().get_authorized_dag_ids(user=user)
-        try:
-            with closing(open_configured_store(connections=server_connections)) as store:
+        with seen(name, user) as (store, _), configured():
+            try:
                 checkpoint = store.checkpoint(name, number)
-                if checkpoint.run is not None and checkpoint.run.dag_id not in visible:
+                if checkpoint.run is not None and checkpoint.run.dag_id not in visible_dags(user):
                     raise KeyError(name)
                 return dict(store.spec(checkpoint.spec))
-        except KeyError as error:
-            raise HTTPException(404, f"it is not known what checkpoint {number} of {name} was made with") from error
-        except AirflowFtError as error:
-            raise HTTPException(503, str(error)) from error
+            except KeyError as error:
+                raise HTTPException(404, f"it is not known what checkpoint {number} of {name} was made with") from error
 
     return app
+
+
+async def _told(request: Request, error: Exception) -> JSONResponse:
+    """An error as one sentence: 400 for a question that cannot be answered, 503 for what is not there just now."""
+    if isinstance(error, AirflowFtError):
+        # A package that is missing here is no mistake of whoever asks.
+        asked = isinstance(error, ConfigurationError) and not isinstance(error.__cause__, ImportError)
+        return JSONResponse({"detail": str(error)}, 400 if asked else 503)
+    if isinstance(error, ImportError):
+        text = f"{error.name or error} is not installed. Remedy: install airflow-ft there with all that it needs"
+    else:
+        text = f"{error}. Remedy: let the user of the API server read it"
+    return JSONResponse({"detail": f"on the API server: {text}, or use `airflow ft` where tasks run."}, 503)
 
 
 def _rendered(text: str) -> str:
@@ -91,12 +102,11 @@ def _rendered(text: str) -> str:
     )
 
 
-def _is_visible(pipeline: dict[str, Any], dag_ids: Collection[str]) -> bool:
-    """Whether the user may see every DAG that has staged one of these checkpoints."""
-    return all(c["dag_id"] in dag_ids for c in pipeline["checkpoints"] if c["dag_id"])
-
-
-def _pipeline(store: Store, name: str, limit: int) -> dict[str, Any]:
+def _pipeline(store: Store, name: str, limit: int, visible: frozenset[str]) -> dict[str, Any] | None:
+    """None: of a DAG that the user may not see."""
+    newest = store.checkpoints(name, max(limit, NEWEST))
+    if not dags_of(newest[:NEWEST]) <= visible:
+        return None
     row = store.pipeline(name)
     latest = store.latest_confirmed(name)
     return {
@@ -104,7 +114,7 @@ def _pipeline(store: Store, name: str, limit: int) -> dict[str, Any]:
         "halted": f"{row.halt_reason}: {row.halt_message}" if row.status is PipelineStatus.HALTED else "",
         "confirmed": latest.number if latest else 0,
         "at_work": str(row.turn) if row.turn else "",
-        "checkpoints": [_checkpoint(c) for c in store.checkpoints(name, limit)],
+        "checkpoints": [_checkpoint(c) for c in newest[:limit]],
     }
 
 

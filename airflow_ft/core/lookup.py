@@ -60,6 +60,17 @@ def confirmed_position(store: Store, pipeline: str, number: int | None = None) -
     return number, base
 
 
+def retained(store: Store, pipeline: str, most: int) -> list[Checkpoint]:
+    """The checkpoints that `confirmed_position` takes, newest first, of the newest `most` that there are."""
+    newest = store.latest_confirmed(pipeline)
+    unpruned = {each.number for each in store.prunable(pipeline, 0, _MANY)} | {newest.number if newest else 0}
+    return [
+        each
+        for each in store.checkpoints(pipeline, most)
+        if each.is_confirmed and (not each.finalised or each.number in unpruned)
+    ]
+
+
 def explain_missing(store: Store, pipeline: str, number: int, error: Exception) -> Exception:
     """Why files of a confirmed checkpoint are missing: it was pruned meanwhile; of the newest the error itself."""
     newest = store.latest_confirmed(pipeline)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
 from airflow_ft.core.model import canonical_json
 from airflow_ft.spark.locations import SparkLocation
 from airflow_ft.spark.state_operators import Operator
@@ -27,6 +28,8 @@ SPARK = "spark"
 FORMAT = 1
 """Of `_metadata`; one that is newer is refused by name."""
 _CHUNK = 1 << 20
+_NAME = re.compile(r"^savepoint-(.+)-(\d+)-[0-9a-f]{8}$")
+"""Of a savepoint's folder: pipeline and checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +141,11 @@ def read_metadata(uri: str) -> Savepoint:
     return Savepoint.from_json(told)
 
 
-def verify(uri: str, savepoint: Savepoint) -> None:
-    """Reads all files; WalCorruptError names the first that is missing, damaged, or was not there then."""
+def verify(uri: str, savepoint: Savepoint, *, contents: bool = True) -> None:
+    """Reads all files; WalCorruptError names the first that is missing, damaged, or was not there then.
+
+    contents: False: only names and sizes are compared, which reads no file.
+    """
     files = filesystem(uri)
     found = files.tree(files.uri(uri, SPARK))
     if missing := sorted(set(savepoint.files) - set(found)):
@@ -147,7 +153,7 @@ def verify(uri: str, savepoint: Savepoint) -> None:
     if added := sorted(set(found) - set(savepoint.files)):
         raise _damaged(uri, f"{SPARK}/{added[0]} was not there when it was taken")
     for name, told in savepoint.files.items():
-        if file_of(files, files.uri(uri, SPARK, *name.split("/"))) != told:
+        if found[name] != told.size or (contents and file_of(files, files.uri(uri, SPARK, *name.split("/"))) != told):
             raise _damaged(uri, f"{SPARK}/{name} is not what was written")
 
 
@@ -175,6 +181,41 @@ def listing(folder: str) -> Iterator[tuple[str, Savepoint | None]]:
                 broken.append(uri)
     yield from sorted(found, key=lambda each: each[1].taken_at, reverse=True)
     yield from ((uri, None) for uri in broken)
+
+
+def of_pipeline(
+    folder: str, pipeline: str, installation: str, most: int
+) -> tuple[list[tuple[str, Savepoint | Exception]], int]:
+    """The savepoints of a pipeline in a folder by their names, newest first, and how many were not looked at.
+
+    At the end those that cannot be read, with the error, if their folder's name says that they are of the pipeline. At
+    most so many are looked at, those of high numbers first: a folder's name tells its pipeline and number, unless
+    somebody has given it another one.
+    """
+    files = filesystem(folder)
+    named = {name: _NAME.match(name) for name in files.names(folder)}
+    wanted = [name for name, told in named.items() if told is None or told[1] == pipeline]
+
+    def place(name: str) -> tuple[float, str]:
+        match = named[name]
+        return (int(match[2]) if match else float("inf")), name
+
+    wanted.sort(key=place, reverse=True)
+    found: list[tuple[str, Savepoint]] = []
+    broken: list[tuple[str, Exception]] = []
+    for name in wanted[:most]:
+        uri = files.uri(folder, name)
+        try:
+            told = read_metadata(uri)
+            if (told.pipeline, told.installation) == (pipeline, installation):
+                found.append((name, told))
+        except StorageUnavailableError:
+            raise
+        except (ConfigurationError, WalCorruptError, OSError) as error:
+            if named[name]:
+                broken.append((name, error))
+    found.sort(key=lambda each: each[1].taken_at, reverse=True)
+    return [*found, *broken], max(0, len(wanted) - most)
 
 
 def dispose(uri: str) -> None:

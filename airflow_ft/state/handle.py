@@ -10,8 +10,10 @@ checkpoint, once; one that was opened at a number says that it is pruned.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +25,7 @@ from airflow_ft.state.catalog import Catalog, catalog, numbers
 from airflow_ft.state.hashing import partition_of
 from airflow_ft.state.layout import Entry, Shape, Table
 from airflow_ft.state.positions import Position
-from airflow_ft.state.versions import Store, open_version
+from airflow_ft.state.versions import Store, bytes_to_read, open_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +33,18 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _Key = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a handle in a process with other work may take.
+
+    bytes: of files that are read as a whole, into memory, or copied from HDFS, by the handle. entries: of a key in a
+    state; `entries` gives no more of them.
+    """
+
+    bytes: int
+    entries: int
 
 
 class State:
@@ -47,9 +61,10 @@ class State:
         at: int | None = None,
         clock: Callable[[], float] = time.time,
         close: Callable[[], None] = lambda: None,
+        bounds: Bounds | None = None,
     ) -> None:
         """`find` gives the position of a number, of None: of the newest confirmed one. `close` is called at the end."""
-        self.pipeline = pipeline
+        self.pipeline, self._bounds, self._read = pipeline, bounds, 0
         self._find, self._at, self._clock, self._close = find, at, clock, close
         self._stores: dict[_Key, Store] = {}
         self._catalogs: dict[int | str, Catalog] = {}
@@ -80,6 +95,10 @@ class State:
         such}.
         """
         return self._reading(lambda: self._get(op, key, state))
+
+    def entries(self, op: int | str, key: Any, state: str | None = None) -> Mapping[str, tuple[Entry, ...]]:
+        """The same as `get`, value by value: those of each state that has some, in order; {}: nothing."""
+        return self._reading(lambda: self._told(op, key, state))
 
     def scan(self, op: int | str, state: str | None = None) -> Iterator[Entry]:
         """All values of a state, in no order; None: of the operator's only one. Files are read as it goes on.
@@ -196,13 +215,16 @@ class State:
         found = {name: self.value(op, each, key) for name, each in tables.items()}
         return {name: value for name, value in found.items() if value is not None} or None
 
+    def _told(self, op: int | str, key: Any, state: str | None) -> Mapping[str, tuple[Entry, ...]]:
+        tables = self._catalog(op).tables.values() if state is None else (self.one(op, state),)
+        found = {each.name: tuple(self._entries(op, each, key)) for each in tables}
+        return {name: entries for name, entries in found.items() if entries}
+
     def value(self, op: int | str, table: Table, key: Any) -> Any:
         """What a key has in a state, as `get` gives it."""
         entries = self._entries(op, table, key)
         if not entries:
             return None
-        if table.shape in (Shape.SESSIONS, Shape.TIMERS):
-            entries.sort(key=lambda entry: tuple((entry.at or {}).values()))
         if table.shape is Shape.VALUE:
             return entries[0].value
         if table.shape is Shape.MAP:
@@ -218,7 +240,9 @@ class State:
         now = self._now()
         for partition in (first, *(each for each in range(partitions) if each != first)):
             store = self.store(op, partition, table.store)
-            if found := list(table.entries_of(store, key, now)):
+            if found := list(islice(table.entries_of(store, key, now), self._bounds.entries if self._bounds else None)):
+                if table.shape in (Shape.SESSIONS, Shape.TIMERS):
+                    found.sort(key=lambda entry: tuple((entry.at or {}).values()))
                 return found
         return []
 
@@ -228,8 +252,20 @@ class State:
         key = (known.folders.operator, partition, name)
         if key not in self._stores:
             id = known.folders.unique_id(partition, name, known.stores)
-            self._stores[key] = open_version(known.folders.of(partition, name), self._position.version, id)
+            folder = known.folders.of(partition, name)
+            if self._bounds is not None:
+                self._make_room(bytes_to_read(folder, self.version, id), self._bounds.bytes)
+            self._stores[key] = open_version(folder, self.version, id)
         return self._stores[key]
+
+    def _make_room(self, more: int, bound: int) -> None:
+        if self._read + more > bound:
+            raise ConfigurationError(
+                f"{self._read + more:,} bytes of state would have to be read as a whole; {bound:,} may be, here.",
+                remedy=f"use a process of your own: `airflow ft state get {self.pipeline} ...`, or airflow_ft.state.",
+                pipeline=self.pipeline,
+            )
+        self._read += more
 
     def _catalog(self, op: int | str) -> Catalog:
         if op not in self._catalogs:
@@ -299,7 +335,7 @@ class State:
         for store in self._stores.values():
             with suppress(OSError):
                 store.close()
-        self._stores, self._catalogs, self._operators = {}, {}, None
+        self._stores, self._catalogs, self._operators, self._read = {}, {}, None, 0
 
 
 def _scalar(key: Any) -> Any:

@@ -49,11 +49,15 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One value of a key; `at` says which of several: the key in a map, the place in a list, a time."""
+    """One value of a key; `at` says which of several: the key in a map, the place in a list, a time.
+
+    expires: when its time to live ends, in milliseconds since 1970; None: never.
+    """
 
     key: Mapping[str, Any]
     value: Mapping[str, Any]
     at: Mapping[str, Any] | None = None
+    expires: int | None = None
 
 
 @dataclass(frozen=True)
@@ -116,12 +120,14 @@ class Table:
         rows = strings(value) if self.shape is Shape.LIST else [value]
         for place, row in enumerate(rows):
             found = self._reader("value", self.value).read(row, 1 if self.rocks else 0)
+            expires = None
             if self.ttl:
-                if found[_TTL] is not None and 0 <= found[_TTL] <= now:
+                expires = found[_TTL] if found[_TTL] is not None and found[_TTL] >= 0 else None
+                if expires is not None and expires <= now:
                     continue
                 found = found["value"]
             at = {"index": place} if self.shape is Shape.LIST else rest
-            yield Entry(named, found if self.shape is not Shape.TIMERS else {}, at)
+            yield Entry(named, found if self.shape is not Shape.TIMERS else {}, at, expires)
 
     def key_of(self, store: Store, data: bytes) -> Mapping[str, Any]:
         """The job's key in a key of the store."""

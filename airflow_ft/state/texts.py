@@ -1,4 +1,4 @@
-"""Values of keys as somebody types them: on a command line, in a URL."""
+"""Values of keys as somebody types them: on a command line, on the page."""
 
 from __future__ import annotations
 
@@ -9,9 +9,22 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.state.rows import Column, columns_of, kind_text
+from airflow_ft.state.rows import Column, Kind, columns_of, decimal_of, kind_text
 
 _NULL = "null"
+_EXAMPLES = {
+    "byte": "17",
+    "short": "17",
+    "integer": "17",
+    "long": "17",
+    "float": "1.5",
+    "double": "1.5",
+    "boolean": "true",
+    "date": "2026-01-31",
+    "timestamp": "2026-01-31T12:00:00Z",
+    "timestamp_ntz": "2026-01-31T12:00:00",
+    "binary": "00ff",
+}
 
 
 def key_of(columns: Sequence[Column], texts: Sequence[str]) -> tuple[Any, ...]:
@@ -26,6 +39,21 @@ def key_of(columns: Sequence[Column], texts: Sequence[str]) -> tuple[Any, ...]:
             remedy="give one for each, in that order.",
         )
     return tuple(_value(column, text) for column, text in zip(columns, texts, strict=True))
+
+
+def example(kind: Kind) -> str:
+    """A text that `key_of` takes for a value of this type; "" for one that cannot be looked up."""
+    if isinstance(kind, str):
+        if kind.startswith("decimal("):
+            return "0.5" if decimal_of(kind)[1] else "1"
+        return _EXAMPLES.get(kind, "text")
+    if kind["type"] != "struct":
+        return ""
+    parts = {each.name: example(each.kind) for each in columns_of(kind)}
+    if not all(parts.values()):
+        return ""
+    written = ((name, part if part.startswith("{") else json.dumps(part)) for name, part in parts.items())
+    return "{" + ", ".join(f"{json.dumps(name)}: {part}" for name, part in written) + "}"
 
 
 def _value(column: Column, text: str) -> Any:

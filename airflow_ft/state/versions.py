@@ -15,7 +15,7 @@ from airflow_ft.core.errors import TransientError, WalCorruptError
 from airflow_ft.state import records
 from airflow_ft.state.snapshots import Snapshot
 from airflow_ft.state.streams import decompressed
-from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
 
 _FILE = re.compile(r"^(\d+)(?:_([^.]+))?\.(delta|changelog|snapshot|zip)$")
 _CHANGES, _FULL = ("delta", "changelog"), ("snapshot", "zip")
@@ -58,6 +58,22 @@ def open_version(folder: str, version: int, unique_id: str = "") -> Store:
         if _is_gone(error):
             raise gone(folder, full) from error
         raise
+
+
+def bytes_to_read(folder: str, version: int, unique_id: str = "") -> int:
+    """How many bytes of files `open_version` reads as a whole, into memory; of RocksDB on HDFS also copies, at most.
+
+    TransientError when a file is not there (any more).
+    """
+    files = filesystem(folder)
+    full, changes = _chain(files, folder, version, unique_id)
+    whole = [*changes, full] if full.endswith(".snapshot") or (is_hdfs(folder) and full) else changes
+    try:
+        read = sum(files.size(files.uri(folder, name)) for name in whole)
+    except FileNotFoundError as error:
+        raise gone(folder, f"version {version}") from error
+    copied = files.tree(files.uri(folder, "SSTs")) if full.endswith(".zip") and is_hdfs(folder) else {}
+    return read + sum(copied.values())
 
 
 def changed_keys(folder: str, since: int, version: int) -> set[bytes] | None:

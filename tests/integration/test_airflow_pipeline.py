@@ -376,6 +376,10 @@ def test_the_page_is_for_those_who_may_see_it(shop: Shop) -> None:
     assert set(made_with["sinks"]) == set(newest["rows"]) and made_with["pipeline"] == "orders"
     assert made_with["wal_root"], "as it counts, not as it is written in the DAG"
     assert newest["spec"] and made_with["job"] in airflow.command("ft", "spec", "orders", str(newest["number"]))
+    for part in ("savepoints", "state"):  # the job keeps no state, and no savepoint was taken
+        assert httpx.get(f"{airflow.url}/airflow-ft/pipelines/orders/{part}", trust_env=False).status_code == 401
+        assert airflow.get(f"/airflow-ft/pipelines/orders/{part}")["checkpoints"], part
+    assert airflow.get("/airflow-ft/pipelines/orders/savepoints")["savepoints"] == []
     [plugin] = [p for p in airflow.get("/api/v2/plugins")["plugins"] if p["name"] == "airflow_ft"]
     assert plugin["react_apps"][0]["url_route"] == "airflow-ft"
     path = f"/api/v2/dags/orders/dagRuns/{quote(newest['run_id'])}/taskInstances/orders.confirmed/links"

@@ -37,7 +37,7 @@ def text(data: str) -> bytes:
 
 
 def schema_file(key: tuple[Column, ...] = KEY, value: tuple[Column, ...] = VALUE) -> bytes:
-    parts = (struct.pack(">i", 1) + text(json.dumps(schema(each))) for each in (key, value))
+    parts = (struct.pack(">i", 1) + text(json.dumps(schema(each), separators=(",", ":"))) for each in (key, value))
     return text("v2") + b"".join(parts)
 
 

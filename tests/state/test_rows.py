@@ -9,7 +9,7 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.state.hashing import partition_of
 from airflow_ft.state.rows import Column, RowReader, columns_of, kind_text, write_row
-from airflow_ft.state.texts import key_of
+from airflow_ft.state.texts import example, key_of
 from tests.state.scene import schema
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
@@ -124,3 +124,15 @@ def test_the_partition_is_never_negative() -> None:
     column = (Column("k", "string"),)
     found = {partition_of(column, write_row(column, [f"key-{n}"]), 4) for n in range(100)}
     assert found == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("kind", {kind_text(each[0]): each[0] for each in VALUES}.values(), ids=kind_text)
+def test_an_example_of_a_key_is_one(kind: Any) -> None:
+    column = Column("k", kind)
+    [value] = key_of([column], [example(kind)])
+    assert value is not None and write_row([column], [value])
+
+
+def test_what_cannot_be_looked_up_has_no_example() -> None:
+    array = {"type": "array", "elementType": "long", "containsNull": True}
+    assert example(array) == example(schema((Column("a", array), Column("b", "long")))) == ""

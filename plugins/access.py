@@ -1,0 +1,90 @@
+"""Who may see what of a pipeline, by Airflow's permissions on the DAGs that have made its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.models.dag import DagModel
+from fastapi import HTTPException
+
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.model import Checkpoint
+from airflow_ft.core.ports import Store
+from airflow_ft.hooks.connections import server_connections
+from airflow_ft.hooks.store import open_configured_store
+
+NEWEST = 15
+"""So many checkpoints say whose a pipeline is: a DAG that is deleted or renamed does not hide it for ever."""
+
+
+@contextmanager
+def configured() -> Iterator[None]:
+    """What fails here fails by the server's own configuration, or by what it cannot reach: 503."""
+    try:
+        yield
+    except AirflowFtError as error:
+        raise HTTPException(503, str(error)) from error
+
+
+@contextmanager
+def decision_log() -> Iterator[Store]:
+    """The configured one; 503 when it cannot be opened."""
+    with configured():
+        store = open_configured_store(connections=server_connections)
+    with closing(store):
+        yield store
+
+
+@contextmanager
+def seen(pipeline: str, user: BaseUser) -> Iterator[tuple[Store, frozenset[str]]]:
+    """The decision log and the pipeline's DAGs, for a user who may see all of them.
+
+    404 for others, in the same words as for a pipeline that there is not.
+    """
+    with decision_log() as store:
+        try:
+            dags = dags_of(store.checkpoints(pipeline, NEWEST))
+            if not dags:
+                store.pipeline(pipeline)
+        except KeyError:
+            raise unseen(pipeline) from None
+        if not dags <= visible_dags(user):
+            raise unseen(pipeline)
+        yield store, dags
+
+
+def visible_dags(user: BaseUser) -> frozenset[str]:
+    """The ids of the DAGs that the user may see."""
+    return frozenset(get_auth_manager().get_authorized_dag_ids(user=user))
+
+
+def dags_of(checkpoints: Collection[Checkpoint]) -> frozenset[str]:
+    """The DAGs that have made these checkpoints."""
+    return frozenset(checkpoint.run.dag_id for checkpoint in checkpoints if checkpoint.run)
+
+
+def unseen(pipeline: str) -> HTTPException:
+    """What whoever may not see a pipeline is answered."""
+    return HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
+
+
+def may_read_values(user: BaseUser, dags: Collection[str]) -> bool:
+    """Whether the user may see what the pipeline's operators know: whoever may read the XComs of all its DAGs.
+
+    State is made of the rows that a job reads, and kept for its next run. What Airflow has of that kind are XComs: whom
+    an administrator keeps from them, he keeps from data, and not from runs and logs.
+    """
+    manager = get_auth_manager()
+    return all(
+        manager.is_authorized_dag(
+            method="GET",
+            access_entity=DagAccessEntity.XCOM,
+            details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)) if dag_id else None,
+            user=user,
+        )
+        for dag_id in sorted(dags) or [""]
+    )

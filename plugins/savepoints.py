@@ -1,0 +1,123 @@
+"""The page's API on savepoints: those of `[airflow_ft] savepoint_dir`, and what one could be taken of.
+
+Nothing is done here: the page starts runs of the DAG `[airflow_ft] savepoint_dag` by Airflow's own API.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, HTTPException
+
+from airflow_ft import settings
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.lookup import retained
+from airflow_ft.core.ports import Store
+from airflow_ft.savepoints.metadata import Savepoint, of_pipeline, read_metadata, verify
+from airflow_ft.store.events import EventKind
+from airflow_ft.wal.filesystem import filesystem
+
+from .access import configured, seen
+from .handles import turn
+
+MOST = 100
+"""Savepoints, checkpoints and events that are looked at for an answer."""
+
+router = APIRouter()
+
+
+@router.get("/pipelines/{name}/savepoints")
+def savepoints(name: str, user: GetUserDep) -> dict[str, Any]:
+    """A pipeline's savepoints, newest first; then what is unfinished or damaged."""
+    with seen(name, user) as (store, _), turn():
+        folder = _folder(store, name)
+        found, left_out = of_pipeline(folder, name, store.installation, MOST)
+        newest = store.checkpoints(name, 1)
+        spec = store.spec(newest[0].spec) if newest and newest[0].spec else {}
+        return {
+            "folder": folder,
+            "savepoints": [_row(folder, each, told) for each, told in found],
+            "left_out": left_out,
+            "checkpoints": [
+                {"number": each.number, "at": (each.completed_at or each.triggered_at).isoformat()}
+                for each in retained(store, name, MOST)
+            ],
+            "streaming": bool(spec.get("streaming")),
+            "dag": settings.savepoint_dag(),
+        }
+
+
+@router.get("/pipelines/{name}/savepoints/{folder}")
+def savepoint(name: str, folder: str, user: GetUserDep) -> dict[str, Any]:
+    """What one tells of itself. Names and sizes of its files are compared, and not what is in them."""
+    with seen(name, user) as (store, _), turn():
+        parent = _folder(store, name)
+        if folder not in filesystem(parent).names(parent):
+            raise _unknown(name, folder)
+        uri = filesystem(parent).uri(parent, folder)
+        told = read_metadata(uri)
+        if (told.pipeline, told.installation) != (name, store.installation):
+            raise _unknown(name, folder)
+        return {**_row(parent, folder, told, _damage(uri, told)), **_details(told)}
+
+
+def _folder(store: Store, name: str) -> str:
+    """The folder of savepoints; 503 when it is not there, although a savepoint of the pipeline was put into it."""
+    with configured():
+        folder = settings.savepoint_dir()
+        files = filesystem(folder)
+        folder = files.uri(folder)
+    if not files.exists(folder):
+        taken = [each for each in store.events(name, limit=MOST) if each.kind == EventKind.SAVEPOINT]
+        if any(str(each.detail.get("uri", "")).startswith(f"{folder}/") for each in taken):
+            raise HTTPException(
+                503,
+                f"the API server does not find {folder}, although savepoints of {name} were put there."
+                " Remedy: mount it there under the same path, or use `airflow ft savepoint list` where tasks run.",
+            )
+    return folder
+
+
+def _row(folder: str, name: str, told: Savepoint | Exception, problem: str = "") -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name, "uri": filesystem(folder).uri(folder, name), "problem": problem}
+    if not isinstance(told, Savepoint):
+        text = str(told) if isinstance(told, AirflowFtError) else f"it cannot be read: {told}"
+        return row | {"problem": text, "readable": False}
+    return row | {
+        "readable": True,
+        "checkpoint": told.number,
+        "taken_at": told.taken_at.isoformat(),
+        "taken_by": told.taken_by,
+        "bytes": told.bytes,
+        "operators": len(told.operators),
+        "drained": told.drained,
+    }
+
+
+def _details(told: Savepoint) -> dict[str, Any]:
+    return {
+        "installation": told.installation,
+        "batch": told.batch,
+        "rows": dict(told.rows),
+        "positions": dict(told.positions),
+        "operators": [asdict(each) for each in told.operators],
+        "backend": told.backend,
+        "versions": dict(told.versions),
+        "files": len(told.files),
+        "job": str(told.spec.get("job", "")),
+        "sha256": told.code.get("sha256", ""),
+    }
+
+
+def _damage(uri: str, told: Savepoint) -> str:
+    try:
+        verify(uri, told, contents=False)
+    except AirflowFtError as error:
+        return str(error)
+    return ""
+
+
+def _unknown(name: str, folder: str) -> HTTPException:
+    return HTTPException(404, f"there is no savepoint {folder!r} of {name} in [airflow_ft] savepoint_dir")

@@ -1,0 +1,71 @@
+"""The page's API over a decision log that was written by hand, for users of Airflow's own simple auth manager."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.state.scene import Pipeline, pipeline
+from tests.store.scene import RUN
+
+TEAM = "shop"
+
+
+class Asking:
+    """Asks the API as somebody: by default as a viewer, the least of Airflow's roles, of the DAG's team."""
+
+    def __init__(self, client: Any, manager: Any) -> None:
+        self._client, self._manager = client, manager
+
+    def __call__(self, path: str, *, by: str = "viewer", team: str | None = TEAM, **question: Any) -> Any:
+        """The answer; POST when there is a question."""
+        self._manager.user(by, team)
+        path = f"/pipelines/{path}" if path else "/pipelines"
+        return self._client.post(path, json=question) if question else self._client.get(path)
+
+    def keep_from_xcoms(self) -> None:
+        self._manager.xcoms = False
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SAVEPOINT_DIR", str(tmp_path / "savepoints"))
+    with pipeline(tmp_path) as scene:
+        yield scene
+
+
+@pytest.fixture
+def ask(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Asking:
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from airflow.api_fastapi.core_api import security
+    from airflow.models.dag import DagModel
+    from airflow_ft.plugins import access, api, state
+    from fastapi.testclient import TestClient
+
+    class Manager(SimpleAuthManager):
+        """The DAG of the scene is of a team, whose members alone see it; and not everybody may read XComs."""
+
+        xcoms = True
+
+        def user(self, role: str, team: str | None) -> None:
+            self.asking = SimpleAuthManagerUser(username="somebody", role=role, teams=[team] if team else [])
+
+        def get_authorized_dag_ids(self, *, user: Any, method: Any = "GET", **_: Any) -> set[str]:
+            return self.filter_authorized_dag_ids(dag_ids={RUN.dag_id}, user=user, method=method, team_name=TEAM)
+
+        def is_authorized_dag(self, *, access_entity: Any = None, **more: Any) -> bool:
+            allowed = self.xcoms or access_entity is not DagAccessEntity.XCOM
+            return allowed and super().is_authorized_dag(access_entity=access_entity, **more)
+
+    manager = Manager()
+    app = api.create_app()
+    app.dependency_overrides[security.get_user] = lambda: manager.asking
+    monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(access, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(DagModel, "get_team_name", staticmethod(lambda dag_id: TEAM))
+    monkeypatch.setattr(state, "handles", type(state.handles)())
+    return Asking(TestClient(app, raise_server_exceptions=True), manager)
