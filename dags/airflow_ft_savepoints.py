@@ -1,4 +1,5 @@
-"""Savepoints by Airflow's trigger form: take one, restore one, stop a stream with one, delete one.
+"""Savepoints by Airflow's trigger form, or by the page "Checkpoints": take one, restore one, stop a stream with one,
+delete one.
 
 Trigger it, name a pipeline, and choose what is to be done. What it does is in the log of its task, and among the
 pipeline's events (`airflow ft show`). A pipeline whose own DAG takes `FromSavepoint.from_params()` can be told by its
@@ -33,11 +34,18 @@ with DAG(
             title="Folder for the savepoint",
             description="Of savepoint and stop; empty: [airflow_ft] savepoint_dir.",
         ),
+        "checkpoint": Param(
+            None,
+            type=["integer", "null"],
+            minimum=1,
+            title="Checkpoint",
+            description="Of savepoint; empty: the newest that is confirmed.",
+        ),
         **savepoint_params(),
     },
     tags=["airflow-ft", "example"],
     doc_md=__doc__,
-):
+) as dag:
 
     @task.branch
     def choose(params: dict[str, str] | None = None) -> str:
@@ -45,7 +53,9 @@ with DAG(
         return (params or {})["action"]
 
     choose() >> [
-        TriggerSavepointOperator(task_id="savepoint", pipeline=PIPELINE, savepoint_dir=FOLDER),
+        TriggerSavepointOperator(
+            task_id="savepoint", pipeline=PIPELINE, savepoint_dir=FOLDER, checkpoint="{{ params.checkpoint }}"
+        ),
         StopStreamOperator(task_id="stop", pipeline=PIPELINE),
         StopStreamOperator(task_id="stop_with_savepoint", pipeline=PIPELINE, savepoint=True, savepoint_dir=FOLDER),
         StopStreamOperator(task_id="drain", pipeline=PIPELINE, drain=True),

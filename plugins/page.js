@@ -1,6 +1,8 @@
-// The page "Checkpoints" of Airflow's UI. Plain ES module without a build step: Airflow provides React and Chakra UI
-// as globals, and takes the component from `globalThis.AirflowPlugin`. Colours are Chakra's semantic tokens, which
-// follow Airflow's light and dark mode.
+// The page "Checkpoints" of Airflow's UI, which takes the component from `globalThis.AirflowPlugin`; see parts.js.
+import { age, ask, cell, Code, count, Disclosure, line, Link, ofPipeline } from "./parts.js";
+import { Savepoints } from "./savepoints.js";
+import { OperatorState } from "./state.js";
+
 const { createElement: h, Fragment, useEffect, useState } = globalThis.React;
 const { Badge, Box, Heading, HStack, Text } = globalThis.ChakraUI;
 
@@ -8,47 +10,32 @@ const PALETTE = {
   TRIGGERED: "gray", STAGED: "cyan", PREPARED: "blue", COMMITTING: "orange",
   COMPLETED: "green", SUBSUMED: "green", ABORTED: "gray", QUARANTINED: "red",
 };
-const count = (n) => n.toLocaleString("en");
 const total = (rows) => Object.values(rows).reduce((a, b) => a + b, 0);
-
-function age(at, now) {
-  const s = Math.max(0, (new Date(now) - new Date(at)) / 1000);
-  if (s < 90) return `${Math.round(s)} s`;
-  if (s < 5400) return `${Math.round(s / 60)} min`;
-  if (s < 129600) return `${Math.round(s / 3600)} h`;
-  return `${Math.round(s / 86400)} d`;
-}
 
 const State = ({ checkpoint }) =>
   h(Badge, { colorPalette: PALETTE[checkpoint.state] ?? "gray", variant: "subtle", title: checkpoint.message || undefined },
     checkpoint.reason ? `${checkpoint.state} (${checkpoint.reason})` : checkpoint.state);
 
-const cell = { padding: "8px 12px", textAlign: "left", verticalAlign: "top", whiteSpace: "nowrap" };
-const line = (props, ...children) =>
-  h(Box, { as: "tr", borderTopWidth: "1px", borderColor: "border", ...props }, ...children);
-
 function Specification({ pipeline, checkpoint }) {
   const [text, setText] = useState("");
   async function load() {
     try {
-      const path = `airflow-ft/pipelines/${encodeURIComponent(pipeline)}/checkpoints/${checkpoint.number}/spec`;
-      const answer = await fetch(new URL(path, document.baseURI));
-      const body = await answer.json();
-      setText(answer.ok ? JSON.stringify(body, null, 2) : String(body.detail ?? answer.statusText));
+      const path = ofPipeline(pipeline, `checkpoints/${checkpoint.number}/spec`);
+      setText(JSON.stringify(await ask(path), null, 2));
     } catch (problem) {
-      setText(String(problem.message ?? problem));
+      setText(problem.message);
     }
   }
   if (!text) {
     return h("button", { type: "button", onClick: load }, h(Text, { as: "span", color: "fg.info" }, "Show what it was made with"));
   }
-  return h(Box, { as: "pre", whiteSpace: "pre-wrap", overflowWrap: "anywhere", fontSize: "xs" }, text);
+  return h(Code, null, text);
 }
 
 function Details({ pipeline, checkpoint }) {
   const runs = checkpoint.run_id
-    ? h("a", { href: new URL(`dags/${encodeURIComponent(checkpoint.dag_id)}/runs/${encodeURIComponent(checkpoint.run_id)}`, document.baseURI).href },
-        h(Text, { as: "span", color: "fg.info" }, `${checkpoint.dag_id} / ${checkpoint.run_id}${checkpoint.map_index >= 0 ? ` [${checkpoint.map_index}]` : ""}`))
+    ? h(Link, { to: `dags/${encodeURIComponent(checkpoint.dag_id)}/runs/${encodeURIComponent(checkpoint.run_id)}` },
+        `${checkpoint.dag_id} / ${checkpoint.run_id}${checkpoint.map_index >= 0 ? ` [${checkpoint.map_index}]` : ""}`)
     : "no DAG run";
   const rows = Object.entries(checkpoint.rows).map(([sink, n]) => `${sink} ${count(n)}`).join(", ");
   return h(Box, { fontSize: "sm", color: "fg.muted", paddingY: "1" },
@@ -101,7 +88,9 @@ function Pipeline({ pipeline, now, opened }) {
         h("th", { key: name, scope: "col", style: { ...cell, textAlign: right.has(name) ? "right" : "left" } },
           h(Text, { fontSize: "sm", color: "fg.muted" }, name))))),
       h("tbody", null, pipeline.checkpoints.map((checkpoint, index) =>
-        h(Row, { key: checkpoint.number, pipeline: pipeline.name, checkpoint, now, opened: opened && index === 0 })))));
+        h(Row, { key: checkpoint.number, pipeline: pipeline.name, checkpoint, now, opened: opened && index === 0 })))),
+    h(Disclosure, { title: "Savepoints" }, () => h(Savepoints, { pipeline })),
+    h(Disclosure, { title: "State" }, () => h(OperatorState, { pipeline })));
 }
 
 function Checkpoints() {
@@ -111,10 +100,8 @@ function Checkpoints() {
     let stopped = false;
     async function load() {
       try {
-        const answer = await fetch(new URL("airflow-ft/pipelines", document.baseURI));
-        const body = await answer.json();
+        const body = await ask("airflow-ft/pipelines");
         if (stopped) return;
-        if (!answer.ok) throw new Error(body.detail ?? answer.statusText);
         setData(body);
         setError("");
       } catch (problem) {

@@ -70,7 +70,10 @@ def test_links_and_pages_are_found_below_the_base_path(ask: Any) -> None:
         "http://airflow.example/shop/plugin/airflow-ft?pipeline=orders%20%26%20co"
     )
     assert PipelineLink().get_link(SimpleNamespace(), ti_key=key) == ""  # type: ignore[arg-type]
-    for path in (bundle, documentation()):  # they exist, for those who may see them
+    routes = [f"airflow-ft/pipelines/orders/{route}" for route in ("state", "savepoints", "savepoints/one")]
+    scripts = [f"airflow-ft/{path.name}" for path in (ROOT / "plugins").glob("*.js")]
+    found |= ask(*(f"/shop/{path}" for path in (*routes, *scripts)))
+    for path in (bundle, documentation(), *routes, *scripts):  # they exist, for those who may see them
         assert found[f"/shop/{urljoin(match[1], path).removeprefix('/shop/')}"][0] == 401, path
     assert found["/shop/airflow-ft/nothing"][0] == 404
 
@@ -90,3 +93,23 @@ def test_every_page_of_the_documentation_is_served() -> None:
             assert client.get(f"/docs/{link}").status_code == 200, (page.name, link)
     for outside in ("nothing.md", "..%2Fsetup.cfg", "%2e%2e/setup.cfg"):
         assert client.get(f"/docs/{outside}").status_code == 404
+
+
+def test_each_module_of_the_page_finds_what_it_imports() -> None:
+    from airflow_ft.plugins import api
+    from fastapi.testclient import TestClient
+
+    app = api.create_app()
+    for dependency in app.router.dependencies:
+        app.dependency_overrides[dependency.dependency] = lambda: None
+    client = TestClient(app)
+    for script in (ROOT / "plugins").glob("*.js"):
+        text = client.get(f"/{script.name}").text
+        assert text == script.read_text()
+        for names, module in re.findall(r"import \{([^}]*)\} from \"\./([^\"]+)\"", text):
+            exported = set(
+                re.findall(r"^export (?:async )?(?:const|function) (\w+)", client.get(f"/{module}").text, re.M)
+            )
+            assert {name.strip() for name in names.split(",") if name.strip()} <= exported, (script.name, module)
+    for outside in ("api.py", "nothing.js", "..%2Fpage.js"):
+        assert client.get(f"/{outside}").status_code == 404

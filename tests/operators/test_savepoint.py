@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from airflow_ft import (
 )
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import RequestKind, RunKey
 from airflow_ft.operators import recover
@@ -37,6 +39,7 @@ from tests.store.scene import Scene
 
 pytestmark = pytest.mark.airflow
 RUN = RunKey("d", "manual__1")
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -193,3 +196,18 @@ def test_a_stop_is_answered_by_the_stream_or_by_nobody(scene: Scene, tmp_path: P
 
 def _nobody(_: Any) -> Any:
     raise AssertionError("no sink is asked")
+
+
+def test_the_page_asks_the_example_dag_for_what_it_does() -> None:
+    """The names of parameters and actions in acts.js and savepoints.js are those of the DAG that is delivered."""
+    from airflow_ft.example_dags.airflow_ft_savepoints import dag
+
+    scripts = "".join((ROOT / "plugins" / name).read_text() for name in ("acts.js", "savepoints.js"))
+    [needed] = re.findall(r"const NEEDED = \[([^\]]*)\]", scripts)
+    given = {name for conf in re.findall(r"conf: \{([^}]*)", scripts) for name in re.findall(r"(\w+):", conf)}
+    assert {name.strip(' "') for name in needed.split(",")} | given <= set(dag.params) and "pipeline" in given
+    actions = set(re.findall(r'action: "(\w+)"', scripts))
+    assert actions == {"savepoint", "stop_with_savepoint", "restore", "dispose"} <= set(dag.task_ids)
+    assert actions <= set(dag.params.get_param("action").schema["enum"])
+    assert re.findall(r'\["([a-z-]+)", "\1:', scripts) == [each.value for each in Later]
+    assert dag.get_task("savepoint").checkpoint == "{{ params.checkpoint }}"

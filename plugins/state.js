@@ -1,0 +1,109 @@
+// What the operators of a pipeline know of a key, as of a confirmed checkpoint.
+import {
+  Act, ask, bytes, Choice, Code, Field, line, Muted, numeric, ofPipeline, Problem, Table, useAnswer, when, wide, cell,
+} from "./parts.js";
+
+const { createElement: h, useState } = globalThis.React;
+const { Box, HStack, Text } = globalThis.ChakraUI;
+
+const columns = (each) => each.map(({ name, type }) => `${name} ${type}`).join(", ");
+const known = (operator) => operator.uid || operator.name;
+
+const Operators = ({ data }) =>
+  h(Table, {
+    caption: "Operators", head: ["Operator", "State", "Kind", "Key", "Value", "Partitions", "Size"], right: ["Partitions", "Size"],
+  }, data.operators.flatMap((operator) => (operator.states.length ? operator.states : [null]).map((state, index) =>
+    line({ key: `${operator.id} ${index}` },
+      h("td", { style: wide }, index ? "" : `${operator.id} ${known(operator)}`),
+      state ? [
+        h("td", { key: 1, style: wide }, state.name),
+        h("td", { key: 2, style: cell }, state.ttl ? `${state.kind}, with time to live` : state.kind),
+        h("td", { key: 3, style: wide }, columns(state.key)),
+        h("td", { key: 4, style: wide }, columns(state.value)),
+      ] : h("td", { style: wide, colSpan: 4 }, operator.problem
+        ? h(Text, { color: "fg.error", fontSize: "sm" }, operator.problem) : h(Muted, null, "no state of its own")),
+      h("td", { style: numeric }, index ? "" : operator.partitions),
+      h("td", { style: numeric }, index ? "" : bytes(operator.bytes))))));
+
+function Entries({ state }) {
+  const several = state.entries.some((entry) => entry.at);
+  const expires = state.entries.some((entry) => entry.expires);
+  const head = [...(several ? ["At"] : []), "Value", ...(expires ? ["Expires"] : [])];
+  return h(Box, { paddingTop: "2" },
+    h(Text, { fontSize: "sm" }, `${state.name} (${state.kind})`),
+    h(Table, { caption: `Values in ${state.name}`, head },
+      state.entries.map((entry, index) => line({ key: index },
+        several && h("td", { style: wide }, h(Code, null, JSON.stringify(entry.at))),
+        h("td", { style: wide }, h(Code, null, JSON.stringify(entry.value, null, 2))),
+        expires && h("td", { style: cell }, entry.expires ? when(entry.expires) : "never")))),
+    state.cut && h(Muted, null, `The first ${state.entries.length} are shown; \`airflow ft state get\` tells all.`));
+}
+
+function LookUp({ name, data, at }) {
+  const able = data.operators.filter((operator) => operator.states.length);
+  const [chosen, setChosen] = useState(String(able[0].id));
+  const [state, setState] = useState("");
+  const [key, setKey] = useState({});
+  const [found, setFound] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const operator = able.find((each) => String(each.id) === chosen) ?? able[0];
+  const parts = (operator.states.find((each) => each.name === state) ?? operator.states[0]).key;
+  const hidden = parts.filter((part) => !part.example);
+  async function submit(event) {
+    event.preventDefault();
+    setBusy(true);
+    try {
+      const question = { operator: String(operator.id), key: parts.map((part) => key[part.name] ?? ""), state: state || null };
+      setFound({ data: await ask(ofPipeline(name, "state"), at ? { ...question, at: Number(at) } : question) });
+    } catch (error) {
+      setFound({ error });
+    } finally {
+      setBusy(false);
+    }
+  }
+  const change = (set) => (value) => { set(value); setFound(null); };
+  return h(Box, { as: "form", onSubmit: submit, paddingTop: "3" },
+    h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "start" },
+      able.length > 1 && h(Choice, {
+        label: "Operator", value: chosen, onChange: change((value) => { setChosen(value); setState(""); }),
+        options: able.map((each) => [String(each.id), `${each.id} ${known(each)}`]),
+      }),
+      operator.states.length > 1 && h(Choice, {
+        label: "State", value: state, onChange: change(setState),
+        options: [["", "all that have the key"], ...operator.states.map((each) => [each.name, each.name])],
+      }),
+      parts.map((part) => h(Field, {
+        key: part.name, label: `Key: ${part.name}`, hint: `${part.type}${part.example ? `, as ${part.example}` : ""}; null is no value`,
+        value: key[part.name] ?? "", onChange: (event) => { setKey({ ...key, [part.name]: event.target.value }); setFound(null); },
+      })),
+      h(Act, { type: "submit", size: "sm", marginTop: "6", loading: busy, disabled: hidden.length > 0 }, "Look up")),
+    hidden.length > 0 && h(Muted, null, `A key with an array or a map (${columns(hidden)}) cannot be looked up: \`airflow ft state export\`.`),
+    h(Box, { "aria-live": "polite" },
+      found?.error && h(Problem, null, found.error.message),
+      found?.data && found.data.states.length === 0 && h(Text, { paddingTop: "2" },
+        `Nothing is known of this key as of checkpoint ${found.data.checkpoint}.`),
+      found?.data && found.data.states.length > 0 && h(Muted, { paddingTop: "2" }, `As of checkpoint ${found.data.checkpoint}:`),
+      found?.data?.states.map((each) => h(Entries, { key: each.name, state: each }))));
+}
+
+export function OperatorState({ pipeline }) {
+  const [at, setAt] = useState("");
+  const { data, error, loading, reload } = useAnswer(ofPipeline(pipeline.name, `state${at ? `?at=${at}` : ""}`));
+  const again = h(Act, { onClick: () => { setAt(""); reload(); }, loading }, "Look again");
+  if (error) return h(Box, null, h(Problem, null, error.message), again);
+  if (!data) return h(Muted, null, "Loading …");
+  return h(Box, null,
+    h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "end", paddingBottom: "2" },
+      h(Choice, {
+        label: "As of", value: at, onChange: setAt,
+        options: [["", "the newest confirmed"], ...data.checkpoints.map((n) => [String(n), `checkpoint ${n}`])],
+      }),
+      again,
+      h(Muted, null, `Shown: checkpoint ${data.checkpoint}.`)),
+    data.operators.length === 0
+      ? h(Muted, null, `No operator of ${pipeline.name} keeps state.`)
+      : h(Operators, { data }),
+    data.operators.some((operator) => operator.states.length) && (data.may_look_up
+      ? h(LookUp, { name: pipeline.name, data, at })
+      : h(Muted, null, "Values are shown to those who may read the XComs of the pipeline's DAGs.")));
+}
