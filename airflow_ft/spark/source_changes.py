@@ -29,6 +29,7 @@ from airflow_ft.core.model import SparkPosition, canonical_json
 from airflow_ft.spark import source_log
 from airflow_ft.spark.location_files import OFFSETS, entry, keep, note, offsets_line, offsets_of, replace_entry
 from airflow_ft.spark.locations import (
+    ORDER_FILE,
     PLACES_FILE,
     SOURCES_FILE,
     START_FILE,
@@ -160,6 +161,7 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
         told_now = replace(entry(location.uri, OFFSETS, location.batch), lines=tuple(new_lines[n] for n in places))
         replace_entry(location.uri, OFFSETS, location.batch, told_now)
     keep(location.uri, PLACES_FILE, told_once(places))
+    keep(location.uri, ORDER_FILE, location.batch)
     record_ids(location, location.batch, new_ids)
     keep(location.uri, SOURCES_FILE, list(change.now))
 

@@ -31,6 +31,7 @@ from airflow_ft.spark.locations import (
     START_FILE,
     SparkLocation,
     first_offsets,
+    is_kafka,
     location_root,
     new_location,
     require_batch,
@@ -107,7 +108,7 @@ def _tell(
     if offset is None:
         return None
     begun = files.uri(old.uri, source_log.FOLDER, str(index), "0")
-    if _is_kafka(offset) and files.exists(begun):
+    if is_kafka(offset) and files.exists(begun):
         head, _ = first_offsets(files.read(begun).decode())
         files.write(first, (head + json.dumps(offset, separators=(",", ":"))).encode())
         return offset
@@ -116,12 +117,4 @@ def _tell(
         f"source {name!r} stands at {offset}, and cannot be told to begin there: only Kafka and files can.",
         remedy="give the changed pipeline a new name.",
         pipeline=old.pipeline,
-    )
-
-
-def _is_kafka(offset: Any) -> bool:
-    """{"topic": {"0": 17}}."""
-    return isinstance(offset, dict) and all(
-        isinstance(partitions, dict) and all(isinstance(value, int) for value in partitions.values())
-        for partitions in offset.values()
     )
