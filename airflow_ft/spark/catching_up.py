@@ -96,11 +96,13 @@ def has_read_all_of(one: SparkLocation, other: SparkLocation) -> bool:
     (mine, offsets), (others, theirs) = _reached(one), _reached(other)
     return one.sources() == other.sources() and (
         offsets == theirs
-        or len(offsets) == len(theirs)
-        and all(
-            _includes(mine, others, str(index), *each)
-            for index, each in enumerate(zip(offsets, theirs, strict=True))
-            if each[0] != each[1]
+        or (
+            len(offsets) == len(theirs)
+            and all(
+                _includes(mine, others, str(index), *each)
+                for index, each in enumerate(zip(offsets, theirs, strict=True))
+                if each[0] != each[1]
+            )
         )
     )
 
