@@ -1,6 +1,7 @@
 """What was delivered after a savepoint, and stays: which micro-batches are computed once more, from which files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.catching_up import FOLDER, catch_up, has_read_all_of, is_planned, plan
-from airflow_ft.spark.locations import SparkLocation, copy_location, set_places
+from airflow_ft.spark.location_files import keep
+from airflow_ft.spark.locations import SOURCES_FILE, SparkLocation, copy_location, set_places
 from airflow_ft.spark.standing import record_ids, recorded_ids
 
 CONF = {"spark.sql.shuffle.partitions": "2"}
@@ -151,6 +153,23 @@ def test_what_a_location_has_read_is_told_by_offsets_and_names_of_files(tmp_path
     for text in ('{"t":{"0":40,"1":5}}\n{"logOffset":3}', '{"t":{"0":40}}\nposition 7', '{"t":{"0":40}}'):
         (Path(anew.uri.removeprefix("file://")) / "offsets" / "3").write_text(f"v1\n{{}}\n{text}")
         assert not has_read_all_of(newer, anew), text
+
+
+def test_sources_that_were_changed_since_are_refused(tmp_path: Path) -> None:
+    """Lines of offsets go by their order: of which source one is cannot be told any more."""
+    base, here = _location(tmp_path, "7-1", 5), _restored(tmp_path, 1)
+    for location, names in ((base, ["b", "a"]), (here, ["a", "b"])):
+        keep(location.uri, SOURCES_FILE, names)
+    with pytest.raises(ConfigurationError, match="other sources since then, or used them in another order"):
+        plan(here, base, 1)
+    assert not has_read_all_of(base, here)
+    keep(base.uri, SOURCES_FILE, ["a", "b"])
+    set_places(replace(base, batch=2), [0, 1, 0])
+    with pytest.raises(ConfigurationError, match="in another order"):
+        plan(here, base, 1)
+    later = _restored(tmp_path / "later", 3)
+    keep(later.uri, SOURCES_FILE, ["a", "b"])
+    assert plan(later, base, 3) == 1
 
 
 def test_another_history_and_a_record_that_is_gone_are_refused(tmp_path: Path) -> None:
