@@ -25,6 +25,7 @@ from pathlib import Path
 import tests.simulation.branch_defects
 import tests.simulation.defects
 import tests.simulation.held_defects
+import tests.simulation.later_defects
 import tests.simulation.mode_defects
 import tests.simulation.savepoint_defects
 import tests.simulation.state_defects

@@ -38,11 +38,12 @@ from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.core.recovery import give_up_undecided
 from airflow_ft.savepoints.metadata import Savepoint, dispose, read_metadata, verify
 from airflow_ft.savepoints.taking import not_written
-from airflow_ft.spark.catching_up import plan
+from airflow_ft.spark.catching_up import has_read_all_of, plan
 from airflow_ft.spark.draining import drain_of
 from airflow_ft.spark.evolution import note_restored
 from airflow_ft.spark.locations import SparkLocation, copy_location, location_root, new_location
 from airflow_ft.store.errors import UnknownPipelineError
+from airflow_ft.wal.filesystem import filesystem
 
 log = logging.getLogger(__name__)
 
@@ -225,12 +226,17 @@ def _examine(store: Store, uri: str, savepoint: Savepoint, name: str, later: Lat
 
 
 def _is_behind(uri: str, savepoint: Savepoint, delivered: SparkPosition | None) -> bool:
-    """Whether a savepoint of the newest number lacks some of what is delivered: a restore moves where numbers stand."""
-    if delivered is None or savepoint.batch >= delivered.batch:
+    """Whether a savepoint of the newest number lacks some of what is delivered: a restore moves where numbers stand.
+
+    Micro-batches do not tell: a rescaling adds one, and one may have to be computed once more. They have to do where
+    the pipeline's own folder is lost, and savepoints are what is left.
+    """
+    if delivered is None:
         return False
+    if not filesystem(delivered.location).exists(delivered.location):
+        return savepoint.batch < delivered.batch
     location = SparkLocation("", savepoint.pipeline, delivered.location, delivered.batch, "")
-    # A rescaled location is a micro-batch further on, at the same place in its sources.
-    return location.offsets(delivered.batch) != savepoint.location(uri).offsets(savepoint.batch)
+    return not has_read_all_of(savepoint.location(uri), location)
 
 
 def _require_settleable(row: Pipeline, opened_in_quarantine: list[int]) -> None:

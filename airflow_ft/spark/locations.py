@@ -58,6 +58,7 @@ _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
 _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
+ORDER_FILE = "airflow_ft_order.json"  # the micro-batch at which either of these was changed
 PLACES_FILE = "airflow_ft_places.json"  # of which source each line of offsets is, where a job uses one several times
 TOPICS = "airflow_ft_topics"  # a folder in a location, a key in an origin: see `airflow_ft.spark.standing`
 LEFT = "airflow_ft_left"  # a folder: where sources stand that the job does not use any more (`source_changes`)
@@ -105,6 +106,11 @@ class SparkLocation:
     def sources(self) -> list[str]:
         """Their names, in Spark's order; empty before `check_sources`."""
         return note(self.uri, SOURCES_FILE) or []
+
+    @property
+    def ordered_since(self) -> int:
+        """The micro-batch from which on lines of offsets are of these sources, and in these places."""
+        return note(self.uri, ORDER_FILE) or 0
 
 
 def by_source(location: SparkLocation, told: Entry) -> list[str]:
@@ -244,6 +250,8 @@ def rewrite_offsets(
             told = replace(told, lines=tuple(lines[place] for place in places))
             replace_entry(location.uri, OFFSETS, batch, told)
     keep(location.uri, PLACES_FILE, told_once(places))
+    if location.batch >= 0:
+        keep(location.uri, ORDER_FILE, location.batch)
 
 
 def told_once(places: Sequence[int] | None) -> list[int] | None:
@@ -373,3 +381,11 @@ def first_offsets(text: str) -> tuple[str, dict[str, Any]]:
     begin = text.find("{")
     found = parsed_offsets(text[begin:]) if begin >= 0 else None
     return (text[:begin], found) if isinstance(found, dict) else (text, {})
+
+
+def is_kafka(offset: Any) -> bool:
+    """Whether these are offsets of Kafka: {"topic": {"0": 17}}."""
+    return isinstance(offset, dict) and all(
+        isinstance(partitions, dict) and all(isinstance(value, int) for value in partitions.values())
+        for partitions in offset.values()
+    )

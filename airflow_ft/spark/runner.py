@@ -314,6 +314,7 @@ class Attempt:
             carry_out(step, location, plan.operators, partial(bear, whole=True))
         remember(location, plan.operators)
         if behind:
+            self._began = True  # the job computes from here on
             held = states(location)
             location = catch_up(location, bear)
             refuse_lost(held, location)

@@ -31,6 +31,7 @@ from airflow_ft.spark.locations import (
     START_FILE,
     SparkLocation,
     first_offsets,
+    is_kafka,
     location_root,
     new_location,
     require_batch,
@@ -111,7 +112,7 @@ def tell(old: SparkLocation, index: int, offset: Any, name: str, folder: str) ->
     if offset is None:
         return None
     begun = files.uri(old.uri, source_log.FOLDER, str(index), "0")
-    if _is_kafka(offset) and files.exists(begun):
+    if is_kafka(offset) and files.exists(begun):
         head, _ = first_offsets(files.read(begun).decode())
         files.write(first, (head + json.dumps(offset, separators=(",", ":"))).encode())
         return offset
@@ -124,11 +125,3 @@ def tell(old: SparkLocation, index: int, offset: Any, name: str, folder: str) ->
 
 def _folder(location: SparkLocation, index: int) -> str:
     return filesystem(location.uri).uri(location.uri, source_log.FOLDER, str(index))
-
-
-def _is_kafka(offset: Any) -> bool:
-    """{"topic": {"0": 17}}."""
-    return isinstance(offset, dict) and all(
-        isinstance(partitions, dict) and all(isinstance(value, int) for value in partitions.values())
-        for partitions in offset.values()
-    )

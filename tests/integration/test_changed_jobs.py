@@ -180,6 +180,18 @@ def test_an_operator_that_is_added_behind_a_savepoint_sees_what_was_delivered_si
     assert found == {"a": 5}, "2 before, 1 of the two delivered since, now the 1 and the 3"
 
 
+def test_a_source_is_used_more_often_behind_what_came_later(pipeline: StageWorld, tmp_path: Path) -> None:
+    """The savepoint is restored twice, since nobody has gone on from it meanwhile."""
+    assert _by(_run(pipeline, COMPOSED, [("a", 1)], branches=[("rows", "counts")])) == {"counts": {1}}
+    uri, _ = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
+    assert _by(_run(pipeline, COMPOSED, [("a", 2)], branches=[("rows", "counts")])) == {"counts": {2}}
+    for _ in range(2):
+        _go_on(pipeline, uri, later=Later.CONTINUE)
+    more = [("rows", "counts"), ("rows", "more")]
+    found = _by(_run(pipeline, COMPOSED, [("a", 3)], branches=more))
+    assert found == {"counts": {3}, "more": {2}}, "the one delivered since, and the new one"
+
+
 def test_a_job_without_state_gets_some_and_loses_it(pipeline: StageWorld, tmp_path: Path) -> None:
     assert _by(_run(pipeline, COMPOSED, [("a", 1)], branches=[("", "")])) == {"": {0}}
     with_state = [("rows", "counts")]

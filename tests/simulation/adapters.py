@@ -24,13 +24,15 @@ import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before 
 from airflow_ft.core import lease, overlap, pulse, restart, retention
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.kafka.topics import TopicLimits
-from airflow_ft.savepoints import metadata, restoring, taking
+from airflow_ft.savepoints import converting, metadata, offline, rescaling, restoring, taking
 from airflow_ft.sinks import ahead
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import refusals
 from airflow_ft.sinks.mysql.validation import Verdict
 from airflow_ft.spark import (
+    catching_up,
+    evolution,
     location_files,
     locations,
     publisher,
@@ -38,12 +40,16 @@ from airflow_ft.spark import (
     room,
     runner,
     schema_paths,
+    source_changes,
     stage,
+    standing,
     state_files,
+    state_operators,
     state_reset,
+    state_schemas,
+    state_settings,
     stream,
 )
-from airflow_ft.wal.filesystem import filesystem
 from tests.simulation.kernel import Death, Kernel
 from tests.simulation.spark import Spark, listening
 from tests.simulation.threads import ModelThreading
@@ -111,7 +117,23 @@ class Running:
 
 RUNNING = Running()
 NO_TIMERS = SimpleNamespace(any=False, forced=None, ending=nullcontext, begin=lambda: False)  # of the clock
-READERS = (locations, metadata, schema_paths, state_files)  # of files in locations and savepoints
+_FILED = (
+    catching_up,
+    evolution,
+    location_files,
+    locations,
+    metadata,
+    offline,
+    rescaling,
+    restoring,
+    schema_paths,
+    source_changes,
+    standing,
+    state_files,
+    state_operators,
+    state_schemas,
+    state_settings,
+)
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -245,6 +267,11 @@ def product_over_models() -> Iterator[Running]:
         "client_settings": lambda settings: {"conn_id": settings.conn_id},
         "KafkaAdminClient": lambda conn_id, **_: RUNNING.admin(conn_id),
     }
+    filed = {
+        "filesystem": lambda _: RUNNING.files,
+        "link_tree": lambda *told: RUNNING.files.link_tree(*told),
+        "is_hdfs": lambda _: False,
+    }
     threads = ModelThreading(lambda: RUNNING.kernel).namespace()
     waiting = SimpleNamespace(sleep=RUNNING.wait, monotonic=RUNNING.monotonic, time=lambda: RUNNING.kernel.wall_clock())
     middle = SimpleNamespace(random=lambda: 0.5)
@@ -291,24 +318,22 @@ def product_over_models() -> Iterator[Running]:
         (taking, {
             "filesystem": lambda _: RUNNING.files,
             "uuid": SimpleNamespace(uuid4=RUNNING.id),
-            "operators": lambda _: (),
-            "backend": lambda _: "",
-            "code_of": lambda _: {},
             "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked),
             "_versions": dict,
         }),
-        (restoring, {"note_restored": lambda *_: None}),
-        *((m, {"filesystem": lambda _: RUNNING.files}) for m in READERS),
-        # Scenarios without files have locations that are nowhere.
-        (location_files, {"filesystem": lambda uri: RUNNING.files or filesystem(uri)}),
-        (locations, {"link_tree": lambda *told: RUNNING.files.link_tree(*told)}),
+        (restoring, {"note_restored": lambda *of: RUNNING.files.by_operator and evolution.note_restored(*of)}),
+        *(
+            (module, {name: value for name, value in filed.items() if hasattr(module, name)})
+            for module in _FILED
+        ),
+        *((module, {"drive": lambda *of: RUNNING.spark.drive(*of)}) for module in (rescaling, converting)),
         (runner, {
             "time": waiting,
             "open_store": lambda _: RUNNING.store,
             "remember_given": lambda *_: None,
             "remember_code": lambda *_: None,
             "tell_changed": lambda *_: None,
-            "source_change": lambda *_: None,
+            "compute_planned": lambda frame, mode, location, **_: RUNNING.spark.compute_planned(location, frame.job),
             "_is_alive": lambda _: True,
         }),
     ]  # fmt: skip

@@ -1,8 +1,8 @@
 """The file system of the log and of savepoints, in memory: what `airflow_ft.wal.filesystem` is to the product.
 
 Spark's locations are those of the model's log: `offsets/<n>`, `commits/<n>` and a file of state for each batch are
-shown as Spark would have them there, and a copy of such files is a location again. All else are bytes by name. Whatever
-changes a file is a call; a copy is one call a file, and others go on meanwhile.
+shown as Spark would have them there, and a copy of such files is a location again. All else are bytes by name, in them
+and outside of them. Whatever changes a file is a call; a copy is one call a file, and others go on meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any, BinaryIO
 
 from airflow_ft.core.errors import TransientError, WalCorruptError
 from tests.simulation.kernel import Kernel
-from tests.simulation.source import Wal
+from tests.simulation.operators import BORN
+from tests.simulation.source import TOLD, Wal
 
 LOG = "file:///wal/"
 STATE = "state/0/0"
@@ -25,8 +26,9 @@ _TRIES = 10
 class Files:
     """See `airflow_ft.wal.filesystem.FileSystem`."""
 
-    def __init__(self, kernel: Kernel, wal: Wal) -> None:
-        self._kernel, self._wal = kernel, wal
+    def __init__(self, kernel: Kernel, wal: Wal, *, by_operator: bool = False) -> None:
+        """`by_operator`: state is kept by the operators of a job, and the variant is told with Spark's commit."""
+        self._kernel, self._wal, self.by_operator = kernel, wal, by_operator
         self.saved: dict[str, bytes] = {}  # outside of the log, by URI
         self._copies: set[str] = set()
         self.version = 0
@@ -72,26 +74,43 @@ class Files:
         return found | {name[len(start) :]: data for name, data in files.items() if name.startswith(start)}
 
     def _location(self, uri: str) -> dict[str, bytes]:
-        state, ends = self._wal.states.get(uri, {}), self._wal.ends.get(uri, {})
-        told = ends or uri in self._copies  # a run that is no stream tells none
-        offsets = ends if told else {batch: batch for batch in state}
+        if uri not in self._wal.states:
+            return {}
+        state, ends, told = self._wal.states[uri], self._wal.ends.get(uri, {}), self._wal.told.get(uri, {})
+        # A run that is no stream tells no ends.
+        offsets = ends if ends or uri in self._copies else {batch: batch for batch in state}
+        first = 0 if uri.endswith(BORN) else 1
+        shown = {batch: variant for batch, variant in state.items() if batch >= first}
+        own = {f"{STATE}/{batch + 1}.delta": variant.encode() for batch, variant in shown.items()}
         return {
-            **{f"offsets/{batch}": _offsets(end) for batch, end in offsets.items() if batch > 0},
-            **{f"commits/{batch}": b"v1\n{}" for batch in state if batch > 0},
-            **{f"{STATE}/{batch + 1}.delta": variant.encode() for batch, variant in state.items() if batch > 0},
+            **self._wal.files.get(uri, {}),
+            **{f"offsets/{n}": _offsets(end, told.get(n, TOLD)) for n, end in offsets.items() if n >= first},
+            **{f"commits/{batch}": self._commit(variant) for batch, variant in shown.items()},
+            **({} if self.by_operator else own),
         }
+
+    def _commit(self, variant: str) -> bytes:
+        return b"v1\n" + (json.dumps({"variant": variant}).encode() if self.by_operator else b"{}")
 
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, uri: str, data: bytes) -> None:
-        self._act(f"writes {_short(uri)}", lambda: self._put(uri, data))
+        def write() -> None:
+            if "" in self._found(uri):
+                raise FileExistsError(uri)
+            self._put(uri, data)
+
+        self._act(f"writes {_short(uri)}", write)
+
+    def replace(self, uri: str, data: bytes) -> None:
+        self._act(f"replaces {_short(uri)}", lambda: self._put(uri, data))
 
     def make_folder(self, uri: str) -> None:
         if self.exists(uri):
             raise FileExistsError(uri)
 
     def remove(self, uri: str) -> None:
-        self._act(f"removes {_short(uri)}", lambda: self.saved.pop(uri, None))
+        self._act(f"removes {_short(uri)}", lambda: self._forget(uri))
 
     def remove_tree(self, uri: str) -> None:
         self._act(f"removes all of {_short(uri)}", lambda: self._drop(uri))
@@ -104,7 +123,7 @@ class Files:
             if not self.exists(source):
                 raise WalCorruptError(f"{source} is missing")
             self.make_folder(target)
-            if target.startswith(LOG):
+            if target.startswith(LOG) and not _place(target)[1]:
                 self._act(f"makes {_short(target)}", lambda: self._begin(target))
             names = [name for name in self.tree(source) if keep(PurePosixPath(name))]
             if all(self._link(source, target, name) for name in names):
@@ -129,20 +148,37 @@ class Files:
 
     def _put(self, uri: str, data: bytes) -> None:
         if not uri.startswith(LOG):
-            if uri in self.saved:
-                raise FileExistsError(uri)
             self.saved[uri] = data
             return
-        *folders, kind, name = uri.split("/")  # a folder that was swept meanwhile is made again
-        if kind == "offsets":
-            end = json.loads(data.splitlines()[2])["orders"]["0"]
-            self._wal.ends.setdefault("/".join(folders), {})[int(name)] = end
-        elif kind != "commits":
-            self._wal.states.setdefault("/".join(folders[:-2]), {})[int(name.partition(".")[0]) - 1] = data.decode()
+        location, name = _place(uri)  # a folder that was swept meanwhile is made again
+        self._wal.states.setdefault(location, {})
+        folder, _, last = name.rpartition("/")
+        if folder == "offsets":
+            _, told, end = data.decode().splitlines()
+            self._wal.ends.setdefault(location, {})[int(last)] = json.loads(end)["orders"]["0"]
+            self._wal.told.setdefault(location, {})[int(last)] = told
+        elif folder == "commits" and self.by_operator:
+            self._wal.states[location][int(last)] = json.loads(data.splitlines()[1])["variant"]
+        elif folder == STATE and not self.by_operator:
+            self._wal.states[location][int(last.partition(".")[0]) - 1] = data.decode()
+        elif folder != "commits":
+            self._wal.files.setdefault(location, {})[name] = data
+
+    def _forget(self, uri: str) -> None:
+        self.saved.pop(uri, None)
+        if uri.startswith(LOG):
+            location, name = _place(uri)
+            self._wal.files.get(location, {}).pop(name, None)
 
     def _drop(self, uri: str) -> None:
-        self._wal.states.pop(uri, None)
-        self._wal.ends.pop(uri, None)
+        if uri in self._wal.states:
+            del self._wal.states[uri]
+            self._wal.forget(uri)
+        elif uri.startswith(LOG):
+            location, below = _place(uri)
+            others = self._wal.files.get(location, {})
+            for name in [name for name in others if name.startswith(f"{below}/")]:
+                del others[name]
         for name in [name for name in self.saved if name.startswith(f"{uri}/")]:
             del self.saved[name]
 
@@ -154,8 +190,14 @@ class Files:
         return self._kernel.call(f"files: {what}", changed, lambda _: OSError(5, "Input/output error"), local=True)
 
 
-def _offsets(end: int) -> bytes:
-    return b"v1\n{}\n" + json.dumps({"orders": {"0": end}}).encode()
+def _offsets(end: int, told: str) -> bytes:
+    return f"v1\n{told}\n{json.dumps({'orders': {'0': end}})}".encode()
+
+
+def _place(uri: str) -> tuple[str, str]:
+    """Spark's location, and the name in it."""
+    parts = uri.removeprefix(LOG).split("/")
+    return LOG + "/".join(parts[:3]), "/".join(parts[3:])
 
 
 def _short(uri: str) -> str:

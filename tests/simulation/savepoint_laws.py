@@ -7,17 +7,19 @@ the person has not agreed to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import WalCorruptError
 from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.model import AfterAbort, Checkpoint, RunKey, SparkPosition
 from airflow_ft.savepoints.metadata import METADATA, SPARK, Savepoint, read_metadata, verify
+from airflow_ft.spark.catching_up import FOLDER
 from tests.simulation.files import STATE, Files
 from tests.simulation.kernel import Violation
-from tests.simulation.source import Wal
+from tests.simulation.source import Wal, empties, once_more, plain
 
 if TYPE_CHECKING:
     from tests.simulation.laws import Laws
@@ -28,20 +30,47 @@ _ALL = 1000
 
 @dataclass(frozen=True)
 class Order:
-    """What somebody wants to restore, and what is to become of later checkpoints. `damaged`: when it was begun."""
+    """What somebody wants to restore, or to change, and what is to become of later checkpoints.
+
+    `damaged`: when it was begun. `leaves`: state of operators that the job lacks may be left behind.
+    """
 
     uri: str
     later: Later
     damaged: bool
+    leaves: bool = False
+
+
+Read = tuple[int, int]
+"""What Spark notes of a micro-batch: the offset at which it ends, and its watermark."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A place in the source: so many items are behind it, the newest computed as `variant`; `end` is Spark's offset."""
+    """A place in the source: so many items are behind it, the newest computed as `variant`; `end` is Spark's offset.
+
+    `planned`: micro-batches that are computed once more before anything else, for the state alone.
+    """
 
     item: int
     variant: str
     end: int
+    planned: tuple[Read, ...] = ()
+
+    @property
+    def caught_up(self) -> Standing:
+        """Where it stands when they are."""
+        item, variant, end = self.item, self.variant, self.end
+        for read, watermark in self.planned:
+            item, variant = item + (read != end), plain(once_more(variant, end, read, watermark))
+            end = read
+        return Standing(item, variant, end)
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """What is planned, without micro-batches that read nothing."""
+        ends = [self.end, *(end for end, _ in self.planned)]
+        return tuple(read for read, before in zip(self.planned, ends, strict=False) if read[0] != before)
 
 
 class SavepointLaws:
@@ -50,6 +79,7 @@ class SavepointLaws:
     def __init__(self, laws: Laws, store: Any, wal: Wal, files: Files, process: Callable[[], str]) -> None:
         self._laws, self._store, self._wal, self._files, self._process = laws, store, wal, files, process
         self._version = -1
+        self.may_leave: set[SparkPosition] = set()  # restored there, by who has allowed to leave state behind
         self._stood: dict[int, set[Standing]] = {}  # by number: where it stands, and has stood before a restore
         self.whole: dict[str, Savepoint] = {}
         self.damaged: set[str] = set()
@@ -75,9 +105,23 @@ class SavepointLaws:
                 self._stood.setdefault(row.number, set()).add(self._standing(row.position))
 
     def _standing(self, position: SparkPosition) -> Standing:
-        item = self._wal.batch(position)
-        end = self._wal.ends.get(position.location, {}).get(item, item)
-        return Standing(item, self._wal.states[position.location][item], end)
+        batch, uri = position.batch, position.location
+        end = self._wal.ends.get(uri, {}).get(batch, batch)
+        others = {name: data for name, data in self._wal.files.get(uri, {}).items() if name.startswith(f"{FOLDER}/")}
+        return Standing(self._wal.item_at(position), plain(self._wal.states[uri][batch]), end, _planned(others))
+
+    def _has_read(self, position: SparkPosition, behind: int) -> tuple[Read, ...]:
+        """What the micro-batches up to a position have read, and what is to be computed once more there."""
+        standing = self._standing(position)
+        ends, told = self._wal.ends.get(position.location, {}), self._wal.told.get(position.location, {})
+        item, found = standing.item, list(standing.reads)
+        for batch in range(position.batch, 0, -1):
+            if item <= behind:
+                break
+            if ends[batch] != ends.get(batch - 1, 0):
+                found.insert(0, (ends[batch], _watermark(told[batch])))
+                item -= 1
+        return tuple(found[behind - item :])
 
     def restoring(self, position: SparkPosition, run: RunKey | None, restore: Callable[[], Any]) -> Any:
         """The one write of a restore, by a run or by a person: what it may change."""
@@ -88,20 +132,29 @@ class SavepointLaws:
         if run in self._runs:
             raise Violation("I9", f"{run} has gone on from a savepoint twice")
         self._runs |= {run} if run is not None else set()
-        before = 0 if base is None else self._wal.batch(base)
+        before = 0 if base is None else self._standing(base).caught_up.item
+        saved = self._saved[order.uri]
         if not self._wal.has(position) or order.damaged:
             raise Violation("I10", f"{process} has restored {order.uri}, which was not whole")
         now = self._standing(position)
-        if now != self._saved[order.uri] and order.uri not in self.damaged:
-            raise Violation("I10", f"{order.uri} held {self._saved[order.uri]}, restored is {now}")
+        if replace(now, planned=()) != (saved and replace(saved, planned=())) and order.uri not in self.damaged:
+            raise Violation("I10", f"{order.uri} held {saved}, restored is {now}")
+        if saved is not None and base is not None:
+            goes_on = order.later is Later.CONTINUE and not saved.planned
+            planned = self._has_read(base, now.item) if goes_on else saved.reads
+            if now.reads != planned:
+                raise Violation("I10", f"{process} has restored {order.uri}; planned is {now.reads}, not {planned}")
+        now = now.caught_up
         for item in range(1, max(now.item, before) + 1):
             if not self._laws.is_visible(item):
                 raise Violation("I10", f"{process} has restored {order.uri}, and item {item} was never delivered")
         again = set(range(now.item + 1, before + 1))
-        if again and order.later is Later.REFUSE:
+        if again and order.later is not Later.WRITE_AGAIN:
             raise Violation("I2", f"{process} has restored {order.uri}: {sorted(again)} come again, unasked for")
         self._again[process] = again
         self._restored.add(order.uri)
+        if order.leaves:
+            self.may_leave.add(position)
         self._pieces.append(range(self.behind + 1, before + 1))
         self.behind = now.item
         self._before = {(name, sink): rows for name, sink, rows in self._laws.rows()}
@@ -142,15 +195,18 @@ class SavepointLaws:
         covered = max((number for number in self._stood if number <= row.number and self._stands(number)), default=0)
         saved = self._saved[uri] = self._read(uri, savepoint)
         if saved is None or saved not in self._stood.get(covered, set()):
+            if savepoint.taken_by.rpartition(", from ")[2] in self.damaged:  # since all of that one was read
+                return
             raise Violation("I10", f"{uri} holds {saved}; checkpoint {covered} stood at {self._stood.get(covered)}")
         folders = self._files.tree(f"{uri}/{SPARK}")
+        numbered = [name for name in folders if name.startswith(("offsets", "commits", STATE))]
         late = [
             name
-            for name in folders
-            if int(name.rpartition("/")[2].partition(".")[0]) > saved.item + name.startswith("state")
+            for name in numbered
+            if int(name.rpartition("/")[2].partition(".")[0]) > savepoint.batch + name.startswith("state")
         ]
         if late:
-            raise Violation("I1", f"{uri} is of batch {saved.item}, and holds {late}")
+            raise Violation("I1", f"{uri} is of batch {savepoint.batch}, and holds {late}")
 
     def _stands(self, number: int) -> bool:
         return self._store.checkpoint(PIPELINE, number).after_abort is not AfterAbort.REWOUND
@@ -160,11 +216,15 @@ class SavepointLaws:
         batch, spark = savepoint.batch, f"{uri}/{SPARK}"
         files = self._files.saved
         try:
-            variant = files[f"{spark}/{STATE}/{batch + 1}.delta"].decode()
+            if self._files.by_operator:
+                variant = json.loads(files[f"{spark}/commits/{batch}"].splitlines()[1])["variant"]
+            else:
+                variant = files[f"{spark}/{STATE}/{batch + 1}.delta"].decode()
             [offset] = savepoint.location(uri).offsets(batch)
         except Exception:
             return None
-        return Standing(batch, variant, offset["orders"]["0"])
+        others = {name.removeprefix(f"{spark}/"): data for name, data in files.items() if f"{spark}/{FOLDER}/" in name}
+        return Standing(batch - empties(variant), plain(variant), offset["orders"]["0"], _planned(others))
 
     # --- what people are told -------------------------------------------------------------------------------------
 
@@ -199,6 +259,28 @@ class SavepointLaws:
         if isinstance(error, WalCorruptError) and uri not in self.damaged and f"{uri}/{METADATA}" in self._files.saved:
             raise Violation("I9", f"{process} is told {error!r}, and {uri} is whole")
 
+    def told_changed(self, order: Order, changed: str) -> None:
+        """Who is told that another savepoint was made of one: it stands where that one does.
+
+        Which is not told of one that was damaged before.
+        """
+        uri = order.uri
+        differs = self._saved.get(changed) != self._saved[uri] and uri not in self.damaged
+        if changed not in self.whole or order.damaged or differs:
+            held = self._saved.get(changed)
+            raise Violation("I10", f"{changed} was made of {uri}, which holds {self._saved[uri]}, and holds {held}")
+
+    def told_not_changed(self, uri: str, error: BaseException) -> None:
+        """Who is told that nothing was made of a savepoint, because it is damaged."""
+        if isinstance(error, WalCorruptError) and uri not in self.damaged and f"{uri}/{METADATA}" in self._files.saved:
+            raise Violation("I9", f"{self._process()} is told {error!r}, and {uri} is whole")
+
+    def told_caught_up(self, uri: str, position: SparkPosition) -> None:
+        """Who has gone on from a copy under another name, before the first item of its own."""
+        saved = self._saved[uri]
+        if saved is None or self._standing(position) != saved.caught_up:
+            raise Violation("I10", f"{uri} held {saved}, and its copy goes on from {self._standing(position)}")
+
     def told_copied(self, uri: str, position: SparkPosition, base: SparkPosition | None) -> None:
         """Who is told that another pipeline begins there."""
         if base != position or not self._wal.has(position) or self._standing(position) != self._saved[uri]:
@@ -218,6 +300,20 @@ class SavepointLaws:
         for uri, savepoint in self.whole.items():
             if uri in self.damaged or f"{uri}/{METADATA}" not in self._files.saved:
                 continue
-            verify(uri, read_metadata(uri))
+            try:
+                verify(uri, read_metadata(uri))
+            except WalCorruptError as error:
+                raise Violation("I10", f"{uri} is not what it was: {error}") from error
             if read_metadata(uri) != savepoint:
                 raise Violation("I10", f"{uri} is not what it was")
+
+
+def _planned(others: Mapping[str, bytes]) -> tuple[Read, ...]:
+    """Of what lies beside a state, by name: the micro-batches that are to be computed once more."""
+    found = {int(last): data for name, data in others.items() if (last := name.rpartition("/")[2]).isdigit()}
+    lines = [found[batch].decode().splitlines() for batch in sorted(found)]
+    return tuple((json.loads(end)["orders"]["0"], _watermark(told)) for _, told, end in lines)
+
+
+def _watermark(told: str) -> int:
+    return int(json.loads(told)["batchWatermarkMs"])

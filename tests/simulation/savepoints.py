@@ -6,20 +6,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import (
+    AirflowFtError,
     ConfigurationError,
     FencedError,
     LeaseHeldError,
+    StageError,
     StateConflictError,
     TransientError,
     WalCorruptError,
 )
 from airflow_ft.core.from_savepoint import ClaimMode, FromSavepoint, Later
 from airflow_ft.core.lease import Worker
-from airflow_ft.savepoints.metadata import listing
+from airflow_ft.savepoints.converting import Backend, convert
+from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata
+from airflow_ft.savepoints.rescaling import rescale
 from airflow_ft.savepoints.restoring import restore, restore_once
 from airflow_ft.savepoints.taking import take
+from airflow_ft.spark.catching_up import catch_up
+from airflow_ft.spark.locations import open_location
 from airflow_ft.store.errors import UnknownPipelineError
-from tests.simulation.files import LOG, Files
+from tests.simulation.files import LOG, STATE
 from tests.simulation.kernel import Violation
 from tests.simulation.laws import PIPELINE
 from tests.simulation.model_store import ModelStore
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
 
 FOLDER = "file:///savepoints"
 COPY = "orders_b"
-VERBS = ("savepoint", "restore")
+VERBS = ("savepoint", "restore", "rescale", "convert")
 _LOOK_SECONDS = 5.0
 _NONE = 2**62
 _REFUSALS = (ConfigurationError, StateConflictError, WalCorruptError, LeaseHeldError, FencedError)
@@ -41,22 +47,29 @@ class Savepoints:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.files = Files(world.kernel, world.wal)
+        self.files = world.files
         self.laws = SavepointLaws(world.laws, world.log, world.wal, self.files, self._process)
         world.laws.savepoints = self.laws
+        self.laws.may_leave = world.operators.may_leave
 
     def person(self, verb: str, how: str) -> None:
         """Takes one as soon as something is confirmed that the others do not cover ("now": anything); or restores one.
 
-        "again", as soon as more has been confirmed: that comes once more. "claim": it is deleted then. "copy": into
-        another pipeline. "oldest", "middle": not the newest one. "once": by the run that is at work.
+        "again", as soon as more has been confirmed: that comes once more; "continue": it stays. "claim": it is deleted
+        then. "copy": into another pipeline. "oldest", "middle": not the newest one; "changed": one that was made of
+        another one. "once": by the run that is at work. Or has another one made of one ("rescale", "convert").
         """
         if verb == "savepoint":
             self._wait(lambda: self._confirmed() > (0 if how == "now" else self._covered(0)))
             self._take()
+        elif verb in ("rescale", "convert"):
+            self._wait(lambda: bool(self.laws.whole))
+            self._change(verb, how.split())
         else:
-            more = "again" in how
+            more = "again" in how or "continue" in how
             self._wait(lambda: self._confirmed() > self._covered(_NONE) if more else bool(self.laws.whole))
+            if "changed" in how:
+                self._wait(lambda: any(map(_is_changed, self.laws.whole.values())))
             self._restore(how.split())
 
     def _covered(self, without: int) -> int:
@@ -67,7 +80,7 @@ class Savepoints:
         """A bit of the newest savepoint turns."""
         for uri in list(self.laws.whole)[-1:]:
             for name in self.files.saved:
-                if name.startswith(f"{uri}/spark/state"):
+                if name.startswith(f"{uri}/spark/{STATE}"):
                     self.files.saved[name] += b"?"
                     self.laws.damaged.add(uri)
 
@@ -84,21 +97,21 @@ class Savepoints:
             pass  # he may try again
 
     def _restore(self, how: list[str]) -> None:
-        found = [uri for uri, savepoint in listing(FOLDER) if savepoint is not None]
-        if not found:
+        uri = self._chosen(how)
+        if not uri:
             return
-        uri = found[-1 if "oldest" in how else len(found) // 2 if "middle" in how else 0]
         if "copy" in how:
             self._copy(uri)
             return
-        later = Later.WRITE_AGAIN if "again" in how else Later.REFUSE
+        later = Later.WRITE_AGAIN if "again" in how else Later.CONTINUE if "continue" in how else Later.REFUSE
         claim = ClaimMode.CLAIM if "claim" in how else ClaimMode.NO_CLAIM
-        self.laws.begins(Order(uri, later, uri in self.laws.damaged))
+        leaves = "leaving" in how
+        self.laws.begins(Order(uri, later, uri in self.laws.damaged, leaves))
         by, lease = (self._world.open, Worker("a person")), self._world.scenario.lease
         try:
             if "once" in how:
                 run = next((run for run in self._world.runs if not run.over), self._world.runs[-1]).key
-                told = FromSavepoint(uri, later, claim)
+                told = FromSavepoint(uri, later, claim, leaves)
                 once = restore_once(self._world.store, told, PIPELINE, run, *by, wal_root=LOG, lease_seconds=lease)
                 if once is None:
                     self.laws.told_restored_before(run)
@@ -106,7 +119,14 @@ class Savepoints:
                 restored = once
             else:
                 restored = restore(
-                    self._world.store, uri, *by, "a person", later=later, claim=claim, lease_seconds=lease
+                    self._world.store,
+                    uri,
+                    *by,
+                    "a person",
+                    later=later,
+                    claim=claim,
+                    allow_non_restored_state=leaves,
+                    lease_seconds=lease,
                 )
         except _REFUSALS as error:
             self.laws.told_refused(error)
@@ -114,6 +134,33 @@ class Savepoints:
             pass  # he does not know
         else:
             self.laws.told_restored(restored.later)
+
+    def _chosen(self, how: list[str]) -> str:
+        """ "": there is none."""
+        listed = [(uri, savepoint) for uri, savepoint in listing(FOLDER) if savepoint is not None]
+        found = [uri for uri, savepoint in listed if _is_changed(savepoint) or "changed" not in how]
+        return found[-1 if "oldest" in how else len(found) // 2 if "middle" in how else 0] if found else ""
+
+    def _change(self, verb: str, how: list[str]) -> None:
+        """`airflow ft savepoint rescale`, `convert`."""
+        if not (uri := self._chosen(how)):
+            return
+        order = Order(uri, Later.REFUSE, uri in self.laws.damaged)
+        made = (FOLDER, "a person", {}, lambda _: None)
+        try:
+            savepoint = read_metadata(uri)
+            if verb == "rescale":
+                partitions = {operator.partitions for operator in savepoint.operators}
+                changed, _ = rescale(uri, 3 if 4 in partitions else 4, *made)
+            else:
+                rocksdb = savepoint.backend == Backend.ROCKSDB.short
+                changed, _ = convert(uri, Backend.HDFS if rocksdb else Backend.ROCKSDB, *made)
+        except (ConfigurationError, WalCorruptError, StageError) as error:
+            self.laws.told_not_changed(uri, error)
+        except TransientError:
+            pass  # nothing could be written: he may try again
+        else:
+            self.laws.told_changed(order, changed)
 
     def _copy(self, uri: str) -> None:
         """Under another name, with another decision log."""
@@ -125,6 +172,12 @@ class Savepoints:
         except (*_REFUSALS, TransientError):
             return
         self.laws.told_copied(uri, restored.position, other.pipeline(COPY).base)
+        try:
+            first = open_location(LOG.rstrip("/"), COPY, 2, 1, restored.position, False)
+            caught_up = catch_up(first, self._world.spark.compute_planned)
+        except (AirflowFtError, OSError):
+            return  # the first attempt of that pipeline has failed
+        self.laws.told_caught_up(uri, caught_up.position(caught_up.batch))
 
     def _confirmed(self) -> int:
         try:
@@ -143,3 +196,8 @@ class Savepoints:
         """The process that has sent what happens now, which may have been under way for long."""
         process = self._world.kernel.owner
         return process.name.partition("~")[0] if process is not None else ""
+
+
+def _is_changed(savepoint: Savepoint) -> bool:
+    """Whether it was made of another one."""
+    return ", from " in savepoint.taken_by

@@ -337,6 +337,148 @@ SAVED = (
     ),
 )
 
+CONTINUED = replace(KEPT, name="a savepoint, and what came later stays", person="savepoint, restore continue")
+CONTINUED_STREAM = replace(
+    KEPT_STREAM, name="a stream, its savepoint, and what came later stays", person="savepoint, restore continue"
+)
+OTHER_JOBS = replace(
+    CONTINUED_STREAM,
+    name="a stream, its savepoint, and jobs that change",
+    runs=(2, 3, 4),
+    jobs=("d", "cd", "dc"),
+    person="savepoint, restore continue",
+)
+CHANGED = replace(
+    KEPT,
+    name="a savepoint that is rescaled",
+    stateful=True,
+    runs=(1, 2, 3),
+    person="savepoint, rescale, restore changed again",
+)
+_BACK = "savepoint, rescale then restore changed continue, restore again, restore changed continue"
+SAVED += (
+    OTHER_JOBS,
+    replace(OTHER_JOBS, name="a stream, its savepoint, jobs that change, the job fails", events=("job fails",)),
+    replace(OTHER_JOBS, name="a stream, its savepoint, jobs that change, at once", concurrent=True),
+    replace(
+        OTHER_JOBS,
+        name="a stream, its savepoint, jobs that leave state",
+        jobs=("jd", "c", "cj", "djc"),
+        runs=(2, 3, 3, 4),
+        person="savepoint, restore again leaving, restore continue leaving, restore",
+    ),
+    replace(
+        OTHER_JOBS,
+        name="a stream, its savepoint, jobs that leave state of what has not caught up",
+        jobs=("dj", "c", "dcj"),
+        person="savepoint, restore continue then savepoint now then restore continue leaving then savepoint now,"
+        " restore oldest continue",
+    ),
+    CONTINUED,
+    replace(CONTINUED, name="a savepoint, what came later stays, runs at once", concurrent=True),
+    replace(CONTINUED, name="a savepoint, what came later stays, tasks side by side", parallel=True),
+    replace(
+        CONTINUED,
+        name="savepoints, what came later stays twice",
+        person="savepoint, restore continue, restore continue",
+    ),
+    replace(
+        CONTINUED,
+        name="savepoints, what came later stays, and again at once",
+        person="savepoint, restore continue then restore continue",
+    ),
+    replace(
+        CONTINUED,
+        name="savepoints, what came later stays, or comes again",
+        runs=(1, 2, 3, 4),
+        person="savepoint, restore continue, restore again, savepoint now, restore oldest continue, restore",
+    ),
+    replace(
+        CONTINUED,
+        name="savepoints of what has not caught up",
+        runs=(1, 2, 3, 4),
+        person="savepoint, restore continue then savepoint now then restore, restore copy, restore oldest continue",
+    ),
+    replace(CONTINUED, name="a savepoint, what came later stays, into xa", sinks=_XA_MYSQL, events=("mysql restarts",)),
+    replace(
+        CONTINUED, name="a savepoint, what came later stays, a run does it", person="savepoint, restore continue once"
+    ),
+    replace(
+        CONTINUED,
+        name="a savepoint, what came later stays, beside people",
+        person="savepoint, abort rewound, restore continue, recover",
+    ),
+    CONTINUED_STREAM,
+    replace(
+        CONTINUED_STREAM, name="a stream, its savepoint, what came later stays, the job fails", events=("job fails",)
+    ),
+    replace(
+        CONTINUED_STREAM,
+        name="a stream, its savepoint, what came later stays twice",
+        person="savepoint, restore continue, restore continue",
+    ),
+    replace(
+        CONTINUED_STREAM,
+        name="a stream, its savepoint, what came later stays, Spark keeps little",
+        retained=3,
+        begins=2,
+        runs=(3, 6),
+    ),
+    replace(
+        CONTINUED_STREAM, name="a stream, its savepoint, what came later stays, at once", runs=(3, 4), concurrent=True
+    ),
+    CHANGED,
+    replace(CHANGED, name="a savepoint that is converted", person="savepoint, convert, restore changed again"),
+    replace(
+        CHANGED,
+        name="savepoints, rescaled and converted",
+        runs=(1, 2, 3, 4),
+        person="savepoint, rescale, convert changed, rescale changed, savepoint, restore changed oldest again,"
+        " restore changed again",
+    ),
+    replace(CHANGED, name="savepoints, rescaled, and what came later stays", runs=(1, 2, 3, 4), person=_BACK),
+    replace(
+        CHANGED,
+        name="savepoints, converted, and what came later stays",
+        runs=(1, 2, 3, 4),
+        person=_BACK.replace("rescale", "convert"),
+    ),
+    replace(
+        CHANGED,
+        name="savepoints, rescaled, to and fro",
+        runs=(1, 2),
+        person="savepoint, savepoint then restore oldest again then savepoint now then rescale then restore middle"
+        " then restore changed then restore changed continue",
+    ),
+    replace(
+        CHANGED,
+        name="savepoints, rescaled and claimed",
+        person="savepoint, rescale, restore again claim, restore changed",
+    ),
+    replace(
+        CHANGED, name="a savepoint, rescaled, for a copy", person="savepoint, rescale, restore changed copy, convert"
+    ),
+    replace(
+        CHANGED,
+        name="a savepoint, damaged, which is rescaled",
+        events=_DAMAGED,
+        event_weight=20,
+        person="savepoint, rescale, restore changed again",
+    ),
+    replace(
+        CONTINUED_STREAM,
+        name="a stream, its savepoint, rescaled, and what came later stays",
+        stateful=True,
+        person="savepoint, rescale, restore changed continue, restore continue",
+    ),
+    replace(
+        CONTINUED_STREAM,
+        name="a stream, its savepoint, converted",
+        stateful=True,
+        person="savepoint, convert, restore changed continue, convert changed, restore changed again",
+    ),
+)
+
 _SCHEDULED = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING)
 ALL = (*_SCHEDULED, *STREAMS, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED)
 

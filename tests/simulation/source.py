@@ -18,6 +18,12 @@ CLOSED = "closed"
 """The state after a drain: every window is closed, and whatever were read from here on would be too late."""
 
 
+EMPTY = "^"
+"""In a state: a micro-batch has come in between that read nothing, so items are a number behind micro-batches."""
+TOLD = '{"batchWatermarkMs": 0}'
+"""What Spark notes of a micro-batch, where nothing else is known of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """The rows of one micro-batch: the same text goes into every sink. `part` (from 1): one of several rows.
@@ -40,9 +46,24 @@ class Item:
         return Rows([self] if count == 1 else [replace(self, part=part) for part in range(1, count + 1)])
 
 
+def plain(state: str) -> str:
+    """The variant that stands in a state."""
+    return state.replace(EMPTY, "")
+
+
+def empties(state: str) -> int:
+    """How many micro-batches without an item, such as that of a rescaling, are among those behind a state."""
+    return state.count(EMPTY)
+
+
+def once_more(state: str, before: int, end: int, watermark: int) -> str:
+    """The state behind a micro-batch that is computed for its sake alone: it tells what with."""
+    return state + (EMPTY if end == before else f">{end}@{watermark}")
+
+
 def opened(state: Mapping[int, str], number: int) -> Item:
     """The item that a micro-batch has read, as it stands in the state."""
-    return Item(number, state[number], state.get(number - 1, ""))
+    return Item(number - empties(state[number]), plain(state[number]), plain(state.get(number - 1, "")))
 
 
 class Rows(list["Item"]):
@@ -65,6 +86,8 @@ class Wal:
         self.states: dict[str, dict[int, str]] = {}  # Spark's location -> batch -> variant in its state
         self.ends: dict[str, dict[int, int]] = {}  # Spark's location -> batch that was begun -> where it ends
         self.computed: dict[tuple[str, int], str] = {}  # Spark's location and batch -> variant that was computed last
+        self.told: dict[str, dict[int, str]] = {}  # Spark's location -> batch that was begun -> the second line of it
+        self.files: dict[str, dict[str, bytes]] = {}  # Spark's location -> what else lies there, by name
         self.starts: dict[str, int] = {}  # Spark's location that began without state -> the batch behind which it did
 
     def write(self, epoch: int, attempt: int, number: int, item: Item, rows: Mapping[str, int]) -> Segment:
@@ -82,6 +105,11 @@ class Wal:
     def batch(self, position: SparkPosition) -> int:
         """The batch behind which a position stands; -1 of Spark's is the start of its location."""
         return self.starts.get(position.location, -1) if position.batch < 0 else position.batch
+
+    def item_at(self, position: SparkPosition) -> int:
+        """The newest item in the state at a position."""
+        batch = self.batch(position)
+        return batch - empties(self.states[position.location][batch])
 
     def has(self, position: SparkPosition) -> bool:
         """Whether somebody can go on from there."""
@@ -111,7 +139,12 @@ class Wal:
             own = [place for place in kept if place.startswith(f"file:///wal/{pipeline}/")]
             for location in [place for place in own if place not in keep and _epoch(place) < below_epoch]:
                 del kept[location]
-                self.ends.pop(location, None)
+                self.forget(location)
+
+    def forget(self, location: str) -> None:
+        """What lies in a location of Spark beside the state goes with it."""
+        for kept in (self.ends, self.told, self.files):
+            kept.pop(location, None)
 
 
 def _epoch(location: str) -> int:

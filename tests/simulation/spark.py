@@ -6,6 +6,7 @@ own, in which micro-batches run, and the publisher's. It dies with the task that
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,18 +16,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import JobError, StageError
+from airflow_ft.core.errors import ConfigurationError, JobError, StageError
 from airflow_ft.core.model import Pipeline, RunKey, Segment, SparkPosition
 from airflow_ft.core.restart import ExponentialDelay
+from airflow_ft.savepoints.converting import Backend
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark import launcher
 from airflow_ft.spark.failures import as_error
 from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.runner import Attempt
+from airflow_ft.spark.state_settings import PARTITIONS, PROVIDER
+from tests.simulation.files import STATE
 from tests.simulation.kernel import Process
 from tests.simulation.laws import PIPELINE
-from tests.simulation.source import CLOSED, Item, Wal
+from tests.simulation.operators import BORN, has_no_operator
+from tests.simulation.source import CLOSED, EMPTY, TOLD, Item, Wal, empties, once_more
 from tests.simulation.threads import ModelThread
 
 if TYPE_CHECKING:
@@ -35,11 +40,21 @@ if TYPE_CHECKING:
 SLICE = 3  # as many offsets as a full slice has; what is no slice has one
 SOURCES = {"orders": KafkaSource(topics=["orders"], max_offsets_per_trigger=SLICE).to_json()}
 JOB = "jobs.orders"
+OPERATOR = "state/0/_metadata/metadata"
+OPERATOR_TOLD = b"""v1
+{"operatorInfo":{"operatorId":0,"operatorName":"dedupe"},"stateStoreInfo":[{"storeName":"default","numPartitions":2}]}
+"""
 RESTART = ExponentialDelay()
 _LOOK_SECONDS = 0.5
 _STOP_SECONDS = 10.0
 _TOPICS = SimpleNamespace(
-    known={}, reading=lambda _: {}, check=lambda: None, check_start=lambda _: {}, explain=lambda: None
+    known={},
+    reading=lambda _: {},
+    check=lambda: None,
+    check_start=lambda _: {},
+    explain=lambda: None,
+    begin=lambda _: {},
+    ids_of=lambda *_: {},
 )
 
 
@@ -122,6 +137,7 @@ class Spark:
         self.drivers: list[Driver] = []
         self.failures = 0  # so many micro-batches are still to fail
         self.retained = world.scenario.retained
+        self._conf = {PARTITIONS: "2", PROVIDER: Backend.ROCKSDB.provider}
 
     def make_request(self, run: RunKey) -> Callable[[Pipeline, int, int], StageRequest]:
         """See `airflow_ft.spark.stage.MakeRequest`."""
@@ -134,7 +150,7 @@ class Spark:
                 epoch=epoch,
                 attempt=attempt,
                 store_url="model:",
-                wal_root="/wal",
+                wal_root="file:///wal",
                 job=JOB,
                 sinks=tuple(world.scenario.sinks),
                 sources=SOURCES,
@@ -199,7 +215,8 @@ class Spark:
             state = batch.wal.states[batch.uri]
             if batch_id > 1 and batch_id - 1 not in state:
                 world.kernel.violate("I10", f"the state before batch {batch_id} is needed and gone")
-            variant = CLOSED if batch.uri.endswith("-drain") else f"v{request.epoch}.{request.attempt}"
+            shifted = EMPTY * empties(state.get(batch_id - 1, ""))
+            variant = CLOSED if batch.uri.endswith("-drain") else f"v{request.epoch}.{request.attempt}{shifted}"
             batch.wal.computed[batch.uri, batch_id] = variant
             return world.windows.emitted(batch, batch_id, {**state, batch_id: variant})
 
@@ -209,6 +226,85 @@ class Spark:
             return batch.wal.write(request.epoch, request.attempt, number, item, world.scenario.rows)
 
         return SimpleNamespace(seal=lambda: self.act(f"seals item {batch_id}", seal), item=item)
+
+    def goes_on(self, base: SparkPosition | None, uri: str) -> None:
+        """A run that is no stream works in a copy of its base: what lies there beside the state comes along."""
+        wal = self._world.wal
+        if self._world.savepoints is not None and base is not None and not wal.ends.get(uri):
+            for kept in (wal.ends, wal.told):
+                found: dict[int, Any] = kept.get(base.location, {})
+                kept[uri] = {batch: each for batch, each in found.items() if batch <= base.batch}  # type: ignore[assignment]
+            wal.files[uri] = dict(wal.files.get(base.location, {}))
+
+    def begins(self, uri: str, batch: int) -> None:
+        """A run that is no stream has begun a micro-batch, which ends an offset further."""
+        if self._world.savepoints is None:
+            return
+        wal, ends = self._world.wal, self._world.wal.ends.setdefault(uri, {})
+        ends[batch] = ends.get(batch - 1, 0) + 1
+        self.tell(uri, batch)
+        if self._world.scenario.stateful:
+            wal.files.setdefault(uri, {})[OPERATOR] = OPERATOR_TOLD
+
+    def tell(self, uri: str, batch: int) -> None:
+        """What Spark notes of a micro-batch that it begins: a watermark like no other, and the settings it keeps."""
+        told = self._world.wal.told.setdefault(uri, {})
+        conf = json.loads(told.get(batch - 1, TOLD)).get("conf", self._conf)
+        told[batch] = json.dumps({"batchWatermarkMs": self._world.kernel.steps, "conf": conf}, separators=(",", ":"))
+
+    def drive(self, main: str, arguments: tuple[Any, ...], what: str, *_: Any) -> None:
+        """See `airflow_ft.savepoints.offline.drive`: what Spark does to the copy of a savepoint, file by file."""
+        files = self._world.files
+        self.act(f"starts, to {what}", lambda: None)
+        if main.startswith("airflow_ft.savepoints.rescaling"):
+            copy, partitions = arguments
+            batch = max(int(name) for name in files.names(f"{copy}/commits"))
+            version, told, end = files.read(f"{copy}/offsets/{batch}").decode().splitlines()
+            conf = {**json.loads(told)["conf"], PARTITIONS: str(partitions)}
+            again = json.dumps({**json.loads(told), "conf": conf}, separators=(",", ":"))
+            files.write(f"{copy}/offsets/{batch + 1}", f"{version}\n{again}\n{end}".encode())
+            state = files.read(f"{copy}/{STATE}/{batch + 1}.delta")
+            files.write(f"{copy}/{STATE}/{batch + 2}.delta", state + EMPTY.encode())
+            files.write(f"{copy}/commits/{batch + 1}", b"v1\n{}")
+        else:
+            old, copy, batch = arguments
+            files.write(f"{copy}/{STATE}/{batch + 1}.delta", files.read(f"{old}/{STATE}/{batch + 1}.delta"))
+
+    def compute_planned(self, location: Any, job: str = "") -> None:
+        """See `airflow_ft.spark.query.compute_planned`: what comes of it is named after what it was computed with."""
+        wal, uri = self._world.wal, location.uri
+
+        def compute() -> None:
+            if uri.endswith(BORN) and uri in wal.states:
+                return self._world.operators.bear(uri, job)
+            if not wal.states.get(uri) or not wal.ends.get(uri):
+                raise StageError("Spark does not find its location: a newer owner has swept it.")
+            batch, done = max(wal.ends[uri]), max(wal.states[uri])
+            if self.failures:
+                self.failures -= 1
+                raise JobError("the job raised.")
+            if batch != done + 1:
+                self._world.kernel.violate("I10", f"micro-batch {batch} is planned in {uri}, which stands at {done}")
+            told = [json.loads(wal.told.get(uri, {}).get(each, TOLD)) for each in (done, batch)]
+            if told[0].get("conf") != told[1].get("conf"):
+                self._world.kernel.violate("I10", f"micro-batch {batch} of {uri} looks for state of another kind")
+            wal.states[uri][batch] = once_more(
+                wal.states[uri][done],
+                wal.ends[uri].get(done, done),
+                wal.ends[uri][batch],
+                told[1]["batchWatermarkMs"],
+            )
+            self._world.operators.advance(uri, batch, job)
+            self.retain(uri)
+
+        self.act("computes a micro-batch once more", compute)
+
+    def retain(self, uri: str) -> None:
+        """Only so many micro-batches are kept."""
+        wal = self._world.wal
+        for kept in (wal.states[uri], wal.ends.get(uri, {}), wal.told.get(uri, {})):
+            for old in sorted(kept)[: -self.retained]:
+                del kept[old]
 
     def begin(self, request: StageRequest) -> dict[int, str]:
         """The state of a new location: none; behind the last item where an attempt begins at the source's end."""
@@ -257,14 +353,27 @@ class ModelAttempt(Attempt):
 
     def _stage(self, store: Any, spark: Any) -> StageResult:
         topics: Any = _TOPICS
+        operators, self._job = self._driver.world.operators, self._driver.world.operators.of(self._request.run)
         job: Any = SimpleNamespace(output_mode="append", has_split=True, code={})
         inputs: Any = SimpleNamespace(listings=[])
-        frame: Any = SimpleNamespace(sparkSession=spark, writeStream=Writer(spark))
-        plan: Any = SimpleNamespace(sources=["orders"], places=[0], operators=())
+        frame: Any = SimpleNamespace(sparkSession=spark, writeStream=Writer(spark, self._job), job=self._job)
+        plan: Any = SimpleNamespace(sources=["orders"], places=[0], operators=operators.plan(self._job))
         return self._run_query(store, job, frame, plan, topics, inputs, lambda: None)
 
     def _open_location(self, plan: Any, change: Any, topics: Any, bear: Any) -> Any:
-        return self._driver.world.spark.open_location(self._request)
+        world = self._driver.world
+        if world.savepoints is None:
+            return world.spark.open_location(self._request)
+        base = self._request.base
+        try:
+            found = super()._open_location(plan, change, topics, bear)
+        except ConfigurationError as error:
+            if has_no_operator(error):
+                world.operators.refused(base, self._job)
+            raise
+        world.operators.opened(base, found.uri, found.batch, self._job)
+        world.wal.states.setdefault(found.uri, {})
+        return Location(world.wal, found.uri, found.batch)
 
     def report(self, error: BaseException) -> None:
         if self._driver.error is None:
@@ -284,8 +393,8 @@ class Session:
 class Writer:
     """As much of a DataStreamWriter: the query's settings, one after the other."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, job: str) -> None:
+        self._session, self._job = session, job
         self._on_batch: Callable[[Any, int], None] = lambda *_: None
         self._uri = self._name = ""
         self._ends = self._once = False
@@ -311,16 +420,23 @@ class Writer:
 
     def start(self) -> RunningQuery:
         kind = LastQuery if self._once else RunningQuery
-        return kind(self._session, self._name, self._uri, self._on_batch, ends=self._ends)
+        return kind(self._session, self._name, self._uri, self._on_batch, job=self._job, ends=self._ends)
 
 
 class RunningQuery:
     """A streaming query, in a thread of its own: plans, runs and commits micro-batches of one item each."""
 
     def __init__(
-        self, session: Session, name: str, uri: str, on_batch: Callable[[Any, int], None], *, ends: bool
+        self,
+        session: Session,
+        name: str,
+        uri: str,
+        on_batch: Callable[[Any, int], None],
+        *,
+        job: str,
+        ends: bool,
     ) -> None:
-        self.name = name
+        self.name, self._job = name, job
         self._session, self._world, self._on_batch, self._ends = session, session.world, on_batch, ends
         self._location = Location(session.world.wal, uri, 0)
         self._stopped = self._in_python = False
@@ -370,10 +486,12 @@ class RunningQuery:
             began = kernel.wall_clock()
             done = max(wal.states[uri], default=0)
             held = last if self._ends else self._latest()
-            if done < held:
+            item = done + 1 - empties(wal.states[uri].get(done, ""))
+            if item <= held:
                 batch = done + 1
-                ends = wal.ends[uri]
-                ends[batch] = ends.get(done, 0) + (SLICE if held > batch else 1)
+                ends = wal.ends.setdefault(uri, {})
+                ends[batch] = ends.get(done, 0) + (SLICE if held > item else 1)
+                self._world.spark.tell(uri, batch)
                 if not self._runs(batch):
                     return
                 self._world.spark.act(f"commits item {batch}", partial(self._commit, batch))
@@ -398,8 +516,12 @@ class RunningQuery:
         """The state is of the attempt that has computed the batch; only so many are kept."""
         state = self._location.wal.states[self._location.uri]
         state[batch] = self._location.wal.computed[self._location.uri, batch]
-        for old in sorted(state)[: -self._world.spark.retained]:
-            del state[old]
+        if self._job:
+            self._world.operators.begin(self._location.uri)
+            self._world.operators.advance(self._location.uri, batch, self._job)
+        if self._world.scenario.stateful:
+            self._location.wal.files.setdefault(self._location.uri, {}).setdefault(OPERATOR, OPERATOR_TOLD)
+        self._world.spark.retain(self._location.uri)
 
 
 class LastQuery(RunningQuery):

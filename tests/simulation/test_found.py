@@ -83,6 +83,18 @@ FOUND = {
         "savepoints that are claimed",
         ["P3:23:LOSE_REQUEST"],
     ),
+    # It had been restored, and had not caught up: what it was to catch up with was planned no more, and came again.
+    "what_a_pipeline_has_not_caught_up_with_is_planned_again": (
+        "savepoints, what came later stays, and again at once",
+        [],
+    ),
+    # A rescaling adds a micro-batch, so the savepoint of an older place seemed to be as far as the later one.
+    "a_rescaled_savepoint_is_not_further_on_for_its_micro_batch": ("savepoints, rescaled, to and fro", []),
+    # Nothing was computed yet, so the stream was not restarted: it failed for good.
+    "a_job_that_raises_while_its_state_is_brought_on_is_restarted": (
+        "a stream, its savepoint, what came later stays, the job fails",
+        ["A1o:98:SLEEP", "A2:22:EVENT:job fails"],
+    ),
 }
 
 

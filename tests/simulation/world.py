@@ -43,8 +43,11 @@ from airflow_ft.sinks.kafka.plain import PlainParticipant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.participant import STRATEGIES
 from airflow_ft.sinks.mysql.spec import BRANCHED, MySqlSink
+from airflow_ft.spark.catching_up import catch_up, is_planned
+from airflow_ft.spark.locations import open_location
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.adapters import Running
+from tests.simulation.files import Files
 from tests.simulation.kafka_broker import KafkaCluster, ModelClients
 from tests.simulation.kafka_coordinator import ModelAdmin
 from tests.simulation.kernel import Chooser, Kernel, Process, Violation
@@ -54,8 +57,9 @@ from tests.simulation.model_store import ModelStore
 from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_session import ModelSession
 from tests.simulation.mysql_state import LIMITS
+from tests.simulation.operators import Operators
 from tests.simulation.savepoints import VERBS, Savepoints
-from tests.simulation.source import Item, Wal
+from tests.simulation.source import EMPTY, Wal, empties, opened
 from tests.simulation.spark import Spark
 from tests.simulation.store_client import StoreClient
 from tests.simulation.streams import Streams
@@ -88,7 +92,9 @@ class Scenario:
     `modes` are those of the runs, in turn; the run that heals all has the last one. AT_MOST_ONCE is for streams.
 
     "savepoint" takes one as soon as there is something new, "restore" goes on from one when more was confirmed since
-    ("again", "claim", "oldest", "middle", "once", "copy"), one "then" another; "stop with a savepoint" is of streams.
+    ("again", "continue", "leaving", "claim", "oldest", "middle", "changed", "once", "copy"), one "then" another; "stop
+    with a savepoint" is of streams. "rescale" and "convert" make another savepoint of one; that needs an operator,
+    which a job has that is `stateful`. `jobs` are those of the runs of a stream, in turn: see `operators`.
 
     With `windows` the job of a stream holds back the newest item until the next one comes, or somebody drains the
     stream ("drain"). After that a run is refused, until somebody drops the state ("reset state"); or it goes on from
@@ -114,6 +120,8 @@ class Scenario:
     retained: int = 8
     modes: tuple[CheckpointingMode, ...] = (CheckpointingMode.EXACTLY_ONCE,)
     windows: bool = False
+    stateful: bool = False
+    jobs: tuple[str, ...] = ()
     resumes: bool = False
     leaves: ExternalizedRetention = ExternalizedRetention.RETAIN_ON_CANCELLATION
 
@@ -196,6 +204,8 @@ class World:
         store: Any = (RealStore if real_store else ModelStore)(self.store_clock)
         self.log = store
         self.wal = Wal()
+        self.files = running.files = Files(kernel, self.wal, by_operator=bool(scenario.jobs))
+        self.operators = Operators(self)
         deliveries = {mode: scenario.delivery(mode) for mode in scenario.modes}
         self._deliveries = [deliveries[mode] for mode in scenario.modes]
         self.delivery = self._deliveries[-1]
@@ -236,7 +246,6 @@ class World:
         self.held = 0  # items in the source of a stream
         self.streams = Streams(self) if scenario.begins else None
         self.savepoints = Savepoints(self) if "savepoint" in scenario.person else None
-        running.files = self.savepoints.files if self.savepoints else None
 
     # --- Airflow --------------------------------------------------------------------------------------------------
 
@@ -562,13 +571,21 @@ class World:
                 state = {
                     batch: kept for batch, kept in found.items() if batch <= before.base.batch or not self.cut_back
                 }
+            if self.savepoints is not None and is_planned(before.base):
+                try:
+                    copied = open_location("file:///wal", PIPELINE, epoch, attempt, before.base, False)
+                    catch_up(copied, self.spark.compute_planned)
+                    state = self.wal.states[location]
+                except (OSError, KeyError) as error:  # as the driver tells it; a newer owner has swept it
+                    raise StageError("the state was not brought to where the pipeline stands.") from error
             self.wal.states[location] = state
+            self.spark.goes_on(before.base, location)
             predecessor = before.last_published
-            while (batch := max(state, default=0) + 1) <= items:
+            while (batch := max(state, default=0) + 1) - empties(state.get(batch - 1, "")) <= items:
                 number = store.trigger(PIPELINE, epoch, run)
-                item = Item(batch, variant, state.get(batch - 1, ""))
-                segment = self.wal.write(epoch, attempt, number, item, self.scenario.rows)
-                state[batch] = variant
+                state[batch] = variant + EMPTY * empties(state.get(batch - 1, ""))
+                segment = self.wal.write(epoch, attempt, number, opened(state, batch), self.scenario.rows)
+                self.spark.begins(location, batch)
                 position = SparkPosition(location, batch)
                 store.publish(PIPELINE, epoch, number, predecessor, segment, position, {})
                 predecessor = number

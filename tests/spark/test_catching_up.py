@@ -1,6 +1,7 @@
 """What was delivered after a savepoint, and stays: which micro-batches are computed once more, from which files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.catching_up import FOLDER, catch_up, is_planned, plan
-from airflow_ft.spark.locations import SparkLocation, copy_location, set_places
+from airflow_ft.spark.catching_up import FOLDER, catch_up, has_read_all_of, is_planned, plan
+from airflow_ft.spark.location_files import keep
+from airflow_ft.spark.locations import SOURCES_FILE, SparkLocation, copy_location, set_places
 from airflow_ft.spark.standing import record_ids, recorded_ids
 
 CONF = {"spark.sql.shuffle.partitions": "2"}
@@ -92,6 +94,82 @@ def test_a_source_that_is_used_twice_has_two_lines_again(tmp_path: Path) -> None
     assert [lines for _, _, lines in spark.seen] == [
         [f'{{"t":{{"0":{n}}}}}', f'{{"logOffset":{m}}}', f'{{"t":{{"0":{n}}}}}'] for n, m in ((20, 1), (30, 2))
     ]
+
+
+def test_a_job_that_uses_a_source_more_often_than_before_has_its_lines(tmp_path: Path) -> None:
+    """It is changed when the savepoint is restored, and what was read is planned before that."""
+    base, here = _location(tmp_path, "7-1", 3), _restored(tmp_path, 0)
+    assert plan(here, base, 0) == 2
+    set_places(here, [0, 1, 0])
+    spark = _Spark()
+    catch_up(here, spark)
+    assert [lines for _, _, lines in spark.seen] == [
+        [f'{{"t":{{"0":{n}}}}}', f'{{"logOffset":{m}}}', f'{{"t":{{"0":{n}}}}}'] for n, m in ((20, 1), (30, 2))
+    ]
+
+
+def test_what_was_planned_and_not_computed_is_planned_again(tmp_path: Path) -> None:
+    """The savepoint is restored once more, before any run has caught up; also another one of that history."""
+    base, restored = _location(tmp_path, "7-1", 5), _restored(tmp_path, 1)
+    assert plan(restored, base, 1) == 3
+    for number, since in ((1, 1), (3, 3)):
+        here = _location(tmp_path / f"again-{number}", "1-1", number + 1)
+        assert plan(here, restored, since) == 4 - since
+        spark = _Spark()
+        caught_up = catch_up(here, spark)
+        assert [(batch, told["batchWatermarkMs"], lines) for batch, told, lines in spark.seen] == [
+            (n, 1000 * n, [f'{{"t":{{"0":{10 * n + 10}}}}}', f'{{"logOffset":{n}}}']) for n in range(since + 1, 5)
+        ]
+        assert recorded_ids(caught_up) == {0: {"t": "id of 7-1"}}
+        read = Path(here.uri.removeprefix("file://")) / "sources" / "1"
+        assert sorted(path.name for path in read.iterdir()) == ["0", "1", "2", "3", "4"]
+    with pytest.raises(ConfigurationError, match="own record"):
+        plan(_restored(tmp_path / "later", 4), restored, 5)
+
+
+def test_what_a_location_has_read_is_told_by_offsets_and_names_of_files(tmp_path: Path) -> None:
+    """Not by numbers: a rescaling adds a micro-batch, and the log of read files may have begun anew."""
+    older, newer = _restored(tmp_path / "older", 1), _restored(tmp_path / "newer", 3)
+    assert has_read_all_of(newer, older) and not has_read_all_of(older, newer) and has_read_all_of(older, older)
+
+    rescaled = _restored(tmp_path / "rescaled", 4)
+    lines = (Path(older.uri.removeprefix("file://")) / "offsets" / "1").read_text()
+    (Path(rescaled.uri.removeprefix("file://")) / "offsets" / "4").write_text(lines)
+    assert has_read_all_of(older, rescaled) and not has_read_all_of(rescaled, newer)
+
+    anew = _restored(tmp_path / "anew", 3)
+    entries = [json.dumps({"path": f"file:///in/{n}", "timestamp": n, "batchId": 2**62}) for n in range(3)]
+    (Path(anew.uri.removeprefix("file://")) / "sources" / "1" / "0").write_text("\n".join(["v1", *entries]))
+    (Path(anew.uri.removeprefix("file://")) / "offsets" / "3").write_text('v1\n{}\n{"t":{"0":40}}\n{"logOffset":0}')
+    assert has_read_all_of(anew, older) and not has_read_all_of(anew, newer)
+    assert not has_read_all_of(older, anew), "though its id is larger"
+    (Path(anew.uri.removeprefix("file://")) / "sources" / "1" / "0").unlink()
+    assert not has_read_all_of(anew, older), "what is not known is not taken for read"
+
+    waiting = _restored(tmp_path / "waiting", 1)
+    plan(waiting, _location(tmp_path / "base", "7-1", 4), 1)
+    assert has_read_all_of(waiting, newer) and has_read_all_of(newer, waiting)
+
+    for text in ('{"t":{"0":40,"1":5}}\n{"logOffset":3}', '{"t":{"0":40}}\nposition 7', '{"t":{"0":40}}'):
+        (Path(anew.uri.removeprefix("file://")) / "offsets" / "3").write_text(f"v1\n{{}}\n{text}")
+        assert not has_read_all_of(newer, anew), text
+
+
+def test_sources_that_were_changed_since_are_refused(tmp_path: Path) -> None:
+    """Lines of offsets go by their order: of which source one is cannot be told any more."""
+    base, here = _location(tmp_path, "7-1", 5), _restored(tmp_path, 1)
+    for location, names in ((base, ["b", "a"]), (here, ["a", "b"])):
+        keep(location.uri, SOURCES_FILE, names)
+    with pytest.raises(ConfigurationError, match="other sources since then, or used them in another order"):
+        plan(here, base, 1)
+    assert not has_read_all_of(base, here)
+    keep(base.uri, SOURCES_FILE, ["a", "b"])
+    set_places(replace(base, batch=2), [0, 1, 0])
+    with pytest.raises(ConfigurationError, match="in another order"):
+        plan(here, base, 1)
+    later = _restored(tmp_path / "later", 3)
+    keep(later.uri, SOURCES_FILE, ["a", "b"])
+    assert plan(later, base, 3) == 1
 
 
 def test_another_history_and_a_record_that_is_gone_are_refused(tmp_path: Path) -> None:

@@ -223,6 +223,15 @@ def test_what_does_not_fit_the_pipeline_is_refused_by_name(scene: Scene, tmp_pat
         _restore(elsewhere, uri)
 
 
+def test_one_of_the_same_number_is_restored_where_the_pipelines_own_folder_is_lost(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """What it stands at can then be told by its micro-batch alone."""
+    uri = _taken(scene, tmp_path)
+    shutil.rmtree(tmp_path / "wal")
+    assert _restore(scene, uri).later == ()
+
+
 def test_another_installation_goes_on_from_it_and_rewinds_to_it(scene: Scene, tmp_path: Path) -> None:
     uri = _taken(scene, tmp_path)
     root = tmp_path / "wal of the other"
