@@ -69,7 +69,8 @@ class AirflowWorld(Airflow):
                 return True
             if time.monotonic() - looked > STALL_SECONDS / 20:
                 looked = time.monotonic()
-                if (states := self.states(dag_id, run_id)) != seen:
+                states = self.states(dag_id, run_id)
+                if states != seen or "running" in states.values():  # a stream is one task that goes on and on
                     moved, seen = looked, states
             if time.monotonic() - moved > STALL_SECONDS:
                 self._stalled = f"no task of {dag_id} moved for {STALL_SECONDS:.0f} s: {seen}; {self._why()}"
