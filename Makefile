@@ -30,7 +30,7 @@ WORKERS ?= 4
 pytest := $(bin)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: test
-test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, ROTATION=0..2: which third
+test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, ROTATION=0..5: which part
 	@ROTATION="$(ROTATION)" $(pytest) $(ARGS)
 
 .PHONY: seeded

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tiers import MATRICES, THIRDS, out_of_turn
+from tests.tiers import MATRICES, THIRDS, TURNS, out_of_turn
 
 
 class Case:
     """As much of a pytest item as the choice looks at."""
 
-    def __init__(self, nodeid: str, own: pytest.MarkDecorator | None = None, of_the_file: bool = False) -> None:
+    def __init__(
+        self, nodeid: str, own: pytest.MarkDecorator | None = None, of_the_file: pytest.MarkDecorator | None = None
+    ) -> None:
         self.nodeid = nodeid
         self.own_markers = [own.mark] if own else []
-        self._rotates = own is not None or of_the_file
+        self._closest = own or of_the_file
 
     def get_closest_marker(self, name: str) -> object:
-        return name == "rotating" and self._rotates
+        return self._closest.mark if name == "rotating" and self._closest else None
 
 
 def tried(cases: list[Case], turn: int) -> list[str]:
@@ -35,11 +37,21 @@ def test_every_third_has_something_of_a_matrix_and_three_have_all(count: int, ki
     elif kind == "marked together":
         cases = [Case(f"tests/core/test_a.py::test_{n}", own=pytest.mark.rotating("of these")) for n in range(count)]
     else:
-        cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=True) for n in range(count)]
+        cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=pytest.mark.rotating) for n in range(count)]
     turns = [tried(cases, turn) for turn in range(THIRDS)]
     assert all(turns)
     assert {one for turn in turns for one in turn} == {case.nodeid for case in cases}
     assert all(len(turn) <= -(-count // min(THIRDS, count)) for turn in turns)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6, 13])
+def test_what_takes_long_is_tried_in_six(count: int) -> None:
+    mark = pytest.mark.rotating(turns=6)
+    cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=mark) for n in range(count)]
+    turns = [tried(cases, turn) for turn in range(TURNS)]
+    assert all(turns)
+    assert {one for turn in turns for one in turn} == {case.nodeid for case in cases}
+    assert all(len(turn) <= -(-count // min(6, count)) for turn in turns)
 
 
 def test_what_is_no_matrix_is_always_tried() -> None:

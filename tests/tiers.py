@@ -7,7 +7,8 @@
 
 A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), a function
 or a whole file that is marked `rotating`, or all functions of a file that are marked `rotating("of what")`. The third
-follows from the number of commits, so three commits in a row try all of it; ROTATION=0, 1 or 2 chooses one. Cases are
+follows from the number of commits, so three commits in a row try all of it; ROTATION=0, 1 or 2 chooses one. Of what is
+marked `rotating(turns=6)` it is a sixth, so six commits try all of it (ROTATION=0 to 5). Cases are
 counted in the order of collection, so that neighbours (the same place to die, on the other server) fall into different
 thirds; of fewer than three there is always one. Whoever names single tests gets them, whatever their tier.
 
@@ -31,6 +32,8 @@ from typing import Any
 import pytest
 
 THIRDS = 3
+TURNS = 6
+"""After so many commits in a row everything was tried: a multiple of what matrices are divided into."""
 MATRICES = "tests/integration/"
 """Where every test with several cases is one."""
 DIVIDED = 10.0
@@ -60,7 +63,7 @@ class Tiers:
     def pytest_report_header(self) -> str:
         if self.whole:
             return "tier: all tests"
-        return f"tier: without `release`, third {self.turn + 1} of {THIRDS} of rotating matrices (ROTATION={self.turn})"
+        return f"tier: without `release`, a part of rotating matrices (ROTATION={self.turn})"
 
     @pytest.hookimpl(trylast=True)  # when pytest has put tests with the same fixtures together
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -108,10 +111,8 @@ class Tiers:
 
 
 def turn() -> int:
-    """Which third it is: ROTATION, else the number of commits; 0 where neither is known."""
-    if given := os.environ.get("ROTATION"):
-        return int(given) % THIRDS
-    return commits() % THIRDS
+    """Which part it is: ROTATION, else by the number of commits; 0 where neither is known."""
+    return int(os.environ.get("ROTATION") or commits()) % TURNS
 
 
 def commits() -> int:
@@ -122,22 +123,24 @@ def commits() -> int:
 
 
 def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
-    """The cases of matrices that are not of this third."""
+    """The cases of matrices that are not of this turn."""
     matrices: dict[str, list[pytest.Item]] = defaultdict(list)
+    turns: dict[str, int] = {}
     for item in items:
         function = item.nodeid.partition("[")[0]
         own = next((mark for mark in item.own_markers if mark.name == "rotating"), None)
         if own is not None:
             matrices[" ".join([_file(item), *own.args]) if own.args else function].append(item)
-        elif item.get_closest_marker("rotating"):
+        elif (mark := item.get_closest_marker("rotating")) is not None:
             matrices[_file(item)].append(item)
+            turns[_file(item)] = mark.kwargs.get("turns", THIRDS)
         elif function.startswith(MATRICES):
             matrices[function].append(item)
     return [
         case
-        for cases in matrices.values()
+        for name, cases in matrices.items()
         for number, case in enumerate(cases)
-        if number % (groups := min(THIRDS, len(cases))) != turn % groups
+        if number % (groups := min(turns.get(name, THIRDS), len(cases))) != turn % groups
     ]
 
 
