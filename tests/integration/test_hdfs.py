@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 
+from airflow_ft import state
 from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.errors import AirflowFtError, StageError, StorageUnavailableError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import RunKey
 from airflow_ft.core.ports import Store
+from airflow_ft.savepoints.converting import Backend, convert
 from airflow_ft.savepoints.metadata import dispose, listing, read_metadata, verify
+from airflow_ft.savepoints.rescaling import rescale
 from airflow_ft.savepoints.restoring import Later, restore
 from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.state_settings import PARTITIONS, PROVIDER
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.examination import examine_wal
@@ -121,6 +125,41 @@ def test_state_goes_on_in_a_copy_after_a_kill_and_from_savepoints(
     rows, a_file = pipeline.all_rows(), 2 * len(KEYS)
     _assert_continuous(rows[: 3 * a_file], 3)
     _assert_continuous([*rows[: 2 * a_file], *rows[3 * a_file :]], 4)
+
+
+@pytest.mark.spark
+def test_savepoints_on_hdfs_are_rescaled_converted_and_looked_into(pipeline: StageWorld, root: str) -> None:
+    def run(n: int, **conf: str) -> dict[str, int]:
+        _add(pipeline, n)
+        arguments = {"distinct": [], "count": "counts"}
+        source = FileSource(path=str(pipeline.input), schema="k string, n bigint")
+        conf = {**CONF, **conf}
+        pipeline.complete(
+            pipeline.request("stage_jobs:Counted", {"numbers": source}, job_arguments=arguments, conf=conf)
+        )
+        pipeline.deliver()
+        return {row["k"]: row["rows"] for row in pipeline.rows(pipeline.published()[-1]).to_pylist()}
+
+    def counted(uri: str = "") -> tuple[dict[str, int], int]:
+        with state.open_savepoint(uri) if uri else state.open(PIPELINE, store=pipeline.store) as found:
+            (operator,) = found.operators()
+            return {key: found.get("counts", key)["count"] for key in KEYS}, operator.partitions
+
+    assert run(0) == {"a": 2, "b": 2}
+    assert counted() == ({"a": 2, "b": 2}, 2)
+    folder = f"{root}/savepoints"
+    taken, _ = take(pipeline.store, PIPELINE, folder, "a test")
+    rescaled, _ = rescale(taken, 3, folder, "a test", CONF, pipeline.lines.append)
+    mapped, _ = convert(rescaled, Backend.HDFS, folder, "a test", CONF, pipeline.lines.append)
+    for uri, partitions in ((taken, 2), (rescaled, 3), (mapped, 3)):
+        verify(uri, read_metadata(uri))
+        assert counted(uri) == ({"a": 2, "b": 2}, partitions)
+    _restore(pipeline, rescaled)
+    assert run(1, **{PARTITIONS: "3"}) == {"a": 4, "b": 4}
+    assert counted() == ({"a": 4, "b": 4}, 3)
+    _restore(pipeline, mapped)  # of the same checkpoint: the second file comes once more, and the third
+    assert run(2, **{PARTITIONS: "3", PROVIDER: Backend.HDFS.provider}) == {"a": 6, "b": 6}
+    assert counted() == ({"a": 6, "b": 6}, 3)
 
 
 @pytest.mark.spark
