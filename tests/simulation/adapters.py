@@ -313,7 +313,7 @@ def product_over_models() -> Iterator[Running]:
             "require_batch": lambda location: RUNNING.windows.require_batch(location),
             "new_location": lambda *of: RUNNING.windows.new_location(*of),
             "tell_sources": lambda *told: RUNNING.windows.tell_sources(*told),
-            "filesystem": lambda _: None,
+            "filesystem": lambda _: RUNNING.files,
         }),
         (taking, {
             "filesystem": lambda _: RUNNING.files,
