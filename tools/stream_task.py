@@ -68,6 +68,7 @@ class Stream:
     jobs: str = str(PROJECT / "tests" / "integration")
     keep_session: float = 0.0
     class_archives: str = ""
+    retained_batches: int = 100
     lease_seconds: float = 2.0
 
     @property
@@ -137,7 +138,7 @@ class Stream:
             python_path=(self.jobs,),
             checkpointing=CheckpointConfig.from_json(self.checkpointing),
             streaming=True,
-            retained_batches=100,
+            retained_batches=self.retained_batches,
             restart=self.restart,
             keep_session=self.keep_session,
             class_archives=self.class_archives,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.errors import FencedError, StageError, StoreUnavailableError
+from airflow_ft.core.errors import FencedError, StageError, StoreUnavailableError, WalCorruptError
 from airflow_ft.core.model import AbortReason
 from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import FAILURE, WaitReason
@@ -111,8 +111,7 @@ def run_stage(
     if "result" in report:
         return StageResult.from_json(report["result"])
     error = rebuild_error({**report["error"], "what": hide(report["error"]["what"])})
-    if isinstance(error, StageError):
-        _raise_if_fenced(store, request, error)
+    raise_if_fenced(store, request, error)
     raise error
 
 
@@ -161,8 +160,13 @@ def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms)
     }
 
 
-def _raise_if_fenced(store: Store, request: StageRequest, error: StageError) -> None:
-    """A driver that is stopped because somebody took over reports many things; the store knows better."""
+def raise_if_fenced(store: Store, request: StageRequest, error: Exception) -> None:
+    """FencedError in place of what a driver reports when somebody else took over; the store knows better.
+
+    It may have been stopped in the middle of anything, or miss files that the newer owner has deleted.
+    """
+    if not isinstance(error, StageError | WalCorruptError):
+        return
     with suppress(StoreUnavailableError):
         epoch = store.pipeline(request.pipeline).epoch
         if epoch > request.epoch:

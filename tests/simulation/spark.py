@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import ConfigurationError, JobError, StageError
+from airflow_ft.core.errors import ConfigurationError, JobError, StageError, WalCorruptError
 from airflow_ft.core.model import Pipeline, RunKey, Segment, SparkPosition
 from airflow_ft.core.restart import ExponentialDelay
 from airflow_ft.savepoints.converting import Backend
@@ -190,8 +190,7 @@ class Spark:
             return StageResult.from_json(dict(driver.result))
         told = driver.error or describe_error(StageError("the Spark driver was killed."))
         error = rebuild_error(told)
-        if isinstance(error, StageError):
-            launcher._raise_if_fenced(store, request, error)
+        launcher.raise_if_fenced(store, request, error)
         raise error
 
     def act(self, what: str, act: Callable[[], Any], *, routine: bool = False) -> Any:
@@ -323,6 +322,8 @@ class Spark:
         if found is None or last not in found:
             if world.laws.restored:
                 raise StageError("the state of the base is gone: the decision log is older than the files.")
+            if world.log.pipeline(PIPELINE).epoch > request.epoch:  # whoever came after it needs it no more
+                raise WalCorruptError(f"{base.location} is missing")
             world.kernel.violate("I10", f"the state at {base} is needed and gone")
         old = Location(wal, base.location, base.batch)
         if base.batch < 0 and not (request.base_is_clean and old.ends_at(base.batch)):

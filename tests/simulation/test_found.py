@@ -95,6 +95,11 @@ FOUND = {
         "a stream, its savepoint, what came later stays, the job fails",
         ["A1o:98:SLEEP", "A2:22:EVENT:job fails"],
     ),
+    # A newer owner had deleted the state that it was to go on from, which it called a loss to be mended from a backup.
+    "a_stream_whose_state_a_newer_owner_has_deleted_is_fenced": (
+        "a drain, and all is deleted, runs at once",
+        ["A1o:70:DIE_BEFORE", "A2:17:SLEEP", "A3:4:YIELD:P2", "A3:8:YIELD:A2"],
+    ),
 }
 
 

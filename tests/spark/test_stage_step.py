@@ -20,11 +20,13 @@ from airflow_ft.core.errors import (
     LeaseHeldError,
     StageError,
     TurnHeldError,
+    WalCorruptError,
 )
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import AbortReason, CheckpointState, Pipeline, RunKey, Segment, SparkPosition
 from airflow_ft.core.steps import Context
 from airflow_ft.spark.draining import drain_of, marked
+from airflow_ft.spark.launcher import raise_if_fenced
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.stage import stage_step
 from tests.core.systems import NoArchive
@@ -349,6 +351,23 @@ def test_a_fenced_attempt_does_not_end_the_stage_of_its_successor(tmp_path: Path
     row = world.store.run(PIPELINE, RUN)
     assert row is not None and not row.staged
     assert world.store.pipeline(PIPELINE).base is None
+
+
+@pytest.mark.parametrize(
+    "error", [StageError("killed"), WalCorruptError("its base is missing")], ids=["failed", "files"]
+)
+def test_what_a_driver_reports_after_somebody_took_over_is_that(error: AirflowFtError, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    store = world.store
+    store.register(PIPELINE)
+    epoch = store.take_epoch(PIPELINE, 0, {}, Worker("first").lease(), "test")
+    request = make(store.pipeline(PIPELINE), epoch, 1)
+    raise_if_fenced(store, request, error)  # nobody did: it is what it says
+    take_over(world, epoch)
+    raise_if_fenced(store, request, JobError("the job's own"))
+    with pytest.raises(FencedError) as told:
+        raise_if_fenced(store, request, error)
+    assert told.value.__cause__ is error
 
 
 def test_what_is_published_is_delivered_while_spark_goes_on(tmp_path: Path, launch: Any) -> None:

@@ -1,4 +1,4 @@
-"""Takes or restores one savepoint, in a process that may be killed: `python -m tests.chaos.savepoints.act`.
+"""Takes, changes or restores one savepoint, in a process that may be killed: `python -m tests.chaos.savepoints.act`.
 
 Standard input: JSON with the `stream`, and what to do. The answer is the last line of the log, as JSON.
 """
@@ -6,10 +6,12 @@ Standard input: JSON with the `stream`, and what to do. The answer is the last l
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,19 +19,24 @@ from typing import Any
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.lease import Worker
+from airflow_ft.savepoints.converting import Backend, convert
+from airflow_ft.savepoints.rescaling import rescale
 from airflow_ft.savepoints.restoring import restore
 from airflow_ft.savepoints.taking import take
-from tools.stream_task import Stream, start_module
+from tools.stream_task import Stream, say, start_module
 
 WHY = "make chaos"
+SPARK = {"spark.driver.memory": "700m"}
 
 
 class Act:
-    """One such process: with `uri` it restores, else it takes one into `folder`."""
+    """One such process: it takes a savepoint into `folder`; or restores `uri`, as `later` says; or makes another one
+    of `uri` in `folder`: with its state in so many `partitions`, or in another `backend`."""
 
-    def __init__(self, stream: Stream, log: Path, *, folder: str = "", uri: str = "", later: str = "") -> None:
+    def __init__(self, stream: Stream, log: Path, **what: str | int) -> None:
         self.log = log
-        given = {"stream": asdict(stream), "folder": folder, "uri": uri, "later": later}
+        given = {"folder": "", "uri": "", "later": "", "partitions": 0, "backend": "", **what}
+        given["stream"] = asdict(stream)
         self.process: subprocess.Popen[str] = start_module("tests.chaos.savepoints.act", json.dumps(given), log)
 
     def answer(self, seconds: float = 600.0) -> Mapping[str, Any]:
@@ -39,6 +46,12 @@ class Act:
         found: Mapping[str, Any] = json.loads(self.log.read_text().splitlines()[-1])
         return found
 
+    def close(self) -> None:
+        """Ends what is left of it: who is killed leaves Spark at work on a copy that nobody wants any more."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
 
 def main() -> None:
     given = json.load(sys.stdin)
@@ -46,7 +59,14 @@ def main() -> None:
     answer: dict[str, Any]
     with closing(stream.context().store) as store:
         try:
-            if given["folder"]:
+            if given["partitions"]:
+                uri, savepoint = rescale(given["uri"], given["partitions"], given["folder"], WHY, SPARK, say)
+                answer = {"uri": uri, "number": savepoint.number}
+            elif given["backend"]:
+                backend = Backend(given["backend"])
+                uri, savepoint = convert(given["uri"], backend, given["folder"], WHY, SPARK, say)
+                answer = {"uri": uri, "number": savepoint.number}
+            elif given["folder"]:
                 uri, savepoint = take(store, stream.pipeline, given["folder"], WHY)
                 answer = {"uri": uri, "number": savepoint.number}
             else:

@@ -2,7 +2,11 @@
 
 A row is delivered as often as the stream has been put before it. So what is in the topic is judged piece by piece,
 from one restore to the next: each piece begins where its savepoint stands, has every number once, and goes on with its
-state.
+state. A restore that goes on behind what was delivered (`--later continue`) begins no piece: nothing comes again, and
+the state is the one that it would have been.
+
+Half of the savepoints that are restored are changed before: their state is put into another number of partitions, or
+into another state backend.
 """
 
 from __future__ import annotations
@@ -20,7 +24,10 @@ import pymysql
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.model import RequestKind
-from airflow_ft.savepoints.metadata import Savepoint, listing, verify
+from airflow_ft.savepoints.converting import Backend
+from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata, verify
+from airflow_ft.spark.state_settings import PARTITIONS as PARTITIONS_OF_STATE
+from airflow_ft.spark.state_settings import PROVIDER
 from airflow_ft.spark.stream import SAVEPOINT
 from tests.chaos.savepoints.act import Act
 from tests.chaos.streams.run import FAULTS, Fault, Streams
@@ -32,6 +39,8 @@ COPY = "chaos_copy"
 KEYS = 7
 KEPT = 6  # savepoints, the newest ones
 TRIES = 20
+RETAINED = 1_000  # micro-batches, so that it can be gone on behind what was delivered
+MOST_PARTITIONS = 4
 PATIENCE = 900.0  # many processes begin at once here
 Row = tuple[Any, ...]
 
@@ -59,7 +68,11 @@ class Savepoints(Streams):
             "from each savepoint on each number once in both sinks, with exactly the state that was in the savepoint"
         )
         self.savepoints = f"{self.folder}/savepoints"
-        self._acts = self._runs = self.restores = self.taken = 0
+        self._acts: list[Act] = []
+        self._runs = self.restores = self.continued = self.taken = 0
+        self.changed: Counter[str] = Counter()
+        self._state: dict[str, str] = {}  # the settings of Spark that go with the state
+        self.piece_begins_behind = 0  # the number that was the newest when the newest piece began
         self._start = Start((0,) * PARTITIONS, Counter())
         self._newest: dict[int, Row] = {}  # what the table has to show
 
@@ -73,16 +86,29 @@ class Savepoints(Streams):
 
     def make_task(self, number: int) -> Task:
         """A try of the newest run."""
-        return Task(self.folder, self.servers, number, keys={"totals": ["n"]}, run=f"run-{self._runs}")
+        return Task(
+            self.folder,
+            self.servers,
+            number,
+            keys={"totals": ["n"]},
+            run=f"run-{self._runs}",
+            conf=self._state,
+            retained_batches=RETAINED,
+        )
+
+    def close(self) -> None:
+        """Also what has changed a savepoint."""
+        for act in self._acts:
+            act.close()
+        super().close()
 
     # --- what is done ---------------------------------------------------------------------------------------------
 
-    def act(self, **what: str) -> Act:
-        """Takes or restores one beside whatever goes on."""
-        self._acts += 1
-        pipeline = what.pop("pipeline", PIPELINE)
+    def act(self, pipeline: str = PIPELINE, **what: str | int) -> Act:
+        """Takes, changes or restores one beside whatever goes on."""
         stream = stream_of(self.folder, self.servers, pipeline=pipeline, keys={"totals": ["n"]})
-        return Act(stream, self.folder / f"act-{self._acts}.log", **what)  # type: ignore[arg-type]
+        self._acts.append(Act(stream, self.folder / f"act-{len(self._acts) + 1}.log", **what))
+        return self._acts[-1]
 
     def take_beside(self, fault: Fault) -> None:
         """Two at once, of which one may be killed; the fault strikes meanwhile."""
@@ -111,7 +137,12 @@ class Savepoints(Streams):
         return found[:KEPT]
 
     def go_on_from(self, uri: str, savepoint: Savepoint, later: Later) -> None:
-        """Restores it while nothing is at work; sometimes two at once, or one that is killed. A further try begins."""
+        """Restores it, or what is made of it, while nothing is at work; sometimes two at once, or one that is killed.
+
+        A further try of the stream begins.
+        """
+        if self.random.random() < 0.5:
+            uri, savepoint = self.change(uri, savepoint)
         how = self.random.choice(("one", "two at once", "one is killed"))
         acts = [self.act(uri=uri, later=later) for _ in range(2 if how == "two at once" else 1)]
         if how == "one is killed":
@@ -125,9 +156,36 @@ class Savepoints(Streams):
         else:
             self.report.violations.append(f"{uri} could not be restored: {answers}")
             return
+        if later is Later.CONTINUE:
+            self.continued += 1
+        else:
+            self._end_piece(savepoint)
+            with closing(store_of(self.folder)) as store:
+                self.piece_begins_behind = store.pipeline(PIPELINE).last_published
         self.restores += 1
-        self._end_piece(savepoint)
+        self._state = state_of(savepoint)
         self.begin()
+
+    def change(self, uri: str, savepoint: Savepoint) -> tuple[str, Savepoint]:
+        """Another savepoint made of it; sometimes what makes it is killed, and tried again."""
+        operator = savepoint.operators[0]
+        backend = Backend.HDFS if savepoint.backend == Backend.ROCKSDB.short else Backend.ROCKSDB
+        what: dict[str, str | int] = {"uri": uri, "folder": self.savepoints}
+        if backend is Backend.HDFS and self.random.random() < 0.7:  # only what is in RocksDB can be rescaled
+            what["partitions"] = self.random.choice(sorted({*range(1, MOST_PARTITIONS + 1)} - {operator.partitions}))
+        else:
+            what["backend"] = backend.value
+        act = self.act(**what)
+        if self.random.random() < 0.3:
+            time.sleep(self.random.uniform(1.0, 12.0))
+            act.process.kill()
+        answer = act.answer() or self.act(**what).answer()
+        if "uri" not in answer:
+            self.report.violations.append(f"{uri} could not be changed, {what}: {answer}")
+            return uri, savepoint
+        self.changed["rescaled" if "partitions" in what else "converted"] += 1
+        self.whole()
+        return answer["uri"], read_metadata(answer["uri"])
 
     def stop(self) -> tuple[str, Savepoint]:
         """Stops the stream with a savepoint, which covers all."""
@@ -172,18 +230,22 @@ class Savepoints(Streams):
         table = self._table("totals")
         if sorted(self._newest) != list(range(sent)) or table != set(self._newest.values()):
             problems.append(f"MariaDB: {len(table ^ set(self._newest.values()))} rows are not the newest of the topic")
-        self._console.plain(f"  {self.taken} savepoints taken, {self.restores} restored")
+        changed = ", ".join(f"{count} {how}" for how, count in sorted(self.changed.items())) or "none changed"
+        self._console.plain(
+            f"  {self.taken} savepoints taken, {changed}, {self.restores} restored,"
+            f" {self.continued} of them behind what was delivered"
+        )
         return problems + self._judge_copy(sent)
 
     def _judge_copy(self, sent: int) -> list[str]:
         uri, savepoint = self.random.choice(self.whole())
         self.servers.mariadb.sql(TABLE.format("copied"), "chaos")
         self.servers.kafka.create_topic("copied", partitions=PARTITIONS)
-        answer = self.act(uri=uri, later=Later.REFUSE, pipeline=COPY).answer()
+        answer = self.act(COPY, uri=uri, later=Later.REFUSE).answer()
         if "restored" not in answer:
             return [f"{uri} could not be restored under another name: {answer}"]
         places = {"topics": {"copies": "copied"}, "tables": {"totals": "copied"}, "keys": {"totals": ["n"]}}
-        task = Task(self.folder, self.servers, 10_000, pipeline=COPY, **places)
+        task = Task(self.folder, self.servers, 10_000, pipeline=COPY, conf=state_of(savepoint), **places)
         self._old.append(task)
         await_delivery(self.folder, sent, task, PATIENCE, COPY)
         with closing(store_of(self.folder)) as store:
@@ -208,6 +270,12 @@ def offsets_of(savepoint: Savepoint) -> tuple[int, ...]:
     """Where its source stands."""
     partitions = savepoint.positions["numbers"]["numbers"]
     return tuple(partitions.get(str(partition), 0) for partition in range(PARTITIONS))
+
+
+def state_of(savepoint: Savepoint) -> dict[str, str]:
+    """The settings of Spark that go with its state."""
+    backend = next(each for each in Backend if each.short == savepoint.backend)
+    return {PARTITIONS_OF_STATE: str(savepoint.operators[0].partitions), PROVIDER: backend.provider}
 
 
 def judge_piece(start: Start, rows: list[Row], name: str) -> list[str]:
@@ -250,14 +318,18 @@ def _restore_stopped(streams: Streams) -> None:
 
 
 def _restore_killed(streams: Streams) -> None:
-    """The task was killed; any savepoint will do, and what is later is written again."""
+    """The task was killed; any savepoint will do. What is later is written again, or gone on behind."""
     these = _of(streams)
     assert these.task is not None
     if not these.whole():
         these.act(folder=these.savepoints).answer()
     these.task.process.kill()
     these.task.process.wait()
-    these.go_on_from(*these.random.choice(these.whole()), Later.WRITE_AGAIN)
+    uri, savepoint = these.random.choice(these.whole())
+    later = Later.WRITE_AGAIN
+    if savepoint.number > these.piece_begins_behind and these.random.random() < 0.5:
+        later = Later.CONTINUE  # one that was taken before has its numbers at other places
+    these.go_on_from(uri, savepoint, later)
 
 
 SAVEPOINT_FAULTS: Mapping[str, Fault] = {
