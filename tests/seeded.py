@@ -1,11 +1,11 @@
 """Which test detects which seeded defect: `make seeded` switches each rule off, and runs what `make test` would run.
 
-Each third is tried by itself. The tests that need no server go first; if none of them fails, some with real servers
-follow.
+The tests that need no server go first; if none of them fails, some with real servers follow.
 
 The defects are those of the simulator (`tests/simulation/defects.py` and its neighbours): mistakes in the product's own
-code, one at a time. `test_defects` plays the schedules that are known to show them; `--unknowing` leaves it out, and
-asks whether the other tests would have detected a mistake that nobody has thought of.
+code, one at a time. `test_defects` plays the schedules that are known to show them, with every commit; `--unknowing`
+leaves it out, and asks of each part of the rotation whether the other tests would have detected a mistake that nobody
+has thought of.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import tests.simulation.savepoint_defects
 import tests.simulation.state_defects
 import tests.simulation.stream_defects  # noqa: F401  they register what they hold
 from tests.simulation.defect import DEFECTS
-from tests.tiers import THIRDS
+from tests.tiers import SIXTHS
 
 PROJECT = Path(__file__).resolve().parents[1]
 VARIABLE = "AIRFLOW_FT_SEEDED_DEFECT"
@@ -74,7 +74,7 @@ class Found:
 
 
 def look(name: str, rotation: int, *, unknowing: bool) -> Found:
-    """Runs the tests of a third with a defect, until the first one fails."""
+    """Runs the tests of a part with a defect, until the first one fails."""
     environment = {**os.environ, VARIABLE: name, "ROTATION": str(rotation)}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     if unknowing:
@@ -91,19 +91,20 @@ def look(name: str, rotation: int, *, unknowing: bool) -> Found:
 
 
 def main() -> int:
-    """A row for each defect; 1 when a defect is not detected before a change goes in, whichever third runs."""
+    """A row for each defect; 1 when a defect is not detected before a change goes in, whichever part runs."""
     parser = argparse.ArgumentParser(prog="python -m tests.seeded", description=__doc__)
     parser.add_argument("names", nargs="*", help="only these defects")
     parser.add_argument("--unknowing", action="store_true", help="without the tests that know of the defects")
     given = parser.parse_args()
     missed = 0
-    thirds = " | ".join(f"third {number + 1}" for number in range(THIRDS))
-    print(f"| seeded defect | {thirds} | detected by |", flush=True)
-    print("| --- |" + " --- |" * (THIRDS + 1), flush=True)
+    parts = range(SIXTHS if given.unknowing else 1)
+    heads = " | ".join(f"ROTATION={number}" for number in parts)
+    print(f"| seeded defect | {heads} | detected by |", flush=True)
+    print("| --- |" + " --- |" * (len(parts) + 1), flush=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         names = [defect.name for defect in DEFECTS if not given.names or defect.name in given.names]
         looks = {
-            name: [pool.submit(look, name, number, unknowing=given.unknowing) for number in range(THIRDS)]
+            name: [pool.submit(look, name, number, unknowing=given.unknowing) for number in parts]
             for name in names
         }
         for name, futures in looks.items():

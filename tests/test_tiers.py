@@ -1,10 +1,10 @@
-"""What `make test` leaves out: each commit tries something of every matrix, three in a row all of it."""
+"""What `make test` leaves out: each commit tries something of every matrix, six in a row all of it."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.tiers import MATRICES, THIRDS, TURNS, out_of_turn
+from tests.tiers import MATRICES, SIXTHS, THIRDS, out_of_turn
 
 
 class Case:
@@ -27,34 +27,25 @@ def tried(cases: list[Case], turn: int) -> list[str]:
     return [case.nodeid for case in cases if case not in left_out]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 13])
 @pytest.mark.parametrize("kind", ["of tests/integration", "marked", "marked together", "marked as a file"])
-def test_every_third_has_something_of_a_matrix_and_three_have_all(count: int, kind: str) -> None:
+def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: int, kind: str) -> None:
+    parts = SIXTHS
     if kind == "of tests/integration":
-        cases = [Case(f"{MATRICES}test_a.py::test_b[{n}]") for n in range(count)]
+        cases, parts = [Case(f"{MATRICES}test_a.py::test_b[{n}]") for n in range(count)], THIRDS
     elif kind == "marked":
         cases = [Case(f"tests/core/test_a.py::test_b[{n}]", own=pytest.mark.rotating) for n in range(count)]
     elif kind == "marked together":
         cases = [Case(f"tests/core/test_a.py::test_{n}", own=pytest.mark.rotating("of these")) for n in range(count)]
     else:
         cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=pytest.mark.rotating) for n in range(count)]
-    turns = [tried(cases, turn) for turn in range(THIRDS)]
+    turns = [tried(cases, turn) for turn in range(parts)]
     assert all(turns)
     assert {one for turn in turns for one in turn} == {case.nodeid for case in cases}
-    assert all(len(turn) <= -(-count // min(THIRDS, count)) for turn in turns)
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 6, 13])
-def test_what_takes_long_is_tried_in_six(count: int) -> None:
-    mark = pytest.mark.rotating(turns=6)
-    cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=mark) for n in range(count)]
-    turns = [tried(cases, turn) for turn in range(TURNS)]
-    assert all(turns)
-    assert {one for turn in turns for one in turn} == {case.nodeid for case in cases}
-    assert all(len(turn) <= -(-count // min(6, count)) for turn in turns)
+    assert all(len(turn) <= -(-count // min(parts, count)) for turn in turns)
 
 
 def test_what_is_no_matrix_is_always_tried() -> None:
     cases = [Case(f"tests/core/test_a.py::test_b[{n}]") for n in range(4)]
     cases += [Case(f"{MATRICES}test_a.py::test_{n}") for n in range(4)]
-    assert all(len(tried(cases, turn)) == 8 for turn in range(THIRDS))
+    assert all(len(tried(cases, turn)) == 8 for turn in range(SIXTHS))

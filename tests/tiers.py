@@ -2,15 +2,15 @@
 
 | tier | runs |
 | --- | --- |
-| `make test`, before a change goes in | all but what is marked `release`; a third of each matrix |
+| `make test`, before a change goes in | all but what is marked `release`; a part of each matrix |
 | `make test-all`, before a release | everything |
 
-A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), a function
-or a whole file that is marked `rotating`, or all functions of a file that are marked `rotating("of what")`. The third
-follows from the number of commits, so three commits in a row try all of it; ROTATION=0, 1 or 2 chooses one. Of what is
-marked `rotating(turns=6)` it is a sixth, so six commits try all of it (ROTATION=0 to 5). Cases are
-counted in the order of collection, so that neighbours (the same place to die, on the other server) fall into different
-thirds; of fewer than three there is always one. Whoever names single tests gets them, whatever their tier.
+A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), of which a
+third is run; or what is marked: a function or a whole file by `rotating`, or all functions of a file by
+`rotating("of what")`, of which it is a sixth, for they take long. The part follows from the number of commits, so six
+commits in a row try all of it; ROTATION=0 to 5 chooses one. Cases are counted in the order of collection, so that
+neighbours (the same place to die, on the other server) fall into different parts; of few cases there is always one.
+Whoever names single tests gets them, whatever their tier.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
 tests, unless they share something dear (a fixture of the module, Spark's session). What a file takes is in
@@ -31,9 +31,7 @@ from typing import Any
 
 import pytest
 
-THIRDS = 3
-TURNS = 6
-"""After so many commits in a row everything was tried: a multiple of what matrices are divided into."""
+THIRDS, SIXTHS = 3, 6
 MATRICES = "tests/integration/"
 """Where every test with several cases is one."""
 DIVIDED = 10.0
@@ -112,7 +110,7 @@ class Tiers:
 
 def turn() -> int:
     """Which part it is: ROTATION, else by the number of commits; 0 where neither is known."""
-    return int(os.environ.get("ROTATION") or commits()) % TURNS
+    return int(os.environ.get("ROTATION") or commits()) % SIXTHS
 
 
 def commits() -> int:
@@ -125,22 +123,25 @@ def commits() -> int:
 def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
     """The cases of matrices that are not of this turn."""
     matrices: dict[str, list[pytest.Item]] = defaultdict(list)
-    turns: dict[str, int] = {}
+    parts: dict[str, int] = {}
     for item in items:
         function = item.nodeid.partition("[")[0]
         own = next((mark for mark in item.own_markers if mark.name == "rotating"), None)
         if own is not None:
-            matrices[" ".join([_file(item), *own.args]) if own.args else function].append(item)
-        elif (mark := item.get_closest_marker("rotating")) is not None:
-            matrices[_file(item)].append(item)
-            turns[_file(item)] = mark.kwargs.get("turns", THIRDS)
+            name = " ".join([_file(item), *own.args]) if own.args else function
+        elif item.get_closest_marker("rotating") is not None:
+            name = _file(item)
         elif function.startswith(MATRICES):
-            matrices[function].append(item)
+            name = function
+        else:
+            continue
+        matrices[name].append(item)
+        parts[name] = SIXTHS if item.get_closest_marker("rotating") else THIRDS
     return [
         case
         for name, cases in matrices.items()
         for number, case in enumerate(cases)
-        if number % (groups := min(turns.get(name, THIRDS), len(cases))) != turn % groups
+        if number % (count := min(parts[name], len(cases))) != turn % count
     ]
 
 

@@ -21,7 +21,7 @@ from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_conne
 from tests.integration.stage_world import world as stage_world
 from tools.servers import Kafka
 
-pytestmark = [pytest.mark.rotating(turns=6), pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
