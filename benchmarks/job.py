@@ -41,6 +41,14 @@ class Passing:
         return frame.select(record.alias("r")).select("r.n", "r.at")
 
 
+class Distinct(Passing):
+    """The same, each number once: Spark's state knows which were there."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        """Every number when it comes for the first time."""
+        return super().transform(spark, sources).dropDuplicates(["n"])
+
+
 class Sums(Rows):
     """A sum of `n` for each `k`, in Spark's state."""
 

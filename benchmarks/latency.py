@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -21,17 +22,27 @@ WARM_SECONDS, SECONDS = 25.0, 30.0
 RATES = (100, 10_000)  # records a second
 WITHIN = 1 / 1.2  # of Flink's latency
 SOONER = 1.1
+STATE = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.shuffle.partitions": "2",
+}
 _AT_LEAST = CheckpointingMode.AT_LEAST_ONCE
 
 
 def latency(bench: Bench) -> list[Comparison]:
-    """For each rate the median and the 95th percentile, at checkpoints of one second; and as fast as it goes."""
+    """For each rate the median and the 95th percentile, at checkpoints of one second; and as fast as it goes.
+
+    The same with state, as fast as it goes.
+    """
     found = []
     flink = flink_stream(bench)
     for rate in RATES:
         runs = _Runs(bench, rate, flink)
         found += [runs.comparison(0.50), runs.comparison(0.95)]
-    return found
+    runs = _Runs(bench, RATES[0], flink)
+    return [*found, runs.with_state(0.50), runs.with_state(0.95)]
 
 
 @dataclass
@@ -70,6 +81,22 @@ class _Runs:
             unit="ms",
         )
 
+    def with_state(self, part: float) -> Comparison:
+        """Of one percentile of jobs that keep each number in RocksDB."""
+        ours, alone = "airflow-ft, with state, as fast as it goes", "Spark's own writer, with state, as fast as it goes"
+        contenders = [
+            Contender(ours, lambda: self._cost(ours, part, lambda: self._ours(0.0, state=True)), warm_up=0),
+            Contender(alone, lambda: self._cost(alone, part, lambda: self._spark(0.0, state=True)), warm_up=0),
+        ]
+        name = f"p{part:.0%}".rstrip("%")
+        return Comparison(
+            f"latency/{self.rate}/state/{name}",
+            f"Kafka -> dropDuplicates -> Kafka, {self.rate:,} records a second: {name} from produced to read committed",
+            contenders,
+            [Claim(f"{name} of latency with state, as fast as it goes, {self.rate:,} a second", ours, (alone,), None)],
+            unit="ms",
+        )
+
     def _cost(self, name: str, part: float, run: Callable[[], list[float]]) -> float:
         runs = self.measured.setdefault(name, [])
         at = self.told[name, part] = self.told.get((name, part), -1) + 1
@@ -78,15 +105,19 @@ class _Runs:
         found = runs[at]
         return found[min(len(found) - 1, math.floor(part * len(found)))]
 
-    def _ours(self, interval: float, mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE) -> list[float]:
-        settings = {"interval": interval, "mode": mode.value}
+    def _ours(
+        self, interval: float, mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE, *, state: bool = False
+    ) -> list[float]:
+        settings: dict[str, Any] = {"checkpointing": {"interval": interval, "mode": mode.value}}
+        if state:
+            settings |= {"job": "job:Distinct", "conf": STATE}
         with topics(self.bench) as (source, target):
-            with running(stream_of(self.bench, source, target, checkpointing=settings)) as stream:
+            with running(stream_of(self.bench, source, target, **settings)) as stream:
                 found = self._measure(source, target)
             say(f"    {stream.told}")
             return found
 
-    def _spark(self) -> list[float]:
+    def _spark(self, interval: float = 1.0, *, state: bool = False) -> list[float]:
         """What a user has without this package: no transaction, no log, one query."""
         with topics(self.bench) as (source, target):
             folder = self.bench.folder / target
@@ -96,6 +127,9 @@ class _Runs:
                 "from": source,
                 "to": target,
                 "folder": str(folder),
+                "interval": interval,
+                "state": state,
+                "conf": STATE if state else {},
             }
             process = start_module("benchmarks.plain_stream", json.dumps(given), folder / "log")
             try:
