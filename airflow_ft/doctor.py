@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.adoption import participants_of
@@ -17,6 +16,7 @@ from airflow_ft.core.doctor import Check, Examination, examine_state
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.planning import may_be_heuristic
+from airflow_ft.sinks.registry import system
 from airflow_ft.spark.request import listed
 
 if TYPE_CHECKING:
@@ -149,7 +149,6 @@ def _wal(root: str, wal: WalReader, needed: Sequence[Segment]) -> list[Check]:
 
 def _spark(patient: Patient) -> list[Check]:
     from airflow_ft import settings
-    from airflow_ft.sources import KafkaSource
     from airflow_ft.spark.examination import examine_spark
 
     return examine_spark(
@@ -157,7 +156,7 @@ def _spark(patient: Patient) -> list[Check]:
         patient.jars,
         settings.class_archives(),
         patient.spark_conf,
-        reads_kafka=any(isinstance(source, KafkaSource) for source in patient.sources.values()),
+        needs_connector=any(source.needs_connector for source in patient.sources.values()),
     )
 
 
@@ -175,18 +174,13 @@ def _sink(
     opener: ParticipantFactory,
     store: Store | None,
 ) -> list[Check]:
-    """Every sink package has `examination.examine(pipeline, plan, connection, rows, installation)`."""
     subject = f"connection {plan.name}"
-    name = f"airflow_ft.sinks.{plan.kind}.examination"
     try:
-        module = import_module(name)
-    except ModuleNotFoundError as error:
-        if not name.startswith(error.name or ""):
-            raise
-        exam = Examination(subject)
-        exam.warn("examination", f"sinks of kind {plan.kind!r} have none", "its first prepare shows what is wrong.")
-        return exam.checks
-    try:
+        module = system(plan.kind).part("examination")
+        if module is None:
+            exam = Examination(subject)
+            exam.warn("examination", f"sinks of kind {plan.kind!r} have none", "its first prepare shows what is wrong.")
+            return exam.checks
         installation = store.installation if store is not None else None
         checks: list[Check] = module.examine(pipeline, plan, connections(plan.name), rows, installation)
     except AirflowFtError as error:

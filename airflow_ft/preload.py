@@ -8,23 +8,20 @@ No client is opened here.
 
 from importlib import import_module
 
-from airflow_ft.sinks.kafka.spec import has_second_client
+from airflow_ft.sinks.registry import systems
 
 MODULES = (
-    "confluent_kafka.admin",
     "pyarrow.parquet",
     "airflow_ft.operators.pipeline",
     "airflow_ft.operators.recover",
     "airflow_ft.sensors.checkpoint",
-    "airflow_ft.sinks.kafka.participant",
-    *(["airflow_ft.sinks.kafka.held"] if has_second_client() else []),
-    "airflow_ft.sinks.mysql.participant",
     "airflow_ft.store.postgres",
     "airflow_ft.store.sqlite",
     "airflow_ft.triggers.checkpoint",
     "airflow_ft.triggers.turn",
     "airflow_ft.wal.reader",
     "airflow_ft.wal.statistics",
+    *(module for system in systems() for module in system.preload),
 )
 
 for _module in MODULES:

@@ -3,22 +3,11 @@
 from importlib import metadata
 from typing import Any
 
+from airflow_ft.sinks.registry import own_systems
+
 # Connection types that Airflow knows only from a provider of its own, which few need beside this one. That one goes
 # first where it is installed: its hooks do more than test. Of two, Airflow would take the one whose name sorts first.
 _CONNECTION_TYPES: tuple[tuple[str, dict[str, Any]], ...] = (
-    (
-        "apache-airflow-providers-mysql",
-        {
-            "connection-type": "mysql",
-            "hook-class-name": "airflow_ft.hooks.servers.MySqlServerHook",
-            "hook-name": "MySQL, MariaDB",
-            "ui-field-behaviour": {
-                "hidden-fields": [],
-                "relabeling": {"schema": "Schema (database)"},
-                "placeholders": {"port": "3306", "extra": '{"ssl_ca": "/path/ca.pem"}'},
-            },
-        },
-    ),
     (
         "apache-airflow-providers-postgres",
         {
@@ -49,7 +38,8 @@ _CONNECTION_TYPES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def _connection_types() -> list[dict[str, Any]]:
-    return [described for provider, described in _CONNECTION_TYPES if not _is_installed(provider)]
+    of_sinks = [each for system in own_systems() for each in system.connection_types.items()]
+    return [dict(described) for provider, described in (*of_sinks, *_CONNECTION_TYPES) if not _is_installed(provider)]
 
 
 def _is_installed(distribution: str) -> bool:
@@ -75,7 +65,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-ft",
         "name": "Fault tolerance",
-        "description": "Exactly-once delivery of PySpark pipelines into MySQL and Kafka.",
+        "description": "Exactly-once delivery of PySpark pipelines: a write-ahead log and two-phase commit.",
         "integrations": [{"integration-name": "Fault tolerance", "tags": ["software"]}],
         "operators": [
             {
@@ -174,9 +164,9 @@ def get_provider_info() -> dict[str, Any]:
                         '{"spark.driver.memory": "2g"}',
                     ),
                     "spark_jars": _option(
-                        "Jar files, or folders of them, for Spark's class path, separated by commas: the Kafka"
-                        " connector, for example. Without it, the one that fits the Spark that is here is fetched once,"
-                        " into $AIRFLOW_HOME/airflow_ft/connectors.",
+                        "Jar files, or folders of them, for Spark's class path, separated by commas: the"
+                        " connector of a source, for example. Without it, the one that fits the Spark that is here is"
+                        " fetched once, into $AIRFLOW_HOME/airflow_ft/connectors.",
                         "",
                         "/opt/spark-jars",
                     ),

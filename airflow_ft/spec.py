@@ -31,6 +31,7 @@ from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import HoldingSinkSpec
 from airflow_ft.core.restart import ExponentialDelay, RestartStrategy
 from airflow_ft.core.secrets import without_secrets
+from airflow_ft.sinks.registry import system
 from airflow_ft.sources.modes import check_mode
 from airflow_ft.templates import declared, declared_name, plain, rebuild
 
@@ -178,6 +179,8 @@ class PipelineSpec:
         check_texts("optional_sinks", self.optional_sinks)
         if unknown := sorted(set(self.optional_sinks) - set(self.sinks)):
             raise ConfigurationError(f"optional_sinks names no sink: {', '.join(unknown)}.")
+        for sink in self.sinks.values():
+            system(sink.kind).require_clients()
         if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
             plan_delivery(declared(self.sinks), self.commit_point)
 

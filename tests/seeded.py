@@ -104,8 +104,7 @@ def main() -> int:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         names = [defect.name for defect in DEFECTS if not given.names or defect.name in given.names]
         looks = {
-            name: [pool.submit(look, name, number, unknowing=given.unknowing) for number in parts]
-            for name in names
+            name: [pool.submit(look, name, number, unknowing=given.unknowing) for number in parts] for name in names
         }
         for name, futures in looks.items():
             found = [future.result() for future in futures]

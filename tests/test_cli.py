@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser
 from datetime import datetime
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from airflow_ft.core.errors import ForeignOwnerError
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey
 from airflow_ft.core.remnants import Remnant, RemnantKind
-from tests.core.systems import Systems
+from airflow_ft.sinks import registry
+from tests.core.systems import SYSTEM, Systems
 from tests.core.world import PIPELINE, World
 from tests.spark.test_savepoints import saved_scene
 
@@ -38,6 +40,8 @@ def parser() -> ArgumentParser:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path)
     monkeypatch.setattr("airflow_ft.commands.common.participant_factory", lambda _: Systems(world.systems))
+    entry = EntryPoint(SYSTEM.kind, "tests.core.systems:SYSTEM", registry.GROUP)
+    monkeypatch.setattr(registry, "_ours", lambda: {SYSTEM.kind: entry})
     return world
 
 

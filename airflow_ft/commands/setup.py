@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.commands.common import command, open_store, say
@@ -12,6 +11,7 @@ from airflow_ft.commands.doctor import from_dag
 from airflow_ft.core.adoption import participants_of
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.hooks.connections import server_connections
+from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
     from airflow_ft.core.model import ParticipantPlan
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 @command
 def setup(args: Namespace) -> None:
-    """`airflow ft setup PIPELINE [--dag FILE] [--print]`: makes what is lacking, or prints how; may be repeated.
-
-    Every sink package has `setup.create(pipeline, plan, connection)` and `setup.describe(...)`.
-    """
+    """`airflow ft setup PIPELINE [--dag FILE] [--print]`: makes what is lacking, or prints how; may be repeated."""
     for plan in _participants(args).values():
         module = _module(plan)
         connection = server_connections(plan.name)
@@ -55,12 +52,9 @@ def _participants(args: Namespace) -> Mapping[str, ParticipantPlan]:
 
 
 def _module(plan: ParticipantPlan) -> Any:
-    name = f"airflow_ft.sinks.{plan.kind}.setup"
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if not name.startswith(error.name or ""):
-            raise
+    module = system(plan.kind).part("setup")
+    if module is None:
         raise ConfigurationError(
             f"sinks of kind {plan.kind!r} are not set up by this command.", remedy="their first prepare does it."
-        ) from error
+        )
+    return module

@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial
-from importlib import import_module
 from typing import cast
 
 from airflow_ft.commands.common import command, open_store, print_table, say
@@ -14,6 +13,7 @@ from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.core.verify import verify as compare
 from airflow_ft.hooks.connections import server_connections
+from airflow_ft.sinks.registry import system
 
 
 @command
@@ -37,16 +37,12 @@ def verify(args: Namespace) -> None:
 def verify_participant(
     delivered: Sequence[Delivered], plan: ParticipantPlan, *, full: bool = False
 ) -> Sequence[SinkReport]:
-    """Every sink package has `verification.verify(delivered, plan, connection, wal, full=...)`."""
+    """What is delivered of one participant, compared with what is in its system."""
     from airflow_ft.wal import open_wal
 
-    name = f"airflow_ft.sinks.{plan.kind}.verification"
-    try:
-        module = import_module(name)
-    except ModuleNotFoundError as error:
-        if not name.startswith(error.name or ""):
-            raise
-        raise ConfigurationError(f"sinks of kind {plan.kind!r} cannot be compared.") from error
+    module = system(plan.kind).part("verification")
+    if module is None:
+        raise ConfigurationError(f"sinks of kind {plan.kind!r} cannot be compared.")
     connection = server_connections(plan.name)
     return cast("Sequence[SinkReport]", module.verify(delivered, plan, connection, open_wal(), full=full))
 

@@ -217,7 +217,7 @@ class StoreBehindSinkError(HaltError):
 
 
 class TokenLostError(HaltError):
-    """A Kafka token is gone or lower than the plan's predecessor, or what it proves is gone with its topic."""
+    """A token is gone or lower than the plan's predecessor, or what it proves is gone with its target."""
 
     reason = HaltReason.TOKEN_LOST
 

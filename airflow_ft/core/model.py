@@ -168,9 +168,9 @@ def plan_digest(segments: tuple[Segment, ...]) -> str:
 class ParticipantPlan:
     """One transactional system in a plan: everything needed to reach and settle it without the DAG.
 
-    `name` is the Airflow connection id; `kind` names the package under `airflow_ft.sinks` ("mysql", "kafka");
-    `sinks` maps a sink's name to its settings (plain JSON, never a secret); `predecessor` is the number that this
-    system must have delivered last (0: none yet).
+    `name` is the Airflow connection id; `kind` names the system (`airflow_ft.sinks.registry`); `sinks` maps a sink's
+    name to its settings (plain JSON, never a secret); `predecessor` is the number that this system must have delivered
+    last (0: none yet).
     """
 
     name: str
@@ -281,8 +281,8 @@ class Plan:
 class Proof:
     """An outcome as read from a sink's own marker or token (I6), never guessed.
 
-    `counts` are what the server returned inside the delivering transaction, by sink name: affected rows (MySQL) or
-    acknowledged records (Kafka). `detail` is plain JSON for people: attempts, connection, slow path taken, reason of
+    `counts` are what the server returned inside the delivering transaction, by sink name: affected rows, or
+    acknowledged records. `detail` is plain JSON for people: attempts, connection, slow path taken, reason of
     a tombstone.
     """
 

@@ -535,7 +535,7 @@ class Participant(Protocol):
     def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
         """Makes the sink remember `number` as the last delivered one, under `fence`.
 
-        For a Kafka token that has vanished while every number is settled; with `foreign`, for a person who takes the
+        For a token that has vanished while every number is settled; with `foreign`, for a person who takes the
         pipeline over from another installation (`airflow ft adopt`): then whatever stands there gives way, and no
         number at or below `number` can be delivered any more. StateConflictError: the former owner has gone past it.
         """
@@ -567,7 +567,7 @@ class SinkSpec(Protocol):
 
     @property
     def kind(self) -> str:
-        """The package under `airflow_ft.sinks`: "mysql", "kafka"."""
+        """The system, as the registry calls it (`airflow_ft.sinks.registry`)."""
 
     @property
     def conn_id(self) -> str:

@@ -1,12 +1,14 @@
 """The sinks: one package a system, with `spec` (what a DAG author writes; light) and `participant` (does the work).
 
-Adding a system is adding such a package; nothing else names it but the plan's `kind`.
+Adding a system is adding such a package, here or in a distribution of its own, and naming it in the entry points
+(`airflow_ft.sinks.registry`); nothing else names it but the plan's `kind`.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, cast
+
+from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
     from airflow_ft.core.model import ParticipantPlan
@@ -14,9 +16,6 @@ if TYPE_CHECKING:
 
 
 def open_participant(plan: ParticipantPlan, connections: ConnectionResolver, wal: WalReader) -> Participant:
-    """Opens the participant that a plan names; connects lazily, at the first call that needs the server.
-
-    Every participant module has `open_participant(plan, connection, wal)`.
-    """
-    module = import_module(f"airflow_ft.sinks.{plan.kind}.participant")
+    """Opens the participant that a plan names; connects lazily, at the first call that needs the server."""
+    module = system(plan.kind).part("participant")
     return cast("Participant", module.open_participant(plan, connections(plan.name), wal))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,13 +32,13 @@ def misfits(
 ) -> list[AirflowFtError]:
     """All that speaks against the schemas, by sink name, in all sinks that can be asked; each with its place.
 
-    Every system's package has a module `fitting` with `misfits(plan, connection, schemas)`, which raises
-    SinkUnavailableError or SinkAccessError when it cannot be asked.
+    A system's `fitting.misfits` raises SinkUnavailableError or SinkAccessError when it cannot be asked; one that has no
+    such part is not asked.
     """
     asked = []
     for plan in participants:
         wanted = {name: schemas[name] for name in plan.sinks if name in schemas}
-        if wanted:
+        if wanted and system(plan.kind).part("fitting") is not None:
             asked.append((plan, beside(_question(plan, connections, wanted), f"fitting-{plan.name}")))
     found: list[AirflowFtError] = []
     for plan, answer in asked:
@@ -59,8 +59,7 @@ def _question(
     plan: ParticipantPlan, connections: ConnectionResolver, schemas: Mapping[str, pa.Schema]
 ) -> Callable[[], Sequence[AirflowFtError]]:
     def ask() -> Sequence[AirflowFtError]:
-        module = import_module(f"airflow_ft.sinks.{plan.kind}.fitting")
-        return cast("Fitting", module.misfits)(plan, connection, schemas)
+        return cast("Fitting", system(plan.kind).part("fitting").misfits)(plan, connection, schemas)
 
     def refuse() -> Sequence[AirflowFtError]:
         raise error

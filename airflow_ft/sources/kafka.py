@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ft.core.arguments import check_options, check_text, check_texts, check_type
 from airflow_ft.core.errors import ConfigurationError
@@ -58,6 +58,8 @@ class KafkaSource:
     this pipeline's; nothing is read by it, and no consumer may use it. With `commit_offsets=False` none are committed.
     `options` go to Spark's reader as they are. Raises ConfigurationError for combinations that cannot work.
     """
+
+    needs_connector: ClassVar[bool] = True  # Spark reads it by a jar that does not come with it
 
     topics: Sequence[str] = ()
     pattern: str | None = None

@@ -12,6 +12,8 @@ class PlainSource:
 
     kind: ClassVar[str]
     """Its name in plain data."""
+    needs_connector: ClassVar[bool] = False
+    """Whether Spark reads it by a jar that does not come with Spark."""
 
     @property
     def conn_id(self) -> None:

@@ -25,12 +25,12 @@ def examine_spark(
     class_archives: str = "",
     conf: Mapping[str, str] = MappingProxyType({}),
     *,
-    reads_kafka: bool = False,
+    needs_connector: bool = False,
 ) -> list[Check]:
     """`master` "" is local[*], as for spark-submit; `class_archives` is the folder of `airflow ft class-archive`.
 
-    conf: Spark's settings. reads_kafka: whether a source is known that does, which makes a connector that is lacking a
-    problem, and no mere warning.
+    conf: Spark's settings. needs_connector: whether a source is known that does, which makes a connector that is
+    lacking a problem, and no mere warning.
     """
     exam = Examination("spark")
     home = exam.attempt("spark-submit", spark_home)
@@ -45,7 +45,7 @@ def examine_spark(
     if files:
         exam.ok("jars", f"{len(files)} jar files")
     if home is not None:
-        _examine_connector(exam, home, files or [], conf, reads_kafka)
+        _examine_connector(exam, home, files or [], conf, needs_connector)
     if home is not None and class_archives:
         archive = class_archive.find(class_archives, home)
         exam.ok("class archive", str(archive or class_archive.NONE))
@@ -53,7 +53,7 @@ def examine_spark(
 
 
 def _examine_connector(
-    exam: Examination, home: Path, jars: Sequence[str], conf: Mapping[str, str], reads_kafka: bool
+    exam: Examination, home: Path, jars: Sequence[str], conf: Mapping[str, str], needs_connector: bool
 ) -> None:
     """Which Kafka connector a driver would get; what would have to be fetched is asked for, and not fetched."""
     name = "kafka connector"
@@ -79,7 +79,7 @@ def _examine_connector(
         if not chosen.same_minor:
             exam.warn(name, f"{chosen} is the newest that is known", "it is untried with this Spark: try it first.")
     except AirflowFtError as error:
-        (exam.problem if reads_kafka else exam.warn)(name, error.what, error.remedy)
+        (exam.problem if needs_connector else exam.warn)(name, error.what, error.remedy)
 
 
 def _examine_java(exam: Examination) -> None:

@@ -22,6 +22,10 @@ from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.core.set_aside import SetAside
 from airflow_ft.core.set_aside import detail as set_aside_detail
+from airflow_ft.sinks import registry
+
+SYSTEM = registry.System(kind="model", title="models", package=__package__)
+"""For those who look a system up: it has no part."""
 
 
 @dataclass

@@ -262,7 +262,7 @@ def test_doctor_tells_what_a_driver_would_get(repository: Repository, spark: Any
 def test_doctor_tells_what_is_lacking(repository: Repository, spark: Any) -> None:
     spark("4.2.1")
     repository.answers.clear()
-    assert (_check().verdict, _check(reads_kafka=True).verdict) == (Verdict.WARNING, Verdict.PROBLEM)
+    assert (_check().verdict, _check(needs_connector=True).verdict) == (Verdict.WARNING, Verdict.PROBLEM)
     assert "status 404" in _check().text and "spark_jars" in _check().remedy
     spark("3.5.0")
-    assert "no Kafka connector for Spark 3.5.0" in _check(reads_kafka=True).text
+    assert "no Kafka connector for Spark 3.5.0" in _check(needs_connector=True).text

@@ -1,0 +1,16 @@
+"""Kafka, as the registry knows it. Its connection type is that of Airflow's own provider, which is needed anyway."""
+
+from airflow_ft.sinks.kafka.spec import has_second_client
+from airflow_ft.sinks.registry import System
+
+SYSTEM = System(
+    kind="kafka",
+    title="Kafka",
+    package=__package__,
+    clients=("confluent_kafka",),
+    preload=(
+        "confluent_kafka.admin",
+        "airflow_ft.sinks.kafka.participant",
+        *(["airflow_ft.sinks.kafka.held"] if has_second_client() else []),
+    ),
+)

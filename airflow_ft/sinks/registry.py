@@ -1,0 +1,133 @@
+"""Which systems rows can be delivered into: ours and other distributions', as their entry points name them.
+
+A system is a package, whose parts are imported when they are needed:
+
+| part | has |
+| --- | --- |
+| `participant` | `open_participant(plan, connection, wal)`; see `airflow_ft.core.ports.Participant` |
+| `fitting` | `misfits(plan, connection, schemas)`: would it take such rows? |
+| `examination` | `examine(pipeline, plan, connection, rows, installation)`: what `airflow ft doctor` tells |
+| `setup` | `create(pipeline, plan, connection)` and `describe(...)`: what `airflow ft setup` makes |
+| `verification` | `verify(delivered, plan, connection, wal, full=...)`: what `airflow ft verify` compares |
+
+Only `participant` has to be there. The entry point is `kind = package.module:SYSTEM` in the group `airflow_ft.sinks`,
+and `SYSTEM` a `System`; the module that holds it imports nothing heavy, since whoever parses a DAG imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError
+
+GROUP = "airflow_ft.sinks"
+_OURS = "airflow-ft"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A kind of sink.
+
+    `kind` is what plans call it, `title` what people do. `clients` are the modules that have to be importable, and
+    `extra` the extra of airflow-ft that installs them ("": they come with it). `preload` are modules that a process
+    imports from which tasks are forked. `connection_types`: those that Airflow knows from one of its own providers
+    alone, by the name of that; each as in `airflow.provider.yaml`.
+    """
+
+    kind: str
+    title: str
+    package: str
+    clients: Sequence[str] = ()
+    extra: str = ""
+    preload: Sequence[str] = ()
+    connection_types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def part(self, name: str) -> Any:
+        """A module of its package; None where it has none of that name."""
+        module = f"{self.package}.{name}"
+        try:
+            return import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            return None
+
+    def require_clients(self) -> None:
+        """ConfigurationError when a client is not installed."""
+        missing = [client for client in self.clients if find_spec(client) is None]
+        if missing:
+            needed = f"airflow-ft[{self.extra}]" if self.extra else " ".join(missing)
+            raise ConfigurationError(
+                f"a sink into {self.title} needs {', '.join(missing)}, which is not installed here.",
+                remedy=f"pip install '{needed}', where DAGs are parsed and where tasks run.",
+            )
+
+
+def system(kind: str) -> System:
+    """The system that plans call `kind`; ConfigurationError when none is installed, or it cannot be imported."""
+    # Ours first: to look at all distributions takes some 20 ms, and each task of a pipeline asks.
+    entry = _ours().get(kind) or _all().get(kind)
+    if entry is None:
+        raise ConfigurationError(
+            f"there is no system of kind {kind!r} to deliver into, only {', '.join(sorted(_all())) or 'none at all'}.",
+            remedy=f"install the distribution that has it, here too; it names it in its entry points {GROUP!r}.",
+        )
+    return _load(entry)
+
+
+def systems() -> list[System]:
+    """All that are installed, by kind; raises as `system` does, and for a kind that two distributions offer."""
+    return [_load(entry) for _, entry in sorted(_all().items())]
+
+
+def own_systems() -> list[System]:
+    """Those that come with this distribution."""
+    return [_load(entry) for _, entry in sorted(_ours().items())]
+
+
+@cache
+def _ours() -> Mapping[str, metadata.EntryPoint]:
+    try:
+        found = metadata.distribution(_OURS).entry_points
+    except metadata.PackageNotFoundError:  # a bare folder on the path: `system` says what is missing
+        return {}
+    return {entry.name: entry for entry in found.select(group=GROUP)}
+
+
+@cache
+def _all() -> Mapping[str, metadata.EntryPoint]:
+    found: dict[str, metadata.EntryPoint] = {}
+    for entry in metadata.entry_points(group=GROUP):
+        other = found.setdefault(entry.name, entry)
+        if other.value != entry.value:
+            raise ConfigurationError(
+                f"two distributions offer sinks of kind {entry.name!r}: {_told(other)} and {_told(entry)}.",
+                remedy="uninstall one of them.",
+            )
+    return found
+
+
+@cache
+def _load(entry: metadata.EntryPoint) -> System:
+    try:
+        found = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"sinks of kind {entry.name!r} cannot be imported: {_told(entry)}: {error}",
+            remedy="install that distribution anew, or remove it.",
+        ) from error
+    if not isinstance(found, System) or found.kind != entry.name:
+        raise ConfigurationError(
+            f"the entry point {entry.name!r} is no System of that kind: {_told(entry)}.",
+            remedy=f"have it name an `airflow_ft.sinks.registry.System` with kind={entry.name!r}.",
+        )
+    return found
+
+
+def _told(entry: metadata.EntryPoint) -> str:
+    return f"{entry.value} of {entry.dist.name}" if entry.dist is not None else entry.value

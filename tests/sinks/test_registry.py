@@ -1,0 +1,175 @@
+"""Systems are found by entry points: ours, and those of a distribution that this one does not know."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from airflow_ft import doctor
+from airflow_ft.commands import setup, verify
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import ParticipantPlan, Promise
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks import fitting, open_participant, registry
+from airflow_ft.sources import FileSource
+from airflow_ft.spec import PipelineSpec
+
+PACKAGE = Path(registry.__file__).parents[1]
+PARTS = ("participant", "fitting", "examination", "setup", "verification")
+SYSTEM = """
+from airflow_ft.sinks.registry import System
+
+SYSTEM = System(kind="shelf", title="Shelves", package="shelf", clients={clients!r}, extra={extra!r})
+"""
+PARTICIPANT = """
+def open_participant(plan, connection, wal):
+    return "the participant", plan.name, connection.conn_id, wal
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the path, for distributions."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    forget()
+    yield tmp_path
+    forget()
+
+
+def forget() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shelf"]:
+        del sys.modules[name]
+    for found in (registry._ours, registry._all, registry._load):
+        found.cache_clear()
+
+
+def install(
+    site: Path, name: str = "shelf", value: str = "shelf.system:SYSTEM", kind: str = "shelf", **more: Any
+) -> None:
+    """A distribution that names a system."""
+    folder = site / f"{name.replace('-', '_')}-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text(f"[airflow_ft.sinks]\n{kind} = {value}\n")
+    package = site / "shelf"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").touch()
+    (package / "system.py").write_text(SYSTEM.format(**{"clients": (), "extra": ""} | more))
+    (package / "participant.py").write_text(PARTICIPANT)
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """What a DAG author writes for it."""
+
+    conn_id: str = "a_shelf"
+    kind: str = "shelf"
+    strategy: str = "local"
+    promise: Promise = Promise.ATOMIC
+
+    def at_least_once(self) -> Promise:
+        return Promise.AT_LEAST_ONCE
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+
+def plan(kind: str = "shelf") -> ParticipantPlan:
+    return ParticipantPlan("a_shelf", kind, "local", Promise.ATOMIC, 0, {"rows": {}})
+
+
+def spec(**more: Any) -> PipelineSpec:
+    return PipelineSpec(
+        pipeline="orders",
+        job="jobs:Orders",
+        sources={"orders": FileSource(path="/orders", schema="id bigint")},
+        sinks={"rows": Shelf(**more)},
+    )
+
+
+def test_ours_have_every_part() -> None:
+    assert {each.kind for each in registry.systems()} >= {each.kind for each in registry.own_systems()}
+    assert [(each.kind, each.title) for each in registry.own_systems()] == [
+        ("kafka", "Kafka"),
+        ("mysql", "MySQL, MariaDB"),
+    ]
+    for each in registry.own_systems():
+        each.require_clients()
+        assert all(each.part(name) is not None for name in PARTS) and each.part("nothing") is None
+
+
+def test_a_system_of_another_distribution_is_delivered_into(site: Path) -> None:
+    install(site)
+    assert spec().sinks["rows"].kind == "shelf"
+    opened: Any = open_participant(plan(), lambda name: ConnectionInfo(name, "shelf"), "the log")  # type: ignore[arg-type]
+    assert opened == ("the participant", "a_shelf", "a_shelf", "the log")
+    assert "shelf" in [each.kind for each in registry.systems()]
+    assert "shelf" not in [each.kind for each in registry.own_systems()]
+
+
+def test_what_it_does_not_offer_is_said(site: Path) -> None:
+    install(site)
+    schemas: Any = MappingProxyType({"rows": object()})
+    assert fitting.misfits([plan()], pytest.fail, schemas) == []
+    [check] = doctor._sink("orders", plan(), pytest.fail, [], pytest.fail, None)
+    assert (check.verdict, check.name) == ("warning", "examination") and "'shelf' have none" in check.text
+    with pytest.raises(ConfigurationError, match="'shelf' are not set up by this command"):
+        setup._module(plan())
+    with pytest.raises(ConfigurationError, match="'shelf' cannot be compared"):
+        verify.verify_participant([], plan())
+
+
+def test_a_missing_client_is_named_with_its_extra_when_the_dag_is_parsed(site: Path) -> None:
+    install(site, clients=("json", "no_such_client"), extra="shelf")
+    with pytest.raises(ConfigurationError, match=r"Shelves needs no_such_client, .* pip install 'airflow-ft\[shelf\]'"):
+        spec()
+
+
+def test_an_unknown_system_is_named_when_the_dag_is_parsed() -> None:
+    with pytest.raises(ConfigurationError, match="no system of kind 'shelf' to deliver into, only kafka, mysql"):
+        spec()
+    with pytest.raises(ConfigurationError, match="no system of kind 'shelf'"):
+        open_participant(plan(), pytest.fail, pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("shelf.nothing:SYSTEM", "cannot be imported: shelf.nothing:SYSTEM of shelf"),
+        ("shelf.system:NOTHING", "cannot be imported: shelf.system:NOTHING of shelf"),
+        ("shelf.participant:open_participant", "is no System of that kind"),
+    ],
+)
+def test_a_broken_entry_point_is_told_with_its_distribution(site: Path, value: str, words: str) -> None:
+    install(site, value=value)
+    with pytest.raises(ConfigurationError, match=words):
+        registry.system("shelf")
+
+
+def test_two_distributions_with_one_kind_are_told(site: Path) -> None:
+    install(site)
+    install(site, "shelf-two", "shelf.other:SYSTEM")
+    with pytest.raises(ConfigurationError, match=r"two distributions offer sinks of kind 'shelf': .* of shelf-two"):
+        registry.system("shelf")
+    assert registry.system("mysql").kind == "mysql", "ours are found without a look at the others"
+
+
+def test_a_part_that_cannot_be_imported_is_not_taken_for_one_that_is_not_there(site: Path) -> None:
+    install(site)
+    (site / "shelf" / "setup.py").write_text("import no_such_client\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_client"):
+        registry.system("shelf").part("setup")
+
+
+@pytest.mark.parametrize("room", ["core", "commands", "doctor.py", "preload.py", "provider_info.py"])
+def test_no_system_is_named_where_all_are_served(room: str) -> None:
+    files = sorted((PACKAGE / room).rglob("*.py")) if (PACKAGE / room).is_dir() else [PACKAGE / room]
+    named = re.compile("|".join(each.kind for each in registry.own_systems()) + "|mariadb", re.IGNORECASE)
+    assert files and not [file.name for file in files if named.search(file.read_text())]
