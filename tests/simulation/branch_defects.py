@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_ft.core.model import Fence, Outcome
+from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.mysql import branches
 from airflow_ft.sinks.mysql.branches import BranchedParticipant
 from airflow_ft.sinks.mysql.fencing import guarded_head, still_named
-from airflow_ft.sinks.mysql.ledger import Ledger, Marker
+from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.xa import XaParticipant
 from airflow_ft.sinks.mysql.xid import owner_of, recover
 from tests.simulation.defect import NAMED, Change, defect

@@ -15,12 +15,13 @@ from unittest.mock import patch
 from airflow_ft.core import coordinator, model, planning
 from airflow_ft.core.errors import FencedError, SinkUnavailableError, StoreUnavailableError, TokenLostError
 from airflow_ft.core.model import AfterAbort, CheckpointState, Fence, Outcome, Proof
+from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.kafka import token as tokens
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.sinks.mysql import fencing, settlement
-from airflow_ft.sinks.mysql.ledger import Ledger, Marker
+from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.store import staging
 from airflow_ft.store.writing import PipelineWrite

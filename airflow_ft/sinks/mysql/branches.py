@@ -19,12 +19,13 @@ from airflow_ft.core.model import Fence, Outcome, Plan, Proof
 from airflow_ft.core.ports import WalReader
 from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.core.set_aside import read_detail, together
+from airflow_ft.sinks.base.memory import Marker, check_marker
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
-from airflow_ft.sinks.mysql.ledger import Ledger, Marker
+from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.settlement import check_marker, settled
+from airflow_ft.sinks.mysql.settlement import settled
 from airflow_ft.sinks.mysql.slices import Slice, divide, labels
 from airflow_ft.sinks.mysql.validation import Target
 

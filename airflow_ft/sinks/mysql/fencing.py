@@ -21,8 +21,9 @@ from collections.abc import Collection, Sequence
 
 import pymysql
 
-from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailableError, StoreBehindSinkError
+from airflow_ft.core.errors import FencedError, SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.core.model import Fence
+from airflow_ft.sinks.base.memory import check_owner
 from airflow_ft.sinks.mysql.failures import LOCK_WAIT_TIMEOUT, NO_SUCH_THREAD, Meaning, code_of, describe, meaning
 from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger
 from airflow_ft.sinks.mysql.limits import Limits
@@ -120,28 +121,6 @@ def still_named(head: Head | None, fence: Fence, nonce: str) -> Head:
             remedy="nothing to do: the newer attempt finishes the checkpoint.",
         )
     return head
-
-
-def check_owner(head: Head | None, fence: Fence) -> None:
-    """Raises unless the head is this installation's and no newer than the fence."""
-    if head is None:
-        raise StoreBehindSinkError(
-            "the sink has lost its head: the ledger was dropped, or the server restored from an older backup.",
-            remedy="bring the tables airflow_ft_head and airflow_ft_ledger back; compare before resuming.",
-        )
-    if head.installation != fence.installation:
-        raise ForeignOwnerError(
-            f"the sink's head belongs to installation {head.installation}, this is {fence.installation}.",
-            remedy="bring back that installation's decision log, or take over by `airflow ft adopt`.",
-        )
-    if head.rank > fence.rank:
-        raise FencedError(
-            f"the sink's head is at epoch {head.epoch}, attempt {head.attempt}; this is epoch {fence.epoch},"
-            f" attempt {fence.attempt}.",
-            head_epoch=head.epoch,
-            head_attempt=head.attempt,
-            remedy="nothing to do: the newer owner finishes the checkpoint.",
-        )
 
 
 def _refuse_markers_without_head(session: Session, ledger: Ledger) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from airflow_ft.core.model import Outcome, Plan
-from airflow_ft.sinks.mysql.ledger import Ledger, Marker
+from airflow_ft.sinks.base.memory import Marker
+from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Session
 
 

@@ -11,7 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ft.core.model import Fence, Outcome, Plan, Proof, canonical_json
+from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
+from airflow_ft.sinks.base import memory
+from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Row, Session
 
@@ -27,38 +29,11 @@ _OWNER = "  `installation` CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NU
 _OPTIONS = "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What the sink remembers of a pipeline. `session` is the nonce of the session that may write now."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head(memory.Head):
+    """The head's row. `session` is the nonce of the session that may write now."""
 
-    installation: str
-    epoch: int
-    attempt: int
     session: str
-    last_delivered: int
-    floor: int
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Compared with `Fence.rank`."""
-        return (self.epoch, self.attempt)
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """One row of the ledger."""
-
-    installation: str
-    outcome: Outcome
-    epoch: int
-    attempt: int
-    digest: str
-    counts: Mapping[str, int]
-    detail: Mapping[str, Any]
-
-    def proof(self, participant: str, number: int) -> Proof:
-        """The marker as the core reads it."""
-        return Proof(participant, number, self.outcome, self.digest, self.epoch, self.counts, self.detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +107,17 @@ class Ledger:
             f" FROM {self.head_table} WHERE `pipeline` = %s AND `participant` = %s" + clause,
             self._key,
         )
-        return None if row is None else Head(row[0], int(row[1]), int(row[2]), row[3], int(row[4]), int(row[5]))
+        if row is None:
+            return None
+        installation, epoch, attempt, nonce, last_delivered, floor = row
+        return Head(
+            installation=installation,
+            epoch=int(epoch),
+            attempt=int(attempt),
+            session=nonce,
+            last_delivered=int(last_delivered),
+            floor=int(floor),
+        )
 
     def announce(self, session: Session, fence: Fence, nonce: str) -> bool:
         """Raises the head to `fence` and names the session that may write; False when the head does not allow it.

@@ -31,6 +31,7 @@ from airflow_ft.core.errors import (
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, DeadLetters, SegmentReader, WalReader
 from airflow_ft.core.remnants import PreparedEnding, Remnant
+from airflow_ft.sinks.base.memory import check_marker, check_owner
 from airflow_ft.sinks.mysql.catalog import read_table
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
@@ -42,7 +43,7 @@ from airflow_ft.sinks.mysql.failures import (
     failure,
     meaning,
 )
-from airflow_ft.sinks.mysql.fencing import announce, check_owner, guarded_head
+from airflow_ft.sinks.mysql.fencing import announce, guarded_head
 from airflow_ft.sinks.mysql.inspection import check_privileges, check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger
 from airflow_ft.sinks.mysql.limits import Limits
@@ -56,7 +57,7 @@ from airflow_ft.sinks.mysql.remnants import (
     shut_out,
 )
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.settlement import check_marker, settled
+from airflow_ft.sinks.mysql.settlement import settled
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upkeep import adopt_head, make_way, prune_markers, read_head
 from airflow_ft.sinks.mysql.validation import Target, check_rows, check_segment

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import pymysql
 
-from airflow_ft.core.errors import StateConflictError
 from airflow_ft.core.model import Fence, SinkHead
+from airflow_ft.sinks.base.memory import check_owner, refuse_to_adopt
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of
-from airflow_ft.sinks.mysql.fencing import check_owner
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Session
 
@@ -25,7 +24,7 @@ def read_head(session: Session, ledger: Ledger) -> SinkHead | None:
         if code_of(error) == NO_SUCH_TABLE:
             return None
         raise
-    return None if head is None else SinkHead(head.installation, head.epoch, head.last_delivered)
+    return None if head is None else head.told
 
 
 def adopt_head(session: Session, ledger: Ledger, fence: Fence, number: int) -> None:
@@ -38,11 +37,7 @@ def adopt_head(session: Session, ledger: Ledger, fence: Fence, number: int) -> N
     head = ledger.head(session, lock=True)
     stands = head.last_delivered if head and head.installation != fence.installation else 0
     newest = max([stands, *(found[0] for found in ledger.markers_of_others(session, number, fence.installation))])
-    if newest > number:
-        raise StateConflictError(
-            f"its former owner has gone on to number {newest}, past {number}: a task of it is still at work.",
-            remedy="stop all tasks of the lost decision log, then adopt again.",
-        )
+    refuse_to_adopt(newest, number)
     ledger.adopt_head(session, fence, number)
 
 

@@ -23,6 +23,7 @@ import pymysql
 
 from airflow_ft.core.errors import AirflowFtError, HeuristicCommitError, SinkUnavailableError, TerminalError
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.sinks.base.memory import check_marker, check_owner
 from airflow_ft.sinks.mysql.branches import BranchedParticipant, side_by_side
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
@@ -35,7 +36,6 @@ from airflow_ft.sinks.mysql.failures import (
 )
 from airflow_ft.sinks.mysql.fencing import (
     DETACHING,
-    check_owner,
     hold_lock,
     kill,
     lock_holders,
@@ -49,7 +49,7 @@ from airflow_ft.sinks.mysql.load import AnotherWay, Way
 from airflow_ft.sinks.mysql.remnants import refuse_branches_of_others
 from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.settlement import check_marker, settled
+from airflow_ft.sinks.mysql.settlement import settled
 from airflow_ft.sinks.mysql.slices import Slice
 from airflow_ft.sinks.mysql.validation import Target
 from airflow_ft.sinks.mysql.xa_preflight import check_xa

@@ -23,8 +23,9 @@ import pymysql
 
 from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Fence
+from airflow_ft.sinks.base.memory import check_owner
 from airflow_ft.sinks.mysql.failures import describe
-from airflow_ft.sinks.mysql.fencing import check_owner, hold_lock
+from airflow_ft.sinks.mysql.fencing import hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.session import Session, is_on

@@ -1,0 +1,1 @@
+"""What sinks of different systems share."""

@@ -1,0 +1,148 @@
+"""What a sink remembers of a pipeline: a head, and a marker for each settled number. What they say is read here.
+
+The head names who may write (installation, epoch, attempt: the rank) and what was delivered last; a marker stands in
+the transaction that delivered a number, or is its tombstone. A system's own part is where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.core.errors import FencedError, ForeignOwnerError, StateConflictError, StoreBehindSinkError
+from airflow_ft.core.model import Fence, Outcome, Plan, Proof, SinkHead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What the sink remembers of a pipeline."""
+
+    installation: str
+    epoch: int
+    attempt: int
+    last_delivered: int
+    floor: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Compared with `Fence.rank`."""
+        return (self.epoch, self.attempt)
+
+    @property
+    def told(self) -> SinkHead:
+        """As the core reads it."""
+        return SinkHead(self.installation, self.epoch, self.last_delivered)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What stands at a number that is settled."""
+
+    installation: str
+    outcome: Outcome
+    epoch: int
+    attempt: int
+    digest: str
+    counts: Mapping[str, int]
+    detail: Mapping[str, Any]
+
+    def proof(self, participant: str, number: int) -> Proof:
+        """As the core reads it."""
+        return Proof(participant, number, self.outcome, self.digest, self.epoch, self.counts, self.detail)
+
+
+def check_owner(head: Head | None, fence: Fence) -> None:
+    """Raises unless the head is this installation's and no newer than the fence.
+
+    Raises:
+        StoreBehindSinkError: there is none.
+        ForeignOwnerError: it is another installation's.
+        FencedError: it is newer.
+    """
+    if head is None:
+        raise StoreBehindSinkError(
+            "the sink has lost its head: the ledger was dropped, or the server restored from an older backup.",
+            remedy="bring the tables airflow_ft_head and airflow_ft_ledger back; compare before resuming.",
+        )
+    if head.installation != fence.installation:
+        raise ForeignOwnerError(
+            f"the sink's head belongs to installation {head.installation}, this is {fence.installation}.",
+            remedy="bring back that installation's decision log, or take over by `airflow ft adopt`.",
+        )
+    if head.rank > fence.rank:
+        raise FencedError(
+            f"the sink's head is at epoch {head.epoch}, attempt {head.attempt}; this is epoch {fence.epoch},"
+            f" attempt {fence.attempt}.",
+            head_epoch=head.epoch,
+            head_attempt=head.attempt,
+            remedy="nothing to do: the newer owner finishes the checkpoint.",
+        )
+
+
+def check_marker(marker: Marker, plan: Plan, installation: str) -> None:
+    """The marker must be this installation's (else ForeignOwnerError) and of this plan (else StoreBehindSinkError)."""
+    if marker.installation != installation:
+        raise ForeignOwnerError(
+            f"the marker of number {plan.number} belongs to installation {marker.installation}.",
+            remedy="bring back that installation's decision log, or take over by `airflow ft adopt`.",
+        )
+    if marker.digest != plan.digest:
+        raise StoreBehindSinkError(
+            f"number {plan.number} stands in the sink with other rows (digest {marker.digest[:12]}, the plan's is"
+            f" {plan.digest[:12]}): the decision log was restored from a backup.",
+            remedy="bring back the newer decision log, or compare both and then `airflow ft resume`.",
+        )
+
+
+def check_settled(
+    marker: Marker | None,
+    head: Head,
+    plan: Plan,
+    participant: str,
+    fence: Fence,
+    *,
+    exactly: bool,
+    look_again: Callable[[], Head | None],
+) -> bool:
+    """Whether the number is settled, by this marker; else checks that the head fits the plan.
+
+    `head` was read or locked before, and found not to be newer than the fence; `look_again` reads it once more.
+    `exactly`: the predecessor must have been delivered. A vote or a tombstone may come before that.
+
+    Raises:
+        StoreBehindSinkError: decision log and sink contradict each other.
+        ForeignOwnerError: the marker belongs to another installation.
+        FencedError: the head is newer by now.
+    """
+    if marker is not None:
+        check_marker(marker, plan, fence.installation)
+        return True
+    found, expected = head.last_delivered, plan.participant(participant).predecessor
+    if head.floor >= plan.number:
+        what = f"its floor is {head.floor}: number {plan.number} was settled and pruned long ago"
+    elif found > expected:
+        what = f"it delivered number {found} last, the plan of {plan.number} expects {expected}"
+    elif exactly and found < expected:
+        what = (
+            f"it delivered number {found} last, the plan of {plan.number} expects {expected}: the server has"
+            " forgotten a delivery (restored from a backup, or failed over to a replica that lagged)"
+        )
+    else:
+        return False
+    # A late process halts nothing: the marker may have been pruned since the head was read. Whoever prunes it has
+    # delivered a later number, so the head is newer by then.
+    check_owner(look_again(), fence)
+    raise StoreBehindSinkError(
+        f"the decision log and the sink contradict each other: {what}.",
+        remedy="find out which of the two is the older one, compare the tables, then `airflow ft resume`.",
+    )
+
+
+def refuse_to_adopt(newest: int, number: int) -> None:
+    """StateConflictError when a former owner has marked a number above the one with which it is taken over."""
+    if newest > number:
+        raise StateConflictError(
+            f"its former owner has gone on to number {newest}, past {number}: a task of it is still at work.",
+            remedy="stop all tasks of the lost decision log, then adopt again.",
+        )
