@@ -52,7 +52,7 @@ def take(store: Store, pipeline: str, folder: str, by: str, number: int | None =
                 why = explain_missing(store, pipeline, covered, error)
                 if why is error or number is not None:
                     raise why from error
-        filesystem(uri).remove_tree(uri)
+                filesystem(uri).remove_tree(uri)
         log.info("checkpoint %d is pruned already; a later one is taken", covered)
     else:
         raise TransientError(

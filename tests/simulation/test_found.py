@@ -95,6 +95,11 @@ FOUND = {
         "a stream, its savepoint, what came later stays, the job fails",
         ["A1o:98:SLEEP", "A2:22:EVENT:job fails"],
     ),
+    # What it had begun to copy was pruned, and its folder could not be removed: the error was none of ours.
+    "a_savepoint_whose_folder_cannot_be_removed_is_tried_again_by_whoever_asked": (
+        "a savepoint, tasks side by side",
+        ["P1:3:SLEEP", "P1:5:LOSE_REQUEST"],
+    ),
     # A newer owner had deleted the state that it was to go on from, which it called a loss to be mended from a backup.
     "a_stream_whose_state_a_newer_owner_has_deleted_is_fenced": (
         "a drain, and all is deleted, runs at once",

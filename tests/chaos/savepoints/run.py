@@ -184,8 +184,9 @@ class Savepoints(Streams):
             self.report.violations.append(f"{uri} could not be changed, {what}: {answer}")
             return uri, savepoint
         self.changed["rescaled" if "partitions" in what else "converted"] += 1
-        self.whole()
-        return answer["uri"], read_metadata(answer["uri"])
+        changed = read_metadata(answer["uri"])
+        verify(answer["uri"], changed)
+        return answer["uri"], changed
 
     def stop(self) -> tuple[str, Savepoint]:
         """Stops the stream with a savepoint, which covers all."""
