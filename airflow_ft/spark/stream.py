@@ -102,45 +102,49 @@ def stream_step(
         epoch = taken
         return make_request(row, taken, attempt)
 
-    try:
-        if not resume_drained and (drain := drain_of(store, pipeline)) and drain.run != run:
-            # Its own run may have given up, and this one is refused: nobody else would deliver it (I7).
-            _deliver(context, overlap)
-        while not stopping.is_asked() or stopping.is_to_drain():
-            try:
-                stage(
-                    context,
-                    make,
-                    on_line=on_line,
-                    on_start=on_start,
-                    spec=spec,
-                    overlap=overlap,
-                    judge=judge,
-                    streaming=True,
-                    look=stopping.look,
-                    resume_drained=resume_drained,
-                )
-                return epoch
-            except (FencedError, TurnHeldError):
-                raise
-            except TransientError as error:
-                if stopping.killed:
-                    log.info("the driver was ended at once, as asked; what it had not published was given up")
-                    break
-                wait = wait_after(error, restarts, "the stream")
-                if wait is None:
+    while True:
+        try:
+            if not resume_drained and (drain := drain_of(store, pipeline)) and drain.run != run:
+                # Its own run may have given up, and this one is refused: nobody else would deliver it (I7).
+                _deliver(context, overlap)
+            while not stopping.is_asked() or stopping.is_to_drain():
+                try:
+                    stage(
+                        context,
+                        make,
+                        on_line=on_line,
+                        on_start=on_start,
+                        spec=spec,
+                        overlap=overlap,
+                        judge=judge,
+                        streaming=True,
+                        look=stopping.look,
+                        resume_drained=resume_drained,
+                    )
+                    return epoch
+                except (FencedError, TurnHeldError):
                     raise
-                stopping.wait(wait)
-    except AirflowFtError as error:
-        if last_try or isinstance(error, TerminalError):
-            _end_failed(context, overlap, epoch)
-        raise
-    log.info("nothing is staged any more")
-    last = epoch or before_turn
-    with new_epoch(store, pipeline, context.worker, f"the end of {run}", context.lease_seconds) as (epoch, _):
-        store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
-        store.end_stage(pipeline, epoch, run, None, complete=False)
-    return epoch if epoch == last + 1 else 0
+                except TransientError as error:
+                    if stopping.killed:
+                        log.info("the driver was ended at once, as asked; what it had not published was given up")
+                        break
+                    wait = wait_after(error, restarts, "the stream")
+                    if wait is None:
+                        raise
+                    stopping.wait(wait)
+        except AirflowFtError as error:
+            if last_try or isinstance(error, TerminalError):
+                _end_failed(context, overlap, epoch)
+            raise
+        last = epoch or before_turn
+        with new_epoch(store, pipeline, context.worker, f"the end of {run}", context.lease_seconds) as (epoch, _):
+            store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
+            if stopping.is_to_drain():  # looked at under the own epoch: now nobody else can give a drain up
+                log.info("what had drained it was refused meanwhile: it is drained once more")
+                continue
+            log.info("nothing is staged any more")
+            store.end_stage(pipeline, epoch, run, None, complete=False)
+        return epoch if epoch == last + 1 else 0
 
 
 def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirmation, str]:

@@ -95,6 +95,11 @@ FOUND = {
         "a stream, its savepoint, what came later stays, the job fails",
         ["A1o:98:SLEEP", "A2:22:EVENT:job fails"],
     ),
+    # It had seen the drain of an earlier try, which a sink refused while it stood still: so it ended without one.
+    "a_late_try_does_not_end_a_stream_whose_drain_was_refused_meanwhile": (
+        "a drain, runs at once",
+        ["A1o:9:STALL", "A2:1:EVENT:prepare declines item 2", "A2:35:DIE_AFTER", "A3:18:SLEEP"],
+    ),
     # What it had begun to copy was pruned, and its folder could not be removed: the error was none of ours.
     "a_savepoint_whose_folder_cannot_be_removed_is_tried_again_by_whoever_asked": (
         "a savepoint, tasks side by side",
