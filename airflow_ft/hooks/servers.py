@@ -1,4 +1,4 @@
-"""The connection types `mysql`, `postgres` and `spark`: their forms in the UI, and what its Test button does.
+"""The connection types `mysql`, `sqlite`, `postgres` and `spark`: their forms in the UI, and what its Test button does.
 
 They are registered where Airflow's own providers of these types are not installed (`airflow_ft.provider_info`). So
 these hooks only test; queries in tasks of one's own are what those providers are for.
@@ -65,6 +65,23 @@ class MySqlServerHook(_TestedHook):
                 return f"{session.product}, as {row[0] if row else '?'}"
         except (pymysql.err.MySQLError, OSError) as error:
             raise failure(error, "connecting") from error
+
+
+class SqliteFileHook(_TestedHook):
+    """A file, for `SqliteSink`."""
+
+    conn_name_attr: ClassVar[str] = "sqlite_conn_id"
+    default_conn_name: ClassVar[str] = "sqlite_default"
+    conn_type: ClassVar[str] = "sqlite"
+    hook_name: ClassVar[str] = "SQLite"
+
+    def __init__(self, sqlite_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(sqlite_conn_id, **kwargs)
+
+    def _try(self, connection: ConnectionInfo) -> str:
+        from airflow_ft.sinks.sqlite.file import SqliteFile
+
+        return SqliteFile.of(connection).describe()
 
 
 class PostgresServerHook(_TestedHook):

@@ -18,7 +18,7 @@ from tools.servers import Database
 
 pytestmark = pytest.mark.airflow
 
-TYPES = {"mysql", "postgres", "spark"}
+TYPES = {"mysql", "postgres", "spark", "sqlite"}
 
 
 @pytest.fixture
@@ -81,6 +81,17 @@ def test_spark_is_tested_where_something_can_be_reached(tested: Any) -> None:
     for values, told in (({}, "no host"), ({"host": "yarn", "extra": '{"deploy-mode": "cluster"}'}, "deploy mode")):
         found, text = tested(conn_type="spark", **values)
         assert not found and told in text
+
+
+def test_sqlite_is_tested_as_a_sink_opens_it(tested: Any, tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    found, text = tested(conn_type="sqlite", host=str(file))
+    assert found and text.endswith(f"{file} will be made") and not file.exists()
+    found, text = tested(conn_type="sqlite", host="shop.db")
+    assert not found and "absolute path" in text
+    file.write_text("no database " * 100)
+    found, text = tested(conn_type="sqlite", host=str(file))
+    assert not found and "no SQLite file" in text
 
 
 def test_airflows_own_providers_go_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from airflow_ft.core.errors import StateConflictError, TokenLostError
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan, SinkHead
 from airflow_ft.kafka.client import KafkaClients
 from airflow_ft.kafka.topics import create_token_topic, describe
+from airflow_ft.sinks.base.memory import refuse_to_adopt
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.token import Ballot, Expectation, Standing, Token, check_owner, genesis, judge, seeded
 from airflow_ft.sinks.kafka.transaction import Transaction
@@ -132,6 +133,7 @@ class Tokens:
         (`airflow ft adopt`): whatever stands there is overwritten, another installation's and a newer head too.
 
         Raises:
+            StateConflictError: the former owner has gone past `number` (with `foreign`).
             TokenLostError: a token stands elsewhere (and `foreign` is not set).
             ForeignOwnerError, FencedError: as everywhere, unless `foreign` is set.
         """
@@ -139,6 +141,9 @@ class Tokens:
             create_token_topic(self._clients)
 
         def choose(slot: Slot) -> Token:
+            if foreign and slot is slots[0]:  # its producer is initialised: the former owner cannot deliver any more
+                head = self.head(fence.pipeline)
+                refuse_to_adopt(head.number if head and head.installation != fence.installation else 0, number)
             token = None if foreign else slot.read_token(fence)
             if token is None:
                 return seeded(fence, number, self._count, now()) if number else genesis(fence, self._count, now())
@@ -153,7 +158,8 @@ class Tokens:
                 )
             return token.taken_over(fence, now())
 
-        for slot in self.slots(fence.pipeline):
+        slots = self.slots(fence.pipeline)
+        for slot in slots:
             self._write(slot, fence, partial(choose, slot), foreign=foreign)
 
     # --- small things --------------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""SQLite as a sink: a file of this machine, and no server. Marker and rows enter in one transaction."""

@@ -1,0 +1,32 @@
+"""What `airflow ft doctor` tells of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.sqlite.file import SqliteFile
+from airflow_ft.sinks.sqlite.fitting import misfits
+
+
+def examine(
+    pipeline: str,
+    plan: ParticipantPlan,
+    connection: ConnectionInfo,
+    rows: Sequence[SegmentReader],
+    installation: str | None = None,
+) -> list[Check]:
+    """The checks of one file. `rows` are published segments, whose columns are judged as `prepare` would."""
+    exam = Examination(f"connection {plan.name}")
+    file = exam.attempt("file", lambda: SqliteFile.of(connection))
+    described = exam.attempt("file", file.describe) if file is not None else None
+    if described is None:
+        return exam.checks
+    exam.ok("file", described)
+    for reader in rows:
+        schemas = {name: reader.schema(name) for name in plan.sinks if name in reader.sinks()}
+        for problem in exam.attempt("columns", lambda of=schemas: misfits(plan, connection, of)) or ():  # type: ignore[misc]
+            exam.problem("columns", problem.what, problem.remedy)
+    return exam.checks

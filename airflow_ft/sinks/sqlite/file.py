@@ -1,0 +1,97 @@
+"""The file of a connection: how it is opened, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError, SinkAccessError, SinkUnavailableError
+from airflow_ft.core.ports import ConnectionInfo
+
+WAIT_SECONDS = 30.0  # for whoever holds the file
+OLDEST = (3, 37, 0)  # has pragma_table_list
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteFile:
+    """A file that need not be there yet."""
+
+    path: Path
+    wait_seconds: float = WAIT_SECONDS
+
+    @classmethod
+    def of(cls, connection: ConnectionInfo) -> Self:
+        """That of a connection; ConfigurationError where it names none."""
+        path = Path(connection.host or connection.schema)
+        if not path.is_absolute():
+            raise ConfigurationError(
+                f"connection {connection.conn_id!r} names the file {str(path)!r}, and a task may run in any folder.",
+                remedy='give an absolute path as its host: {"conn_type": "sqlite", "host": "/data/shop.db"}.',
+            )
+        return cls(path)
+
+    @contextmanager
+    def opened(self, *, create: bool = False, **where: Any) -> Iterator[sqlite3.Connection | None]:
+        """A connection, which rolls back what is not committed when it is closed; None: there is no file.
+
+        With `create` the file is made. `where` is what the errors name. Raises SinkUnavailableError, SinkAccessError.
+        """
+        try:
+            if not create and not self.path.exists():
+                yield None
+                return
+            if sqlite3.sqlite_version_info < OLDEST:
+                raise SinkAccessError(f"SQLite {sqlite3.sqlite_version} is too old.", remedy="3.37 or later is needed.")
+            mode = "rwc" if create else "rw"  # also to read: what a process has left that died is rolled back first
+            uri = f"{self.path.as_uri()}?mode={mode}"
+            with closing(sqlite3.connect(uri, uri=True, timeout=self.wait_seconds, isolation_level=None)) as db:
+                db.execute("PRAGMA synchronous = FULL")
+                yield db
+        except AirflowFtError as error:
+            raise error.located(**where) from error.__cause__
+        except sqlite3.Error as error:
+            raise self._told(error).located(**where) from error
+
+    def describe(self) -> str:
+        """What it is, once it could be written; one that is not there is not made. Raises as `opened` does."""
+        if not self.path.exists() and not os.access(self.path.parent, os.W_OK):
+            raise SinkAccessError(
+                f"{self.path.parent} is no folder that can be written.", remedy="make it, or mend it."
+            )
+        with self.opened() as db:
+            if db is None:
+                return f"SQLite {sqlite3.sqlite_version}: {self.path} will be made"
+            db.execute("BEGIN IMMEDIATE")
+            return f"SQLite {sqlite3.sqlite_version}: {self.path}, {self.path.stat().st_size:,} bytes"
+
+    def _told(self, error: sqlite3.Error) -> AirflowFtError:
+        """As one of ours; an error of COMMIT too, since the next try reads the marker."""
+        name = getattr(error, "sqlite_errorname", "")
+        for names, told in self._meanings().items():
+            if name.startswith(names):
+                return told
+        return SinkUnavailableError(f"{self.path}: {error} ({name or 'of Python'}).", remedy="it is tried again.")
+
+    def _meanings(self) -> Mapping[tuple[str, ...], AirflowFtError]:
+        return {
+            ("SQLITE_BUSY", "SQLITE_LOCKED"): SinkUnavailableError(
+                f"{self.path} stayed locked for {self.wait_seconds:.0f} s.",
+                remedy="a process holds a transaction open on it: `fuser` tells which; it is tried again.",
+            ),
+            ("SQLITE_CORRUPT", "SQLITE_NOTADB"): SinkAccessError(
+                f"{self.path} is damaged, or no SQLite file.",
+                remedy="bring it back from a backup; or name another one.",
+            ),
+            ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM"): SinkAccessError(
+                f"{self.path} cannot be opened to write.",
+                remedy="its folder has to be there, and both writable by the user who runs tasks.",
+            ),
+            ("SQLITE_FULL",): SinkUnavailableError(
+                f"the disk of {self.path} is full.", remedy="make room; it is tried again, nothing was committed."
+            ),
+        }

@@ -1,0 +1,59 @@
+"""What a DAG author writes to deliver into SQLite. Imported at DAG parse, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from airflow_ft.core.arguments import check_text, check_type, is_template
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import Promise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqliteSink:
+    """Rows of a pipeline into one table of a SQLite file.
+
+    The file lies on a local disk of the machine that runs the tasks; SQLite must not be used over a network.
+
+    table: may contain Jinja, which must be rendered before the plan is made.
+    conn_id: the Airflow connection of type `sqlite`, whose host is the file. All sinks of one connection are one
+        participant: they commit together, in one transaction (ATOMIC), which can carry the commit point.
+    create: the first checkpoint of a pipeline creates the table, if it is lacking, with the columns of the rows.
+
+    Raises:
+        ConfigurationError: at construction, for what cannot work.
+    """
+
+    table: str
+    conn_id: str = "sqlite_default"
+    create: bool = True
+
+    kind: ClassVar[str] = "sqlite"
+    strategy: ClassVar[str] = "local"
+    promise: ClassVar[Promise] = Promise.ATOMIC
+
+    def __post_init__(self) -> None:
+        for name in ("table", "conn_id"):
+            check_text(name, getattr(self, name), of="SqliteSink")
+            if not getattr(self, name).strip():
+                raise ConfigurationError(f"{name} of SqliteSink is empty.", remedy="give it a name.")
+        check_type("create", self.create, bool, "give True or False.", of="SqliteSink")
+        if self.table.lower().startswith(("sqlite_", "airflow_ft_")):
+            raise ConfigurationError(
+                f"{self.table!r} is no name for a table of rows: SQLite and this sink keep their own under such names.",
+                remedy="choose another one.",
+            )
+
+    def at_least_once(self) -> Promise:
+        """The same: marker and rows are in one transaction, so its rows come once all the same."""
+        return self.promise
+
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON for the plan. ConfigurationError while Jinja is left in a name."""
+        if is_template(self.table):
+            raise ConfigurationError(
+                f"{self.table!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
+            )
+        return {"table": self.table, "create": self.create}

@@ -1,0 +1,377 @@
+"""What the protocol demands of a participant, as tests which the author of a sink runs over a real server.
+
+    from airflow_ft.testing import ParticipantConformance, Target
+
+    class TestShelf(ParticipantConformance):
+        @pytest.fixture
+        def target(self) -> Iterator[Target]:
+            ...
+
+Everything is judged by `Target.ids`, which reads the server by a client of its own. A sink whose promise is ATOMIC is
+tried as the carrier of the commit point, and once more as one that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    DeclinedError,
+    FencedError,
+    ForeignOwnerError,
+    HaltError,
+    SinkUnavailableError,
+    StateConflictError,
+    UnfitTargetError,
+)
+from airflow_ft.core.model import Outcome, Plan, Promise
+from airflow_ft.core.set_aside import of_proof
+from airflow_ft.testing.world import PER_FILE, ROWS, SINK, THEIRS, Target, World
+
+WHY = {"message": "a test of conformance"}
+_COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED
+
+
+class ParticipantConformance:
+    """Subclass it, and give `target`."""
+
+    @pytest.fixture
+    def target(self) -> Iterator[Target]:
+        """A new and empty one for each test."""
+        raise NotImplementedError("a subclass gives its target")
+
+    @pytest.fixture
+    def world(self, target: Target, tmp_path: Path) -> Iterator[World]:
+        made = World(target, tmp_path)
+        yield made
+        made.close()
+
+    # --- rows come once ------------------------------------------------------------------------------------------
+
+    def test_what_is_committed_is_visible_once_and_proven(self, world: World) -> None:
+        for number in (1, 2, 3):
+            plan = world.plan()
+            vote = world.prepare(plan)
+            assert world.target.ids() == world.ids_of(*range(1, number)), "prepared rows are invisible"
+            with suppress(SinkUnavailableError):  # what is prepared may have to be ended before it can be read
+                assert world.participant(plan).proof(plan) is None
+            proof = world.commit(plan, vote)
+            assert (proof.outcome, proof.number, proof.digest) == (_COMMITTED, number, plan.digest)
+            assert dict(proof.counts) == {SINK: ROWS}
+            assert world.target.ids() == world.ids_of(*range(1, number + 1))
+            read = world.participant(plan).proof(plan)
+            assert read is not None and (read.outcome, read.digest, dict(read.counts)) == (
+                _COMMITTED,
+                plan.digest,
+                {SINK: ROWS},
+            )
+            world.predecessor = number
+
+    def test_a_checkpoint_of_several_segments_comes_as_one(self, world: World) -> None:
+        parts = [world.segment(number, world.table(number * ROWS)) for number in (1, 2, 3)]
+        proof = world.deliver(world.plan_of(3, *parts))
+        assert dict(proof.counts) == {SINK: 3 * ROWS} and world.target.ids() == world.ids_of(1, 2, 3)
+
+    def test_a_checkpoint_without_rows_is_delivered(self, world: World) -> None:
+        world.deliver(world.plan(world.table(0, 0)))
+        world.deliver(world.plan())
+        assert world.target.ids() == world.ids_of(2)
+
+    def test_to_commit_again_changes_nothing(self, world: World) -> None:
+        plan = world.plan()
+        vote = world.prepare(plan)
+        same = world.participant(plan)
+        first = same.commit(plan, world.fence(1, world.attempt()), vote)
+        again = [
+            same.commit(plan, world.fence(1, world.attempts), vote),
+            world.commit(plan, vote),
+            world.commit(plan, vote, epoch=2),
+        ]
+        assert {(proof.outcome, proof.digest) for proof in [first, *again]} == {(_COMMITTED, plan.digest)}
+        assert world.target.ids() == world.ids_of(1)
+
+    def test_to_prepare_again_changes_nothing(self, world: World) -> None:
+        plan = world.plan()
+        world.prepare(plan)
+        vote = world.prepare(plan)
+        assert world.target.ids() == []
+        world.commit(plan, vote)
+        world.prepare(plan)
+        assert world.target.ids() == world.ids_of(1)
+        found = world.participant(plan).proof(plan)
+        assert found is not None and found.outcome is _COMMITTED
+
+    @pytest.mark.parametrize(
+        "at", [0, ROWS // 2, ROWS], ids=["before the first row", "in the middle", "after the last"]
+    )
+    def test_a_process_that_is_killed_leaves_nothing_that_is_not_finished_by_the_next(
+        self, world: World, at: int
+    ) -> None:
+        world.deliver(world.plan())
+        plan = world.plan()
+        vote = world.prepare(plan)
+        ended = world.process(plan, vote, stop="kill", at=at).wait()
+        if world.participant_plan().promise is not Promise.TWO_PHASE:  # there a commit need not see the rows
+            assert ended == "", "it was killed"
+        assert world.target.ids() in (world.ids_of(1), world.ids_of(1, 2)), "all rows, or none"
+        assert world.process(plan, vote).wait() == "done: COMMITTED"
+        assert world.target.ids() == world.ids_of(1, 2)
+
+    @pytest.mark.parametrize("at", [0, PER_FILE, ROWS], ids=["before the first row", "in the middle", "after the last"])
+    def test_a_process_that_wakes_up_beside_its_successor_adds_nothing(self, world: World, at: int) -> None:
+        """The successor may have to wait until it has woken up, and then says so."""
+        plan = world.plan()
+        vote = world.prepare(plan)
+        zombie = world.process(plan, vote, stop="freeze", at=at)
+        try:
+            zombie.wait_until_frozen()
+            successor = world.process(plan, vote)
+            try:
+                ended = successor.wait(10)
+                assert ended == "done: COMMITTED" or ended.startswith(SinkUnavailableError.__name__), ended
+            except TimeoutError:
+                ended = ""
+            except Exception as error:
+                if type(error).__name__ != "TimeoutExpired":
+                    raise
+                ended = ""
+            zombie.go_on()
+            told = zombie.wait()
+            if not ended:
+                ended = successor.wait()
+        finally:
+            zombie.kill()
+        assert told in ("", "done: COMMITTED") or told.startswith(("FencedError", "SinkUnavailableError")), told
+        world.commit(plan, vote)
+        assert world.target.ids() == world.ids_of(1)
+
+    def test_several_that_commit_at_once_deliver_once(self, world: World) -> None:
+        plan = world.plan()
+        vote = world.prepare(plan)
+        processes = [world.process(plan, vote) for _ in range(3)]
+        ended = [process.wait() for process in processes]
+        allowed = ("done: COMMITTED", "FencedError", "SinkUnavailableError")
+        assert all(told.startswith(allowed) for told in ended), ended
+        assert world.commit(plan, vote).outcome is _COMMITTED
+        assert world.target.ids() == world.ids_of(1)
+
+    # --- a decision stands ---------------------------------------------------------------------------------------
+
+    def test_an_aborted_number_never_comes(self, world: World) -> None:
+        plan = world.plan()
+        vote = world.prepare(plan)
+        aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), WHY)
+        assert (aborted.outcome, aborted.digest) == (_ABORTED, plan.digest)
+        if world.participant_plan().promise is Promise.ATOMIC:  # others are not asked to commit what is not decided
+            late = world.commit(plan, vote)
+            assert late.outcome is _ABORTED and late.detail == WHY
+            found = world.participant(plan).proof(plan)
+            assert found is not None and found.outcome is _ABORTED
+        assert world.target.ids() == []
+        assert (
+            world.participant(plan).abort(plan, world.fence(1, world.attempt()), {"message": "again"}).outcome
+            is _ABORTED
+        )
+        following = world.plan_of(2, world.segment(2, world.table(2 * ROWS)))
+        world.deliver(following)
+        assert world.target.ids() == world.ids_of(2)
+
+    def test_a_committed_number_is_not_aborted(self, world: World) -> None:
+        if world.participant_plan().promise is Promise.TWO_PHASE:
+            return  # the decision log never asks for it
+        plan = world.plan()
+        world.deliver(plan)
+        found = world.participant(plan).abort(plan, world.fence(1, world.attempt()), WHY)
+        assert (found.outcome, dict(found.counts)) == (_COMMITTED, {SINK: ROWS})
+        assert world.target.ids() == world.ids_of(1)
+
+    # --- who may write -------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize(("epoch", "attempt"), [(1, 9), (2, 1)], ids=["a later attempt", "a later epoch"])
+    def test_an_older_owner_is_fenced(self, world: World, epoch: int, attempt: int) -> None:
+        plan = world.plan()
+        vote = world.prepare(plan, 2)
+        newer = world.participant(plan)
+        newest = world.prepare(plan, attempt, epoch)
+        old = world.fence(1, 3) if epoch == 1 else world.fence(1, 99)
+        for act in ("prepare", "commit", "abort"):
+            with pytest.raises(FencedError) as told:
+                participant = world.participant(plan)
+                if act == "prepare":
+                    participant.prepare(plan, old)
+                elif act == "commit":
+                    participant.commit(plan, old, vote)
+                else:
+                    participant.abort(plan, old, WHY)
+            assert told.value.remedy, f"{act}: it says what to do"
+            assert world.target.ids() == []
+        newer.commit(plan, world.fence(epoch, attempt), newest)
+        assert world.target.ids() == world.ids_of(1)
+
+    def test_another_installation_is_refused(self, world: World) -> None:
+        first = world.plan()
+        world.deliver(first)
+        theirs = replace(world.plan(), installation=THEIRS)
+        participant = world.participant(theirs)
+        with pytest.raises(ForeignOwnerError, match="adopt"):
+            participant.prepare(theirs, world.fence(9, 9, THEIRS))
+        head = participant.head(world.pipeline)
+        assert head is not None and head.installation == first.installation
+        assert world.target.ids() == world.ids_of(1)
+
+    def test_a_decision_log_from_a_backup_is_refused(self, world: World) -> None:
+        """It plans a number once more, with other rows; or behind a number that is older than the newest."""
+        world.deliver(world.plan())
+        world.deliver(world.plan())
+        other = world.plan_of(2, world.segment(2, world.table(9 * ROWS)))
+        older = replace_predecessor(world.plan_of(3, world.segment(3, world.table(9 * ROWS))), 1)
+        for plan in (replace_predecessor(other, 1), older):
+            with pytest.raises(HaltError):
+                world.commit(plan, world.prepare(plan))
+            assert world.target.ids() == world.ids_of(1, 2)
+
+    def test_a_server_from_a_backup_is_refused(self, world: World) -> None:
+        """It has delivered less than the decision log knows."""
+        world.deliver(world.plan())
+        plan = replace_predecessor(world.plan_of(7, world.segment(7, world.table(9 * ROWS))), 6)
+        with pytest.raises(HaltError):
+            world.commit(plan, world.prepare(plan))
+        assert world.target.ids() == world.ids_of(1)
+
+    # --- what it remembers ---------------------------------------------------------------------------------------
+
+    def test_it_remembers_what_was_delivered_last(self, world: World) -> None:
+        plan = world.plan()
+        participant = world.participant(plan)
+        assert participant.head(world.pipeline) is None and participant.proof(plan) is None
+        world.deliver(plan)
+        assert participant.remembers(world.pipeline)
+        for one in (participant, world.participant(plan)):
+            head = one.head(world.pipeline)
+            assert head is not None and head.number == 1 and one.head("another") is None
+
+    def test_forgotten_markers_do_not_bring_rows_back(self, world: World) -> None:
+        plans: list[Plan] = []
+        while len(plans) < 3:
+            plans.append(world.plan())
+            world.deliver(plans[-1])
+        participant = world.participant(plans[-1])
+        for _ in range(2):
+            participant.forget(world.fence(1, 1), 2)  # of the epoch at work; whose attempts go on
+        participant.forget(world.fence(1, 1), 0)
+        kept = participant.proof(plans[2])
+        assert kept is not None and kept.outcome is _COMMITTED
+        try:
+            late = world.commit(plans[1], world.prepare(plans[1]))
+        except HaltError:  # it was settled and pruned long ago
+            pass
+        else:
+            assert late.outcome is _COMMITTED, "what it has delivered since proves it"
+        assert world.target.ids() == world.ids_of(1, 2, 3)
+        world.deliver(world.plan())
+        assert world.target.ids() == world.ids_of(1, 2, 3, 4)
+
+    def test_an_older_epoch_forgets_nothing(self, world: World) -> None:
+        plan = world.plan()
+        vote = world.prepare(plan, 1, epoch=2)
+        world.commit(plan, vote, 2, epoch=2)
+        with suppress(FencedError):  # or it has no markers to forget
+            world.participant(plan).forget(world.fence(1, 9), 1)
+        assert world.participant(plan).proof(plan) is not None
+
+    # --- another installation takes over --------------------------------------------------------------------------
+
+    def test_who_adopts_goes_on_and_the_former_owner_is_shut_out(self, world: World) -> None:
+        first = world.plan()
+        world.deliver(first)
+        participant = world.participant(first)
+        assert participant.remnants(world.pipeline, THEIRS) in ((), [])
+        for _ in range(2):  # whoever dies in between adopts again
+            participant.end_remnants(world.fence(5, 1, THEIRS), None)
+        head = participant.head(world.pipeline)
+        assert head is not None and head.installation != THEIRS, "it names its former owner until it is taken over"
+        for attempt in (2, 3):
+            participant.seed(world.fence(5, attempt, THEIRS), 1, foreign=True)
+        late = world.plan()
+        with pytest.raises((ForeignOwnerError, FencedError)):
+            world.commit(late, world.prepare(late))
+        plan = replace(world.plan_of(2, world.segment(2, world.table(2 * ROWS))), installation=THEIRS)
+        world.deliver_as(plan, THEIRS, epoch=5, attempt=10)
+        assert world.target.ids() == world.ids_of(1, 2)
+
+    def test_a_former_owner_who_has_gone_on_is_not_adopted_over(self, world: World) -> None:
+        world.deliver(world.plan())
+        plan = world.plan()
+        world.deliver(plan)
+        with pytest.raises(StateConflictError):
+            world.participant(plan).seed(world.fence(5, 1, THEIRS), 1, foreign=True)
+
+    # --- rows that cannot be taken ---------------------------------------------------------------------------------
+
+    def test_a_column_that_does_not_fit_is_named_before_anything_is_visible(self, world: World) -> None:
+        world.deliver(world.plan())
+        strange = pa.table({"id": [1], "text": ["a"], "no_such_column": [1]})
+        plan = world.plan(strange)
+        try:
+            world.prepare(plan)
+        except (DeclinedError, UnfitTargetError) as error:
+            assert "no_such_column" in str(error) and error.remedy and error.sink == SINK
+        else:  # it takes any column
+            assert world.target.ids() == world.ids_of(1)
+            return
+        assert world.target.ids() == world.ids_of(1)
+
+    @pytest.mark.parametrize("carries", [True, False], ids=["it decides", "it follows"])
+    def test_of_refused_rows_nothing_comes(self, world: World, carries: bool) -> None:
+        """It says so in prepare, or when it commits: where it does not decide, a person has to say what follows."""
+        world.commit_point = carries
+        if world.target.refused is None:
+            return
+        plan = world.plan(world.target.refused)
+        with pytest.raises((DeclinedError, UnfitTargetError)) as told:
+            world.commit(plan, world.prepare(plan))
+        assert told.value.sink == SINK and told.value.remedy
+        assert world.target.ids() == []
+        aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), WHY)
+        assert aborted.outcome is _ABORTED
+        world.deliver(world.plan())
+        assert world.target.ids() == world.ids_of(2)
+
+    def test_rows_that_are_set_aside_are_named_and_the_others_come(self, world: World) -> None:
+        if world.target.refused is None:
+            return
+        head = world.plan()
+        world.deliver(head)
+        plan = world.plan(world.target.refused)
+        vote = world.vote_without_prepare(plan)
+        proof = world.commit(plan, vote, set_aside=True)
+        assert proof.outcome is _COMMITTED
+        aside = of_proof(proof)[SINK]
+        assert aside.rows == world.target.refused.num_rows - len(world.target.taken)
+        assert aside.files and aside.reasons
+        assert world.target.ids() == sorted([*world.ids_of(1), *world.target.taken])
+        again = world.commit(plan, vote, set_aside=True)
+        assert of_proof(again)[SINK].rows == aside.rows
+        assert world.target.ids() == sorted([*world.ids_of(1), *world.target.taken])
+
+    # --- errors ------------------------------------------------------------------------------------------------------
+
+    def test_no_secret_is_in_an_error(self, world: World) -> None:
+        secret = world.target.connection.password
+        plan = world.plan()
+        world.deliver(plan)
+        with pytest.raises(AirflowFtError) as told:
+            world.participant(plan).prepare(plan, world.fence(1, 99, THEIRS))
+        assert not secret or secret not in str(told.value)
+
+
+def replace_predecessor(plan: Plan, predecessor: int) -> Plan:
+    """The same plan behind another number."""
+    return replace(plan, participants=tuple(replace(each, predecessor=predecessor) for each in plan.participants))

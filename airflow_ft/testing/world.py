@@ -1,0 +1,249 @@
+"""A pipeline without Spark and Airflow, for tests of one participant: segments in a real log, plans, processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Promise, Proof, Segment, Vote
+from airflow_ft.core.planning import plan_delivery
+from airflow_ft.core.ports import ConnectionInfo, DeadLetters, Participant, SegmentReader, SinkSpec, WalFile
+from airflow_ft.sinks import open_participant
+from airflow_ft.sinks.view import SegmentView
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.writer import SegmentFolder, write_segment
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SINK = "rows"
+OURS, THEIRS = (f"{digit * 8}-2222-4333-8444-555555555555" for digit in "12")
+ROWS = 40
+PER_FILE = 10
+
+
+class Target(ABC):
+    """A table (topic, folder) of a real server, which is empty, and has the columns `id` and `text`.
+
+    `sink` is what a DAG author would write for it, and `connection` how the server is reached.
+    """
+
+    sink: SinkSpec
+    connection: ConnectionInfo
+    refused: pa.Table | None = None
+    """Rows some of which the server refuses by themselves; the ids of the others are `taken`. None: it takes all."""
+    taken: Sequence[int] = ()
+
+    @abstractmethod
+    def ids(self) -> list[int]:
+        """The ids of all rows that a reader sees, ascending, read by a client of its own."""
+
+
+@dataclass
+class World:
+    """A pipeline that delivers into one target. The next plan follows what `deliver` has delivered."""
+
+    target: Target
+    folder: Path
+    pipeline: str = field(default_factory=lambda: f"conformance-{uuid.uuid4().hex[:8]}")
+    commit_point: bool = True
+    predecessor: int = 0
+    number: int = 0
+    segments: int = 0
+    attempts: int = 0
+    opened: list[Participant] = field(default_factory=list)
+
+    def table(self, first: int, rows: int = ROWS) -> pa.Table:
+        """Rows with the ids from `first` on."""
+        import pyarrow as pa
+
+        ids = range(first, first + rows)
+        return pa.table(
+            {"id": pa.array(ids, pa.int64()), "text": pa.array((f"row {each}" for each in ids), pa.string())}
+        )
+
+    def segment(self, number: int, table: pa.Table) -> Segment:
+        self.segments += 1
+        folder = SegmentFolder(str(self.folder / "wal"), self.pipeline, 1, 1, self.segments)
+        return write_segment(folder, number, {SINK: table})
+
+    def participant_plan(self) -> ParticipantPlan:
+        [planned] = plan_delivery({SINK: self.target.sink}).participants
+        return replace(planned, predecessor=self.predecessor)
+
+    def plan_of(self, number: int, *segments: Segment, installation: str = OURS) -> Plan:
+        planned = self.participant_plan()
+        carries = self.commit_point and planned.promise is Promise.ATOMIC
+        return Plan(self.pipeline, installation, number, segments, (planned,), planned.name if carries else None)
+
+    def plan(self, table: pa.Table | None = None) -> Plan:
+        """The next number; by default with ROWS rows that follow those of the number before."""
+        self.number += 1
+        table = self.table(self.number * ROWS) if table is None else table
+        return self.plan_of(self.number, self.segment(self.number, table))
+
+    def fence(self, epoch: int = 1, attempt: int = 1, installation: str = OURS) -> Fence:
+        return Fence(self.pipeline, installation, epoch, attempt)
+
+    def participant(self, plan: Plan) -> Participant:
+        """A new one."""
+        [planned] = plan.participants
+        self.opened.append(open_participant(planned, lambda _: self.target.connection, open_wal()))
+        return self.opened[-1]
+
+    def attempt(self) -> int:
+        """A later one than all before."""
+        self.attempts += 1
+        return self.attempts
+
+    def prepare(self, plan: Plan, attempt: int = 0, epoch: int = 1) -> Vote:
+        attempt = attempt or self.attempt()
+        notes = self.participant(plan).prepare(plan, self.fence(epoch, attempt, plan.installation))
+        return Vote(plan.participants[0].name, attempt, attempt, None, dict(notes))
+
+    def commit(self, plan: Plan, vote: Vote | None, attempt: int = 0, epoch: int = 1, **more: Any) -> Proof:
+        attempt = attempt or self.attempt()
+        return self.participant(plan).commit(plan, self.fence(epoch, attempt, plan.installation), vote, **more)
+
+    def deliver(self, plan: Plan) -> Proof:
+        """Prepares and commits; the next plan follows it."""
+        proof = self.commit(plan, self.prepare(plan))
+        self.predecessor = plan.number
+        return proof
+
+    def deliver_as(self, plan: Plan, installation: str, epoch: int, attempt: int) -> Proof:
+        """The same for another owner."""
+        participant = self.participant(plan)
+        notes = participant.prepare(plan, self.fence(epoch, attempt, installation))
+        vote = Vote(plan.participants[0].name, attempt, attempt, None, dict(notes))
+        return participant.commit(plan, self.fence(epoch, attempt + 1, installation), vote)
+
+    def vote_without_prepare(self, plan: Plan) -> Vote:
+        """As if it had been decided before the server began to refuse rows."""
+        attempt = self.attempt()
+        return Vote(plan.participants[0].name, attempt, attempt, None, {})
+
+    def ids_of(self, *numbers: int) -> list[int]:
+        """Those of the rows that `plan` has made by default."""
+        return [each for number in numbers for each in range(number * ROWS, (number + 1) * ROWS)]
+
+    def process(self, plan: Plan, vote: Vote, *, stop: str = "", at: int = 0) -> Committing:
+        """Commits in a process of its own, which does `stop` ("kill", "freeze") before row `at` is handed out."""
+        attempt = self.attempt()
+        given = {
+            "plan": plan.to_json(),
+            "connection": asdict(self.target.connection),
+            "attempt": attempt,
+            "notes": dict(vote.notes),
+            "prepared": vote.prepared,
+            "stop": stop,
+            "at": at,
+        }
+        return Committing(json.dumps(given), self.folder / f"process-{attempt}.log")
+
+    def close(self) -> None:
+        for participant in self.opened:
+            participant.close()
+
+
+class Committing:
+    """A process that commits."""
+
+    def __init__(self, given: str, log: Path) -> None:
+        self.log = log
+        with log.open("w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "airflow_ft.testing.world"],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        assert self.process.stdin is not None
+        self.process.stdin.write(given)
+        self.process.stdin.close()
+
+    def wait(self, seconds: float = 60.0) -> str:
+        """Returns its last line when it has ended: "done: ...", or an error's name; "" when it was killed."""
+        if self.process.wait(seconds) < 0:
+            return ""
+        return self.log.read_text().splitlines()[-1]
+
+    def wait_until_frozen(self, seconds: float = 60.0) -> None:
+        """Returns when it stands still, or has ended."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                return
+            time.sleep(0.01)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class _Stopping(SegmentView):
+    """A segment in small batches, before one of which something happens to this process."""
+
+    def __init__(self, reader: SegmentReader, stop: signal.Signals | None, at: int) -> None:
+        super().__init__(reader)
+        self._stop, self._at = stop, at
+
+    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        seen = 0
+        for batch in self._reader.batches(sink, file):
+            for start in range(0, batch.num_rows, PER_FILE):
+                if self._stop is not None and seen <= self._at < seen + PER_FILE:
+                    os.kill(os.getpid(), self._stop)
+                part = batch.slice(start, PER_FILE)
+                seen += part.num_rows
+                yield part
+        if self._stop is not None and self._at >= seen:
+            os.kill(os.getpid(), self._stop)
+
+
+@dataclass(frozen=True)
+class _StoppingWal:
+    stop: signal.Signals | None
+    at: int
+
+    def open(self, segment: Segment) -> SegmentReader:
+        return _Stopping(open_wal().open(segment), self.stop, self.at)
+
+    def dead_letters(self, plan: Plan) -> DeadLetters:
+        return open_wal().dead_letters(plan)
+
+
+def main() -> None:
+    """The process of `Committing`."""
+    given = json.load(sys.stdin)
+    plan = Plan.from_json(given["plan"])
+    stop = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "": None}[given["stop"]]
+    connection = ConnectionInfo(**given["connection"])
+    participant = open_participant(plan.participants[0], lambda _: connection, _StoppingWal(stop, given["at"]))
+    try:
+        prepared = given["prepared"]
+        vote = Vote(plan.participants[0].name, prepared, prepared, None, given["notes"])
+        proof = participant.commit(plan, Fence(plan.pipeline, plan.installation, 1, given["attempt"]), vote)
+        participant.close()
+        told = f"done: {proof.outcome.name}"
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+    sys.stdout.write(f"\n{told.splitlines()[0]}\n")
+
+
+if __name__ == "__main__":
+    main()

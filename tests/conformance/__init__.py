@@ -1,0 +1,1 @@
+"""The conformance kit over each sink of ours."""

@@ -1,0 +1,371 @@
+"""SQLite: which values go in as they are, which tables are taken, and what is said of those that are not."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sqlite3
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft import SqliteSink
+from airflow_ft.core.doctor import Verdict
+from airflow_ft.core.errors import (
+    ConfigurationError,
+    DeclinedError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+)
+from airflow_ft.core.model import Promise
+from airflow_ft.core.ports import ConnectionInfo, SinkSpec
+from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.sinks.sqlite import examination, fitting, verification
+from airflow_ft.sinks.sqlite.file import SqliteFile
+from airflow_ft.testing.world import SINK, Target, World
+from airflow_ft.wal import open_wal
+
+NOON = dt.datetime(2024, 5, 31, 12, 0, 0, 250, tzinfo=dt.UTC)
+
+
+class File(Target):
+    """A file that is not there yet."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.path = folder / "shop.db"
+        self.sink = SqliteSink(table="orders", conn_id="shop", **settings)
+        self.connection = ConnectionInfo("shop", "sqlite", host=str(self.path))
+
+    def sql(self, statement: str) -> list[Any]:
+        with closing(sqlite3.connect(self.path)) as db:
+            found = db.execute(statement).fetchall()
+            db.commit()
+            return found
+
+    def ids(self) -> list[int]:
+        return [row[0] for row in self.sql("SELECT id FROM orders ORDER BY id")]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(File(tmp_path), tmp_path)
+
+
+def file_of(world: World) -> File:
+    assert isinstance(world.target, File)
+    return world.target
+
+
+def test_a_table_is_enough() -> None:
+    sink: SinkSpec = SqliteSink(table="orders")
+    assert (sink.kind, sink.conn_id, sink.strategy, sink.promise) == (
+        "sqlite", "sqlite_default", "local", Promise.ATOMIC
+    )  # fmt: skip
+    assert sink.settings() == {"table": "orders", "create": True} and sink.at_least_once() is Promise.ATOMIC
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"table": ""}, "table of SqliteSink is empty"),
+        ({"table": 7}, "table"),
+        ({"table": "sqlite_orders"}, "no name for a table"),
+        ({"table": "AIRFLOW_FT_head"}, "no name for a table"),
+        ({"table": "orders", "conn_id": " "}, "conn_id of SqliteSink is empty"),
+        ({"table": "orders", "create": "yes"}, "give True or False"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_dag_is_parsed(settings: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        SqliteSink(**settings)
+
+
+def test_jinja_is_rendered_before_the_plan() -> None:
+    with pytest.raises(ConfigurationError, match="still contains Jinja"):
+        SqliteSink(table="orders_{{ ds }}").settings()
+
+
+@pytest.mark.parametrize("host", ["", "shop.db", "./shop.db"])
+def test_a_file_has_an_absolute_path(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="absolute path"):
+        SqliteFile.of(ConnectionInfo("shop", "sqlite", host=host))
+    assert SqliteFile.of(ConnectionInfo("shop", "sqlite", schema="/data/shop.db")).path == Path("/data/shop.db")
+
+
+def test_every_value_arrives_as_it_is_in_a_table_that_is_made(world: World) -> None:
+    rows = pa.table(
+        {
+            "id": pa.array([1, -(2**63), None], pa.int64()),
+            "small": pa.array([1, 255, None], pa.uint8()),
+            "large": pa.array([0, 2**63 - 1, None], pa.uint64()),
+            "yes": pa.array([True, False, None]),
+            "ratio": pa.array([0.1, float("inf"), None]),
+            "single": pa.array([0.5, -0.0, None], pa.float32()),
+            "amount": pa.array([Decimal("1.10"), Decimal("0.00"), None], pa.decimal128(38, 2)),
+            "tiny": pa.array(
+                [Decimal("0.0000000001"), Decimal("12345678901234567890123456.0"), None], pa.decimal128(38, 10)
+            ),
+            "text": ["007", "it's\0 \N{SNOWMAN}", None],
+            "data": [b"\0\xff", b"", None],
+            "day": pa.array([dt.date(2024, 5, 31), dt.date(1, 1, 1), None]),
+            "at": pa.array([NOON, NOON.replace(year=1900), None], pa.timestamp("us", "Europe/Berlin")),
+            "local": pa.array([NOON.replace(tzinfo=None), None, None], pa.timestamp("us")),
+            'odd "name"': ["a", "b", None],
+        }
+    )
+    proof = world.deliver(world.plan(rows))
+    assert dict(proof.counts) == {SINK: 3}
+    found = file_of(world).sql("SELECT * FROM orders")
+    assert found[0] == (
+        1, 1, 0, 1, 0.1, 0.5, "1.10", "0.0000000001", "007", b"\0\xff", "2024-05-31", "2024-05-31 12:00:00.000250",
+        "2024-05-31 12:00:00.000250", "a",
+    )  # fmt: skip
+    assert found[1] == (
+        -(2**63), 255, 2**63 - 1, 0, float("inf"), -0.0, "0.00", "12345678901234567890123456.0000000000",
+        "it's\0 \N{SNOWMAN}", b"", "0001-01-01", "1900-05-31 12:00:00.000250", None, "b",
+    )  # fmt: skip
+    assert found[2] == (None,) * 14
+    kinds = dict(file_of(world).sql("SELECT name, type FROM pragma_table_info('orders')"))
+    assert (
+        kinds["id"] == "INTEGER" and kinds["amount"] == "TEXT" and kinds["ratio"] == "REAL" and kinds["data"] == "BLOB"
+    )
+
+
+@pytest.mark.parametrize(
+    ("declared", "type", "fits"),
+    [
+        ("INT", pa.int32(), True),
+        ("BOOLEAN", pa.bool_(), True),
+        ("TEXT", pa.int32(), False),
+        ("DOUBLE", pa.int32(), False),
+        ("", pa.int32(), True),
+        ("DOUBLE PRECISION", pa.float64(), True),
+        ("NUMERIC", pa.float64(), False),
+        ("VARCHAR(20)", pa.string(), True),
+        ("NUMERIC", pa.string(), False),
+        ("INT", pa.string(), False),
+        ("DECIMAL(10, 2)", pa.decimal128(10, 2), False),
+        ("TEXT", pa.decimal128(10, 2), True),
+        ("DATE", pa.date32(), True),
+        ("DATETIME", pa.timestamp("us", "UTC"), True),
+        ("INTEGER PRIMARY KEY", pa.date32(), False),
+        ("INTEGER PRIMARY KEY", pa.int64(), True),
+        ("NUMERIC", pa.binary(), True),
+        ("TEXT", pa.list_(pa.int32()), False),
+    ],
+)
+def test_a_column_that_would_change_values_is_refused_before_anything_runs(
+    world: World, declared: str, type: pa.DataType, fits: bool
+) -> None:
+    file = file_of(world)
+    file.sql(f"CREATE TABLE orders (c {declared})")
+    plan = world.plan(pa.table({"c": pa.array([], type)}))
+    asked = fitting.misfits(plan.participants[0], file.connection, {SINK: pa.schema([("c", type)])})
+    assert bool(asked) is not fits
+    if fits:
+        world.deliver(plan)
+        return
+    assert all(isinstance(each, UnfitTargetError) and each.column == "c" and each.remedy for each in asked)
+    with pytest.raises(UnfitTargetError, match=r"would change|no form"):
+        world.prepare(plan)
+
+
+@pytest.mark.parametrize(
+    ("declared", "type", "fits"),
+    [
+        ("TEXT", pa.date32(), True),
+        ("INT", pa.date32(), False),
+        ("ANY", pa.string(), True),
+        ("BLOB", pa.string(), False),
+    ],
+)
+def test_a_strict_table_takes_its_own_kinds(world: World, declared: str, type: pa.DataType, fits: bool) -> None:
+    file_of(world).sql(f"CREATE TABLE orders (c {declared}) STRICT")
+    plan = world.plan(pa.table({"c": pa.array([], type)}))
+    if fits:
+        world.deliver(plan)
+    else:
+        with pytest.raises(UnfitTargetError, match="would change"):
+            world.prepare(plan)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("CREATE TABLE orders (id INTEGER)", "has no column 'text'"),
+        ("CREATE TABLE orders (id INTEGER, text TEXT AS ('a'))", "has no column 'text' that can be written"),
+        (
+            "CREATE TABLE orders (id INTEGER, text TEXT, must INT NOT NULL)",
+            "column 'must'.* NOT NULL without a default",
+        ),
+        ("CREATE TABLE orders (id INTEGER UNIQUE ON CONFLICT REPLACE, text TEXT)", "says ON CONFLICT"),
+        ("CREATE VIEW orders AS SELECT 1 AS id, '' AS text", "is a view"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_told_with_what_helps(world: World, table: str, words: str) -> None:
+    file_of(world).sql(table)
+    with pytest.raises(UnfitTargetError, match=words):
+        world.prepare(world.plan())
+
+
+def test_columns_with_defaults_and_keys_of_its_own_are_left_to_the_table(world: World) -> None:
+    file_of(world).sql(
+        "CREATE TABLE orders (key INTEGER PRIMARY KEY, ID INTEGER, text TEXT, by TEXT NOT NULL DEFAULT 'me')"
+    )
+    world.deliver(world.plan(world.table(5, 2)))
+    assert file_of(world).sql("SELECT * FROM orders") == [(1, 5, "row 5", "me"), (2, 6, "row 6", "me")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ({"id": pa.array([1, None], pa.int64()), "text": ["a", "b"]}, "row 2 of .*NULL in the INTEGER PRIMARY KEY"),
+        ({"id": pa.array([1, 2**63], pa.uint64()), "text": ["a", "b"]}, "row 2 of .*more than SQLite's largest"),
+        ({"id": [1, 2], "text": ["a", "b"], "ratio": [0.5, float("nan")]}, "row 2 of .*NaN has no form"),
+        ({"id": [1, 1], "text": ["a", "b"]}, "UNIQUE constraint failed: orders.id"),
+        ({"id": [1, 2], "text": ["a", None]}, "NOT NULL constraint failed: orders.text"),
+    ],
+)
+@pytest.mark.parametrize("decides", [True, False])
+def test_rows_that_it_would_change_or_refuse_are_told_before_the_decision(
+    world: World, rows: dict[str, Any], words: str, decides: bool
+) -> None:
+    file_of(world).sql("CREATE TABLE orders (id INTEGER PRIMARY KEY, text TEXT NOT NULL, ratio REAL)")
+    world.commit_point = decides
+    plan = world.plan(pa.table(rows))
+    with pytest.raises(DeclinedError, match=words):
+        vote = world.prepare(plan)
+        assert decides, "nobody could refuse them later"
+        world.commit(plan, vote)
+    assert world.target.ids() == []
+    vote = world.vote_without_prepare(plan)
+    world.participant(plan).abort(plan, world.fence(1, world.attempt()), {})
+    other = world.plan(pa.table(rows))
+    proof = world.commit(other, vote, set_aside=True)
+    assert proof.counts[SINK] == 1 and world.target.ids() == [1]
+
+
+def test_a_trigger_that_leaves_rows_out_is_no_silent_loss(world: World) -> None:
+    file_of(world).sql("CREATE TABLE orders (id INTEGER, text TEXT)")
+    file_of(world).sql("CREATE TRIGGER t BEFORE INSERT ON orders WHEN new.id = 45 BEGIN SELECT RAISE(IGNORE); END")
+    plan = world.plan()
+    vote = world.prepare(plan)
+    with pytest.raises(DeclinedError, match="1 rows were left out by a trigger"):
+        world.commit(plan, vote)
+    assert world.target.ids() == []
+
+
+def test_a_trigger_that_rolls_back_takes_nothing_apart(world: World) -> None:
+    file_of(world).sql("CREATE TABLE orders (id INTEGER, text TEXT)")
+    world.deliver(world.plan())
+    file_of(world).sql(
+        "CREATE TRIGGER t BEFORE INSERT ON orders WHEN new.id = 85 BEGIN SELECT RAISE(ROLLBACK, 'not this'); END"
+    )
+    plan = world.plan()
+    vote = world.prepare(plan)
+    for set_aside in (False, True):
+        with pytest.raises(DeclinedError, match="not this"):
+            world.commit(plan, vote, set_aside=set_aside)
+        assert world.target.ids() == world.ids_of(1)
+
+
+def test_a_table_that_goes_is_not_made_again(world: World) -> None:
+    world.deliver(world.plan())
+    file_of(world).sql("DROP TABLE orders")
+    with pytest.raises(UnfitTargetError, match=r"no table 'orders'.* rows were delivered into it before"):
+        world.prepare(world.plan())
+    file_of(world).sql("CREATE TABLE orders (id INTEGER)")
+    with pytest.raises(UnfitTargetError, match="no column 'text'"):
+        world.prepare(world.plan())
+
+
+def test_a_table_is_not_made_where_that_is_not_wanted(tmp_path: Path) -> None:
+    world = World(File(tmp_path, create=False), tmp_path)
+    with pytest.raises(UnfitTargetError, match="create=False"):
+        world.prepare(world.plan())
+
+
+def test_a_file_that_is_held_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    file_of(world).sql("CREATE TABLE orders (id INTEGER, text TEXT)")
+    plan = world.plan()
+    vote = world.prepare(plan)
+    monkeypatch.setattr(SqliteFile, "of", lambda connection: SqliteFile(Path(connection.host), 0.2))
+    with closing(sqlite3.connect(file_of(world).path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SinkUnavailableError, match="stayed locked for 0 s"):
+            world.commit(plan, vote)
+    world.commit(plan, vote)
+    assert world.target.ids() == world.ids_of(1)
+
+
+def test_what_is_no_database_is_told(world: World) -> None:
+    file_of(world).path.write_text("not a database, " * 100)
+    with pytest.raises(SinkAccessError, match=r"is damaged, or no SQLite file\. .*backup"):
+        world.prepare(world.plan())
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    target = File(tmp_path / "nowhere")
+    world = World(target, tmp_path)
+    with pytest.raises(SinkAccessError, match="cannot be opened to write"):
+        world.prepare(world.plan())
+    [check] = examination.examine("orders", world.participant_plan(), target.connection, [])
+    assert check.verdict is Verdict.PROBLEM and "no folder that can be written" in check.text
+
+
+def test_a_file_that_is_lost_halts(world: World) -> None:
+    world.deliver(world.plan())
+    file_of(world).path.unlink()
+    plan = world.plan()
+    assert world.participant(plan).proof(plan) is None and world.participant(plan).head(plan.pipeline) is None
+    with pytest.raises(SinkAccessError, match="is gone"):
+        world.commit(plan, world.vote_without_prepare(plan))
+    with pytest.raises(StoreBehindSinkError, match="lost its head"):
+        world.prepare(plan)
+
+
+def test_the_doctor_looks_at_file_and_columns(world: World) -> None:
+    file = file_of(world)
+    planned = world.participant_plan()
+    [check] = examination.examine("orders", planned, file.connection, [])
+    assert (check.verdict, "will be made" in check.text) == (Verdict.OK, True) and not file.path.exists()
+    plan = world.plan()
+    world.deliver(plan)
+    rows = [open_wal().open(segment) for segment in plan.segments]
+    [check] = examination.examine("orders", planned, file.connection, rows)
+    assert check.verdict is Verdict.OK and "bytes" in check.text
+    file.sql("ALTER TABLE orders DROP COLUMN text")
+    assert [each.verdict for each in examination.examine("orders", planned, file.connection, rows)] == [
+        Verdict.OK, Verdict.PROBLEM
+    ]  # fmt: skip
+
+
+def test_verify_finds_a_loss_a_double_and_a_change(world: World) -> None:
+    plan = world.plan()
+    delivered = [Delivered(plan, world.deliver(plan), None)]
+    file = file_of(world)
+
+    def report() -> SinkReport:
+        [found] = verification.verify(delivered, world.participant_plan(), file.connection, open_wal())
+        return found
+
+    assert report().is_exact and (report().expected, report().other, report().target) == (40, 0, "orders")
+    file.sql("INSERT INTO orders VALUES (900, 'of somebody else')")
+    assert report().is_exact and report().other == 1
+    file.sql("INSERT INTO orders SELECT * FROM orders WHERE id = 44")
+    assert (report().is_complete, report().is_exact, report().repeated) == (True, False, 1)
+    file.sql("DELETE FROM orders WHERE id = 50")
+    file.sql("UPDATE orders SET text = 'changed' WHERE id = 51")
+    found = report()
+    assert (found.missing, found.other) == (2, 2)
+    [difference] = found.differences
+    assert (difference.number, difference.rows, difference.samples) == (1, 2, ("50, row 50", "51, row 51"))
+    file.sql("ALTER TABLE orders DROP COLUMN text")
+    assert "no column 'text'" in report().error
+    file.sql("DROP TABLE orders")
+    assert "no such table" in report().error and not report().is_complete
