@@ -5,7 +5,7 @@ both tables show all of a file's rows, or none. A retry, a killed worker or a cl
 
 It needs the Airflow connection `mysql_default` and the tables in `files_to_mysql.sql` beside this file. The folder is a
 parameter of the run. Files must appear in it complete: write them elsewhere and rename them. The PySpark code is in
-`jobs/files_to_mysql.py`.
+`jobs/order_files.py`.
 """
 
 import logging
@@ -28,7 +28,7 @@ with DAG(
 ):
     orders = CheckpointedPipeline(
         pipeline="files-to-mysql",
-        job="airflow_ft.example_dags.jobs.files_to_mysql",
+        job="airflow_ft.example_dags.jobs.order_files",
         sources={
             "orders": FileSource(
                 path="{{ params.folder }}",

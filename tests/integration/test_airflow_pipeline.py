@@ -9,11 +9,12 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -106,7 +107,8 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
     for name in ("orders", "few", "kept"):
         (home / name).mkdir()
     shutil.copytree(DAGS, home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(EXAMPLES / "files_to_mysql.py", home / "dags")
+    for example in ("files_to_mysql", "files_to_sqlite"):
+        shutil.copy(EXAMPLES / f"{example}.py", home / "dags")
     with Database.fresh(mariadb) as database, Database.fresh(mariadb) as examples:
         for statement in (EXAMPLES / "files_to_mysql.sql").read_text().split(";")[:-1]:
             examples.sql(statement)
@@ -137,6 +139,7 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
             {
                 "shop": mysql,
                 "mysql_default": {**mysql, "schema": examples.name},
+                "sqlite_default": {"conn_type": "sqlite", "host": str(home / "orders.db")},
                 "shop_wrong_password": {**mysql, "password": PASSWORD},
                 "shop_down": {**mysql, "port": 1, "password": PASSWORD},
                 "bus": {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.bootstrap})},
@@ -400,6 +403,14 @@ def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop
     assert shop.examples.sql("SELECT * FROM orders") == [(1, "Ann", at, Decimal("3.50"), "one.csv")]
     assert shop.examples.sql("SELECT * FROM rejected_orders") == [(lines[2], "one.csv")]
     assert "2 rows are in the tables" in airflow.log_text("files_to_mysql", run_id, "report")
+    # The same without a server.
+    run_id, states = airflow.run("files_to_sqlite", {"folder": str(folder)})
+    assert set(states.values()) == {"success"}, states
+    with closing(sqlite3.connect(airflow.home / "orders.db")) as found:
+        row = (1, "Ann", "2026-01-01 10:00:00.000000", "3.50", "one.csv")
+        assert found.execute("SELECT * FROM orders").fetchall() == [row]
+        assert found.execute("SELECT * FROM rejected_orders").fetchall() == [(lines[2], "one.csv")]
+    assert "INCOMPLETE" not in airflow.command("ft", "verify", "files-to-sqlite")
 
 
 @pytest.mark.rotating("a DAG of its own")

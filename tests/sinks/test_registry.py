@@ -134,9 +134,7 @@ def test_a_missing_client_is_named_with_its_extra_when_the_dag_is_parsed(site: P
 
 
 def test_an_unknown_system_is_named_when_the_dag_is_parsed() -> None:
-    with pytest.raises(
-        ConfigurationError, match="no system of kind 'shelf' to deliver into, only kafka, "
-    ):
+    with pytest.raises(ConfigurationError, match="no system of kind 'shelf' to deliver into, only kafka, "):
         spec()
     with pytest.raises(ConfigurationError, match="no system of kind 'shelf'"):
         open_participant(plan(), pytest.fail, pytest.fail)

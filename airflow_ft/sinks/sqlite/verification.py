@@ -88,9 +88,7 @@ def _verify(
             Difference(parts[i][0], parts[i][3].path, count, _samples(rows, *parts[i][1:]))
             for i, count in rows.missing_by_part().items()
         )
-        return replace(
-            report, missing=rows.missing, repeated=rows.repeated, other=rows.other, differences=differences
-        )
+        return replace(report, missing=rows.missing, repeated=rows.repeated, other=rows.other, differences=differences)
 
 
 def _in_log(reader: SegmentReader, name: str, file: WalFile) -> Iterator[list[_Row]]:
