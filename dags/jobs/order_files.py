@@ -1,4 +1,7 @@
-"""The PySpark side of `files_to_mysql` and `files_to_sqlite`: readable lines are orders, the others are kept with the name of their file."""
+"""The PySpark side of `files_to_mysql` and `files_to_sqlite`.
+
+Readable lines are orders, the others are kept with the name of their file.
+"""
 
 from __future__ import annotations
 
