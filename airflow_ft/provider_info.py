@@ -3,43 +3,11 @@
 from importlib import metadata
 from typing import Any
 
-from airflow_ft.sinks.registry import own_systems
-
-# Connection types that Airflow knows only from a provider of its own, which few need beside this one. That one goes
-# first where it is installed: its hooks do more than test. Of two, Airflow would take the one whose name sorts first.
-_CONNECTION_TYPES: tuple[tuple[str, dict[str, Any]], ...] = (
-    (
-        "apache-airflow-providers-postgres",
-        {
-            "connection-type": "postgres",
-            "hook-class-name": "airflow_ft.hooks.servers.PostgresServerHook",
-            "hook-name": "PostgreSQL",
-            "ui-field-behaviour": {
-                "hidden-fields": [],
-                "relabeling": {"schema": "Database"},
-                "placeholders": {"port": "5432", "extra": '{"sslmode": "verify-full", "sslrootcert": "/path/ca.pem"}'},
-            },
-        },
-    ),
-    (
-        "apache-airflow-providers-apache-spark",
-        {
-            "connection-type": "spark",
-            "hook-class-name": "airflow_ft.hooks.servers.SparkMasterHook",
-            "hook-name": "Spark",
-            "ui-field-behaviour": {
-                "hidden-fields": ["schema", "login", "password"],
-                "relabeling": {"host": "Master"},
-                "placeholders": {"host": "spark://master, yarn, local[4], k8s://https://host", "port": "7077"},
-            },
-        },
-    ),
-)
+from airflow_ft.hooks.connection_types import CONNECTION_TYPES
 
 
 def _connection_types() -> list[dict[str, Any]]:
-    of_sinks = [each for system in own_systems() for each in system.connection_types.items()]
-    return [dict(described) for provider, described in (*of_sinks, *_CONNECTION_TYPES) if not _is_installed(provider)]
+    return [described for provider, described in CONNECTION_TYPES if not _is_installed(provider)]
 
 
 def _is_installed(distribution: str) -> bool:

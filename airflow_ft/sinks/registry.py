@@ -17,7 +17,7 @@ and `SYSTEM` a `System`; the module that holds it imports nothing heavy, since w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -35,8 +35,7 @@ class System:
 
     `kind` is what plans call it, `title` what people do. `clients` are the modules that have to be importable, and
     `extra` the extra of airflow-ft that installs them ("": they come with it). `preload` are modules that a process
-    imports from which tasks are forked. `connection_types`: those that Airflow knows from one of its own providers
-    alone, by the name of that; each as in `airflow.provider.yaml`.
+    imports from which tasks are forked.
     """
 
     kind: str
@@ -45,7 +44,6 @@ class System:
     clients: Sequence[str] = ()
     extra: str = ""
     preload: Sequence[str] = ()
-    connection_types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def part(self, name: str) -> Any:
         """A module of its package; None where it has none of that name."""

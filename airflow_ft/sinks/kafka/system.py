@@ -1,4 +1,4 @@
-"""Kafka, as the registry knows it. Its connection type is that of Airflow's own provider, which is needed anyway."""
+"""Kafka, as the registry knows it."""
 
 from airflow_ft.sinks.kafka.spec import has_second_client
 from airflow_ft.sinks.registry import System

@@ -1,0 +1,60 @@
+"""The connection types that come with this package, for the provider's description: plain data, imports nothing."""
+
+from typing import Any
+
+# Connection types that Airflow knows only from a provider of its own, which few need beside this one. That one goes
+# first where it is installed: its hooks do more than test. Of two, Airflow would take the one whose name sorts first.
+CONNECTION_TYPES: tuple[tuple[str, dict[str, Any]], ...] = (
+    (
+        "apache-airflow-providers-mysql",
+        {
+            "connection-type": "mysql",
+            "hook-class-name": "airflow_ft.hooks.servers.MySqlServerHook",
+            "hook-name": "MySQL, MariaDB",
+            "ui-field-behaviour": {
+                "hidden-fields": [],
+                "relabeling": {"schema": "Schema (database)"},
+                "placeholders": {"port": "3306", "extra": '{"ssl_ca": "/path/ca.pem"}'},
+            },
+        },
+    ),
+    (
+        "apache-airflow-providers-sqlite",
+        {
+            "connection-type": "sqlite",
+            "hook-class-name": "airflow_ft.hooks.servers.SqliteFileHook",
+            "hook-name": "SQLite",
+            "ui-field-behaviour": {
+                "hidden-fields": ["schema", "login", "password", "port", "extra"],
+                "relabeling": {"host": "File"},
+                "placeholders": {"host": "/data/shop.db"},
+            },
+        },
+    ),
+    (
+        "apache-airflow-providers-postgres",
+        {
+            "connection-type": "postgres",
+            "hook-class-name": "airflow_ft.hooks.servers.PostgresServerHook",
+            "hook-name": "PostgreSQL",
+            "ui-field-behaviour": {
+                "hidden-fields": [],
+                "relabeling": {"schema": "Database"},
+                "placeholders": {"port": "5432", "extra": '{"sslmode": "verify-full", "sslrootcert": "/path/ca.pem"}'},
+            },
+        },
+    ),
+    (
+        "apache-airflow-providers-apache-spark",
+        {
+            "connection-type": "spark",
+            "hook-class-name": "airflow_ft.hooks.servers.SparkMasterHook",
+            "hook-name": "Spark",
+            "ui-field-behaviour": {
+                "hidden-fields": ["schema", "login", "password"],
+                "relabeling": {"host": "Master"},
+                "placeholders": {"host": "spark://master, yarn, local[4], k8s://https://host", "port": "7077"},
+            },
+        },
+    ),
+)
