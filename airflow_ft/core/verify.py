@@ -76,6 +76,19 @@ class SinkReport:
     error: str = ""
     set_aside: int = 0
 
+    @classmethod
+    def begun(cls, participant: str, sinks: Iterable[str], target: str, delivered: Sequence[Delivered]) -> SinkReport:
+        """Of these deliveries into a target, of which nothing was compared yet."""
+        names = list(dict.fromkeys(sinks))
+        return cls(
+            participant,
+            ", ".join(names),
+            target,
+            tuple(each.plan.number for each in delivered),
+            sum(expected_rows(delivered, name) for name in names),
+            set_aside=sum(set_aside_rows(delivered, name) for name in names),
+        )
+
     @property
     def is_complete(self) -> bool:
         """Everything was compared, and every row is there."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError
@@ -38,8 +38,9 @@ def misfits(
     asked = []
     for plan in participants:
         wanted = {name: schemas[name] for name in plan.sinks if name in schemas}
-        if wanted and system(plan.kind).part("fitting") is not None:
-            asked.append((plan, beside(_question(plan, connections, wanted), f"fitting-{plan.name}")))
+        part = system(plan.kind).part("fitting") if wanted else None
+        if part is not None:
+            asked.append((plan, beside(_question(part.misfits, plan, connections, wanted), f"fitting-{plan.name}")))
     found: list[AirflowFtError] = []
     for plan, answer in asked:
         try:
@@ -56,10 +57,10 @@ def misfits(
 
 
 def _question(
-    plan: ParticipantPlan, connections: ConnectionResolver, schemas: Mapping[str, pa.Schema]
+    fitting: Fitting, plan: ParticipantPlan, connections: ConnectionResolver, schemas: Mapping[str, pa.Schema]
 ) -> Callable[[], Sequence[AirflowFtError]]:
     def ask() -> Sequence[AirflowFtError]:
-        return cast("Fitting", system(plan.kind).part("fitting").misfits)(plan, connection, schemas)
+        return fitting(plan, connection, schemas)
 
     def refuse() -> Sequence[AirflowFtError]:
         raise error

@@ -102,36 +102,42 @@ def stream_step(
         epoch = taken
         return make_request(row, taken, attempt)
 
+    def compute() -> bool:
+        """Whether a driver has ended as it was asked; else there is nothing to compute any more."""
+        while not stopping.is_asked() or stopping.is_to_drain():
+            try:
+                stage(
+                    context,
+                    make,
+                    on_line=on_line,
+                    on_start=on_start,
+                    spec=spec,
+                    overlap=overlap,
+                    judge=judge,
+                    streaming=True,
+                    look=stopping.look,
+                    resume_drained=resume_drained,
+                )
+                return True
+            except (FencedError, TurnHeldError):
+                raise
+            except TransientError as error:
+                if stopping.killed:
+                    log.info("the driver was ended at once, as asked; what it had not published was given up")
+                    return False
+                wait = wait_after(error, restarts, "the stream")
+                if wait is None:
+                    raise
+                stopping.wait(wait)
+        return False
+
     while True:
         try:
             if not resume_drained and (drain := drain_of(store, pipeline)) and drain.run != run:
                 # Its own run may have given up, and this one is refused: nobody else would deliver it (I7).
                 _deliver(context, overlap)
-            while not stopping.is_asked() or stopping.is_to_drain():
-                try:
-                    stage(
-                        context,
-                        make,
-                        on_line=on_line,
-                        on_start=on_start,
-                        spec=spec,
-                        overlap=overlap,
-                        judge=judge,
-                        streaming=True,
-                        look=stopping.look,
-                        resume_drained=resume_drained,
-                    )
-                    return epoch
-                except (FencedError, TurnHeldError):
-                    raise
-                except TransientError as error:
-                    if stopping.killed:
-                        log.info("the driver was ended at once, as asked; what it had not published was given up")
-                        break
-                    wait = wait_after(error, restarts, "the stream")
-                    if wait is None:
-                        raise
-                    stopping.wait(wait)
+            if compute():
+                return epoch
         except AirflowFtError as error:
             if last_try or isinstance(error, TerminalError):
                 _end_failed(context, overlap, epoch)

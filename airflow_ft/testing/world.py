@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SINK = "rows"
 OURS, THEIRS = (f"{digit * 8}-2222-4333-8444-555555555555" for digit in "12")
 ROWS = 40
-PER_FILE = 10
+PER_BATCH = 10
 
 
 class Target(ABC):
@@ -121,13 +121,6 @@ class World:
         self.predecessor = plan.number
         return proof
 
-    def deliver_as(self, plan: Plan, installation: str, epoch: int, attempt: int) -> Proof:
-        """The same for another owner."""
-        participant = self.participant(plan)
-        notes = participant.prepare(plan, self.fence(epoch, attempt, installation))
-        vote = Vote(plan.participants[0].name, attempt, attempt, None, dict(notes))
-        return participant.commit(plan, self.fence(epoch, attempt + 1, installation), vote)
-
     def vote_without_prepare(self, plan: Plan) -> Vote:
         """As if it had been decided before the server began to refuse rows."""
         attempt = self.attempt()
@@ -180,12 +173,14 @@ class Committing:
         return self.log.read_text().splitlines()[-1]
 
     def wait_until_frozen(self, seconds: float = 60.0) -> None:
-        """Returns when it stands still, or has ended."""
+        """Returns when it stands still, or has ended; TimeoutError."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:
             if Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
                 return
             time.sleep(0.01)
+        if self.process.poll() is None:
+            raise TimeoutError(f"it does not stand still; see {self.log}")
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -205,10 +200,10 @@ class _Stopping(SegmentView):
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
         seen = 0
         for batch in self._reader.batches(sink, file):
-            for start in range(0, batch.num_rows, PER_FILE):
-                if self._stop is not None and seen <= self._at < seen + PER_FILE:
+            for start in range(0, batch.num_rows, PER_BATCH):
+                if self._stop is not None and seen <= self._at < seen + PER_BATCH:
                     os.kill(os.getpid(), self._stop)
-                part = batch.slice(start, PER_FILE)
+                part = batch.slice(start, PER_BATCH)
                 seen += part.num_rows
                 yield part
         if self._stop is not None and self._at >= seen:

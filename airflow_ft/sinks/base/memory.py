@@ -6,8 +6,8 @@ the transaction that delivered a number, or is its tombstone. A system's own par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ft.core.errors import FencedError, ForeignOwnerError, StateConflictError, StoreBehindSinkError
@@ -51,6 +51,11 @@ class Marker:
         """As the core reads it."""
         return Proof(participant, number, self.outcome, self.digest, self.epoch, self.counts, self.detail)
 
+    @property
+    def tombstone(self) -> str:
+        """That it is one, and why, for people."""
+        return f"a tombstone: {self.detail.get('message', 'no reason given')}"
+
 
 def check_owner(head: Head | None, fence: Fence) -> None:
     """Raises unless the head is this installation's and no newer than the fence.
@@ -78,6 +83,13 @@ def check_owner(head: Head | None, fence: Fence) -> None:
             head_attempt=head.attempt,
             remedy="nothing to do: the newer owner finishes the checkpoint.",
         )
+
+
+def check_epoch(head: Head | None, fence: Fence) -> Head:
+    """The head, for retention: that takes no attempt, and must not fence one at work. Raises as `check_owner`."""
+    check_owner(head, replace(fence, attempt=head.attempt if head else 0))
+    assert head is not None  # check_owner raises
+    return head
 
 
 def check_marker(marker: Marker, plan: Plan, installation: str) -> None:
@@ -139,10 +151,24 @@ def check_settled(
     )
 
 
-def refuse_to_adopt(newest: int, number: int) -> None:
-    """StateConflictError when a former owner has marked a number above the one with which it is taken over."""
+def refuse_to_adopt(head: SinkHead | None, marked: Iterable[int], installation: str, number: int) -> None:
+    """StateConflictError when a former owner has gone past the number with which it is taken over.
+
+    `head` is what the sink remembers, `marked` are numbers that other installations have marked.
+    """
+    stands = head.number if head is not None and head.installation != installation else 0
+    newest = max([stands, *marked])
     if newest > number:
         raise StateConflictError(
             f"its former owner has gone on to number {newest}, past {number}: a task of it is still at work.",
             remedy="stop all tasks of the lost decision log, then adopt again.",
+        )
+
+
+def refuse_markers_without_head(newest: int, table: str) -> None:
+    """StoreBehindSinkError when there are markers, up to `newest`, and no head in `table`."""
+    if newest:
+        raise StoreBehindSinkError(
+            f"the ledger has markers up to number {newest}, but the head is gone.",
+            remedy=f"bring back the row of {table}; compare before resuming.",
         )

@@ -142,8 +142,7 @@ class Tokens:
 
         def choose(slot: Slot) -> Token:
             if foreign and slot is slots[0]:  # its producer is initialised: the former owner cannot deliver any more
-                head = self.head(fence.pipeline)
-                refuse_to_adopt(head.number if head and head.installation != fence.installation else 0, number)
+                refuse_to_adopt(self.head(fence.pipeline), (), fence.installation, number)
             token = None if foreign else slot.read_token(fence)
             if token is None:
                 return seeded(fence, number, self._count, now()) if number else genesis(fence, self._count, now())

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import ParticipantPlan, Proof
 from airflow_ft.core.ports import ConnectionInfo, WalFile, WalReader
-from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, expected_rows, set_aside_rows
+from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport
 from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.kafka.topics import TopicLimits, describe, other_topics, topic_ids
 from airflow_ft.sinks.kafka.content import PlanContent
@@ -95,15 +95,7 @@ def _verify(
 ) -> SinkReport:
     topic = known.limits
     delivered = list({each.plan.number: each for each, _, _ in sent}.values())
-    names = list(dict.fromkeys(sink for _, sink, _ in sent))
-    report = SinkReport(
-        participant,
-        ", ".join(names),
-        name,
-        tuple(each.plan.number for each in delivered),
-        sum(expected_rows(delivered, sink) for sink in names),
-        set_aside=sum(set_aside_rows(delivered, sink) for sink in names),
-    )
+    report = SinkReport.begun(participant, (sink for _, sink, _ in sent), name, delivered)
     if topic is None:
         return replace(report, error="the topic does not exist")
     sinks = [sink for _, _, sink in sent]

@@ -21,9 +21,9 @@ from collections.abc import Collection, Sequence
 
 import pymysql
 
-from airflow_ft.core.errors import FencedError, SinkUnavailableError, StoreBehindSinkError
+from airflow_ft.core.errors import FencedError, SinkUnavailableError
 from airflow_ft.core.model import Fence
-from airflow_ft.sinks.base.memory import check_owner
+from airflow_ft.sinks.base.memory import check_owner, refuse_markers_without_head
 from airflow_ft.sinks.mysql.failures import LOCK_WAIT_TIMEOUT, NO_SUCH_THREAD, Meaning, code_of, describe, meaning
 from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger
 from airflow_ft.sinks.mysql.limits import Limits
@@ -127,10 +127,7 @@ def _refuse_markers_without_head(session: Session, ledger: Ledger) -> None:
     newest = ledger.newest_marker(session)
     # The head comes before its first marker: seen now, a newer attempt made both after this one had found no head.
     if newest and ledger.head(session) is None:
-        raise StoreBehindSinkError(
-            f"the ledger has markers up to number {newest}, but the head is gone.",
-            remedy=f"bring back the row of {ledger.head_table}; compare before resuming.",
-        )
+        refuse_markers_without_head(newest, ledger.head_table)
 
 
 def hold_lock(session: Session, ledger: Ledger, fence: Fence, nonce: str, branch: str = WHOLE) -> None:

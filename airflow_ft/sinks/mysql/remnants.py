@@ -45,8 +45,7 @@ def find_remnants(session: Session, ledger: Ledger, installation: str) -> list[R
             text = f"branch {branch}{f' of {of}' if of else ''} is committed: {counts or 'no rows'} are visible"
             found.append(Remnant(number, branch, RemnantKind.COMMITTED, marker.installation, text, of))
         elif branch == WHOLE:
-            text = f"a tombstone: {marker.detail.get('message', 'no reason given')}"
-            found.append(Remnant(number, branch, RemnantKind.ABORTED, marker.installation, text))
+            found.append(Remnant(number, branch, RemnantKind.ABORTED, marker.installation, marker.tombstone))
     for owner, xid in prepared_by(listed, ledger, owners):
         if _is_undecided(ledger, session, xid, last):
             text = f"branch {xid.branch} is prepared (epoch {xid.epoch}, attempt {xid.attempt}), and keeps its locks"

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from airflow_ft.core.arguments import check_text, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
+from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.mysql.naming import TableName, check_identifier
 
 PROMISES: Mapping[str, Promise] = {
@@ -173,12 +174,7 @@ class MySqlSink:
     @classmethod
     def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> MySqlSink:
         """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
-        known = {field.name for field in fields(cls)} - {"conn_id", "strategy"}
-        if unknown := sorted(set(settings) - known):
-            raise ConfigurationError(
-                f"the plan has settings that this release does not know: {', '.join(unknown)}.",
-                remedy="run the release that made the plan, or a newer one.",
-            )
+        refuse_unknown(settings, {field.name for field in fields(cls)} - {"conn_id", "strategy"})
         return cls(conn_id=conn_id, strategy=strategy, **settings)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pymysql
 
 from airflow_ft.core.model import Fence, SinkHead
-from airflow_ft.sinks.base.memory import check_owner, refuse_to_adopt
+from airflow_ft.sinks.base.memory import check_epoch, check_owner, refuse_to_adopt
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Session
@@ -35,9 +35,8 @@ def adopt_head(session: Session, ledger: Ledger, fence: Fence, number: int) -> N
     """
     session.begin()
     head = ledger.head(session, lock=True)
-    stands = head.last_delivered if head and head.installation != fence.installation else 0
-    newest = max([stands, *(found[0] for found in ledger.markers_of_others(session, number, fence.installation))])
-    refuse_to_adopt(newest, number)
+    marked = [found[0] for found in ledger.markers_of_others(session, number, fence.installation)]
+    refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
     ledger.adopt_head(session, fence, number)
 
 
@@ -53,8 +52,6 @@ def make_way(session: Session, ledger: Ledger, fence: Fence) -> None:
 def prune_markers(session: Session, ledger: Ledger, fence: Fence, floor: int, limit: int) -> bool:
     """Raises the floor and deletes up to `limit` markers at or below it; whether more may be left (R13)."""
     session.begin()
-    head = ledger.head(session, lock=True)
-    # Retention works with the epoch alone: it takes no attempt, and must not fence one at work.
-    check_owner(head, replace(fence, attempt=head.attempt if head else 0))
+    check_epoch(ledger.head(session, lock=True), fence)
     ledger.raise_floor(session, floor)
     return ledger.prune(session, floor, limit) == limit

@@ -22,7 +22,7 @@ import pymysql
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import ParticipantPlan, canonical_json
 from airflow_ft.core.ports import ConnectionInfo, WalReader
-from airflow_ft.core.verify import Delivered, SinkReport, expected_rows, set_aside_rows
+from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.mysql.catalog import read_table
 from airflow_ft.sinks.mysql.comparison import Comparison, OneFile, Part, usable_key
 from airflow_ft.sinks.mysql.failures import failure
@@ -100,18 +100,10 @@ def _verify(
     sent: Sequence[_Sent], participant: str, connection: ConnectionInfo, log: DeliveredLog, full: bool
 ) -> SinkReport:
     delivered = list({each.plan.number: each for each, _, _ in sent}.values())
-    names = list(dict.fromkeys(name for _, name, _ in sent))
     _, newest, sink = sent[-1]
     with closing(Session(connection, LIMITS)) as session:
         target = read_target(session, newest, sink)
-        report = SinkReport(
-            participant,
-            ", ".join(names),
-            str(target.table.name),
-            tuple(each.plan.number for each in delivered),
-            sum(expected_rows(delivered, name) for name in names),
-            set_aside=sum(set_aside_rows(delivered, name) for name in names),
-        )
+        report = SinkReport.begun(participant, (name for _, name, _ in sent), str(target.table.name), delivered)
         if sink.strategy == "upsert":
             plan = delivered[-1].plan.participant(participant)
             return verify_upserts(report, session, target, sink, delivered, plan, log, LIMITS)

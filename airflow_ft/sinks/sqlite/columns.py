@@ -79,8 +79,7 @@ def quoted(name: str) -> str:
 
 def read_columns(db: sqlite3.Connection, table: str) -> dict[str, Column]:
     """The columns that can be written, by their names in lower case; {} where there is no such table."""
-    sql = "SELECT type, strict FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE"
-    listed = db.execute(sql, (table,)).fetchone()
+    listed = _listed(db, table)
     if listed is None or listed[0] != "table":
         return {}
     rows = db.execute('SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)', (table,))
@@ -104,9 +103,15 @@ def resolves_conflicts(db: sqlite3.Connection, table: str) -> bool:
 
 def is_another_thing(db: sqlite3.Connection, name: str) -> bool:
     """Whether the name is a view's, or a virtual table's."""
-    sql = "SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE"
-    found = db.execute(sql, (name,)).fetchone()
-    return found is not None and found[0] != "table"
+    listed = _listed(db, name)
+    return listed is not None and listed[0] != "table"
+
+
+def _listed(db: sqlite3.Connection, name: str) -> tuple[str, int] | None:
+    """What SQLite calls it ("table", "view", "virtual"), and whether it is STRICT; None: there is nothing."""
+    sql = "SELECT type, strict FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE"
+    found: tuple[str, int] | None = db.execute(sql, (name,)).fetchone()
+    return found
 
 
 def create_table(db: sqlite3.Connection, table: str, schema: pa.Schema) -> None:

@@ -22,7 +22,7 @@ def misfits(
     found: list[AirflowFtError] = []
     with SqliteFile.of(connection).opened(participant=plan.name) as db:
         for name, schema in schemas.items():
-            sink = SqliteSink(conn_id=plan.name, **plan.sinks[name])
+            sink = SqliteSink.from_settings(plan.name, plan.sinks[name])
             columns = read_columns(db, sink.table) if db is not None else {}
             will_be_made = not columns and sink.create
             found += misfits_of_table(sink.table, None if will_be_made else columns, schema, name)

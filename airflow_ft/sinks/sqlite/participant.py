@@ -27,7 +27,15 @@ from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, 
 from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
 from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
 from airflow_ft.core.set_aside import detail as set_aside_detail
-from airflow_ft.sinks.base.memory import Head, check_marker, check_owner, check_settled, refuse_to_adopt
+from airflow_ft.sinks.base.memory import (
+    Head,
+    check_epoch,
+    check_marker,
+    check_owner,
+    check_settled,
+    refuse_markers_without_head,
+    refuse_to_adopt,
+)
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.sqlite.columns import (
     Column,
@@ -49,7 +57,7 @@ _REFUSED = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
     """The participant of a plan; it opens the file at the first call. ConfigurationError: there is no file's name."""
-    sinks = {name: SqliteSink(conn_id=plan.name, **settings) for name, settings in plan.sinks.items()}
+    sinks = {name: SqliteSink.from_settings(plan.name, settings) for name, settings in plan.sinks.items()}
     return SqliteParticipant(plan.name, sinks, SqliteFile.of(connection), wal)
 
 
@@ -71,11 +79,7 @@ class SqliteParticipant:
         with self._writing(fence, plan, create=True) as (db, ledger):
             ledger.create()
             if ledger.head() is None and plan.participant(self.name).predecessor == 0:
-                if newest := ledger.newest():
-                    raise StoreBehindSinkError(
-                        f"the ledger has markers up to number {newest}, but the head is gone.",
-                        remedy="bring back the row of airflow_ft_head; compare before resuming.",
-                    )
+                refuse_markers_without_head(ledger.newest(), "airflow_ft_head")
                 ledger.write_head(_head(fence))
             self._raised(ledger, fence)
         # It stays raised, whatever is found now: no older attempt can write any more.
@@ -128,9 +132,7 @@ class SqliteParticipant:
         if floor <= 0:
             return
         with self._writing(fence) as (_, ledger):
-            head = ledger.head()
-            check_owner(head, replace(fence, attempt=head.attempt if head else 0))  # retention works with the epoch
-            assert head is not None  # check_owner raises
+            head = check_epoch(ledger.head(), fence)
             ledger.write_head(replace(head, floor=max(head.floor, floor)))
             ledger.prune(floor)
 
@@ -151,9 +153,8 @@ class SqliteParticipant:
         with self._writing(fence, create=True) as (_, ledger):
             ledger.create()
             head = ledger.head()
-            theirs = [found for found, _ in ledger.markers_of_others(number, fence.installation)]
-            stands = head.last_delivered if head and head.installation != fence.installation else 0
-            refuse_to_adopt(max([stands, *theirs]), number)
+            marked = [found for found, _ in ledger.markers_of_others(number, fence.installation)]
+            refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
             floor = max(number, head.floor if head else 0)
             ledger.write_head(replace(_head(fence), last_delivered=number, floor=floor))
 
@@ -165,7 +166,7 @@ class SqliteParticipant:
             head = ledger.head()
             found = ledger.markers_of_others(head.last_delivered if head else 0, installation)
         return [
-            Remnant(number, "", RemnantKind.ABORTED, marker.installation, f"a tombstone: {_why(marker.detail)}")
+            Remnant(number, "", RemnantKind.ABORTED, marker.installation, marker.tombstone)
             for number, marker in found
             if marker.outcome is Outcome.ABORTED
         ]
@@ -175,7 +176,7 @@ class SqliteParticipant:
         if not self.file.path.exists():
             return
         with self._writing(fence) as (_, ledger):
-            head = ledger.head() if ledger.exists() else None
+            head = ledger.head()
             if head is None:
                 return
             if head.installation != fence.installation:
@@ -197,7 +198,7 @@ class SqliteParticipant:
     ) -> Iterator[AirflowFtError]:
         """All that speaks against staged rows. Makes tables that are lacking, where a pipeline begins."""
         for name, sink in self.sinks.items():
-            for schema in [reader.schema(name) for reader in readers if name in reader.sinks()]:
+            for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
                 columns = read_columns(db, sink.table)
                 if is_another_thing(db, sink.table):
                     yield UnfitTargetError(
@@ -351,7 +352,3 @@ class _Put:
 
 def _head(fence: Fence) -> Head:
     return Head(installation=fence.installation, epoch=fence.epoch, attempt=fence.attempt, last_delivered=0, floor=0)
-
-
-def _why(detail: Mapping[str, Any]) -> str:
-    return str(detail.get("message", "no reason given"))

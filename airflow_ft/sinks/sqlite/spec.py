@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from airflow_ft.core.arguments import check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
+from airflow_ft.sinks.base.settings import refuse_unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +58,9 @@ class SqliteSink:
                 f"{self.table!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
             )
         return {"table": self.table, "create": self.create}
+
+    @classmethod
+    def from_settings(cls, conn_id: str, settings: Mapping[str, Any]) -> SqliteSink:
+        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
+        refuse_unknown(settings, {field.name for field in fields(cls)} - {"conn_id"})
+        return cls(conn_id=conn_id, **settings)

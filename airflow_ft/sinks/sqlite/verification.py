@@ -12,7 +12,7 @@ from typing import Any
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
-from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, expected_rows, sample, set_aside_rows
+from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, sample
 from airflow_ft.sinks.multiset import Multiset
 from airflow_ft.sinks.set_aside import DeliveredLog
 from airflow_ft.sinks.sqlite.columns import quoted, read_columns, values
@@ -40,7 +40,7 @@ def verify(
     sent: dict[str, list[_Sent]] = {}
     for each in delivered:
         for name, given in each.plan.participant(plan.name).sinks.items():
-            sent.setdefault(SqliteSink(conn_id=plan.name, **given).table.lower(), []).append((each, name))
+            sent.setdefault(SqliteSink.from_settings(plan.name, given).table.lower(), []).append((each, name))
     with SqliteFile.of(connection).opened(participant=plan.name) as db:
         if db is None:
             raise SinkUnavailableError("its file is not there.", remedy="bring it back.", participant=plan.name)
@@ -51,15 +51,7 @@ def _verify(
     sent: Sequence[_Sent], participant: str, table: str, db: sqlite3.Connection, log: DeliveredLog
 ) -> SinkReport:
     delivered = list({each.plan.number: each for each, _ in sent}.values())
-    names = list(dict.fromkeys(name for _, name in sent))
-    report = SinkReport(
-        participant,
-        ", ".join(names),
-        table,
-        tuple(each.plan.number for each in delivered),
-        sum(expected_rows(delivered, name) for name in names),
-        set_aside=sum(set_aside_rows(delivered, name) for name in names),
-    )
+    report = SinkReport.begun(participant, (name for _, name in sent), table, delivered)
     readers = [
         (each.plan.number, name, reader)
         for each, name in sent

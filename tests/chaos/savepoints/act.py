@@ -59,15 +59,13 @@ def main() -> None:
     answer: dict[str, Any]
     with closing(stream.context().store) as store:
         try:
-            if given["partitions"]:
-                uri, savepoint = rescale(given["uri"], given["partitions"], given["folder"], WHY, SPARK, say)
-                answer = {"uri": uri, "number": savepoint.number}
-            elif given["backend"]:
-                backend = Backend(given["backend"])
-                uri, savepoint = convert(given["uri"], backend, given["folder"], WHY, SPARK, say)
-                answer = {"uri": uri, "number": savepoint.number}
-            elif given["folder"]:
-                uri, savepoint = take(store, stream.pipeline, given["folder"], WHY)
+            if folder := given["folder"]:
+                if given["partitions"]:
+                    uri, savepoint = rescale(given["uri"], given["partitions"], folder, WHY, SPARK, say)
+                elif given["backend"]:
+                    uri, savepoint = convert(given["uri"], Backend(given["backend"]), folder, WHY, SPARK, say)
+                else:
+                    uri, savepoint = take(store, stream.pipeline, folder, WHY)
                 answer = {"uri": uri, "number": savepoint.number}
             else:
                 restored = restore(

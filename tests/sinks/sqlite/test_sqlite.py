@@ -85,6 +85,13 @@ def test_what_cannot_work_is_refused_when_the_dag_is_parsed(settings: Any, words
         SqliteSink(**settings)
 
 
+def test_a_plan_of_a_newer_release_is_refused_by_name() -> None:
+    sink = SqliteSink(table="orders", conn_id="shop", create=False)
+    assert SqliteSink.from_settings("shop", sink.settings()) == sink
+    with pytest.raises(ConfigurationError, match="settings that this release does not know: upsert"):
+        SqliteSink.from_settings("shop", {**sink.settings(), "upsert": True})
+
+
 def test_jinja_is_rendered_before_the_plan() -> None:
     with pytest.raises(ConfigurationError, match="still contains Jinja"):
         SqliteSink(table="orders_{{ ds }}").settings()

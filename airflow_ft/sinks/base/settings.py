@@ -1,0 +1,17 @@
+"""Settings of a sink, as a plan keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError
+
+
+def refuse_unknown(settings: Mapping[str, Any], known: Iterable[str]) -> None:
+    """ConfigurationError when the plan has settings that this release does not know."""
+    if unknown := sorted(set(settings) - set(known)):
+        raise ConfigurationError(
+            f"the plan has settings that this release does not know: {', '.join(unknown)}.",
+            remedy="run the release that made the plan, or a newer one.",
+        )
