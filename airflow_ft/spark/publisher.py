@@ -147,10 +147,15 @@ class Publisher:
 
     def settle(self) -> None:
         """Waits until nothing is open; raises what prevented a publication. Call it when Spark has committed."""
+        while not self.settled(1.0):
+            pass
+
+    def settled(self, within: float) -> bool:
+        """Whether nothing is open, after so many seconds at most; raises what prevented a publication."""
         with self._changed:
-            while self._open is not None and self.failure is None:
-                self._changed.wait(1.0)
+            self._changed.wait_for(lambda: self._open is None or self.failure is not None, within)
             self._raise()
+            return self._open is None
 
     def close(self, cause: AirflowFtError | None = None) -> None:
         """Ends the thread after the query has ended. What Spark committed is published; an open number is aborted.

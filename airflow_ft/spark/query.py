@@ -164,7 +164,7 @@ class Query:
                     return self._end(query)
                 if time.monotonic() - looked > _IDLE_SECONDS:
                     looked = time.monotonic()
-                    self._look(idle)
+                    self._look(idle, query)
         raise RuntimeError("the streaming query ended by itself")
 
     def finish(self) -> None:
@@ -226,9 +226,17 @@ class Query:
         self._ending = True
         with self._busy:
             pass
-        self.publisher.settle()
+        self._settle(query)
         with suppress(Exception):  # a micro-batch that began meanwhile has ended by `_Ended`
             query.stop()
+
+    def _settle(self, query: StreamingQuery) -> None:
+        """Waits until what the query has begun is published; raises what it has failed by, when nothing comes any more.
+
+        Between the end of a micro-batch and that of its query is a moment in which nothing tells that it has failed.
+        """
+        while not self.publisher.settled(_LOOK_SECONDS):
+            _has_ended(query)
 
     def _on_batch(self, of_query: int, batch: DataFrame, batch_id: int) -> None:
         try:
@@ -327,12 +335,12 @@ class Query:
                 return True
         return False
 
-    def _look(self, idle: _Idle) -> None:
+    def _look(self, idle: _Idle, query: StreamingQuery) -> None:
         """Between micro-batches: what an aborted checkpoint has left, and how far the stream has come."""
         if not self._busy.acquire(blocking=False):
             return
         try:
-            self.publisher.settle()
+            self._settle(query)
             self.publisher.carry()
             if self.publisher.last_batch is not None:
                 self._sockets.look(self._store.now())

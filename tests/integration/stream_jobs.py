@@ -49,13 +49,15 @@ class Windows(Copy):
 
 
 class FailsAt(Copy):
-    """Raises at a number, unless a file is there."""
+    """Raises at a number, unless a file is there; if it is to, waits for another file before."""
 
-    def __init__(self, bad: int, unless: str = "") -> None:
-        self.bad, self.unless = bad, unless
+    def __init__(self, bad: int, unless: str = "", after: str = "") -> None:
+        self.bad, self.unless, self.after = bad, unless, after
 
     def split(self, batch: DataFrame) -> dict[str, DataFrame]:
         if not (self.unless and Path(self.unless).exists()) and batch.filter(F.col("n") == self.bad).count():
+            while self.after and not Path(self.after).exists():
+                time.sleep(0.05)
             raise ValueError(f"the value {self.bad} is bad")
         return super().split(batch)
 

@@ -25,7 +25,7 @@ from confluent_kafka import Producer
 
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import AbortReason, Checkpoint, RequestKind
+from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState, RequestKind
 from airflow_ft.core.ports import Store
 from airflow_ft.savepoints.metadata import verify
 from airflow_ft.savepoints.restoring import restore
@@ -277,6 +277,25 @@ def test_a_job_that_raises_is_restarted_in_its_driver_and_nothing_of_the_failing
         world.stop()
     assert {c.reason for c in world.aborted()} == {AbortReason.JOB_FAILED}
     assert "the value 10 is bad" in world.aborted()[0].message
+    world.check_exactly_once()
+
+
+def test_a_job_that_raises_when_its_stream_is_to_stop_does_not_wait_for_the_time_out(world: World) -> None:
+    raise_now = world.folder / "raise"
+    world.send(10)
+    with world.task(world.stream("FailsAt", job_args={"bad": 10, "after": str(raise_now)})) as process:
+        world.until_all_is_there()
+        world.send(10, in_order=True)
+        world.until(lambda: any(c.state is CheckpointState.TRIGGERED for c in world.store.checkpoints(world.pipeline)))
+        world.store.ask(world.pipeline, RequestKind.STOP, {}, "a test")
+        world.until(lambda: "the stream is to stop" in world.log())
+        time.sleep(2.0)  # the driver has heard of it, and waits for the micro-batch under way
+        raise_now.touch()
+        assert process.wait(240) == 0, world.log()
+    assert [c.reason for c in world.aborted()] == [AbortReason.JOB_FAILED]
+    with world.task(world.stream(run="run-2")):
+        world.until_all_is_there()
+        world.stop()
     world.check_exactly_once()
 
 

@@ -210,6 +210,8 @@ class Spark:
         def compute() -> Item:
             if self.failures:
                 self.failures -= 1
+                if world.laws.streams is not None:
+                    world.laws.streams.job_raised(number)
                 raise JobError("the job raised.")
             state = batch.wal.states[batch.uri]
             if batch_id > 1 and batch_id - 1 not in state:
@@ -475,6 +477,7 @@ class RunningQuery:
         try:
             self._run_batches()
         except Exception as error:
+            self._world.kernel.wait(_LOOK_SECONDS)  # a micro-batch has failed a while before its query
             self._error = error
         finally:
             self._session.streams.active.remove(self)

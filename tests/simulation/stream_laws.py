@@ -22,7 +22,8 @@ class StreamLaws:
     """Remembers when the source held how much, by the decision log's clock.
 
     `at_work` names the drivers of the current process, `streaming` those whose epoch is the pipeline's, which had begun
-    at some time, and are of some run (None: any), `run` is the current process's run, and `began` when it began.
+    at some time, and are of some run (None: any), `run` is the current process's run, and `began` when it began;
+    `stood_still`: whether anything has, or a clock was moved, so that a time-out says nothing.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class StreamLaws:
         streaming: Callable[[datetime, RunKey | None], list[str]],
         run: Callable[[], RunKey | None],
         began: Callable[[], datetime | None],
+        stood_still: Callable[[], bool],
         windows: bool = False,
     ) -> None:
         self._open, self._began = int(windows), began
@@ -43,6 +45,8 @@ class StreamLaws:
         self.last_asked: datetime | None = None  # until then somebody wanted an end: a request was open, the DAG paused
         self.somebody_is_in_a_hurry = False  # has asked for an end at once: then nothing has to be drained
         self.clock_went_back = False  # then the log's times say nothing any more
+        self._stood_still = stood_still
+        self._raised: set[int] = set()  # numbers in whose micro-batch the job has raised
 
     def source_holds(self, items: int) -> None:
         """So many, from now on."""
@@ -76,6 +80,12 @@ class StreamLaws:
         """I3: what has EXPIRED is never visible under its number."""
         if reason is AbortReason.EXPIRED and shown_by:
             raise Violation("I3", f"checkpoint {number} has EXPIRED, and {', '.join(sorted(shown_by))} shows it")
+        if reason is AbortReason.EXPIRED and number in self._raised and not self._stood_still():
+            raise Violation("I7", f"the job raised in checkpoint {number}, and its time-out was awaited all the same")
+
+    def job_raised(self, number: int) -> None:
+        """In the micro-batch of this number."""
+        self._raised.add(number)
 
     def called(self, name: str, args: Sequence[Any]) -> None:
         """Before a call to the decision log takes effect."""

@@ -14,6 +14,7 @@ from airflow_ft.core.steps import Confirmation, Context
 from airflow_ft.spark.state_reset import reset_state
 from airflow_ft.spark.stream import AT_ONCE, DRAIN, SAVEPOINT, answer_stops, finish_step, stops, stream_step
 from airflow_ft.store.errors import UnknownPipelineError
+from tests.simulation.kernel import Act
 from tests.simulation.laws import PIPELINE
 from tests.simulation.savepoints import FOLDER
 from tests.simulation.spark import RESTART, Driver
@@ -58,6 +59,7 @@ class Streams:
             streaming=self._streaming,
             run=self._run,
             began=lambda: self._began.get(self._process()),
+            stood_still=lambda: any(each.act in (Act.SLEEP, Act.STALL) or "clock" in each.to for each in kernel.done),
             windows=world.scenario.windows,
         )
         self._began: dict[str, datetime] = {}  # processes, by the decision log's clock

@@ -39,7 +39,13 @@ FOUND = {
     # The restarted attempt had read where to go on before the rows there were refused, and forgot it by beginning.
     "a_job_that_is_restarted_while_rows_are_refused_does_not_go_on_behind_them": (
         "a stream into xa and Kafka",
-        ["A1w:1:EVENT:maria refuses item 1", "A1dq:7:EVENT:job fails", "A1d:3:YIELD:A1o", "A1o:75:STALL"],
+        [
+            "A1w:1:EVENT:maria refuses item 1",
+            "A1dq:7:EVENT:job fails",
+            "A1o:68:STALL",
+            "A1d:3:YIELD:A1o",
+            "A1o:75:STALL",
+        ],
     ),
     # It planned, which decided, when the next run had looked for what is in doubt: a vote behind it missed the head.
     "a_late_decision_without_votes_halts_no_run_that_waits_for_them": (
@@ -110,6 +116,8 @@ FOUND = {
         "a drain, and all is deleted, runs at once",
         ["A1o:70:DIE_BEFORE", "A2:17:SLEEP", "A3:4:YIELD:P2", "A3:8:YIELD:A2"],
     ),
+    # The job had raised, and before its query ended the driver waited for what was never to come, up to the time-out.
+    "a_job_that_raises_is_not_waited_for": ("a stream, the job fails", ["A1dq2:3:EVENT:job fails"]),
 }
 
 

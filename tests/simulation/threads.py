@@ -130,5 +130,10 @@ class ModelCondition(ModelLock):
         self._kernel().wait(_LOOK if timeout is None else timeout)
         self.acquire()
 
+    def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
+        if not predicate():
+            self.wait(timeout)
+        return predicate()
+
     def notify_all(self) -> None:
         pass
