@@ -36,7 +36,7 @@ def checkpoint_of(store: Store, pipeline: str, number: int) -> Checkpoint:
 def confirmed_position(store: Store, pipeline: str, number: int | None = None) -> tuple[int, SparkPosition]:
     """The newest confirmed checkpoint, or the retained one of that number, and where Spark stood after it.
 
-    Another process may sweep it the next moment, if it is not the newest: see `explain_missing`.
+    Another process may sweep it the next moment, if it is not the newest: see `require_moved`.
     """
     newest = store.latest_confirmed(pipeline)
     if number is None and newest is None:
@@ -71,10 +71,20 @@ def retained(store: Store, pipeline: str, most: int) -> list[Checkpoint]:
     ]
 
 
-def explain_missing(store: Store, pipeline: str, number: int, error: Exception) -> Exception:
-    """Why files of a confirmed checkpoint are missing: it was pruned meanwhile; of the newest the error itself."""
+def require_moved(
+    store: Store, pipeline: str, number: int | None, found: tuple[int, SparkPosition], error: Exception
+) -> None:
+    """When files of what `confirmed_position(number)` has `found` are missing: returns if another look finds others.
+
+    A later checkpoint was confirmed meanwhile, or another place restored. Else raises why: pruned; of the newest, what
+    nobody sweeps, the error itself.
+    """
+    if confirmed_position(store, pipeline, number) != found:
+        return
     newest = store.latest_confirmed(pipeline)
-    return error if newest is not None and newest.number == number else _pruned(pipeline, number)
+    if newest is not None and newest.number == found[0]:
+        raise error
+    raise _pruned(pipeline, found[0]) from error
 
 
 def _require_retained(store: Store, pipeline: str, number: int) -> None:

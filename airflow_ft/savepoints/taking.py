@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from airflow_ft.core.errors import StorageUnavailableError, TransientError, WalCorruptError
-from airflow_ft.core.lookup import confirmed_position, explain_missing
+from airflow_ft.core.lookup import confirmed_position, require_moved
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.savepoints.metadata import SPARK, File, Savepoint, file_of, write_metadata
@@ -49,11 +49,9 @@ def take(store: Store, pipeline: str, folder: str, by: str, number: int | None =
                 copied = _copy(pipeline, base, uri)
                 break
             except WalCorruptError as error:
-                why = explain_missing(store, pipeline, covered, error)
-                if why is error or number is not None:
-                    raise why from error
+                require_moved(store, pipeline, number, (covered, base), error)
                 filesystem(uri).remove_tree(uri)
-        log.info("checkpoint %d is pruned already; a later one is taken", covered)
+        log.info("checkpoint %d does not lie there any more; it is looked for once more", covered)
     else:
         raise TransientError(
             "its checkpoints are pruned faster than one can be copied.",

@@ -98,9 +98,10 @@ def main(folder: str, session: int | None = None) -> int:
         if session is not None:
             await_end()
         attempt.report(error)
+        attempt.leave(failed=True)
         return 1
     write(private / RESULT, json.dumps({"result": result.to_json()}))
-    return 0 if attempt.tidy else 1
+    return 0 if attempt.leave() else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,24 +124,38 @@ class Attempt:
         self._tally = Tally()
         # See `staging.write_batch`: what is computed again then, though nothing has died, would be lost without a base.
         self._expects_few = request.streaming and not request.begins_anew
-        self.tidy = True  # whether Spark was left as it has to be for the next run
+        self._spark: SparkSession | None = None
         self._reported = threading.Lock()
 
     def run(self) -> StageResult:
         """Stages until nothing is left to read, a stream until it is told to end; raises what ended it."""
         with closing(open_store(self._request.store_url)) as store:
-            spark = self._session()
+            spark = self._spark = self._session()
             given = self._request.restart
             restarts = None if given is None else RestartStrategy.from_json(given).begin(time.monotonic())
-            try:
-                while True:
-                    try:
-                        return self._stage(store, spark)
-                    except Exception as error:
-                        if self._is_over_after(store, spark, error, restarts):
-                            return self._tally.result(None, complete=False)
-            finally:
-                self._leave(spark)
+            while True:
+                try:
+                    return self._stage(store, spark)
+                except Exception as error:
+                    if self._is_over_after(store, spark, error, restarts):
+                        return self._tally.result(None, complete=False)
+
+    def leave(self, *, failed: bool = False) -> bool:
+        """Ends Spark; whether it was left as it has to be for the next run.
+
+        To be called when the end is reported: it may hang, and the launcher waits only so long for what has reported.
+        """
+        if self._spark is None:
+            return True
+        try:
+            if self._kept is None:
+                self._spark.stop()
+            elif not failed:  # else the JVM will not be used again, and holds what tells the reason
+                detach(self._spark)
+        except Exception as error:  # the JVM may be gone already: what is published is in the store
+            log.warning("Spark did not stop cleanly: %s", error)
+            return self._kept is None
+        return True
 
     def _stage(self, store: Store, spark: SparkSession) -> StageResult:
         request = self._request
@@ -225,16 +240,6 @@ class Attempt:
         spark = SparkSession.builder.getOrCreate() if self._kept is None else attach(self._kept)
         log.info("Spark %s ready after %.1f s", spark.version, time.monotonic() - began)
         return spark
-
-    def _leave(self, spark: SparkSession) -> None:
-        try:
-            if self._kept is None:
-                spark.stop()
-            elif sys.exception() is None:  # else the JVM will not be used again, and holds what tells the reason
-                detach(spark)
-        except Exception as error:  # the JVM may be gone already: what is published is in the store
-            self.tidy = self._kept is None
-            log.warning("Spark did not stop cleanly: %s", error)
 
     def _run_stream(
         self, store: Store, job: Job, frame: DataFrame, sources: Sources, await_answer: Callable[[], None]

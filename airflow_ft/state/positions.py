@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_ft.core.errors import ConfigurationError, WalCorruptError
-from airflow_ft.core.lookup import confirmed_position, explain_missing, require_known
+from airflow_ft.core.lookup import confirmed_position, require_known, require_moved
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.savepoints.metadata import read_metadata
@@ -32,10 +32,8 @@ def confirmed(store: Store, pipeline: str, number: int | None = None) -> Positio
     try:
         return _existing(pipeline, found, base)
     except WalCorruptError as error:
-        why = explain_missing(store, pipeline, found, error)
-        if why is error or number is not None:
-            raise why from error
-        return _existing(pipeline, *confirmed_position(store, pipeline))  # it was swept between the two looks
+        require_moved(store, pipeline, number, (found, base), error)
+        return _existing(pipeline, *confirmed_position(store, pipeline, number))  # swept between the two looks
 
 
 def of_savepoint(uri: str) -> Position:

@@ -40,12 +40,14 @@ class Faulty:
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         frame: DataFrame = sources["numbers"]
+        if "stop" in self.fault:
+            SparkSession.stop = lambda _: time.sleep(3600)  # type: ignore[method-assign]
         if self.fault == "cast":
             return frame.select(F.expr("cast('abc' || n as int)").alias("n"))
         return frame
 
     def split(self, batch: DataFrame) -> dict[str, DataFrame]:
-        if self.fault == "split":
+        if "split" in self.fault:
             raise KeyError("colour")
         if self.fault == "hang":
             while True:

@@ -112,6 +112,21 @@ def test_no_more_is_staged_than_could_be_rewound(pipeline: StageWorld) -> None:
     assert sorted(row["n"] for row in pipeline.all_rows()) == list(range(8))
 
 
+@pytest.mark.parametrize("fault", ["stop", "split and stop"])
+def test_a_spark_that_does_not_stop_ends_with_its_driver(
+    pipeline: StageWorld, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """What came of it is told before: so it is as if Spark had stopped."""
+    monkeypatch.setattr("airflow_ft.spark.process.LINGER_SECONDS", 2.0)
+    pipeline.add_file("f", [{"k": "a", "n": 1}])
+    request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": fault}, keep_session=0.0)
+    if fault == "stop":
+        assert pipeline.complete(request).rows == {"orders": 1}
+    else:
+        with pytest.raises(JobError, match="KeyError: 'colour'"):
+            pipeline.stage(request)
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

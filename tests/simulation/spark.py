@@ -351,9 +351,6 @@ class ModelAttempt(Attempt):
     def _session(self) -> Any:
         return Session(self._driver.world)
 
-    def _leave(self, spark: Any) -> None:
-        pass
-
     def _stage(self, store: Any, spark: Any) -> StageResult:
         topics: Any = _TOPICS
         operators, self._job = self._driver.world.operators, self._driver.world.operators.of(self._request.run)

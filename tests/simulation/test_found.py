@@ -118,6 +118,11 @@ FOUND = {
     ),
     # The job had raised, and before its query ended the driver waited for what was never to come, up to the time-out.
     "a_job_that_raises_is_not_waited_for": ("a stream, the job fails", ["A1dq2:3:EVENT:job fails"]),
+    # It stood still while another place of the same number was restored, and took the sweep of the old one for damage.
+    "a_savepoint_of_a_place_that_was_restored_away_meanwhile_is_of_the_new_one": (
+        "savepoints, what came later stays, or comes again",
+        ["A1:119:DIE_BEFORE", "P1:3:SLEEP", "B1:34:DELAY", "B2:1:DIE_AFTER", "B3:5:YIELD:P1"],
+    ),
 }
 
 
