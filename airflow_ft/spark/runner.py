@@ -28,6 +28,7 @@ from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.restart import Restarts, RestartStrategy, wait_after
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.catching_up import catch_up, is_planned
+from airflow_ft.spark.draining import drain_of
 from airflow_ft.spark.evolution import carry_out, evolution
 from airflow_ft.spark.failures import as_error
 from airflow_ft.spark.fitting import ask
@@ -204,6 +205,10 @@ class Attempt:
         elif self._requests.is_to_end(within=wait) and not self._requests.is_to_drain():
             return True
         self._failed, self._began = None, False  # what fails from here on is not the job
+        drain = drain_of(store, request.pipeline) if self._requests.is_to_drain() else None
+        if drain is not None and drain.epoch == request.epoch:  # Spark has failed behind the last checkpoint
+            log.info("checkpoint %d has delivered what was open: nothing is restarted", drain.number)
+            return True
         attempt = store.begin_again(request.pipeline, request.epoch, request.run)
         now = store.pipeline(request.pipeline)  # read after it (I10): a rewind before it has set another base
         self._request = replace(

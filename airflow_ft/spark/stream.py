@@ -216,7 +216,8 @@ def answer_stops(context: Context, outcome: str) -> None:
     store, pipeline = context.store, context.pipeline
     asked = stops(store, pipeline)
     row = store.run(pipeline, context.run)
-    if row is not None and row.epoch == store.pipeline(pipeline).epoch and context.is_finished():
+    is_over = row is not None and row.epoch == store.pipeline(pipeline).epoch and context.is_finished()
+    if is_over and not store.unsettled(pipeline):  # else a late try meets the end of a run that came after its own
         newest = store.run_checkpoints(pipeline, context.run, _LOOKED_AT)
         drains = [c.number for c in newest if c.drained is not None and c.is_confirmed]  # not what a sink has refused
         drained = f"checkpoint {drains[-1]} has delivered what was open" if drains else "nothing was drained"

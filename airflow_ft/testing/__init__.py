@@ -1,6 +1,10 @@
 """For authors of sinks: what the protocol demands of a participant, as tests (`airflow_ft.testing.conformance`)."""
 
-from airflow_ft.testing.conformance import ParticipantConformance
-from airflow_ft.testing.world import Target
+import pytest
+
+pytest.register_assert_rewrite(f"{__name__}.conformance")
+
+from airflow_ft.testing.conformance import ParticipantConformance  # noqa: E402
+from airflow_ft.testing.world import Target  # noqa: E402
 
 __all__ = ["ParticipantConformance", "Target"]

@@ -14,7 +14,7 @@ carries the commit point; with refused rows it is tried as one that follows, too
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from airflow_ft.core.doctor import Check, Verdict
 from airflow_ft.core.errors import (
     AirflowFtError,
     DeclinedError,
@@ -30,13 +31,24 @@ from airflow_ft.core.errors import (
     HaltError,
     SinkUnavailableError,
     StateConflictError,
+    TransientError,
     UnfitTargetError,
 )
-from airflow_ft.core.model import Outcome, Plan, Promise
+from airflow_ft.core.model import Outcome, Plan, Promise, Vote
+from airflow_ft.core.planning import plan_delivery
+from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec
 from airflow_ft.core.set_aside import of_proof
-from airflow_ft.testing.world import PER_BATCH, ROWS, SINK, THEIRS, Target, World
+from airflow_ft.core.verify import Delivered
+from airflow_ft.sinks.registry import system
+from airflow_ft.testing.relay import Fate
+from airflow_ft.testing.world import OURS, PER_BATCH, ROWS, SINK, THEIRS, Target, World
+from airflow_ft.wal import open_wal
 
 WHY = {"message": "a test of conformance"}
+_MANY_TRIPS = 200
+_MANY_ROWS = (100_000, 1_000_000)
+_GROWS_BY = 100
+"""Megabytes. Rows as objects of Python would take ten times that; a client may keep some batches on their way."""
 _COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED
 
 
@@ -159,6 +171,47 @@ class ParticipantConformance:
         assert all(told.startswith(allowed) for told in ended), ended
         assert world.commit(plan, vote).outcome is _COMMITTED
         assert world.target.ids() == world.ids_of(1)
+
+    # --- answers that never come ---------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("fate", [Fate.LOSE_REQUEST, Fate.LOSE_REPLY], ids=["a request", "a reply"])
+    @pytest.mark.parametrize("step", ["prepare", "commit", "abort"])
+    def test_whatever_is_lost_on_the_way_the_next_one_finishes(self, world: World, step: str, fate: Fate) -> None:
+        """At each round trip in turn, until there are no more. Whoever does not hear an answer may try again."""
+        expected: list[int] = []
+        for trip in range(_MANY_TRIPS):
+            plan = world.plan()
+            vote = None if step == "prepare" else world.prepare(plan)
+            with world.target.losing(fate, trip) as way:
+                if way is None:
+                    pytest.skip("there is no way to its server on which something is lost")
+                connection, is_lost = way
+                through = world.participant(plan, connection)
+                with suppress(TransientError):
+                    self._step(world, through, step, plan, vote)
+                through.close()
+                lost = is_lost()
+            if step == "abort":
+                aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), WHY)
+                assert aborted.outcome is _ABORTED
+            else:
+                assert world.commit(plan, vote or world.prepare(plan)).outcome is _COMMITTED
+                expected += world.ids_of(plan.number)
+                world.predecessor = plan.number
+            assert world.target.ids() == expected, f"round trip {trip + 1}"
+            if not lost:
+                assert trip > 0, "it has asked the server for something"
+                return
+        raise AssertionError(f"one {step} takes more than {_MANY_TRIPS} round trips")
+
+    def _step(self, world: World, participant: Participant, step: str, plan: Plan, vote: Vote | None) -> None:
+        fence = world.fence(1, world.attempt())
+        if step == "prepare":
+            participant.prepare(plan, fence)
+        elif step == "commit":
+            participant.commit(plan, fence, vote)
+        else:
+            participant.abort(plan, fence, WHY)
 
     # --- a decision stands ---------------------------------------------------------------------------------------
 
@@ -358,6 +411,72 @@ class ParticipantConformance:
         again = world.commit(plan, vote, set_aside=True)
         assert of_proof(again)[SINK].rows == aside.rows
         assert world.target.ids() == sorted([*world.ids_of(1), *world.target.taken])
+
+    # --- who looks from outside ------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("what", ["nothing", "loss", "double", "change"])
+    def test_verify_finds_what_somebody_else_has_done(self, world: World, what: str) -> None:
+        verification = system(world.target.sink.kind).part("verification")
+        if verification is None:
+            pytest.skip("it has no verification")
+        first = world.plan()
+        delivered = [Delivered(first, world.deliver(first), None)]
+        if what != "nothing" and not world.target.plant(what, ROWS + 7):
+            pytest.skip("nobody can do that there")
+        second = world.plan()
+        delivered.append(Delivered(second, world.deliver(second), delivered[0].proof))
+        [planned] = delivered[-1].plan.participants
+        [report] = verification.verify(delivered, planned, world.target.connection, open_wal(), full=True)
+        assert (report.error, report.expected, report.numbers) == ("", 2 * ROWS, (1, 2))
+        lost = int(what in ("loss", "change"))
+        assert (report.missing, report.repeated) == (lost, int(what == "double"))
+        assert [each.number for each in report.differences] == [1] * lost
+        if lost and (samples := report.differences[0].samples):
+            assert f"row {ROWS + 7}" in samples[0]
+
+    def test_the_doctor_finds_nothing_wrong_where_nothing_is(self, world: World) -> None:
+        world.deliver(world.plan())
+        checks = self._examined(world, world.target.sink, world.target.connection, world.table(0))
+        assert checks and [check for check in checks if check.verdict is Verdict.PROBLEM] == []
+
+    def test_a_mistake_is_told_by_the_doctor_and_before_anything_is_visible(self, world: World) -> None:
+        secret = world.target.connection.password
+        for name, (sink, connection) in world.target.mistaken().items():
+            checks = self._examined(world, sink, connection, world.table(0))
+            told = [check for check in checks if check.verdict is Verdict.PROBLEM]
+            assert told and all(check.text and check.remedy for check in told), name
+            [planned] = plan_delivery({SINK: sink}).participants
+            plan = replace(world.plan(), participants=(planned,))
+            with pytest.raises(AirflowFtError) as raised:
+                world.participant(plan, connection).prepare(plan, world.fence())
+            assert raised.value.remedy, name
+            for text in (str(raised.value), *(f"{check.text} {check.remedy}" for check in told)):
+                assert not secret or secret not in text, name
+                assert not connection.password or connection.password not in text, name
+            assert world.target.ids() == []
+
+    def _examined(self, world: World, sink: SinkSpec, connection: ConnectionInfo, rows: pa.Table) -> Sequence[Check]:
+        examination = system(sink.kind).part("examination")
+        if examination is None:
+            pytest.skip("it has no examination")
+        [planned] = plan_delivery({SINK: sink}).participants
+        reader = open_wal().open(world.segment(99, rows))
+        found: Sequence[Check] = examination.examine(world.pipeline, planned, connection, [reader], OURS)
+        return found
+
+    # --- many rows ---------------------------------------------------------------------------------------------------
+
+    def test_memory_does_not_grow_with_rows(self, world: World) -> None:
+        """Of the process that commits, from a hundred thousand to a million; what prepare needs is not looked at."""
+        used = []
+        for rows in _MANY_ROWS:
+            plan = world.plan(world.table(10_000_000 * world.number, rows))
+            committing = world.process(plan, world.prepare(plan))
+            assert committing.wait(600) == "done: COMMITTED"
+            used.append(committing.megabytes())
+            world.predecessor = plan.number
+        assert used[1] < used[0] + _GROWS_BY, used
+        assert len(world.target.ids()) == sum(_MANY_ROWS)
 
     # --- errors ------------------------------------------------------------------------------------------------------
 

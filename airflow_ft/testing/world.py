@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +23,7 @@ from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import ConnectionInfo, DeadLetters, Participant, SegmentReader, SinkSpec, WalFile
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.view import SegmentView
+from airflow_ft.testing.relay import Fate, Proxy
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 
@@ -47,6 +51,34 @@ class Target(ABC):
     @abstractmethod
     def ids(self) -> list[int]:
         """The ids of all rows that a reader sees, ascending, read by a client of its own."""
+
+    def plant(self, what: str, id: int) -> bool:
+        """Has somebody else do something to the row: "loss" deletes it, "double" inserts it once more, "change" gives
+        it another text. False: that cannot be done there.
+        """
+        return False
+
+    @contextmanager
+    def losing(self, fate: Fate, skip: int) -> Iterator[tuple[ConnectionInfo, Callable[[], bool]] | None]:
+        """A way to the server on which one request, or its reply, is lost, after so many; and whether it was by now.
+
+        By default for servers on the loopback interface whose clients wait for each answer. None: there is no way.
+        """
+        if not self.connection.port:
+            yield None
+            return
+        with Proxy(0, self.connection.port) as proxy:
+            proxy.arm(fate, skip)
+            yield replace(self.connection, host="127.0.0.1", port=proxy.port), lambda: proxy.struck
+
+    def mistaken(self) -> Mapping[str, tuple[SinkSpec, ConnectionInfo]]:
+        """Sinks and connections with a mistake, by its name; the doctor and `prepare` are to tell each."""
+        found, connection = {}, self.connection
+        if connection.port:
+            found["nobody listens there"] = replace(connection, port=free_port())
+        if connection.password:
+            found["a wrong password"] = replace(connection, password="n0t-the-One")
+        return {name: (self.sink, made) for name, made in found.items()}
 
 
 @dataclass
@@ -95,10 +127,10 @@ class World:
     def fence(self, epoch: int = 1, attempt: int = 1, installation: str = OURS) -> Fence:
         return Fence(self.pipeline, installation, epoch, attempt)
 
-    def participant(self, plan: Plan) -> Participant:
-        """A new one."""
+    def participant(self, plan: Plan, connection: ConnectionInfo | None = None) -> Participant:
+        """A new one; through another connection than the target's."""
         [planned] = plan.participants
-        self.opened.append(open_participant(planned, lambda _: self.target.connection, open_wal()))
+        self.opened.append(open_participant(planned, lambda _: connection or self.target.connection, open_wal()))
         return self.opened[-1]
 
     def attempt(self) -> int:
@@ -149,6 +181,13 @@ class World:
             participant.close()
 
 
+def free_port() -> int:
+    """One of the loopback interface on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
 class Committing:
     """A process that commits."""
 
@@ -171,6 +210,10 @@ class Committing:
         if self.process.wait(seconds) < 0:
             return ""
         return self.log.read_text().splitlines()[-1]
+
+    def megabytes(self) -> float:
+        """Its memory at most; when it has ended."""
+        return int(self.log.read_text().splitlines()[-2]) / 1024
 
     def wait_until_frozen(self, seconds: float = 60.0) -> None:
         """Returns when it stands still, or has ended; TimeoutError."""
@@ -228,7 +271,8 @@ def main() -> None:
     plan = Plan.from_json(given["plan"])
     stop = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "": None}[given["stop"]]
     connection = ConnectionInfo(**given["connection"])
-    participant = open_participant(plan.participants[0], lambda _: connection, _StoppingWal(stop, given["at"]))
+    wal = _StoppingWal(stop, given["at"]) if stop is not None else open_wal()
+    participant = open_participant(plan.participants[0], lambda _: connection, wal)
     try:
         prepared = given["prepared"]
         vote = Vote(plan.participants[0].name, prepared, prepared, None, given["notes"])
@@ -237,7 +281,8 @@ def main() -> None:
         told = f"done: {proof.outcome.name}"
     except Exception as error:
         told = f"{type(error).__name__}: {error}"
-    sys.stdout.write(f"\n{told.splitlines()[0]}\n")
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sys.stdout.write(f"\n{kilobytes}\n{told.splitlines()[0]}\n")
 
 
 if __name__ == "__main__":

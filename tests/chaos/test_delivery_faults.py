@@ -14,15 +14,14 @@ from itertools import pairwise
 
 import pytest
 
+from airflow_ft.testing.relay import Fate, Proxy
 from tests.chaos.__main__ import split
 from tests.chaos.deliveries import clock
 from tests.chaos.deliveries.faults import FAULTS, Draw, choose, deck
 from tests.chaos.deliveries.judge import CHUNK, compare
 from tests.chaos.deliveries.points import Point, Points, statement_name
-from tests.chaos.deliveries.proxy import Proxy
 from tests.chaos.deliveries.report import Report, Struck
 from tests.chaos.deliveries.targets import TARGETS
-from tests.relay import Fate
 from tools.servers.processes import free_port
 
 TRACE = [

@@ -2,35 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
-from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.testing import ParticipantConformance, Target
-from tests.conftest import TopicFactory
+from airflow_ft.testing.relay import Fate
+from tests.integration.kafka_losses import Proxied, proxied_broker
+from tests.integration.kafka_proxy import API_NAMES
 from tests.integration.kafka_world import read, value
-from tools.servers import Kafka
+from tools.servers import processes
 
 pytestmark = [pytest.mark.server, pytest.mark.rotating]
 
 
 class Topic(Target):
-    """A topic."""
+    """A topic, behind a proxy."""
 
-    def __init__(self, kafka: Kafka, topic: str, strategy: str) -> None:
-        self.bootstrap, self.topic = kafka.bootstrap, topic
+    def __init__(self, proxied: Proxied, topic: str, strategy: str) -> None:
+        broker, self.proxy, self.bootstrap = proxied
+        self.topic = topic
+        broker.create_topic(topic, 2)
         self.sink = KafkaSink(topic=topic, conn_id="broker", strategy=strategy)
-        extra = {"bootstrap.servers": kafka.bootstrap, "airflow_ft_timeout": 60}
-        self.connection = ConnectionInfo("broker", "kafka", extra=extra)
+        self.connection = self._reached(60)
+
+    def _reached(self, seconds: float, bootstrap: str = "") -> ConnectionInfo:
+        extra = {"bootstrap.servers": bootstrap or self.bootstrap, "airflow_ft_timeout": seconds}
+        return ConnectionInfo("broker", "kafka", extra=extra)
 
     def ids(self) -> list[int]:
         return sorted(value(each)["id"] for each in read(self.bootstrap, self.topic))
+
+    def plant(self, what: str, id: int) -> bool:
+        if what != "double":
+            return False  # records are neither changed nor deleted one by one
+        [record] = [each for each in read(self.bootstrap, self.topic) if value(each)["id"] == id]
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer.produce(self.topic, record.value(), record.key())
+        return producer.flush(60) == 0
+
+    @contextmanager
+    def losing(self, fate: Fate, skip: int) -> Iterator[tuple[ConnectionInfo, Callable[[], bool]]]:
+        """Of requests that write."""
+        asked = itertools.count()
+        self.proxy.lost.clear()
+        self.proxy.fate = lambda api: fate if api in API_NAMES and next(asked) == skip else Fate.DELIVER
+        try:
+            yield self._reached(10), lambda: bool(self.proxy.lost)
+        finally:
+            self.proxy.fate = lambda _: Fate.DELIVER
+
+    def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
+        missing = replace(self.sink, topic="no-orders")
+        return {
+            "nobody listens there": (self.sink, self._reached(5, f"127.0.0.1:{processes.free_port()}")),
+            "no such topic": (missing, self.connection),
+        }
+
+
+@pytest.fixture(scope="module")
+def proxied(servers_folder: Path) -> Iterator[Proxied]:
+    with proxied_broker(servers_folder / "kafka-conformance") as found:
+        yield found
 
 
 @pytest.mark.parametrize("strategy", ["transaction", "held"])
 class TestKafka(ParticipantConformance):
     @pytest.fixture
-    def target(self, kafka: Kafka, topic_factory: TopicFactory, strategy: str) -> Iterator[Target]:
-        yield Topic(kafka, topic_factory(2), strategy)
+    def target(self, proxied: Proxied, strategy: str) -> Iterator[Target]:
+        yield Topic(proxied, f"t-{uuid.uuid4().hex[:8]}", strategy)

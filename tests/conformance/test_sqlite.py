@@ -5,14 +5,21 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.testing import ParticipantConformance, Target
+
+PLANTED = {
+    "loss": "DELETE FROM orders WHERE id = {id}",
+    "double": "INSERT INTO orders SELECT * FROM orders WHERE id = {id}",
+    "change": "UPDATE orders SET text = 'changed' WHERE id = {id}",
+}
 
 
 class File(Target):
@@ -34,6 +41,20 @@ class File(Target):
 
     def ids(self) -> list[int]:
         return [row[0] for row in self.sql("SELECT id FROM orders ORDER BY id")]  # type: ignore[misc]
+
+    def plant(self, what: str, id: int) -> bool:
+        if what == "double":  # the column is UNIQUE
+            self.sql("CREATE TABLE again AS SELECT * FROM orders")
+            self.sql("DROP TABLE orders")
+            self.sql("ALTER TABLE again RENAME TO orders")
+        self.sql(PLANTED[what].format(id=id))
+        return True
+
+    def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
+        return {
+            "no such folder": (self.sink, replace(self.connection, host="/nonexistent/shop.db")),
+            "no such table": (SqliteSink(table="no_orders", conn_id="shop", create=False), self.connection),
+        }
 
 
 class TestSqlite(ParticipantConformance):

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.testing.relay import Fate
 from tests.integration.kafka_proxy import API_NAMES, KafkaProxy
 from tests.integration.kafka_world import World, expected_ids, read_ids
-from tests.relay import Fate
 from tools.servers import Kafka, processes
 
 Proxied = tuple[Kafka, KafkaProxy, str]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from tests.relay import Fate, Relay, cut
+from airflow_ft.testing.relay import Fate, Relay, cut
 
 END_TXN = 26
 API_NAMES = {0: "Produce", 22: "InitProducerId", 25: "AddOffsetsToTxn", END_TXN: "EndTxn", 28: "TxnOffsetCommit"}

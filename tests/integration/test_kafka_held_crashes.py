@@ -14,6 +14,7 @@ import pytest
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.testing.relay import Fate
 from tests.integration.kafka_children import (
     Children,
     await_stopped,
@@ -28,7 +29,6 @@ from tests.integration.kafka_losses import Proxied, check_delivery_through_losse
 from tests.integration.kafka_proxy import END_TXN
 from tests.integration.kafka_world import World, expected_ids, read_ids
 from tests.integration.test_kafka_held import is_open
-from tests.relay import Fate
 from tests.waiting import wait_for
 from tools.servers import Kafka
 

@@ -23,11 +23,11 @@ from airflow_ft.sinks.kafka.plain import PlainParticipant
 from airflow_ft.sinks.kafka.records import RecordColumns
 from airflow_ft.sinks.kafka.sending import ProducerLostError, Sender, Tally
 from airflow_ft.sinks.kafka.verification import verify
+from airflow_ft.testing.relay import Fate
 from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory
 from tests.integration.kafka_losses import Proxied, proxied_broker, proxied_world
 from tests.integration.kafka_world import World, expected_ids, read, read_ids
-from tests.relay import Fate
 from tools.servers import Kafka
 
 PRODUCE = 0

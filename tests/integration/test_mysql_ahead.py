@@ -20,7 +20,7 @@ from airflow_ft.core.errors import DeclinedError
 from airflow_ft.sinks.mysql.load import Loader
 from airflow_ft.sinks.mysql.parameters import Parameters, parameters
 from airflow_ft.sinks.mysql.session import Changes, Session, Statement
-from tests.relay import Relay, cut
+from airflow_ft.testing.relay import Relay, cut
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders
 from tests.waiting import wait_for
 from tools.servers import Database

@@ -123,6 +123,16 @@ FOUND = {
         "savepoints, what came later stays, or comes again",
         ["A1:119:DIE_BEFORE", "P1:3:SLEEP", "B1:34:DELAY", "B2:1:DIE_AFTER", "B3:5:YIELD:P1"],
     ),
+    # Spark had committed the drain, and failed then: the job was restarted, read on, and its windows came once more.
+    "a_job_that_fails_behind_its_drain_is_not_restarted": (
+        "a drain, and all is deleted, runs at once",
+        ["A1o:109:YIELD:P1", "A1d:9:EVENT:source grows", "A1dq3:4:LOSE_REPLY"],
+    ),
+    # It woke up when a later run had drained, and told who had asked that one that an older drain had delivered all.
+    "a_late_try_does_not_answer_for_a_later_run_whose_drain_is_not_delivered": (
+        "a drain by each run that goes on",
+        ["B1:13:SLEEP", "C1o:114:YIELD:B1"],
+    ),
 }
 
 

@@ -15,10 +15,9 @@ from typing import Any, Self
 
 import pymysql
 
-from tests.chaos.deliveries.proxy import Proxy
+from airflow_ft.testing.relay import Fate, Proxy
 from tests.chaos.deliveries.targets import MYSQL_FAMILY, Target
 from tests.integration.kafka_proxy import API_NAMES, KafkaProxy
-from tests.relay import Fate
 from tools.servers import Kafka, MariaDb, MySql, Postgres, Server
 from tools.servers.processes import free_port
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from airflow_ft.testing.relay import Fate
 from tests.chaos.deliveries.faults import Choice, Draw, Kind
 from tests.chaos.deliveries.nursery import Child
 from tests.chaos.deliveries.servers import LIMIT, Servers
-from tests.relay import Fate
 
 PATIENCE = 180.0  # seconds that a process may take for its steps, whatever was done to it
 

@@ -1,0 +1,127 @@
+"""TCP proxies on the loopback interface that lose requests and replies, and cut the connection with them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+
+class Fate(Enum):
+    """What becomes of a request."""
+
+    DELIVER = "deliver"
+    LOSE_REQUEST = "lose the request"
+    LOSE_REPLY = "lose the reply"  # the server has answered, and nobody hears it
+
+
+class Relay(ABC):
+    """Takes connections to `127.0.0.1:port`, and makes one to `127.0.0.1:target` for each. Outlives its server.
+
+    `port` 0: any that is free.
+    """
+
+    def __init__(self, port: int, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=64)
+        self.port: int = self._listener.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    @abstractmethod
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        """Passes on what comes, both ways, until one side ends, and then ends both (`cut`). OSError is an end, too."""
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:
+            client.close()
+            return
+        for side in (client, server):
+            side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.relay(client, server)
+
+
+def cut(*connections: socket.socket) -> None:
+    """Ends them, also for a thread that reads from one."""
+    for connection in connections:
+        with suppress(OSError):  # the other thread was first
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+
+class Proxy(Relay):
+    """Once armed it strikes one request, on whatever connection.
+
+    For protocols in which a client waits for each answer before it asks again, as those of most databases.
+    """
+
+    def __init__(self, port: int, target: int) -> None:
+        super().__init__(port, target)
+        self._lock = threading.Lock()
+        self._fate, self._left, self._pattern = Fate.DELIVER, 0, b""
+        self.struck = False
+
+    def arm(self, fate: Fate, skip: int = 0, pattern: bytes = b"") -> None:
+        """Lets `skip` requests with `pattern` pass, and strikes the next one."""
+        with self._lock:
+            self._fate, self._left, self._pattern, self.struck = fate, skip, pattern, False
+
+    def disarm(self) -> None:
+        """Strikes nothing any more."""
+        with self._lock:
+            self._fate = Fate.DELIVER
+
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        """Passes chunks on: each request is one, or begins one."""
+        doomed = threading.Event()
+        threading.Thread(target=self._replies, args=(client, server, doomed), daemon=True).start()
+        with suppress(OSError):
+            while chunk := client.recv(1 << 16):
+                fate = self._decide(chunk)
+                if fate is Fate.LOSE_REQUEST:
+                    break
+                if fate is Fate.LOSE_REPLY:
+                    doomed.set()
+                server.sendall(chunk)
+        if not doomed.is_set():  # else the other thread waits for the reply, and cuts then
+            cut(client, server)
+
+    def _decide(self, request: bytes) -> Fate:
+        with self._lock:
+            if self._fate is Fate.DELIVER or self._pattern not in request:
+                return Fate.DELIVER
+            if self._left > 0:
+                self._left -= 1
+                return Fate.DELIVER
+            fate, self._fate, self.struck = self._fate, Fate.DELIVER, True
+            return fate
+
+    def _replies(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
+        with suppress(OSError):
+            # The reply's arrival says that the server has done what was asked; nobody else hears of it.
+            while (chunk := server.recv(1 << 16)) and not doomed.is_set():
+                client.sendall(chunk)
+        cut(client, server)
