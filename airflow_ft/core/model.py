@@ -209,6 +209,9 @@ class ParticipantPlan:
         )
 
 
+PLAN_FORMAT = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How one checkpoint is delivered; fixed once stored.
@@ -243,6 +246,7 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Plain data for the store."""
         return {
+            "format": PLAN_FORMAT,
             "pipeline": self.pipeline,
             "installation": self.installation,
             "number": self.number,

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
+from airflow_ft.core.formats import refuse_newer
 from airflow_ft.core.model import canonical_json
 from airflow_ft.spark.locations import SparkLocation
 from airflow_ft.spark.state_operators import Operator
@@ -131,11 +132,7 @@ def read_metadata(uri: str) -> Savepoint:
         version, told, digest = document["format"], document.get("savepoint"), document.get("sha256")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise _damaged(uri, f"{METADATA} cannot be read") from error
-    if isinstance(version, int) and version > FORMAT:
-        raise ConfigurationError(
-            f"the savepoint {uri} is of format {version}, and this airflow-ft knows formats up to {FORMAT}.",
-            remedy="install the version of airflow-ft that wrote it, or a newer one; nothing was changed.",
-        )
+    refuse_newer(f"the savepoint {uri}", version, FORMAT)
     if told is None or _digest(told) != digest:
         raise _damaged(uri, f"{METADATA} is not what was written")
     return Savepoint.from_json(told)

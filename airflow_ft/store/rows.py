@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow_ft.core.formats import refuse_newer
 from airflow_ft.core.model import (
+    PLAN_FORMAT,
     AbortReason,
     AfterAbort,
     Checkpoint,
@@ -149,8 +151,12 @@ def to_proof(text: str | None) -> Proof | None:
 
 
 def plan_of(text: str | None) -> Plan | None:
-    """The plan as the `checkpoint` table holds it."""
-    return None if text is None else Plan.from_json(json.loads(text))
+    """The plan as the `checkpoint` table holds it. ConfigurationError when a later release has made it."""
+    if text is None:
+        return None
+    plan = json.loads(text)
+    refuse_newer(f"the plan of checkpoint {plan['number']} of {plan['pipeline']}", plan.get("format"), PLAN_FORMAT)
+    return Plan.from_json(plan)
 
 
 # A checkpoint with its votes is read by one statement, so that both are of one moment; `{where}` is on `checkpoint`.

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+from airflow_ft.core.formats import refuse_newer
 from airflow_ft.core.model import canonical_json
 from airflow_ft.core.ports import ColumnStatistics, WalFile
 
@@ -83,14 +84,13 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Manifest:
-        """The inverse of `text`; WalCorruptError (naming `where`) when it is no manifest of this format."""
+        """The inverse of `text`; WalCorruptError (naming `where`) when it is no manifest.
+
+        ConfigurationError when a later release has written it.
+        """
         try:
             value = json.loads(data)
-            if value["format"] != FORMAT:
-                raise WalCorruptError(
-                    f"{where} has format {value['format']}, this version of airflow-ft reads {FORMAT}",
-                    remedy="upgrade airflow-ft",
-                )
+            refuse_newer(where, value["format"], FORMAT)
             return cls(
                 pipeline=value["pipeline"],
                 number=value["number"],
@@ -107,6 +107,8 @@ class Manifest:
                     for name, content in value["sinks"].items()
                 },
             )
+        except ConfigurationError:
+            raise
         except (ValueError, KeyError, TypeError) as error:
             raise WalCorruptError(f"{where} is not a manifest: {error}") from error
 

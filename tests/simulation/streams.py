@@ -124,6 +124,12 @@ class Streams:
             return True
         return False
 
+    def unpause(self) -> None:
+        """So that a run can begin; until now streams were to stop."""
+        if self.paused:
+            self.paused = False
+            self.laws.last_asked = self._world.log.now()
+
     # --- people ---------------------------------------------------------------------------------------------------
 
     def person(self, verb: str, after: str) -> None:

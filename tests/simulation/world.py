@@ -321,7 +321,7 @@ class World:
             return
         run.begun = True
         if self.streams is not None:
-            self.streams.paused = False
+            self.streams.unpause()
         run.waiting = set(range(len(run.phases[0])))
         run.tries = {}
         for task in sorted(run.waiting):

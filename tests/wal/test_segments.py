@@ -105,7 +105,7 @@ def test_a_manifest_of_a_newer_format_is_refused(segment: Segment) -> None:
     data = json.dumps({**json.loads(path.read_text()), "format": 99})
     path.write_text(data)
     newer = Segment(5, digest(data), segment.location, segment.rows, segment.bytes)
-    with pytest.raises(WalCorruptError, match="format 99"):
+    with pytest.raises(ConfigurationError, match="format 99"):
         open_wal().open(newer)
 
 

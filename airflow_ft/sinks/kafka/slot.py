@@ -16,7 +16,13 @@ from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from airflow_ft.core.errors import FencedError, ForeignOwnerError, SinkUnavailableError, TokenLostError
+from airflow_ft.core.errors import (
+    ConfigurationError,
+    FencedError,
+    ForeignOwnerError,
+    SinkUnavailableError,
+    TokenLostError,
+)
 from airflow_ft.core.model import Fence
 from airflow_ft.kafka.client import KafkaClients, is_fenced, is_refusal
 from airflow_ft.sinks.kafka.sending import ProducerLostError
@@ -210,6 +216,9 @@ class Slot:
             return None
         try:
             return parse(position.offset, position.metadata)
+        except ConfigurationError as newer:
+            newer.located(participant=self._clients.conn_id, pipeline=fence.pipeline if fence is not None else "")
+            raise
         except ValueError as error:
             raise ForeignOwnerError(
                 f"the offset {position.offset} of group {self.group!r} on topic {topic!r} was not written by"

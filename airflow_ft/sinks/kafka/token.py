@@ -13,9 +13,17 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.core.errors import FencedError, ForeignOwnerError, StoreBehindSinkError, TokenLostError
+from airflow_ft.core.errors import (
+    ConfigurationError,
+    FencedError,
+    ForeignOwnerError,
+    StoreBehindSinkError,
+    TokenLostError,
+)
+from airflow_ft.core.formats import refuse_newer
 from airflow_ft.core.model import Fence
 
+FORMAT = 1
 METADATA_LIMIT = 4095  # characters: below the broker's default of offset.metadata.max.bytes
 HISTORY = 8  # how many delivered numbers a token remembers with their digests
 RENEW_AFTER = timedelta(hours=1)  # group offsets vanish offsets.retention.minutes (7 days) after the last commit
@@ -163,9 +171,10 @@ def delivered(
 
 
 def parse(offset: int, metadata: str | None) -> Token:
-    """The token at a group offset. ValueError when the metadata are not ours."""
+    """The token at a group offset. ValueError when the metadata are not ours, or of a later format."""
     try:
         data: Mapping[str, Any] = json.loads(metadata or "")
+        refuse_newer("the token", data.get("format"), FORMAT)
         ends = data["ends"]
         return Token(
             number=offset,
@@ -189,12 +198,15 @@ def parse(offset: int, metadata: str | None) -> Token:
             topics={str(topic): str(found) for topic, found in data.get("topics", {}).items()},
             aside=str(data.get("aside", "")),
         )
+    except ConfigurationError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"not a token of airflow-ft: {error!r}") from error
 
 
 def _plain(token: Token) -> Mapping[str, Any]:
     return {
+        "format": FORMAT,
         "kind": token.kind.value,
         "installation": token.installation,
         "epoch": token.epoch,
