@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks import (
     cpu,
+    gap,
     history,
     imports,
     in_doubt,
@@ -56,6 +57,7 @@ def flights(bench: Bench) -> list[Comparison]:
 MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "mysql": into_mysql.mysql,
     "kafka": into_kafka.kafka,
+    "gap": gap.gap,
     "staging": staging_cost.staging,
     "job-mysql": jobs.into_tables,
     "job-kafka": jobs.into_topics,
