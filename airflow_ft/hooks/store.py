@@ -106,9 +106,10 @@ def participant_factory(connections: ConnectionResolver = task_connections) -> P
 
     def open_one(plan: ParticipantPlan) -> Participant:
         from airflow_ft.sinks import open_participant
+        from airflow_ft.sinks.headway import TellingWal
         from airflow_ft.wal import open_wal
 
-        return open_participant(plan, connections, open_wal())
+        return open_participant(plan, connections, TellingWal(open_wal(), plan.name))
 
     return open_one
 

@@ -1,0 +1,40 @@
+"""How far a delivery has come is told while it takes long."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.sinks.headway import EACH_SECONDS, TellingWal
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.writer import SegmentFolder, write_segment
+
+ROWS = 300_000
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "airflow_ft.sinks.headway"]
+
+
+@pytest.mark.parametrize("seconds", [EACH_SECONDS, 0.0], ids=["a slow sink", "a quick one"])
+def test_a_slow_sink_tells_what_it_has_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture, seconds: float) -> None:
+    folder = SegmentFolder(str(tmp_path), "orders", 1, 1, 1)
+    segment = write_segment(folder, 7, {"orders": pa.table({"id": range(ROWS)}), "copies": pa.table({"id": [1]})})
+    now = [0.0]
+    reader = TellingWal(open_wal(), "shop", lambda: now[0]).open(segment)
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):  # rows may be read twice: to be looked at, and to be sent
+            caplog.clear()
+            taken = []
+            for file in reader.files("orders"):
+                for batch in reader.batches("orders", file):
+                    taken.append(batch.num_rows)
+                    now[0] += seconds
+            assert sum(taken) == ROWS and len(taken) > 1
+            so_far = [sum(taken[: count + 1]) for count in range(len(taken))] if seconds else []
+            assert told(caplog) == [
+                f"checkpoint 7: shop has taken {rows:,} of 300,000 rows of orders" for rows in so_far
+            ]
