@@ -149,7 +149,7 @@ def _wal(root: str, wal: WalReader, needed: Sequence[Segment]) -> list[Check]:
 
 def _spark(patient: Patient) -> list[Check]:
     from airflow_ft import settings
-    from airflow_ft.spark.examination import examine_spark
+    from airflow_ft.spark.task.examination import examine_spark
 
     return examine_spark(
         patient.spark_master,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_ft.spark import warm_up
-from airflow_ft.spark.submit import spark_home
+from airflow_ft.spark.session.submit import spark_home
+from airflow_ft.spark.task import warm_up
 from benchmarks.pipeline import SPARK_CONF, spark_jars
 
 

@@ -17,9 +17,9 @@ import psutil  # type: ignore[import-untyped]
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import RunKey
 from airflow_ft.sources import FileSource
-from airflow_ft.spark.launcher import run_stage
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.session import kept
+from airflow_ft.spark.session.loans import kept
+from airflow_ft.spark.task.launcher import run_stage
 from airflow_ft.store import open_store
 from benchmarks.workers import serve
 

@@ -34,7 +34,7 @@ def savepoints(bench: Bench) -> list[Comparison]:
     from airflow_ft.savepoints.metadata import SPARK, Savepoint, read_metadata, verify
     from airflow_ft.savepoints.rescaling import rescale
     from airflow_ft.savepoints.taking import finish
-    from airflow_ft.spark.locations import SparkLocation, copy_location
+    from airflow_ft.spark.state.locations import SparkLocation, copy_location
 
     folder = bench.folder / "savepoints"
     location = SparkLocation(str(folder), "bench", (folder / "location").as_uri(), 0, "")

@@ -61,9 +61,9 @@ def parquet(source: str, target: str) -> Mapping[str, Any]:
 def stage(source: str, root: str, pipeline: str, number: int) -> Mapping[str, Any]:
     """Writes the same rows into the write-ahead log, as the runner does for a micro-batch: sealed, unpublished."""
     from airflow_ft.core.model import RunKey
-    from airflow_ft.spark.job import Job
+    from airflow_ft.spark.driver.job import Job
+    from airflow_ft.spark.driver.staging import write_batch
     from airflow_ft.spark.request import FIXED_CONF, StageRequest
-    from airflow_ft.spark.staging import write_batch
 
     spark = session()
     request = StageRequest(

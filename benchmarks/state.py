@@ -33,7 +33,7 @@ BACKENDS = {"RocksDB": "RocksDBStateStoreProvider", "HDFS-backed map": "HDFSBack
 _MAKE = """
 import sys
 from pyspark.sql import SparkSession, functions as F
-from airflow_ft.spark.state_files import upload
+from airflow_ft.spark.state.files import upload
 folder, provider, keys = sys.argv[1], sys.argv[2], int(sys.argv[3])
 states = "spark.sql.streaming.stateStore."
 spark = (
@@ -56,7 +56,7 @@ for batch, first in enumerate((0, keys - keys // 100)):
 _LOOK = """
 import json, random, sys, time
 began, cpu = time.perf_counter(), time.process_time()
-from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.state.handle import State
 from airflow_ft.state.positions import Position
 location, keys, lookups = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

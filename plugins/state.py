@@ -14,14 +14,14 @@ from fastapi import APIRouter, Body, HTTPException, Query, Response
 from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.core.lookup import retained
 from airflow_ft.core.ports import Store
-from airflow_ft.spark.locations import location_root
+from airflow_ft.spark.state.locations import location_root
 from airflow_ft.wal.filesystem import filesystem
 
 from .access import may_read_values, seen
 from .handles import ENTRIES, Handles, turn
 
 if TYPE_CHECKING:
-    from airflow_ft.spark.state_operators import Operator
+    from airflow_ft.spark.state.operators import Operator
     from airflow_ft.state.handle import State
     from airflow_ft.state.layout import Entry, Table
     from airflow_ft.state.positions import Position

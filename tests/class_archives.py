@@ -44,7 +44,7 @@ def _run_spark(folder: Path, options: str, job: str = "Crashing") -> None:
     """A driver as the product starts it; by default with a stateful job and Python workers."""
     from airflow_ft.sources import FileSource
     from airflow_ft.spark.private import private_folder
-    from airflow_ft.spark.submit import environment, prepare
+    from airflow_ft.spark.session.submit import environment, prepare
     from tests.integration.stage_world import StageWorld
 
     with closing(StageWorld(folder)) as world, private_folder() as private:

@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _maven_repository() -> Path:
     """Where tests find Spark's Kafka connector: no test asks Maven Central."""
-    from airflow_ft.spark.connector import choose
+    from airflow_ft.spark.session.connector import choose
 
     folder = _run / "maven2"
     for jar in choose("4.2.0").jars:

@@ -171,7 +171,7 @@ def test_a_list_with_nothing_in_it_can_be_read_too(
 ) -> None:
     store = [] if command == "sessions" else ["--store", f"sqlite:///{world.folder}/ft.db"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("airflow_ft.spark.session.kept", list)
+        patch.setattr("airflow_ft.spark.session.loans.kept", list)
         args = parser.parse_args(["ft", command, "-o", output, *store])
         args.func(args)
     text = capsys.readouterr().out

@@ -29,9 +29,9 @@ from airflow_ft.sinks.mysql import participant as mysql_participant
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sources import source_from_json
 from airflow_ft.sources.progress import GroupOffsets
-from airflow_ft.spark.launcher import Driver
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.stream import answer_stops, finish_step, stream_step
+from airflow_ft.spark.task.launcher import Driver
+from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.retention import WalArchive

@@ -17,8 +17,8 @@ def _show(line: str) -> None:
 def class_archive(args: Namespace) -> None:
     """`airflow ft class-archive`: once for each machine, or image, and again when Java or Spark is another one."""
     from airflow_ft.spark.request import listed
-    from airflow_ft.spark.submit import spark_home
-    from airflow_ft.spark.warm_up import make
+    from airflow_ft.spark.session.submit import spark_home
+    from airflow_ft.spark.task.warm_up import make
 
     say("a Spark driver runs once, and writes down the classes that it loads: about half a minute")
     made = make(settings.class_archives(), spark_home(), settings.spark_conf(), listed(settings.spark_jars()), _show)

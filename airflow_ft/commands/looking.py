@@ -19,7 +19,7 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.lookup import checkpoint_of
 from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState, Event, PipelineStatus
 from airflow_ft.core.set_aside import of_proof
-from airflow_ft.spark.state_files import sizes
+from airflow_ft.spark.state.files import sizes
 
 
 @command

@@ -32,7 +32,7 @@ from airflow_ft.savepoints.metadata import dispose as delete
 from airflow_ft.savepoints.rescaling import rescale as rescale_savepoint
 from airflow_ft.savepoints.restoring import restore as restore_savepoint
 from airflow_ft.savepoints.taking import take
-from airflow_ft.spark.state_settings import PARTITIONS, PROVIDER
+from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
 from airflow_ft.store.events import bytes_text
 
 

@@ -97,7 +97,7 @@ def rewind(args: Namespace) -> None:
 @command
 def reset_state(args: Namespace) -> None:
     """`airflow ft reset-state PIPELINE`: the next run reads on where the last one ended, without operator state."""
-    from airflow_ft.spark.state_reset import reset_state as drop_state
+    from airflow_ft.spark.state.reset import reset_state as drop_state
 
     with open_store(args) as store:
         sure(args, f"Drop all counts, windows and other state of {args.pipeline}? Its positions are kept.")

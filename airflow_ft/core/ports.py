@@ -71,7 +71,7 @@ class Meter(Protocol):
         """For so long none was triggered, although one was due."""
 
     def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
-        """How large its state is, as `airflow_ft.spark.state_files.StateSizes` says."""
+        """How large its state is, as `airflow_ft.spark.state.files.StateSizes` says."""
 
 
 class Unmetered:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from airflow_ft.core.model import Pipeline, RunKey
     from airflow_ft.core.planning import Delivery
     from airflow_ft.core.ports import Archive, Progress
-    from airflow_ft.spark.launcher import Driver
     from airflow_ft.spark.request import StageRequest
+    from airflow_ft.spark.task.launcher import Driver
     from airflow_ft.spec import PipelineSpec
 
 spark_log = logging.getLogger("airflow_ft.spark")
@@ -77,8 +77,8 @@ class StageOperator(CheckpointOperator):
             settings.with_checkpointing(self.spec).check_mode()
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
-        """Stages; see `airflow_ft.spark.stage`."""
-        from airflow_ft.spark.stage import stage_step
+        """Stages; see `airflow_ft.spark.task.stage`."""
+        from airflow_ft.spark.task.stage import stage_step
 
         spec = settings.resolved(spec)
         result = stage_step(run, **self.staging(spec, run), overlap=delivering(spec) if spec.overlap else None)

@@ -68,7 +68,7 @@ class StreamingPipelineOperator(StageOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Recovers, streams, and delivers what is left."""
-        from airflow_ft.spark.stream import answer_stops, finish_step, stream_step
+        from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
 
         spec = settings.resolved(spec)
         recover_or_wait(self, run, poll_interval=5.0, timeout=None, again=True)

@@ -1,9 +1,9 @@
 """Converting: a new savepoint whose state lies in Spark's other state store.
 
 Spark pins the class of the state store when state is born, and ignores the setting afterwards. So the state is copied
-store by store (`airflow_ft.spark.state_copy`) into a copy of the location whose settings name the other class, and read
-again from there: what differs is refused. The micro-batch stays the same. Of the versions that the savepoint holds, the
-new one has the last alone, as a full snapshot.
+store by store (`airflow_ft.spark.state.copying`) into a copy of the location whose settings name the other class, and
+read again from there: what differs is refused. The micro-batch stays the same. Of the versions that the savepoint
+holds, the new one has the last alone, as a full snapshot.
 
 The copy's checkpoint format is 1 (Spark's default), whatever it was: the HDFS-backed map knows no other.
 """
@@ -17,9 +17,9 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.savepoints.metadata import Savepoint, read_metadata
 from airflow_ft.savepoints.offline import changed_copy, drive
-from airflow_ft.spark.locations import SparkLocation
-from airflow_ft.spark.state_files import drop_stores
-from airflow_ft.spark.state_settings import PROVIDER, forget_unique_ids, kept_settings, pin
+from airflow_ft.spark.state.files import drop_stores
+from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.settings import PROVIDER, forget_unique_ids, kept_settings, pin
 
 _JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 _LAST_JOIN_FORMAT = 2  # later ones keep all of a join in one store with column families, which the map has not
@@ -59,7 +59,7 @@ def convert(
     def copy_state(copied: SparkLocation) -> SparkLocation:
         prepare(copied.uri, backend)
         drive(
-            "airflow_ft.spark.state_copy:main",
+            "airflow_ft.spark.state.copying:main",
             (savepoint.location(uri).uri, copied.uri, savepoint.batch),
             f"copy the state into {backend.short}",
             savepoint.pipeline,

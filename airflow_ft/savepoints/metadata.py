@@ -20,8 +20,8 @@ from typing import Any
 from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
 from airflow_ft.core.formats import refuse_newer
 from airflow_ft.core.model import canonical_json
-from airflow_ft.spark.locations import SparkLocation
-from airflow_ft.spark.state_operators import Operator
+from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.operators import Operator
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 METADATA = "_metadata"

@@ -18,11 +18,11 @@ from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import RunKey
 from airflow_ft.savepoints.metadata import SPARK, Savepoint, verify
 from airflow_ft.savepoints.taking import finish, new_folder, removed_on_error
-from airflow_ft.spark.catching_up import is_planned
-from airflow_ft.spark.locations import SparkLocation, copy_location
 from airflow_ft.spark.private import PROPERTIES
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.submit import MAIN, environment, properties, settings, submit
+from airflow_ft.spark.session.submit import MAIN, environment, properties, settings, submit
+from airflow_ft.spark.state.catching_up import is_planned
+from airflow_ft.spark.state.locations import SparkLocation, copy_location
 from airflow_ft.wal.filesystem import filesystem
 
 _TOLD = 500

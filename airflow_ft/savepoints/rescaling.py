@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.savepoints.metadata import Savepoint, read_metadata
 from airflow_ft.savepoints.offline import changed_copy, drive
-from airflow_ft.spark.locations import SparkLocation
-from airflow_ft.spark.state_settings import PARTITIONS, give
+from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.settings import PARTITIONS, give
 from airflow_ft.wal.filesystem import filesystem
 
 _ROCKSDB = "RocksDBStateStoreProvider"

@@ -2,10 +2,10 @@
 
 The savepoint is read as a whole before anything is touched. What the pipeline has decided is delivered first, and what
 it has published and not decided is given up. Then a copy of the savepoint becomes its base: one write to the decision
-log, as with `airflow_ft.spark.state_reset`. Nothing is asked of the sinks.
+log, as with `airflow_ft.spark.state.reset`. Nothing is asked of the sinks.
 
 Checkpoints that were confirmed after the savepoint stay visible, and their rows lie behind its positions in the
-sources. So they would come again: `Later` says what is to become of them (`airflow_ft.spark.catching_up`).
+sources. So they would come again: `Later` says what is to become of them (`airflow_ft.spark.state.catching_up`).
 
 What if the process dies ...
 - before the one write: the copy belongs to an epoch that nobody holds any more, and is swept; the pipeline stands where
@@ -38,10 +38,10 @@ from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.core.recovery import give_up_undecided
 from airflow_ft.savepoints.metadata import Savepoint, dispose, read_metadata, verify
 from airflow_ft.savepoints.taking import not_written
-from airflow_ft.spark.catching_up import has_read_all_of, plan
-from airflow_ft.spark.draining import drain_of
-from airflow_ft.spark.evolution import note_restored
-from airflow_ft.spark.locations import SparkLocation, copy_location, location_root, new_location
+from airflow_ft.spark.state.catching_up import has_read_all_of, plan
+from airflow_ft.spark.state.draining import drain_of
+from airflow_ft.spark.state.evolution import note_restored
+from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, new_location
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.wal.filesystem import filesystem
 

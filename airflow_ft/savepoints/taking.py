@@ -24,10 +24,10 @@ from airflow_ft.core.lookup import confirmed_position, require_moved
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.savepoints.metadata import SPARK, File, Savepoint, file_of, write_metadata
-from airflow_ft.spark.draining import drain_of
-from airflow_ft.spark.locations import SparkLocation, copy_location, location_root, require_batch
-from airflow_ft.spark.state_files import drop_unnamed, has_state, sizes
-from airflow_ft.spark.state_operators import backend, code_of, operators
+from airflow_ft.spark.state.draining import drain_of
+from airflow_ft.spark.state.files import drop_unnamed, has_state, sizes
+from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, require_batch
+from airflow_ft.spark.state.operators import backend, code_of, operators
 from airflow_ft.wal.filesystem import filesystem
 
 _TRIES = 5

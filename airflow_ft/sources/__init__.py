@@ -1,7 +1,7 @@
 """What a pipeline reads: sources that can be replayed from recorded positions, and those that cannot, as a socket.
 
 `KafkaSource`, `FileSource`, `SocketSource` and `CustomSource` are what a DAG author writes; they import nothing heavy.
-Reading happens in the Spark driver (`airflow_ft.spark.inputs`), from the plain data of `to_json`.
+Reading happens in the Spark driver (`airflow_ft.spark.driver.inputs`), from the plain data of `to_json`.
 """
 
 from __future__ import annotations

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError, JobError, TerminalError, together
+from airflow_ft.spark.driver.rowless import no_actions
+from airflow_ft.spark.driver.schemas import arrow_schema
+from airflow_ft.spark.driver.types import check_types
 from airflow_ft.spark.private import write
 from airflow_ft.spark.reports import describe_error, rebuild_error
-from airflow_ft.spark.rowless import no_actions
-from airflow_ft.spark.schemas import arrow_schema
-from airflow_ft.spark.types import check_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ft.spark.job import Job
+    from airflow_ft.spark.driver.job import Job
     from airflow_ft.spark.request import StageRequest
 
 QUESTION, ANSWER = "columns.json", "misfits.json"

@@ -53,7 +53,7 @@ DEFAULT_CONF = {
     "spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "5s",
     "spark.sql.streaming.stateStore.maintenanceForceShutdownTimeout": "1s",
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|key|truststore|keystore",
-    # Not Hive's, whose `rename` replaces no file (`airflow_ft.spark.local_files`).
+    # Not Hive's, whose `rename` replaces no file (`airflow_ft.spark.driver.local_files`).
     "spark.hadoop.fs.file.impl": HADOOPS_LOCAL,
 }
 
@@ -77,9 +77,9 @@ class StageRequest:
     restart: what is done about a job that fails, for a stream (`RestartStrategy`, plain data); None: it ends.
     wal_root: absolute path or URI, the same for the driver and all readers.
     master, conf: for spark-submit. jars: jar files or folders of them; the Kafka connector, when a source needs it and
-    it is not among them, is chosen and fetched (`airflow_ft.spark.connector`). packages: further Maven coordinates.
+    it is not among them, is chosen and fetched (`spark.session.connector`). packages: further Maven coordinates.
     python_path: folders to import the job from, besides those of the running interpreter.
-    class_archives: folder that may hold an archive for the driver's JVM (`airflow_ft.spark.class_archive`); "": none.
+    class_archives: folder that may hold an archive for the driver's JVM (`spark.session.class_archive`); "": none.
     keep_session: seconds for which the JVM waits for the next run; 0: it ends with this one. session_name: pipelines of
     one name may go on in each other's; "": of this pipeline alone.
     ask_sinks: whether the task answers which columns its sinks would not take (`airflow_ft.spark.fitting`).

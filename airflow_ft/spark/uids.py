@@ -10,8 +10,8 @@ Spark knows operators by their place in the plan alone. With names, one may be a
 keep their state (docs/savepoints.md). A name is put on the node of the plan, beside Spark's own tags.
 
 Which operators have state, and in which order Spark numbers them, is read from the analysed plan, before anything is
-computed: from the sink to the sources, left before right. `airflow_ft.spark.evolution` compares that with what Spark
-has written down.
+computed: from the sink to the sources, left before right. `airflow_ft.spark.state.evolution` compares that with what
+Spark has written down.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.spark.state_operators import Identity
+from airflow_ft.spark.state.operators import Identity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark import schema_paths
-from airflow_ft.spark.locations import SparkLocation
-from airflow_ft.spark.state_operators import operator_file
-from airflow_ft.spark.state_settings import PARTITIONS, PROVIDER, kept_settings, unique_ids
+from airflow_ft.spark.state import schema_paths
+from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.operators import operator_file
+from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER, kept_settings, unique_ids
 from airflow_ft.state.layout import Table, require_readable, table
 from airflow_ft.state.positions import Position
 from airflow_ft.state.schemas import families

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.spark.locations import SparkLocation
-from airflow_ft.spark.state_operators import Operator
+from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.operators import Operator
 from airflow_ft.state.layout import Entry, Table
 from airflow_ft.state.rows import Column, columns_of, decimal_of
 from airflow_ft.wal.filesystem import filesystem

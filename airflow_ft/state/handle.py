@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
-from airflow_ft.spark.locations import require_batch
-from airflow_ft.spark.state_operators import Operator, operators
+from airflow_ft.spark.state.locations import require_batch
+from airflow_ft.spark.state.operators import Operator, operators
 from airflow_ft.state.catalog import Catalog, catalog, numbers
 from airflow_ft.state.hashing import partition_of
 from airflow_ft.state.layout import Entry, Shape, Table

@@ -9,7 +9,7 @@ from airflow_ft.core.lookup import confirmed_position, require_known, require_mo
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.savepoints.metadata import read_metadata
-from airflow_ft.spark.locations import SparkLocation, require_batch
+from airflow_ft.spark.state.locations import SparkLocation, require_batch
 
 
 @dataclass(frozen=True, slots=True)

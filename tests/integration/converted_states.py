@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from airflow_ft.savepoints.converting import Backend, prepare
-from airflow_ft.spark.locations import SparkLocation, copy_location
-from airflow_ft.spark.state_copy import copy_state
-from airflow_ft.spark.state_files import drop_unnamed
-from airflow_ft.spark.state_settings import FORMAT, PROVIDER
+from airflow_ft.spark.state.copying import copy_state
+from airflow_ft.spark.state.files import drop_unnamed
+from airflow_ft.spark.state.locations import SparkLocation, copy_location
+from airflow_ft.spark.state.settings import FORMAT, PROVIDER
 
 _MINUTES = (0, 1, 2, 60)  # of the files' rows: the last one is another session
 

@@ -20,7 +20,7 @@ from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.stage import stage_step
+from airflow_ft.spark.task.stage import stage_step
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.retention import WalArchive

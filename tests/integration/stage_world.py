@@ -23,9 +23,9 @@ from airflow_ft.core.model import Checkpoint, RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo, Store
 from airflow_ft.sources import Source
 from airflow_ft.spark.fitting import Judge
-from airflow_ft.spark.launcher import Driver, run_stage
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.state_reset import reset_state
+from airflow_ft.spark.state.reset import reset_state
+from airflow_ft.spark.task.launcher import Driver, run_stage
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from tests.store.scene import Scene

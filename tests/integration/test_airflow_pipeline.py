@@ -26,7 +26,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from airflow_ft.core.model import CheckpointState, RunKey
-from airflow_ft.spark.session import Kept, kept
+from airflow_ft.spark.session.loans import Kept, kept
 from tests.integration.airflow_world import AirflowWorld
 from tests.waiting import wait_for
 from tools.servers import Database, Kafka, MariaDb, processes

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.model import AfterAbort
-from airflow_ft.spark.session import kept
+from airflow_ft.spark.session.loans import kept
 from tests.integration.airflow_world import AirflowWorld
 from tests.integration.kafka_world import read, value
 from tests.waiting import wait_for

@@ -19,7 +19,7 @@ from airflow_ft.savepoints.restoring import restore
 from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.state_settings import PROVIDER
+from airflow_ft.spark.state.settings import PROVIDER
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.converted_states import CASES
 from tests.integration.stage_world import PIPELINE, StageWorld, world

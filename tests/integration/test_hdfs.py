@@ -22,7 +22,7 @@ from airflow_ft.savepoints.restoring import Later, restore
 from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.state_settings import PARTITIONS, PROVIDER
+from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.examination import examine_wal

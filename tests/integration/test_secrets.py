@@ -30,7 +30,7 @@ from airflow_ft.hooks.connections import connection_info
 from airflow_ft.sinks.kafka.verification import verify as verify_kafka
 from airflow_ft.sinks.mysql.verification import verify as verify_mysql
 from airflow_ft.sources import KafkaSource
-from airflow_ft.spark.launcher import Driver
+from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from tests.integration.real_world import RealWorld, make_world

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_ft.core.errors import StageError
 from airflow_ft.sources import FileSource
-from airflow_ft.spark.submit import spark_home
+from airflow_ft.spark.session.submit import spark_home
 from tests.integration.stage_world import StageWorld, world
 from tools.servers import Hdfs
 from tools.servers.processes import free_port

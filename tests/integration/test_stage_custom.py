@@ -102,7 +102,9 @@ def test_its_positions_are_in_checkpoints_and_savepoints_and_a_dead_driver_reads
     _, savepoint = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
     assert savepoint.positions == {"lines": ends}
 
-    crash = "import airflow_ft.spark.publisher as p, os\np.Publisher._publish = lambda *_: os.kill(os.getpid(), 9)\n"
+    crash = (
+        "import airflow_ft.spark.driver.publisher as p, os\np.Publisher._publish = lambda *_: os.kill(os.getpid(), 9)\n"
+    )
     _grow(pipeline, "b", 5)
     request = _request(pipeline)
     (pipeline.folder / "lines_job.py").write_text(crash + JOB)

@@ -11,8 +11,8 @@ from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import StageError
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.sources import FileSource
-from airflow_ft.spark.draining import END_OF_TIME, drain_of
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.state.draining import END_OF_TIME, drain_of
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 

@@ -23,8 +23,8 @@ from airflow_ft.core.errors import CheckpointExpiredError, FencedError, JobError
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import AbortReason, CheckpointState, RunKey
 from airflow_ft.sources import FileSource
-from airflow_ft.spark.launcher import Driver
 from airflow_ft.spark.process import TERM_SECONDS
+from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import local_path
 from airflow_ft.wal.writer import SegmentFolder, write_segment

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_ft.core.errors import StageError
 from airflow_ft.sources import FileSource
-from airflow_ft.spark import source_log
+from airflow_ft.spark.state import source_log
 from airflow_ft.wal.filesystem import filesystem, local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 

@@ -16,8 +16,8 @@ import pytest
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import StageError
 from airflow_ft.sources import FileSource
-from airflow_ft.spark.launcher import Driver
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.task.launcher import Driver
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tests.waiting import wait_for
 

@@ -10,9 +10,9 @@ from airflow_ft.commands.looking import describe
 from airflow_ft.core.errors import ConfigurationError, JobError, StateConflictError
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.sources import FileSource
-from airflow_ft.spark.locations import open_location
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.submit import settings
+from airflow_ft.spark.session.submit import settings
+from airflow_ft.spark.state.locations import open_location
 from airflow_ft.wal.filesystem import local_path
 from tests.core.systems import Metered
 from tests.integration.stage_world import PIPELINE, StageWorld, world

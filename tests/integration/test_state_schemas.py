@@ -13,7 +13,7 @@ from airflow_ft.core.lease import Worker
 from airflow_ft.savepoints.restoring import restore
 from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import FileSource
-from airflow_ft.spark.state_settings import ENCODING
+from airflow_ft.spark.state.settings import ENCODING
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 

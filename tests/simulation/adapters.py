@@ -30,26 +30,22 @@ from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import refusals
 from airflow_ft.sinks.mysql.validation import Verdict
-from airflow_ft.spark import (
+from airflow_ft.spark.driver import publisher, query, room, runner
+from airflow_ft.spark.state import (
     catching_up,
     evolution,
     location_files,
     locations,
-    publisher,
-    query,
-    room,
-    runner,
     schema_paths,
     source_changes,
-    stage,
     standing,
-    state_files,
-    state_operators,
-    state_reset,
-    state_schemas,
-    state_settings,
-    stream,
 )
+from airflow_ft.spark.state import files as state_files
+from airflow_ft.spark.state import operators as state_operators
+from airflow_ft.spark.state import reset as state_reset
+from airflow_ft.spark.state import schemas as state_schemas
+from airflow_ft.spark.state import settings as state_settings
+from airflow_ft.spark.task import stage, stream
 from tests.simulation.kernel import Death, Kernel
 from tests.simulation.spark import Spark, listening
 from tests.simulation.threads import ModelThreading

@@ -9,10 +9,11 @@ from unittest.mock import patch
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.savepoints import offline, rescaling, restoring
 from airflow_ft.savepoints.metadata import Savepoint
-from airflow_ft.spark import catching_up, evolution, runner
-from airflow_ft.spark.catching_up import FOLDER
-from airflow_ft.spark.location_files import OFFSETS, batches, entry, note, replace_entry
-from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.driver import runner
+from airflow_ft.spark.state import catching_up, evolution
+from airflow_ft.spark.state.catching_up import FOLDER
+from airflow_ft.spark.state.location_files import OFFSETS, batches, entry, note, replace_entry
+from airflow_ft.spark.state.locations import SparkLocation
 from tests.simulation import world
 from tests.simulation.defect import NAMED, Change, defect
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey, SparkPosition
-from airflow_ft.spark.state_operators import Identity
+from airflow_ft.spark.state.operators import Identity
 from tests.simulation.source import empties
 
 if TYPE_CHECKING:

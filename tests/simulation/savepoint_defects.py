@@ -8,8 +8,8 @@ from typing import Any
 
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.savepoints import metadata, restoring, taking
-from airflow_ft.spark import locations
-from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.state import locations
+from airflow_ft.spark.state.locations import SparkLocation
 from tests.simulation.defect import NAMED, Change, defect
 from tests.simulation.model_store import ModelStore
 

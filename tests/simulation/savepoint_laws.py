@@ -16,7 +16,7 @@ from airflow_ft.core.errors import WalCorruptError
 from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.model import AfterAbort, Checkpoint, RunKey, SparkPosition
 from airflow_ft.savepoints.metadata import METADATA, SPARK, Savepoint, read_metadata, verify
-from airflow_ft.spark.catching_up import FOLDER
+from airflow_ft.spark.state.catching_up import FOLDER
 from tests.simulation.files import STATE, Files
 from tests.simulation.kernel import Violation
 from tests.simulation.source import Wal, empties, once_more, plain

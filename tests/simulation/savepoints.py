@@ -22,8 +22,8 @@ from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata
 from airflow_ft.savepoints.rescaling import rescale
 from airflow_ft.savepoints.restoring import restore, restore_once
 from airflow_ft.savepoints.taking import take
-from airflow_ft.spark.catching_up import catch_up
-from airflow_ft.spark.locations import open_location
+from airflow_ft.spark.state.catching_up import catch_up
+from airflow_ft.spark.state.locations import open_location
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.files import LOG, STATE
 from tests.simulation.kernel import Violation

@@ -21,12 +21,12 @@ from airflow_ft.core.model import Pipeline, RunKey, Segment, SparkPosition
 from airflow_ft.core.restart import ExponentialDelay
 from airflow_ft.savepoints.converting import Backend
 from airflow_ft.sources import KafkaSource
-from airflow_ft.spark import launcher
-from airflow_ft.spark.failures import as_error
+from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.runner import Attempt
 from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.runner import Attempt
-from airflow_ft.spark.state_settings import PARTITIONS, PROVIDER
+from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
+from airflow_ft.spark.task import launcher
 from tests.simulation.files import STATE
 from tests.simulation.kernel import Process
 from tests.simulation.laws import PIPELINE
@@ -60,7 +60,7 @@ _TOPICS = SimpleNamespace(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """See `airflow_ft.spark.locations.SparkLocation`; `batch` -1: from the beginning."""
+    """See `airflow_ft.spark.state.locations.SparkLocation`; `batch` -1: from the beginning."""
 
     wal: Wal
     uri: str
@@ -107,7 +107,7 @@ class Driver:
         self._to_end, self._to_drain = True, drain
 
     def is_to_drain(self) -> bool:
-        """See `airflow_ft.spark.runner.Requests`."""
+        """See `airflow_ft.spark.driver.runner.Requests`."""
         return self._to_drain
 
     def kill(self, grace: float = 0.0) -> None:
@@ -115,7 +115,7 @@ class Driver:
         self.world.kernel.kill(self.process)
 
     def is_to_end(self, within: float = 0.0) -> bool:
-        """See `airflow_ft.spark.runner.Requests`."""
+        """See `airflow_ft.spark.driver.runner.Requests`."""
         while not self._to_end and within > 0:
             self.world.kernel.wait(min(1.0, within))
             within -= 1.0
@@ -140,7 +140,7 @@ class Spark:
         self._conf = {PARTITIONS: "2", PROVIDER: Backend.ROCKSDB.provider}
 
     def make_request(self, run: RunKey) -> Callable[[Pipeline, int, int], StageRequest]:
-        """See `airflow_ft.spark.stage.MakeRequest`."""
+        """See `airflow_ft.spark.task.stage.MakeRequest`."""
         world = self._world
 
         def make(before: Pipeline, epoch: int, attempt: int) -> StageRequest:
@@ -175,7 +175,7 @@ class Spark:
         judge: Any = None,
         on_publish: Callable[[], None],
     ) -> StageResult:
-        """See `airflow_ft.spark.launcher.run_stage`."""
+        """See `airflow_ft.spark.task.launcher.run_stage`."""
         driver = Driver(self._world, request)
         self.drivers.append(driver)
         on_start(driver)
@@ -204,7 +204,7 @@ class Spark:
     def write_batch(
         self, request: StageRequest, job: Any, batch: Location, batch_id: int, number: int, positions: Any
     ) -> SimpleNamespace:
-        """See `airflow_ft.spark.staging.write_batch`."""
+        """See `airflow_ft.spark.driver.staging.write_batch`."""
         world = self._world
 
         def compute() -> Item:
@@ -272,7 +272,7 @@ class Spark:
             files.write(f"{copy}/{STATE}/{batch + 1}.delta", files.read(f"{old}/{STATE}/{batch + 1}.delta"))
 
     def compute_planned(self, location: Any, job: str = "") -> None:
-        """See `airflow_ft.spark.query.compute_planned`: what comes of it is named after what it was computed with."""
+        """See `driver.query.compute_planned`: what comes of it is named after what it was computed with."""
         wal, uri = self._world.wal, location.uri
 
         def compute() -> None:
@@ -313,7 +313,7 @@ class Spark:
         return {held: ""} if request.begins_anew and held else {}
 
     def open_location(self, request: StageRequest) -> Location:
-        """See `airflow_ft.spark.locations.open_location`."""
+        """See `airflow_ft.spark.state.locations.open_location`."""
         world, wal, base = self._world, self._world.wal, request.base
         uri = f"file:///wal/{PIPELINE}/spark/{request.epoch}-{request.attempt}"
         if base is None:
@@ -526,7 +526,7 @@ class RunningQuery:
 
 
 class LastQuery(RunningQuery):
-    """Computes the micro-batch that was begun in a copy, and reads nothing: see `airflow_ft.spark.draining`."""
+    """Computes the micro-batch that was begun in a copy, and reads nothing: see `airflow_ft.spark.state.draining`."""
 
     def _run_batches(self) -> None:
         wal, uri = self._location.wal, self._location.uri
@@ -538,7 +538,7 @@ class LastQuery(RunningQuery):
 
 @contextmanager
 def listening(idle: Any, session: Session) -> Iterator[None]:
-    """In place of `airflow_ft.spark.query._Idle.listening`."""
+    """In place of `airflow_ft.spark.driver.query._Idle.listening`."""
     session.idle = idle
     try:
         yield

@@ -8,9 +8,11 @@ from typing import Any
 
 from airflow_ft.core.model import AfterAbort, Checkpoint, ExternalizedRetention, SparkPosition
 from airflow_ft.core.retention import delete_delivered
-from airflow_ft.spark import cleanup, draining, query, stream
-from airflow_ft.spark.publisher import Publisher
-from airflow_ft.spark.state_reset import reset_state
+from airflow_ft.spark.driver import query
+from airflow_ft.spark.driver.publisher import Publisher
+from airflow_ft.spark.state import draining
+from airflow_ft.spark.state.reset import reset_state
+from airflow_ft.spark.task import cleanup, stream
 from tests.simulation.defect import NAMED, Change, defect, everywhere
 from tests.simulation.model_store import ModelStore
 from tests.simulation.spark import Location

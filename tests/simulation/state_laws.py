@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import ConfigurationError, TerminalError
 from airflow_ft.core.model import AfterAbort, Checkpoint, ExternalizedRetention, Request, RunKey, SparkPosition
-from airflow_ft.spark.stream import DRAIN
+from airflow_ft.spark.task.stream import DRAIN
 from tests.simulation.kernel import Death, Violation
 from tests.simulation.source import CLOSED, Item, Wal
 

@@ -9,8 +9,9 @@ from airflow_ft import checkpoints
 from airflow_ft.core import coordinator, transitions
 from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.core.overlap import Overlap
-from airflow_ft.spark import query, room, runner, stream
-from airflow_ft.spark.publisher import Publisher
+from airflow_ft.spark.driver import query, room, runner
+from airflow_ft.spark.driver.publisher import Publisher
+from airflow_ft.spark.task import stream
 from tests.simulation import model_store, streams
 from tests.simulation.defect import NAMED, Change, defect
 from tests.simulation.model_store import ModelStore

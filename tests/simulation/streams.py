@@ -11,8 +11,8 @@ from airflow_ft.core.errors import StoreUnavailableError
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import CheckpointingMode, ExternalizedRetention, RequestKind, RunKey
 from airflow_ft.core.steps import Confirmation, Context
-from airflow_ft.spark.state_reset import reset_state
-from airflow_ft.spark.stream import AT_ONCE, DRAIN, SAVEPOINT, answer_stops, finish_step, stops, stream_step
+from airflow_ft.spark.state.reset import reset_state
+from airflow_ft.spark.task.stream import AT_ONCE, DRAIN, SAVEPOINT, answer_stops, finish_step, stops, stream_step
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.kernel import Act
 from tests.simulation.laws import PIPELINE

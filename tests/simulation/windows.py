@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import StageError, WalCorruptError
 from airflow_ft.core.model import Checkpoint, SparkPosition
-from airflow_ft.spark import draining
+from airflow_ft.spark.state import draining
 from tests.simulation.laws import PIPELINE
 from tests.simulation.source import CLOSED, Item, opened
 from tests.simulation.spark import Location
@@ -40,15 +40,15 @@ class Windows:
         return replace(item, drained=state[number] == CLOSED)
 
     def has_state(self, _: str) -> bool:
-        """In place of `airflow_ft.spark.state_files.has_state`."""
+        """In place of `airflow_ft.spark.state.files.has_state`."""
         return self._has_windows
 
     def drain_of(self, store: Any, pipeline: str, through: int | None = None) -> Checkpoint | None:
-        """See `airflow_ft.spark.draining.drain_of`. Where there are no windows nobody asks."""
+        """See `airflow_ft.spark.state.draining.drain_of`. Where there are no windows nobody asks."""
         return draining.drain_of(store, pipeline, through) if self._has_windows else None
 
     def terminal_copy(self, location: Location, request: Any) -> Location:
-        """See `airflow_ft.spark.draining.terminal_copy`."""
+        """See `airflow_ft.spark.state.draining.terminal_copy`."""
         wal, last = location.wal, location.batch
         uri = f"file:///wal/{PIPELINE}/spark/{request.epoch}-{request.attempt}-drain"
 
@@ -59,7 +59,7 @@ class Windows:
         self._world.spark.act("copies its location", copy)
         return Location(wal, uri, last)
 
-    # --- in place of what airflow_ft.spark.state_reset does to files ----------------------------------------------
+    # --- in place of what airflow_ft.spark.state.reset does to files ----------------------------------------------
 
     def location(self, root: str, pipeline: str, uri: str, batch: int, how: str) -> Location:
         return Location(self._world.wal, uri, batch, root, pipeline, how)

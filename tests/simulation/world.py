@@ -43,8 +43,8 @@ from airflow_ft.sinks.kafka.plain import PlainParticipant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.participant import STRATEGIES
 from airflow_ft.sinks.mysql.spec import BRANCHED, MySqlSink
-from airflow_ft.spark.catching_up import catch_up, is_planned
-from airflow_ft.spark.locations import open_location
+from airflow_ft.spark.state.catching_up import catch_up, is_planned
+from airflow_ft.spark.state.locations import open_location
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.adapters import Running
 from tests.simulation.files import Files

@@ -9,10 +9,10 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.catching_up import FOLDER, catch_up, has_read_all_of, is_planned, plan
-from airflow_ft.spark.location_files import keep
-from airflow_ft.spark.locations import SOURCES_FILE, SparkLocation, copy_location, set_places
-from airflow_ft.spark.standing import record_ids, recorded_ids
+from airflow_ft.spark.state.catching_up import FOLDER, catch_up, has_read_all_of, is_planned, plan
+from airflow_ft.spark.state.location_files import keep
+from airflow_ft.spark.state.locations import SOURCES_FILE, SparkLocation, copy_location, set_places
+from airflow_ft.spark.state.standing import record_ids, recorded_ids
 
 CONF = {"spark.sql.shuffle.partitions": "2"}
 

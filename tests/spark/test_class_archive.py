@@ -11,10 +11,11 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.sources import FileSource
-from airflow_ft.spark import class_archive, warm_up
-from airflow_ft.spark.examination import examine_spark
 from airflow_ft.spark.process import Driver
-from airflow_ft.spark.submit import environment, spark_home
+from airflow_ft.spark.session import class_archive
+from airflow_ft.spark.session.submit import environment, spark_home
+from airflow_ft.spark.task import warm_up
+from airflow_ft.spark.task.examination import examine_spark
 from tests.class_archives import QUICK
 from tests.integration.stage_world import StageWorld
 

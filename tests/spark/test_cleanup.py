@@ -16,9 +16,9 @@ from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import ExternalizedRetention, Plan, Segment, SparkPosition
 from airflow_ft.core.ports import ParticipantFactory
 from airflow_ft.core.steps import Context
-from airflow_ft.spark import cleanup
-from airflow_ft.spark.cleanup import clean_up
-from airflow_ft.spark.locations import SparkLocation, open_location, require_batch
+from airflow_ft.spark.state.locations import SparkLocation, open_location, require_batch
+from airflow_ft.spark.task import cleanup
+from airflow_ft.spark.task.cleanup import clean_up
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path
 from airflow_ft.wal.retention import WalArchive

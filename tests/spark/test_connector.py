@@ -21,10 +21,10 @@ from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import RunKey
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
-from airflow_ft.spark import connector
-from airflow_ft.spark.examination import examine_spark
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.submit import settings
+from airflow_ft.spark.session import connector
+from airflow_ft.spark.session.submit import settings
+from airflow_ft.spark.task.examination import examine_spark
 from tools.servers.base import local_folder
 
 JARS = local_folder() / "jars" / "spark"

@@ -8,9 +8,9 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.evolution import Evolution, carry_out, evolution, note_restored
-from airflow_ft.spark.locations import SparkLocation
-from airflow_ft.spark.state_operators import Identity, identities, remember
+from airflow_ft.spark.state.evolution import Evolution, carry_out, evolution, note_restored
+from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.operators import Identity, identities, remember
 from airflow_ft.wal.filesystem import local_path
 
 PIPELINE = "p"

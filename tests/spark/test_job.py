@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 from airflow_ft.core.errors import JobError, StageError
 from airflow_ft.core.model import RunKey, Segment
 from airflow_ft.sources import FileSource
-from airflow_ft.spark import staging
-from airflow_ft.spark.failures import as_error
-from airflow_ft.spark.inputs import Sources, named_positions, source_order, source_places
-from airflow_ft.spark.job import Job
+from airflow_ft.spark.driver import staging
+from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.inputs import Sources, named_positions, source_order, source_places
+from airflow_ft.spark.driver.job import Job
+from airflow_ft.spark.driver.staging import write_batch
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.staging import write_batch
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.statistics import Statistics
 

@@ -15,8 +15,8 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from airflow_ft.spark import private
-from airflow_ft.spark.keeper import FREE, KEPT, SPEC, USE
-from airflow_ft.spark.session import Kept, kept
+from airflow_ft.spark.session.keeper import FREE, KEPT, SPEC, USE
+from airflow_ft.spark.session.loans import Kept, kept
 from tests.waiting import wait_for
 from tools.servers.processes import has_ended
 
@@ -56,7 +56,7 @@ def own_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="ft-", ignore_cleanup_errors=True) as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         # One that is too busy to greet within 2 s counts as gone.
-        monkeypatch.setattr("airflow_ft.spark.session._GREETING_SECONDS", 60.0)
+        monkeypatch.setattr("airflow_ft.spark.session.loans._GREETING_SECONDS", 60.0)
         yield
         while Client.open:
             Client.open.pop().close()
@@ -71,7 +71,7 @@ def _started(idle: float = 60.0) -> tuple[Client, Kept]:
     spec = {"pipeline": "p", "key": "k", "idle": idle, "command": [sys.executable, "-c", CHATTERBOX]}
     private.write(folder / SPEC, json.dumps(spec))
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "airflow_ft.spark.keeper", str(folder), str(theirs.fileno()), str(lock)]
+    command = [sys.executable, "-m", "airflow_ft.spark.session.keeper", str(folder), str(theirs.fileno()), str(lock)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     subprocess.run(command, check=True, env=environment, pass_fds=(theirs.fileno(), lock))
     theirs.close()

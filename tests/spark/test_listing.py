@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_ft.core.errors import StageError
-from airflow_ft.spark import listing
-from airflow_ft.spark.listing import check_listings, static_listings
+from airflow_ft.spark.driver import listing
+from airflow_ft.spark.driver.listing import check_listings, static_listings
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_ft.spark import local_files
-from airflow_ft.spark.local_files import MANAGER, spare_processes
+from airflow_ft.spark.driver import local_files
+from airflow_ft.spark.driver.local_files import MANAGER, spare_processes
 
 CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.locations import (
+from airflow_ft.spark.state.locations import (
     SparkLocation,
     check_sources,
     freeze_origin,
@@ -20,7 +20,7 @@ from airflow_ft.spark.locations import (
     restore_origin,
     set_places,
 )
-from airflow_ft.spark.standing import mend_origin, standing
+from airflow_ft.spark.state.standing import mend_origin, standing
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path
 
 

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_ft import CheckpointConfig, SocketSource
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import CheckpointingMode, RunKey, SparkPosition
-from airflow_ft.spark.inputs import Sources, _is_at_the_end, refuse_unfit
+from airflow_ft.spark.driver.inputs import Sources, _is_at_the_end, refuse_unfit
+from airflow_ft.spark.driver.runner import Attempt
+from airflow_ft.spark.driver.sockets import Sockets
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.runner import Attempt
-from airflow_ft.spark.sockets import Sockets
 
 pytestmark = pytest.mark.spark
 MODES = {mode.value: mode for mode in CheckpointingMode}

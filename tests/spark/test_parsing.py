@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_ft.core.errors import ConfigurationError, JobError
-from airflow_ft.spark.failures import as_error
+from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.parsing import malformed_rows, parse_json, parsed_rows
 
 pytestmark = pytest.mark.spark

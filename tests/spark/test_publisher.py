@@ -26,7 +26,7 @@ from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import AbortReason, CheckpointState, HaltReason, RunKey, Segment, SparkPosition
 from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.ports import Store
-from airflow_ft.spark.publisher import Publisher
+from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.store import open_store
 

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from airflow_ft.core.errors import AirflowFtError, JobError
-from airflow_ft.spark.failures import as_error
-from airflow_ft.spark.job import Job
-from airflow_ft.spark.python_errors import of_worker
+from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.job import Job
+from airflow_ft.spark.driver.python_errors import of_worker
 
 JOBS = "tests.spark.mistaken_jobs"
 

@@ -13,10 +13,10 @@ import pytest
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.model import AfterAbort
 from airflow_ft.core.reasons import WaitReason
-from airflow_ft.spark import room
-from airflow_ft.spark.launcher import WAITED
+from airflow_ft.spark.driver import room
+from airflow_ft.spark.driver.room import QueueIsFull, Room
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.room import QueueIsFull, Room
+from airflow_ft.spark.task.launcher import WAITED
 from airflow_ft.store.sqlite import SqliteStore
 from tests.store.scene import PIPELINE, RUN, Scene
 
@@ -142,7 +142,7 @@ def test_what_was_given_up_gets_a_number_while_the_stream_waits_for_room(
 def test_a_wait_is_told_with_its_reason_and_counted(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "airflow_ft.spark.room")
+    caplog.set_level("INFO", "airflow_ft.spark.driver.room")
     for each in ("_TOLD_EACH", "_COUNTED_EACH"):
         monkeypatch.setattr(room, each, 0.05)
     stream = Stream(store, max_concurrent=1)

@@ -25,7 +25,7 @@ from airflow_ft.savepoints import restoring
 from airflow_ft.savepoints.metadata import FORMAT, METADATA, dispose, listing, read_metadata, verify
 from airflow_ft.savepoints.restoring import Restored, restore
 from airflow_ft.savepoints.taking import take
-from airflow_ft.spark.locations import open_location
+from airflow_ft.spark.state.locations import open_location
 from airflow_ft.store import open_store
 from airflow_ft.wal import filesystem as filesystem_module
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_ft.spark.driver.schemas import arrow_schema
 from airflow_ft.spark.request import FIXED_CONF
-from airflow_ft.spark.schemas import arrow_schema
 
 COLUMNS = {
     "a_boolean": "true",

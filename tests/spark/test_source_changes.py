@@ -8,8 +8,9 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.locations import SparkLocation, check_sources, copy_location, set_places
-from airflow_ft.spark.source_changes import (
+from airflow_ft.spark.state.locations import SparkLocation, check_sources, copy_location, set_places
+from airflow_ft.spark.state.reset import tell_sources
+from airflow_ft.spark.state.source_changes import (
     change_sources,
     freeze_begun,
     has_begun,
@@ -17,8 +18,7 @@ from airflow_ft.spark.source_changes import (
     restore_begun,
     source_change,
 )
-from airflow_ft.spark.standing import Standing, record_ids, recorded_ids, standing
-from airflow_ft.spark.state_reset import tell_sources
+from airflow_ft.spark.state.standing import Standing, record_ids, recorded_ids, standing
 from airflow_ft.wal.filesystem import filesystem, local_path
 
 KAFKA = {"orders": {"0": 17}}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.core.errors import WalCorruptError
-from airflow_ft.spark import source_log
+from airflow_ft.spark.state import source_log
 from airflow_ft.wal.filesystem import filesystem
 
 

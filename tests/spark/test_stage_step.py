@@ -25,10 +25,10 @@ from airflow_ft.core.errors import (
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import AbortReason, CheckpointState, Pipeline, RunKey, Segment, SparkPosition
 from airflow_ft.core.steps import Context
-from airflow_ft.spark.draining import drain_of, marked
-from airflow_ft.spark.launcher import raise_if_fenced
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.stage import stage_step
+from airflow_ft.spark.state.draining import drain_of, marked
+from airflow_ft.spark.task.launcher import raise_if_fenced
+from airflow_ft.spark.task.stage import stage_step
 from tests.core.systems import NoArchive
 from tests.core.world import PIPELINE, RUN, World
 from tests.waiting import wait_for
@@ -58,7 +58,7 @@ def context(world: World, **changes: Any) -> Context:
 
 @pytest.fixture
 def launch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., StageResult]], None]:
-    return lambda launcher: monkeypatch.setattr("airflow_ft.spark.stage.run_stage", launcher)
+    return lambda launcher: monkeypatch.setattr("airflow_ft.spark.task.stage.run_stage", launcher)
 
 
 def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:

@@ -11,10 +11,10 @@ import pytest
 from airflow_ft.core.errors import DataLossError, StageError
 from airflow_ft.core.model import Lease, RunKey, SparkPosition, canonical_json
 from airflow_ft.sources import KafkaSource
-from airflow_ft.spark.locations import SparkLocation, open_location, origin_file, restore_origin
-from airflow_ft.spark.standing import Standing, leave_out, mend_origin, record_ids, recorded_ids, standing
-from airflow_ft.spark.state_reset import reset_state
-from airflow_ft.spark.topics import Topics
+from airflow_ft.spark.driver.topics import Topics
+from airflow_ft.spark.state.locations import SparkLocation, open_location, origin_file, restore_origin
+from airflow_ft.spark.state.reset import reset_state
+from airflow_ft.spark.state.standing import Standing, leave_out, mend_origin, record_ids, recorded_ids, standing
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import local_path
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.state.handle import Bounds, State
 from airflow_ft.state.hashing import partition_of
 from airflow_ft.state.layout import Entry, Shape, Table

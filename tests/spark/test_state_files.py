@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.spark.launcher import STATE
-from airflow_ft.spark.state_files import StateSizes, sizes
+from airflow_ft.spark.state.files import StateSizes, sizes
+from airflow_ft.spark.task.launcher import STATE
 
 
 def _write(state: Path, name: str, size: int) -> None:

@@ -10,8 +10,8 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError, WalCorruptError
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
-from airflow_ft.spark.locations import check_sources, open_location
-from airflow_ft.spark.state_reset import reset_state
+from airflow_ft.spark.state.locations import check_sources, open_location
+from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path
 from airflow_ft.wal.retention import sweep

@@ -7,11 +7,11 @@ import pytest
 
 from airflow_ft.core.errors import JobError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.failures import as_error
-from airflow_ft.spark.locations import SparkLocation
-from airflow_ft.spark.state_schemas import refuse_lost, states
-from airflow_ft.spark.state_settings import ENCODING
-from airflow_ft.spark.state_types import differences, lost, of_json, of_scala
+from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.schemas import refuse_lost, states
+from airflow_ft.spark.state.settings import ENCODING
+from airflow_ft.spark.state.types import differences, lost, of_json, of_scala
 
 _SCALA = (
     "StructType(StructField(n,IntegerType,true),StructField(price,DecimalType(10,2),true),"

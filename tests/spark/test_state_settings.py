@@ -8,7 +8,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.state_settings import kept_settings, refuse_changed, remember_given, tell_changed
+from airflow_ft.spark.state.settings import kept_settings, refuse_changed, remember_given, tell_changed
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"

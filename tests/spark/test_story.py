@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ft.spark.story import Story
+from airflow_ft.spark.task.story import Story
 
 USUAL = """\
 WARNING: Using incubator modules: jdk.incubator.vector

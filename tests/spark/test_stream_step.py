@@ -11,9 +11,9 @@ import pytest
 from airflow_ft.core.errors import AirflowFtError, JobError, StageError
 from airflow_ft.core.model import ExternalizedRetention, RequestKind
 from airflow_ft.core.restart import NoRestart
-from airflow_ft.spark import stream
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.stream import answer_stops, finish_step, stream_step
+from airflow_ft.spark.task import stream
+from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
 from tests.core.systems import NoArchive
 from tests.core.world import PIPELINE, World
 from tests.spark.test_stage_step import FakeDriver, context, make, publish
@@ -28,7 +28,7 @@ class Ending:
         config = replace(world.config, externalized_retention=ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS)
         self.overlap: Any = (world.delivery, config, lambda _: None, NoArchive())
         self.cleaned: list[tuple[bool, int, bool]] = []
-        patch.setattr("airflow_ft.spark.stage.run_stage", self._launch)
+        patch.setattr("airflow_ft.spark.task.stage.run_stage", self._launch)
         patch.setattr(stream, "clean_up", self._clean_up)
         world.systems["log"].away = True
 

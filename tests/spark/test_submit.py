@@ -16,12 +16,11 @@ from airflow_ft.core.errors import AirflowFtError, ConfigurationError, StageErro
 from airflow_ft.core.model import RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
-from airflow_ft.spark.launcher import run_stage
 from airflow_ft.spark.private import private_folder
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.submit import (
+from airflow_ft.spark.session.submit import (
     LATE_OPTIMISER,
     QUICK_LAUNCHER,
     environment,
@@ -29,7 +28,8 @@ from airflow_ft.spark.submit import (
     properties,
     settings,
 )
-from airflow_ft.spark.symptoms import Symptoms
+from airflow_ft.spark.task.launcher import run_stage
+from airflow_ft.spark.task.symptoms import Symptoms
 from airflow_ft.store import open_store
 
 SECRET = "s3cr3t-Passw0rd"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.core.errors import StageError
-from airflow_ft.spark import timers
-from airflow_ft.spark.locations import SparkLocation
+from airflow_ft.spark.state import timers
+from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.wal.filesystem import filesystem
 
 OFFSETS = {"batchWatermarkMs": 5, "batchTimestampMs": 6, "conf": {"spark.sql.shuffle.partitions": "4"}}

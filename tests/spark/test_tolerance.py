@@ -11,7 +11,7 @@ import pytest
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError, JobError, SealError, StageError
 from airflow_ft.core.restart import FixedDelay
-from airflow_ft.spark import runner
+from airflow_ft.spark.driver import runner
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.store.sqlite import SqliteStore
 from tests.store.scene import PIPELINE, RUN, Scene

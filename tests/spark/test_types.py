@@ -5,7 +5,7 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
 
 from airflow_ft.core.errors import JobError
-from airflow_ft.spark.types import check_types, refused
+from airflow_ft.spark.driver.types import check_types, refused
 
 
 def _schema(**columns: t.DataType) -> t.StructType:

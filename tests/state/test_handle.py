@@ -12,8 +12,8 @@ import pytest
 from airflow_ft import state
 from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.savepoints.taking import take
-from airflow_ft.spark.locations import SparkLocation
-from airflow_ft.spark.state_operators import Identity, remember
+from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.operators import Identity, remember
 from airflow_ft.wal.filesystem import local_path
 from tests.state.scene import CONF, PROVIDERS, Pipeline, pipeline
 from tests.store.scene import PIPELINE

@@ -26,9 +26,9 @@ from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.model import RequestKind
 from airflow_ft.savepoints.converting import Backend
 from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata, verify
-from airflow_ft.spark.state_settings import PARTITIONS as PARTITIONS_OF_STATE
-from airflow_ft.spark.state_settings import PROVIDER
-from airflow_ft.spark.stream import SAVEPOINT
+from airflow_ft.spark.state.settings import PARTITIONS as PARTITIONS_OF_STATE
+from airflow_ft.spark.state.settings import PROVIDER
+from airflow_ft.spark.task.stream import SAVEPOINT
 from tests.chaos.savepoints.act import Act
 from tests.chaos.streams.run import FAULTS, Fault, Streams
 from tests.chaos.streams.world import PARTITIONS, PIPELINE, Servers, Task, await_delivery, store_of, stream_of

@@ -1,0 +1,150 @@
+"""Whose fault is it? Errors of a query become JobError (trying again will not help) or StageError (it may)."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_ft.core.errors import AirflowFtError, DataLossError, JobError, StageError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.driver import python_errors
+from airflow_ft.spark.state import schemas as state_schemas
+from airflow_ft.spark.state.settings import ENCODING
+
+# Classes of SQLSTATE that Spark gives to mistakes in queries and values: data, syntax, raised by the user, Python.
+_USER_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
+_USER_CLASSES = ("PythonException", "AnalysisException", "ParseException")
+_LOG = "mend the job; the whole traceback is in the task's log at level DEBUG."
+# The job has changed, and its new operators do not fit the state that it goes on with. Trying again does not help.
+_STATE_CHANGED = re.compile(
+    r"\[((?:"
+    r"STATE_STORE_(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"
+    r"|STATE_STORE_INVALID_(?:VALUE_SCHEMA_EVOLUTION|VARIABLE_TYPE_CHANGE|CONFIG_AFTER_RESTART)"
+    r"|STATE_STORE_(?:VALUE_SCHEMA_EVOLUTION|STATE_SCHEMA_FILES)_THRESHOLD_EXCEEDED"
+    r"|(?:STATE_STORE_|CANNOT_LOAD_STATE_STORE\.)(?:KEY|VALUE)_ROW_FORMAT_VALIDATION_FAILURE"
+    r"|(?:STREAMING_STATEFUL_OPERATOR_|STATEFUL_OPERATOR_)?(?:MISSING_STATE_DIRECTORY|NOT_MATCH_IN_STATE_METADATA)"
+    r"|CANNOT_LOAD_STATE_STORE\.(?:INVALID_CHANGE_LOG_READER_VERSION|INVALID_CHECKPOINT_LINEAGE)"
+    r"))\]\s*(.*?)(?:\s*If you want to force running|\s*SQLSTATE:|\n\s*at |$)",
+    re.DOTALL,
+)
+# Spark does not say it of each, but that is why: others have no schemas beside their state (`state_schemas`).
+_NO_AVRO = re.compile(r"State store encoding format as avro is not supported for operator=(\w+)")
+# A folder or file to be read. Spark counts it among the mistakes in queries, and a mount may be away for a moment.
+_NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\. SQLSTATE", re.DOTALL)
+
+# Retention was faster than the pipeline, say. Spark counts this among the user's mistakes, too.
+_DATA_LOST = re.compile(
+    r"Some data may have been lost because they are not available in Kafka.*?(?:Reason:\s*(.*)|$)", re.DOTALL
+)
+
+
+class InUserCode(Exception):
+    """Wraps what the job's own functions raised (as `__cause__`), to tell it from what raised in our code."""
+
+
+def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition | None = None) -> AirflowFtError:
+    """The error to report for whatever ended the attempt, which went on from `base`."""
+    in_user_code = isinstance(error, InUserCode)
+    if isinstance(error, InUserCode) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, AirflowFtError):
+        error.located(pipeline=pipeline)
+        return error
+    line = last_line(error)
+    causes = list(_causes(error))
+    for _, _, message in causes:
+        if found := _STATE_CHANGED.search(message):
+            what, way = state_schemas.changed(message, base)
+            return JobError(
+                f"job {job} has changed, and does not fit the state that it goes on with: {found[1]}:"
+                f" {what or _short(' '.join(found[2].split()))}",
+                pipeline=pipeline,
+                remedy=f"{way}Take the change back; or drop the state and keep the positions (`airflow ft reset-state"
+                f" {pipeline}`); or give the changed pipeline a new name, under which it reads from the beginning.",
+            )
+        if found := _NO_AVRO.search(message):
+            return JobError(
+                f"job {job} keeps state of {found[1]}, which cannot be encoded as {ENCODING}=avro says.",
+                pipeline=pipeline,
+                remedy="leave that setting out; it is for state variables of transformWithState, when a job has no"
+                " other state.",
+            )
+        if found := _DATA_LOST.match(message):
+            reason = f": {_short(' '.join(found[1].split()))}" if found[1] else "."
+            return DataLossError(
+                f"records that were still to be read are no longer in Kafka{reason}",
+                pipeline=pipeline,
+                remedy="set fail_on_data_loss=False of the source for one run: that goes on with what is there. Then"
+                " set it again; and raise the topic's retention, or run the pipeline more often.",
+            )
+        if found := _NOT_THERE.match(message):
+            return StageError(
+                f"{found[1]} is not there.",
+                pipeline=pipeline,
+                remedy="make the folder, or mend the path, if it is not just a mount that is away for a moment.",
+            )
+    user = python_errors.of_driver(error) if in_user_code else None
+    if user := user or python_errors.of_worker(message for _, _, message in causes):
+        return JobError(f"job {job} raised {user.what}", pipeline=pipeline, remedy=user.remedy or _LOG)
+    for state, kind, message in causes:
+        if state[:2] in _USER_STATES or kind.endswith(_USER_CLASSES):
+            return JobError(f"job {job} failed: {_short(message) or line}", pipeline=pipeline, remedy=_LOG)
+    if in_user_code and len(causes) == 1 and not _is_connection(error):  # nothing in the JVM has caused it
+        where = python_errors.place(error.__traceback__)
+        return JobError(f"job {job} raised {line}{where}", pipeline=pipeline, remedy=_LOG)
+    return StageError(
+        f"the Spark query failed: {_short(causes[-1][2]) or line}",
+        pipeline=pipeline,
+        remedy=f"see whether its sources, disk and memory are well, and try again; {_LOG}",
+    )
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of a traceback: type and message."""
+    return _short("".join(traceback.format_exception_only(error)).strip())
+
+
+def _is_connection(error: BaseException) -> bool:
+    """The JVM is gone: nothing that a job could have done."""
+    return type(error).__name__ in ("Py4JNetworkError", "Py4JError") or isinstance(error, ConnectionError)
+
+
+def _causes(error: BaseException) -> Iterator[tuple[str, str, str]]:
+    """(SQLSTATE, class, message) of an error and what caused it in the JVM, outermost first."""
+    state = getattr(error, "getSqlState", lambda: None)
+    yield (_safely(state) or "", type(error).__name__, str(error))
+    java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    for _ in range(20):
+        if java is None:
+            return
+        name = _safely(lambda java=java: java.getClass().getName()) or ""
+        state_text = _safely(lambda java=java: java.getSqlState()) if _has(java, "getSqlState") else ""
+        yield (state_text or "", name, _safely(lambda java=java: java.getMessage()) or "")
+        java = _safely_any(java)
+
+
+def _has(java: Any, method: str) -> bool:
+    methods = java.getClass().getMethods()
+    return any(candidate.getName() == method for candidate in methods)
+
+
+def _safely(call: Any) -> str:
+    try:
+        value = call()
+    except Exception:  # the JVM may be gone; the error that we describe matters, not this one
+        return ""
+    return "" if value is None else str(value)
+
+
+def _safely_any(java: Any) -> Any:
+    try:
+        return java.getCause()
+    except Exception:
+        return None
+
+
+def _short(text: str, limit: int = 1000) -> str:
+    text = text.split("\n\tat ")[0].split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0].strip()
+    return text if len(text) <= limit else f"{text[:limit]} ..."

@@ -1,0 +1,189 @@
+"""The sources of a job inside the driver: `sources["orders"]` is a DataFrame that is ready to use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import JobError, StageError
+from airflow_ft.core.model import CheckpointingMode
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sources import Source, source_from_json
+from airflow_ft.sources.kafka import GROUP_OFFSETS, KafkaSource
+from airflow_ft.sources.modes import not_replayable, read_again
+from airflow_ft.spark.driver.kafka_admin import TopicAdmin
+from airflow_ft.spark.driver.listing import Listing, static_listings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("airflow_ft.spark")
+
+_TAG = "airflowftsource"
+
+
+class Sources(Mapping[str, "DataFrame"]):
+    """What `transform` gets as `sources`.
+
+    `sources["orders"]` is a streaming DataFrame of the source (always the same object), and
+    `sources.static("orders")` a plain one of what is there now: for joins, and for jobs that do not stream. A
+    static read is not part of a checkpoint: its positions are not kept. `begins`: of these (None: of all) no attempt
+    has frozen yet where they start, so that it is looked up.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        specs: Mapping[str, Mapping[str, Any]],
+        connections: Mapping[str, ConnectionInfo],
+        *,
+        begins: Collection[str] | None = None,
+    ) -> None:
+        self._begins = specs.keys() if begins is None else begins
+        self.started: dict[str, Mapping[str, str]] = {}
+        """By source: the ids of topics of which a starting position was looked up, around that."""
+        self._spark = spark
+        self._specs: dict[str, Source] = {name: source_from_json(spec) for name, spec in specs.items()}
+        self._connections = connections
+        self._streams: dict[str, DataFrame] = {}
+        self.listings: list[Listing] = []  # of what was read by `static`
+
+    def __getitem__(self, name: str) -> DataFrame:
+        if name not in self._streams:
+            self._streams[name] = self._read(name, streaming=True)
+        return self._streams[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def static(self, name: str) -> DataFrame:
+        """A static DataFrame of what the source has now. Files have to stay as they are while it is used."""
+        frame = self._read(name, streaming=False)
+        self.listings += static_listings(frame)
+        return frame
+
+    def _read(self, name: str, *, streaming: bool) -> DataFrame:
+        if name not in self._specs:
+            declared = ", ".join(sorted(self._specs)) or "none"
+            raise JobError(f"the job asks for source {name!r}; declared are: {declared}.", remedy="mend the name.")
+        spec = self._specs[name]
+        connection = self._connections.get(spec.conn_id) if spec.conn_id else None
+        tags = {_TAG: name} if streaming else None
+        if streaming and name in self._begins and connection is not None:
+            spec, ids = _starting(self._spark, name, spec, connection)
+            self.started[name] = ids
+        return spec.read(self._spark, connection, streaming=streaming, tags=tags)
+
+
+def _starting(
+    spark: SparkSession, name: str, spec: Source, connection: ConnectionInfo
+) -> tuple[Source, Mapping[str, str]]:
+    """A source that starts where a group stands, with its offsets (Spark knows no such start), and its topics' ids."""
+    if not isinstance(spec, KafkaSource) or spec.starting_offsets != GROUP_OFFSETS:
+        return spec, {}
+    with closing(TopicAdmin(spark, name, spec, connection)) as admin:
+        before = admin.ids(spec.topics)
+        offsets = admin.group_offsets()
+        ids = admin.ids(spec.topics)
+    if ids != before:
+        raise StageError(
+            f"topics of source {name!r} were made while it was looked up where group {spec.group_id} stands.",
+            participant=spec.conn_id,
+            remedy="nothing to do: the next attempt looks again.",
+        )
+    log.info("source %s: group %s stands at %s (-2: nowhere, so the earliest)", name, spec.group_id, offsets)
+    return replace(spec, starting_offsets=offsets), ids
+
+
+def source_order(frame: DataFrame) -> list[str]:
+    """The names of a streaming query's sources in Spark's order; "source-2" for one that the job opened by itself."""
+    return [name for name, _ in _relations(frame)]
+
+
+def source_places(frame: DataFrame) -> list[int]:
+    """For each use of a source in a streaming query, in the order of Spark's offsets: which of `source_order` it is."""
+    known = [relation for _, relation in _relations(frame)]
+    return [next(i for i, other in enumerate(known) if leaf.equals(other)) for leaf in _leaves(frame)]
+
+
+def refuse_unfit(frame: DataFrame, mode: CheckpointingMode) -> None:
+    """ConfigurationError when the mode cannot be kept with a source of the query, also one that the job has opened.
+
+    Of those that neither Spark nor its Kafka connector brings nobody knows whether they can be replayed, or where they
+    begin: they are taken at the job's word.
+    """
+    for name, relation in _relations(frame):
+        kind = relation.getClass().getSimpleName()
+        if kind == "StreamingRelationV2":
+            kind = relation.table().getClass().getSimpleName()
+        if mode is not CheckpointingMode.AT_MOST_ONCE:
+            if kind == "TextSocketTable":
+                raise not_replayable(name, mode)
+        elif kind in ("StreamingRelation", "RatePerMicroBatchTable"):  # the first is what Spark has for files
+            raise read_again(name, "its beginning")
+        elif kind == "KafkaTable" and not _is_at_the_end(relation.extraOptions()):
+            raise read_again(name, "its starting offsets")
+
+
+def _is_at_the_end(options: Any) -> bool:
+    """Whether a reader of Kafka begins at the end of its topics, as it does unless its options say otherwise."""
+    others = ("startingTimestamp", "startingOffsetsByTimestamp")
+    return options.getOrDefault("startingOffsets", "latest").lower() == "latest" and not any(
+        options.containsKey(name) for name in others
+    )
+
+
+def _relations(frame: DataFrame) -> list[tuple[str, Any]]:
+    """The sources of a streaming query in Spark's order: their names, and what stands for them in the plan."""
+    found: list[tuple[str, Any]] = []
+    for leaf in _leaves(frame):
+        if not any(leaf.equals(other) for _, other in found):
+            found.append((_name(leaf) or f"source-{len(found)}", leaf))
+    return found
+
+
+def _leaves(frame: DataFrame) -> list[Any]:
+    """What reads a stream in a query's plan."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    return [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
+
+
+def _name(leaf: Any) -> str | None:
+    kind = leaf.getClass().getSimpleName()
+    if kind == "StreamingRelationV2":
+        return _text(leaf.extraOptions().get(_TAG))
+    if kind == "StreamingRelation":
+        options = leaf.dataSource().options()
+        found = options.get(_TAG)
+        return _text(found.get()) if found.isDefined() else None
+    return None
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def named_positions(
+    names: Sequence[str],
+    start: Sequence[Any],
+    end: Sequence[Any],
+    topic_ids: Mapping[int, Mapping[str, str]] | None = None,
+) -> dict[str, Any]:
+    """Positions for the manifest and the store: source name -> {"start", "end"} in the source's own terms.
+
+    Those of Kafka have "topic_ids" too, by topic: offsets count the records of that very topic.
+    """
+    positions: dict[str, Any] = {}
+    for index, value in enumerate(end):
+        name = names[index] if index < len(names) else f"source-{index}"
+        name = name if name not in positions else f"{name}-{index}"
+        positions[name] = {"start": start[index] if index < len(start) else None, "end": value}
+        if topic_ids and index in topic_ids:
+            positions[name]["topic_ids"] = dict(topic_ids[index])
+    return positions

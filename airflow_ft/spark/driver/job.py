@@ -1,0 +1,149 @@
+"""The user's job: finding it, calling it, and checking what it returns.
+
+A job is a module, an object or a class with
+
+- `transform(spark, sources)` -> one DataFrame; streaming, or static for a plain batch job, which is one checkpoint;
+- optionally `split(batch)` -> `{sink name: DataFrame}`: divides one micro-batch, which was materialised before, so
+  that all sinks see the same values. Without it all rows go to the only sink. It is called once more, before the
+  first batch, with an empty one and on a copy of the job: the columns that it returns are compared with the sinks. Of
+  a job that looks at its rows there (`count`, `collect` ...) they are not known before;
+- optionally `output_mode`: "append" (default), "update" or "complete", as of Spark's streaming queries.
+
+The job's arguments go to the constructor of a class, else to `transform` as keyword arguments.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import JobError
+from airflow_ft.spark.driver.failures import InUserCode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ft.spark.driver.inputs import Sources
+
+_OUTPUT_MODES = ("append", "update", "complete")
+
+
+class Job:
+    """A loaded job. Errors of the user's code raise InUserCode from them; a wrong shape raises JobError."""
+
+    def __init__(self, reference: str, arguments: Mapping[str, Any]) -> None:
+        self.reference = reference
+        module_name, _, name = reference.partition(":")
+        found: Any = _called(importlib.import_module, module_name)
+        for part in name.split(".") if name else ():
+            if not hasattr(found, part):
+                raise self._error(f"there is no {name} in {module_name}")
+            found = getattr(found, part)
+        self._arguments = dict(arguments)
+        if inspect.isclass(found):
+            found, self._arguments = _called(found, **self._arguments), {}
+        self._object = found
+        if not callable(getattr(found, "transform", None)):
+            raise self._error("it has no function transform(spark, sources)")
+        self._split = getattr(found, "split", None)
+        self.output_mode = getattr(found, "output_mode", "append")
+        if self.output_mode not in _OUTPUT_MODES:
+            raise self._error(f"its output_mode is {self.output_mode!r}, possible are {', '.join(_OUTPUT_MODES)}")
+
+    @property
+    def code(self) -> dict[str, str]:
+        """The module that the job is in, and the SHA-256 of its source ("" where that cannot be read)."""
+        name = self.reference.partition(":")[0]
+        try:
+            source = inspect.getsource(importlib.import_module(name)).encode()
+        except (OSError, TypeError):
+            return {"module": name, "sha256": ""}
+        return {"module": name, "sha256": hashlib.sha256(source).hexdigest()}
+
+    @property
+    def has_split(self) -> bool:
+        """Whether the job divides its rows by itself."""
+        return self._split is not None
+
+    def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
+        """The job's DataFrame."""
+        frame = _called(self._object.transform, spark, sources, **self._arguments)
+        if isinstance(frame, Mapping):
+            raise self._error(
+                "transform returned a dictionary of DataFrames, which is not supported yet",
+                "return one DataFrame, and divide its rows in split(batch).",
+            )
+        return self._checked(frame, "transform")
+
+    def split(self, batch: DataFrame, sinks: Sequence[str], optional: Sequence[str]) -> dict[str, DataFrame]:
+        """The rows for each sink: all of `sinks`, and those of `optional` that the job returned."""
+        if self._split is None:
+            if len(sinks) != 1:
+                raise self._error(
+                    f"it has no split(batch), but there are several sinks: {', '.join(sinks)}",
+                    "write a split that returns {sink name: DataFrame}.",
+                )
+            return {sinks[0]: self._checked(batch, "transform")}
+        frames = _called(self._split, batch)
+        expected = ", ".join(sinks) + (f" (and perhaps {', '.join(optional)})" if optional else "")
+        if not isinstance(frames, Mapping):
+            raise self._error(f"split returned {type(frames).__name__}, not a dictionary", f"expected are {expected}.")
+        missing = [name for name in sinks if name not in frames]
+        unknown = [str(name) for name in frames if name not in sinks and name not in optional]
+        if missing or unknown:
+            what = [f"no rows for {', '.join(missing)}"] if missing else []
+            what += [f"rows for {', '.join(unknown)}, which is no sink of the pipeline"] if unknown else []
+            raise self._error(f"split returned {' and '.join(what)}", f"expected are {expected}.")
+        checked = {name: self._checked(frame, f"split, for {name},") for name, frame in frames.items()}
+        for name, frame in checked.items():
+            if frame.isStreaming:
+                raise self._error(f"split, for {name}, returned a streaming DataFrame", "derive it from the batch.")
+        return checked
+
+    def split_nothing(self, spark: SparkSession, frame: DataFrame) -> Mapping[str, DataFrame]:
+        """What `split` makes of a batch without rows: its columns are those that each sink will get.
+
+        It works on a copy of the job, so that whatever it counts or remembers begins with the first batch. Raises what
+        it raises.
+        """
+        from pyspark.sql import DataFrame as Frame
+
+        jvm: Any = spark.sparkContext._jvm
+        session: Any = spark._jsparkSession
+        nothing = session.createDataFrame(jvm.java.util.ArrayList(), session.parseDataType(frame.schema.json()))
+        job = self._object if inspect.ismodule(self._object) else _copied(self._object)
+        frames = job.split(Frame(nothing, spark))
+        return {name: found for name, found in dict(frames).items() if isinstance(found, Frame)}
+
+    def _checked(self, frame: Any, where: str) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        if not isinstance(frame, DataFrame):
+            raise self._error(f"{where} returned {type(frame).__name__}, not a DataFrame")
+        if not frame.columns:
+            raise self._error(f"{where} returned a DataFrame without columns")
+        lower = [name.lower() for name in frame.columns]
+        if twice := sorted({name for name in lower if lower.count(name) > 1}):
+            raise self._error(f"{where} returned a DataFrame with two columns named {', '.join(twice)}")
+        return frame
+
+    def _error(self, what: str, remedy: str = "") -> JobError:
+        return JobError(f"job {self.reference}: {what}.", remedy=remedy)
+
+
+def _copied(thing: Any) -> Any:
+    try:
+        return copy.deepcopy(thing)
+    except Exception:  # what cannot be copied (a lock, something of Spark's) is shared
+        return copy.copy(thing)
+
+
+def _called(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    try:
+        return function(*arguments, **keywords)
+    except Exception as error:
+        raise InUserCode(str(error)) from error

@@ -1,0 +1,63 @@
+"""Spark's files on a local path, without a process for each.
+
+Without its native library, which pyspark lacks, Hadoop starts a process for what Java cannot do: `chmod` for each file
+and folder that it makes, and `readlink` eight times for each file that Spark's logs rename into its place. A small
+micro-batch waits for these more than for anything else (docs/performance.md). So, in a JVM that runs its tasks itself:
+
+- Hadoop writes no checksum file (`.<name>.crc`) beside each file.
+- Spark's logs and state are renamed by Hadoop's `FileSystem`, not by its `FileContext`.
+
+Neither of these two is atomic on a local path: both look whether the name is free, and then call rename(2), which
+replaces what is there. Between two writers of one location that would decide nothing. It need not, since a location has
+one writer (`airflow_ft.spark.state.locations`). Where a file takes the place of another one (the state of a task that
+is tried again), `FileContext` removes the old one first, and `FileSystem` leaves that to rename(2).
+
+But that is true of Hadoop's own LocalFileSystem alone. What a JVM of Spark takes by itself is Hive's, as soon as
+Hive's jars are there: its `rename` refuses to replace a file, and Spark's manager then keeps the old one without a
+word, state that does not belong to the rows (I1). So `spark.hadoop.fs.file.impl` is set (`request.DEFAULT_CONF`), and
+everything stays as it was where the file system is another one.
+
+A location may have been written with such checksums and be continued without them, or the other way round: Hadoop
+compares where it finds one, and removes it when it replaces the file beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.spark.request import HADOOPS_LOCAL
+from airflow_ft.wal.filesystem import filesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_PACKAGES = ("org.apache.spark.sql.execution.streaming.checkpointing", "org.apache.spark.sql.execution.streaming")
+_NAME = "FileSystemBasedCheckpointFileManager"  # in the first package since 4.1, in the other one before
+
+
+def spare_processes(spark: SparkSession, root: str) -> None:
+    """For this JVM and session; to be called before a query starts that has its location below `root`.
+
+    A manager that the user has named stays. On a cluster nothing is changed: nobody knows what executors have.
+    """
+    jvm: Any = spark._jvm
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    files = jvm.org.apache.hadoop.fs.Path(filesystem(root).hadoop_path(root)).getFileSystem(conf)
+    if not spark._jsc.sc().isLocal() or files.getClass().getName() != HADOOPS_LOCAL:  # no class that is derived from it
+        return
+    files.setWriteChecksum(False)  # of the one that Hadoop keeps for the whole JVM
+    if conf.get(MANAGER) is None and (manager := _manager(jvm)):
+        spark.conf.set(MANAGER, manager)
+
+
+def _manager(jvm: Any) -> str:
+    """The class as this Spark names it; "": it has none."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    for package in _PACKAGES:
+        try:
+            return str(jvm.java.lang.Class.forName(f"{package}.{_NAME}").getName())
+        except Py4JJavaError:
+            continue
+    return ""

@@ -1,0 +1,287 @@
+"""Publication: after Spark's own commit of a batch, by one conditional write, from one thread.
+
+The thread also seals the segment, while Spark commits and plans the next batch, and watches the clock: a batch that is
+not published in time is aborted. Whatever it meets ends the attempt, and the query with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_ft.core.background import beside
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    CheckpointExpiredError,
+    FencedError,
+    JobError,
+    SealError,
+    StoreUnavailableError,
+)
+from airflow_ft.core.model import AbortReason, AfterAbort, Segment, SparkPosition
+from airflow_ft.core.numbers import Numbers
+from airflow_ft.core.planning import stranded
+from airflow_ft.core.ports import Store
+from airflow_ft.spark.driver.failures import last_line
+from airflow_ft.spark.request import StageRequest, StageResult
+
+POLL_SECONDS = 0.005  # a row is as late as that; to look takes microseconds
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Open:
+    """The number that is being computed, is sealed (then it has `seal`), or waits for Spark's commit (a segment)."""
+
+    number: int
+    batch: int
+    deadline: float
+    seal: Callable[[], Segment] | None = None
+    sealing: Future[Segment] | None = None
+    segment: Segment | None = None
+    positions: Mapping[str, Any] | None = None
+    as_of: datetime | None = None
+
+
+class Tally:
+    """What was published: the numbers, and rows by sink."""
+
+    def __init__(self) -> None:
+        self.numbers = Numbers()
+        self.rows: Counter[str] = Counter()
+
+    def add(self, segment: Segment) -> None:
+        """One more."""
+        self.numbers = self.numbers.plus(segment.number)
+        self.rows.update(segment.rows)
+
+    def result(self, position: SparkPosition | None, *, complete: bool = True) -> StageResult:
+        """As the end of an attempt."""
+        found = self.numbers
+        before = found.count - len(found.newest)
+        return StageResult(
+            found.newest,
+            dict(self.rows),
+            position,
+            complete=complete,
+            before=before,
+            first=found.first if before else 0,
+        )
+
+
+class Publisher:
+    """Gives out numbers and publishes them in order; at most one is open.
+
+    `committed(batch)` tells whether Spark has committed the batch; `durable()` makes Spark's location durable, and
+    whatever else has to be done before publication; `position(batch)` is Spark's position after it (None: a static
+    job, or a drain, after which nothing goes on). `stop(failure)` is called once, from the thread, when the attempt
+    must end. `last_batch` is the last one with a position.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        request: StageRequest,
+        *,
+        committed: Callable[[int], bool],
+        durable: Callable[[], None],
+        position: Callable[[int], SparkPosition | None],
+        stop: Callable[[BaseException], None],
+        tally: Tally | None = None,
+    ) -> None:
+        self._store, self._request = store, request
+        self._committed, self._durable, self._position, self._stop = committed, durable, position, stop
+        self._changed = threading.Condition()
+        self._open: _Open | None = None
+        self._closed = False
+        self._predecessor = request.last_published
+        self.failure: BaseException | None = None
+        self.tally = tally or Tally()
+        self.last_batch: int | None = None
+        self.last_segment: Segment | None = None  # of this attempt
+        self._thread = threading.Thread(target=self._watch, name="publisher", daemon=True)
+        self._thread.start()
+
+    def begin(self, batch: int) -> int:
+        """The number of a batch that begins now; waits for the publication of the one before. Raises `failure`."""
+        self.settle()
+        number = self._store.trigger(self._request.pipeline, self._request.epoch, self._request.run)
+        with self._changed:
+            self._open = _Open(number, batch, time.monotonic() + self._timeout)
+        return number
+
+    def written(self, seal: Callable[[], Segment], positions: Mapping[str, Any], as_of: datetime | None = None) -> None:
+        """The open number's files are there: they are sealed now, and published when Spark has committed the batch.
+
+        `as_of`: see `Store.publish`.
+        """
+        with self._changed:
+            self._raise()
+            assert self._open is not None
+            self._open.seal, self._open.positions, self._open.as_of = seal, positions, as_of
+            self._changed.notify_all()
+
+    def carry(self) -> int | None:
+        """Publishes a number for rows that an aborted one has left, when nothing else would deliver them; returns it.
+
+        Nobody else may while this attempt goes on: a number between two of its own would end it.
+        """
+        self.settle()
+        request = self._request
+        if not stranded(self._store.open_checkpoints(request.pipeline)):
+            return None
+        number = self._store.trigger(request.pipeline, request.epoch, request.run)
+        self._store.publish(request.pipeline, request.epoch, number, self._predecessor, None, None, {})
+        self._predecessor = number
+        log.info("checkpoint %d published: it delivers what an aborted one has left", number)
+        return number
+
+    def settle(self) -> None:
+        """Waits until nothing is open; raises what prevented a publication. Call it when Spark has committed."""
+        while not self.settled(1.0):
+            pass
+
+    def settled(self, within: float) -> bool:
+        """Whether nothing is open, after so many seconds at most; raises what prevented a publication."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._open is None or self.failure is not None, within)
+            self._raise()
+            return self._open is None
+
+    def close(self, cause: AirflowFtError | None = None) -> None:
+        """Ends the thread after the query has ended. What Spark committed is published; an open number is aborted.
+
+        `cause`: what ended the query, if that was an error. Raises nothing: `failure` says what went wrong.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        now, failure = self._open, self.failure
+        if now is None or isinstance(failure, CheckpointExpiredError):  # that has aborted it
+            return
+        if isinstance(failure, FencedError):  # the newer owner has
+            return
+        if isinstance(failure, StoreUnavailableError) and failure.unanswered:  # perhaps it is published
+            return
+        known = failure if isinstance(failure, AirflowFtError) else cause
+        reason = AbortReason.ATTEMPT_ENDED if known is None else known.abort_reason
+        if failure is not None and now.sealing is not None and now.segment is None and not isinstance(known, JobError):
+            reason = AbortReason.SEAL_FAILED
+        self._abort(now, reason, self._request.redactor()(known.what if known else "the attempt ended"))
+
+    @property
+    def _timeout(self) -> float:
+        return self._request.checkpointing.timeout.total_seconds()
+
+    def _raise(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _watch(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    now = self._open
+                    if now is None or now.seal is None:
+                        if self._closed:
+                            return
+                        self._changed.wait(0.2)
+                    now = self._open
+                if now is None:
+                    continue
+                if now.seal is not None and now.sealing is None:
+                    now.sealing = beside(now.seal, "seal")  # a disk that stands still must not stop the clock
+                if now.sealing is not None and now.segment is None and now.sealing.done():
+                    now.segment = self._sealed(now, now.sealing)
+                if now.segment is not None and self._committed(now.batch):
+                    self._publish(now, now.segment)
+                elif time.monotonic() > now.deadline:
+                    self._expire(now)
+                elif self._closed and (now.sealing is None or now.segment is not None):
+                    return
+                elif now.sealing is not None:
+                    with suppress(TimeoutError):
+                        now.sealing.exception(POLL_SECONDS)
+                    if now.segment is not None:
+                        time.sleep(POLL_SECONDS)
+        except BaseException as error:
+            with self._changed:
+                self.failure = error
+                self._changed.notify_all()
+            self._stop(error)
+
+    def _sealed(self, now: _Open, sealing: Future[Segment]) -> Segment:
+        try:
+            return sealing.result()
+        except AirflowFtError:
+            raise
+        except Exception as error:
+            raise self._seal_error(now, error) from error
+
+    def _seal_error(self, now: _Open, error: Exception) -> SealError:
+        return SealError(
+            f"what it has written could not be sealed: {last_line(error)}",
+            pipeline=self._request.pipeline,
+            checkpoint=now.number,
+            remedy="see whether the disk of wal_root is full, or away; nothing was published, and the next attempt"
+            " computes the rows again.",
+        )
+
+    def _publish(self, now: _Open, segment: Segment) -> None:
+        try:
+            self._durable()
+        except OSError as error:
+            raise self._seal_error(now, error) from error
+        position = self._position(now.batch)
+        # One conditional write. Refused or unanswered: it is not repeated, the attempt ends (I5); a write that is
+        # still on its way is settled by the next owner's epoch.
+        self._store.publish(
+            self._request.pipeline,
+            self._request.epoch,
+            now.number,
+            self._predecessor,
+            segment,
+            position,
+            now.positions or {},
+            now.as_of,
+        )
+        log.info("checkpoint %d published (batch %d)", now.number, now.batch)
+        with self._changed:
+            self.tally.add(segment)
+            if position is not None:
+                self.last_batch = now.batch
+            self.last_segment = segment
+            self._predecessor = now.number
+            self._open = None
+            self._changed.notify_all()
+
+    def _expire(self, now: _Open) -> None:
+        timeout = self._timeout
+        self._abort(now, AbortReason.EXPIRED, f"not staged within {timeout:g} s")
+        raise CheckpointExpiredError(
+            f"it was not staged within CheckpointConfig.timeout ({timeout:g} s) and was aborted (EXPIRED).",
+            pipeline=self._request.pipeline,
+            checkpoint=now.number,
+            remedy="raise the time-out, or make the micro-batch smaller (max_offsets_per_trigger,"
+            " max_files_per_trigger).",
+        )
+
+    def _abort(self, now: _Open, reason: AbortReason, message: str) -> None:
+        try:
+            # Nothing was published, so there is nothing to carry or to rewind.
+            self._store.abort(
+                self._request.pipeline, self._request.epoch, now.number, reason, message, AfterAbort.CARRIED
+            )
+        except AirflowFtError as error:
+            # It stays TRIGGERED, can no longer be published, and becomes ABORTED with the next owner's epoch.
+            log.warning("checkpoint %d could not be recorded as aborted: %s", now.number, error)

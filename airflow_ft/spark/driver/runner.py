@@ -1,0 +1,464 @@
+"""Inside the driver: runs the job as a streaming query, and stages and publishes each micro-batch.
+
+What if the driver dies ...
+- while a batch is computed, written or sealed: its number is never published, its folder is waste, the batch is
+  computed again from the last published state;
+- after Spark's commit, before publication: the same, since the next attempt cuts its copy of Spark's location back
+  to the last published batch (a segment is sealed while Spark commits, so either may come first);
+- during the publication's write: published or not, as the store says when the next owner reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError, ConfigurationError, JobError, StageError
+from airflow_ft.core.ports import Store
+from airflow_ft.core.reasons import WaitReason
+from airflow_ft.core.restart import Restarts, RestartStrategy, wait_after
+from airflow_ft.sources import KafkaSource, Source, source_from_json
+from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.inputs import Sources, refuse_unfit, source_order, source_places
+from airflow_ft.spark.driver.job import Job
+from airflow_ft.spark.driver.kafka_admin import topic_admins
+from airflow_ft.spark.driver.listing import check_listings, static_listings
+from airflow_ft.spark.driver.local_files import spare_processes
+from airflow_ft.spark.driver.publisher import Publisher, Tally
+from airflow_ft.spark.driver.query import Query, Stopper, by_topic, compute_planned
+from airflow_ft.spark.driver.room import QueueIsFull
+from airflow_ft.spark.driver.staging import ManyRowsError, fix_conf, write_batch
+from airflow_ft.spark.driver.topics import Topics
+from airflow_ft.spark.driver.types import check_types
+from airflow_ft.spark.fitting import ask
+from airflow_ft.spark.private import PROPERTIES, write
+from airflow_ft.spark.process import die_with_parent
+from airflow_ft.spark.reports import describe_error
+from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.session.loans import attach, await_end, detach
+from airflow_ft.spark.session.submit import DRAIN, END, REQUEST, RESULT
+from airflow_ft.spark.state.catching_up import catch_up, is_planned
+from airflow_ft.spark.state.draining import drain_of
+from airflow_ft.spark.state.evolution import carry_out, evolution
+from airflow_ft.spark.state.locations import (
+    SparkLocation,
+    check_sources,
+    has_origin,
+    has_places,
+    open_location,
+    restore_order,
+    restore_origin,
+    set_places,
+)
+from airflow_ft.spark.state.operators import Identity, remember, remember_code
+from airflow_ft.spark.state.schemas import refuse_lost, states
+from airflow_ft.spark.state.settings import remember_given, tell_changed
+from airflow_ft.spark.state.source_changes import (
+    SourceChange,
+    change_sources,
+    has_begun,
+    known_sources,
+    restore_begun,
+    source_change,
+)
+from airflow_ft.spark.state.standing import Standing, leave_out, mend_origin, record_ids, standing
+from airflow_ft.spark.uids import plan_of
+from airflow_ft.store import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+def main(folder: str, session: int | None = None) -> int:
+    """Runs the request that lies in `folder` and leaves a report there; the exit code of the process.
+
+    `session`: the open file that leads to a JVM which is kept; None: spark-submit has started one for this process.
+    """
+    die_with_parent()
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    private = Path(folder)
+    request = StageRequest.from_json(json.loads((private / REQUEST).read_text()))
+    for name in (REQUEST, PROPERTIES):  # they hold credentials, and have been read
+        (private / name).unlink(missing_ok=True)
+    attempt = Attempt(request, private / RESULT, session)
+    try:
+        result = attempt.run()
+    except BaseException as error:
+        if session is not None:
+            await_end()
+        attempt.report(error)
+        attempt.leave(failed=True)
+        return 1
+    write(private / RESULT, json.dumps({"result": result.to_json()}))
+    return 0 if attempt.leave() else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the job's query consists of, in Spark's order: sources by name, their uses, operators that have state."""
+
+    sources: list[str]
+    places: list[int]
+    operators: tuple[Identity, ...]
+
+
+class Attempt:
+    """One attempt, in this process."""
+
+    def __init__(self, request: StageRequest, report: Path, session: int | None) -> None:
+        self._request, self._report, self._kept = request, report, session
+        self._failed: BaseException | None = None
+        self._began = False  # whether the job has computed anything
+        self._requests = Requests(report.parent)
+        self._tally = Tally()
+        # See `staging.write_batch`: what is computed again then, though nothing has died, would be lost without a base.
+        self._expects_few = request.streaming and not request.begins_anew
+        self._spark: SparkSession | None = None
+        self._reported = threading.Lock()
+
+    def run(self) -> StageResult:
+        """Stages until nothing is left to read, a stream until it is told to end; raises what ended it."""
+        with closing(open_store(self._request.store_url)) as store:
+            spark = self._spark = self._session()
+            given = self._request.restart
+            restarts = None if given is None else RestartStrategy.from_json(given).begin(time.monotonic())
+            while True:
+                try:
+                    return self._stage(store, spark)
+                except Exception as error:
+                    if self._is_over_after(store, spark, error, restarts):
+                        return self._tally.result(None, complete=False)
+
+    def leave(self, *, failed: bool = False) -> bool:
+        """Ends Spark; whether it was left as it has to be for the next run.
+
+        To be called when the end is reported: it may hang, and the launcher waits only so long for what has reported.
+        """
+        if self._spark is None:
+            return True
+        try:
+            if self._kept is None:
+                self._spark.stop()
+            elif not failed:  # else the JVM will not be used again, and holds what tells the reason
+                detach(self._spark)
+        except Exception as error:  # the JVM may be gone already: what is published is in the store
+            log.warning("Spark did not stop cleanly: %s", error)
+            return self._kept is None
+        return True
+
+    def _stage(self, store: Store, spark: SparkSession) -> StageResult:
+        request = self._request
+        job = Job(request.job, request.job_arguments)
+        sources = Sources(spark, request.sources, request.connections, begins=self._beginning())
+        frame = job.transform(spark, sources)
+        await_answer = ask(self._report.parent, request, job, spark, frame)
+        fix_conf(spark, "spark.sql.")
+        spare_processes(frame.sparkSession, request.wal_root)
+        if frame.isStreaming:
+            return self._run_stream(store, job, frame, sources, await_answer)
+        if request.streaming:
+            raise JobError(
+                f"job {request.job} returns a DataFrame that does not stream, and the pipeline has streaming=True.",
+                remedy='begin `transform` with a source (sources["orders"]), or leave streaming out.',
+            )
+        return self._run_static(store, job, frame, sources, await_answer)
+
+    def _is_over_after(self, store: Store, spark: SparkSession, error: Exception, restarts: Restarts | None) -> bool:
+        """What a stream does about an error: False, it goes on in a new attempt; True, it was told to end meanwhile.
+
+        Raises the error where the strategy has had enough, or restarting here cannot help: an error in what the job is
+        (and not in what it meets), a decision log that is away, a JVM that has gone.
+        """
+        request = self._request
+        cause = self._cause(error)
+        if restarts is None or not self._began or not isinstance(cause, (JobError, StageError, CheckpointExpiredError)):
+            raise error
+        if not _is_alive(spark):
+            raise error
+        tolerable = request.checkpointing.tolerable_failures
+        wait: float | None
+        if isinstance(cause, ManyRowsError):
+            wait, self._expects_few = 0.0, False  # such a job would meet it again and again
+            log.info("%s It is computed again at once, and from now on Spark writes all of them.", cause.what)
+        elif cause.abort_reason.counts and (tolerable < 0 or store.failed_in_a_row(request.pipeline) <= tolerable):
+            wait = 0.0
+            log.warning("%s: %s", type(cause).__name__, cause)
+            log.warning("the job is restarted at once: tolerable_failures is %d", tolerable)
+        else:
+            wait = wait_after(cause, restarts, "the job")
+            if wait is None:
+                raise error
+        if self._requests.is_to_drain():
+            time.sleep(wait)
+        elif self._requests.is_to_end(within=wait) and not self._requests.is_to_drain():
+            return True
+        self._failed, self._began = None, False  # what fails from here on is not the job
+        drain = drain_of(store, request.pipeline) if self._requests.is_to_drain() else None
+        if drain is not None and drain.epoch == request.epoch:  # Spark has failed behind the last checkpoint
+            log.info("checkpoint %d has delivered what was open: nothing is restarted", drain.number)
+            return True
+        attempt = store.begin_again(request.pipeline, request.epoch, request.run)
+        now = store.pipeline(request.pipeline)  # read after it (I10): a rewind before it has set another base
+        self._request = replace(
+            request,
+            attempt=attempt,
+            base=now.base,
+            base_is_clean=False,
+            last_published=now.last_published,
+            ask_sinks=False,
+        )
+        return False
+
+    def report(self, error: BaseException) -> None:
+        """Leaves the reason of the end for the launcher; the first one counts."""
+        if not self._reported.acquire(blocking=False):
+            return
+        cause = self._failed or error
+        if not isinstance(cause, AirflowFtError):
+            log.error("the job ended by an error", exc_info=cause)
+        write(self._report, json.dumps({"error": describe_error(self._cause(error))}))
+
+    def _cause(self, error: BaseException) -> AirflowFtError:
+        """Of what has ended the attempt, as `error` tells it."""
+        return as_error(self._failed or error, self._request.pipeline, self._request.job, self._request.base)
+
+    def failed(self, error: BaseException) -> None:
+        """Remembers what went wrong first: Spark wraps it beyond recognition."""
+        self._failed = self._failed or error
+
+    def _session(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        began = time.monotonic()
+        spark = SparkSession.builder.getOrCreate() if self._kept is None else attach(self._kept)
+        log.info("Spark %s ready after %.1f s", spark.version, time.monotonic() - began)
+        return spark
+
+    def _run_stream(
+        self, store: Store, job: Job, frame: DataFrame, sources: Sources, await_answer: Callable[[], None]
+    ) -> StageResult:
+        if not job.has_split:
+            check_types(frame.schema, self._request.sinks[0])  # before anything is read
+        refuse_unfit(frame, self._request.checkpointing.mode)
+        plan = _Plan(source_order(frame), source_places(frame), plan_of(frame))
+        kafka = {
+            i: (n, source) for i, n in enumerate(plan.sources) if isinstance(source := self._source(n), KafkaSource)
+        }
+        admins = topic_admins(frame.sparkSession, kafka, self._request.connections)
+        with closing(Topics(self._request.pipeline, kafka, admins, sources.started)) as topics:
+            return self._run_query(store, job, frame, plan, topics, sources, await_answer)
+
+    def _beginning(self) -> set[str]:
+        """The names of declared sources of which no attempt has kept yet where they begin."""
+        request = self._request
+        root, pipeline, declared = request.wal_root, request.pipeline, request.sources
+        if request.base is None:
+            return set() if has_origin(root, pipeline, declared) else set(declared)
+        new = declared.keys() - known_sources(request.base)
+        return {name for name in new if not has_begun(root, pipeline, name, declared[name])}
+
+    def _source(self, name: str) -> Source | None:
+        """None: the job has opened it by itself."""
+        declared = self._request.sources.get(name)
+        return None if declared is None else source_from_json(declared)
+
+    def _open_location(
+        self, plan: _Plan, change: SourceChange | None, topics: Topics, bear: Callable[..., None]
+    ) -> SparkLocation:
+        """Where this attempt works, without the positions of topics that are no longer what they were."""
+        request = self._request
+        before = Standing()
+        if not request.begins_anew:
+            before = standing(request.wal_root, request.pipeline, request.base, request.sources)
+        if change is not None:
+            before = change.standing(before)
+        void = topics.begin(before)
+        step = None if request.begins_anew else evolution(request.pipeline, request.base, plan.operators)
+        # What others may have to go back to is changed in a copy only.
+        behind = is_planned(request.base)
+        fits = step is None and change is None and has_places(request.base, plan.places)
+        in_place = request.base_is_clean and fits and not void and not behind
+        location = open_location(
+            request.wal_root, request.pipeline, request.epoch, request.attempt, request.base, in_place
+        )
+        log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
+        if request.begins_anew:
+            log.info("mode AT_MOST_ONCE: read from where the sources stand now; what is not published by then is lost")
+            check_sources(location, plan.sources)
+            set_places(location, plan.places)
+            return location
+        if behind and (void or change is not None):
+            raise ConfigurationError(
+                f"{'topics were deleted and made anew' if void else 'the job reads other sources'} since the savepoint,"
+                " so what was delivered after it cannot be computed once more.",
+                pipeline=request.pipeline,
+                remedy="restore it again with `--later write-again`, or take another savepoint.",
+            )
+        if request.base is None:
+            restore_order(location, request.sources)
+        if change is not None:
+            change_sources(change, location, plan.places)
+            restore_begun(location, request.sources, change.added)
+        check_sources(location, plan.sources)
+        set_places(location, plan.places)
+        if request.base is None:
+            mend_origin(request.wal_root, request.pipeline, request.sources, topics.known, void)
+            restore_origin(location, request.sources)
+            remember(location, plan.operators)
+            return location
+        if void:
+            leave_out(location, void)
+        if step is not None:
+            carry_out(step, location, plan.operators, partial(bear, whole=True))
+        remember(location, plan.operators)
+        if behind:
+            self._began = True  # the job computes from here on
+            held = states(location)
+            location = catch_up(location, bear)
+            refuse_lost(held, location)
+        ids = topics.ids_of(by_topic(location.offsets(location.batch)), before.ids)
+        if ids != before.ids:
+            record_ids(location, location.batch, ids)
+        return location
+
+    def _run_query(
+        self,
+        store: Store,
+        job: Job,
+        frame: DataFrame,
+        plan: _Plan,
+        topics: Topics,
+        sources: Sources,
+        await_answer: Callable[[], None],
+    ) -> StageResult:
+        request = self._request
+        change = None if request.begins_anew else source_change(request.pipeline, request.base, plan.sources)
+        location = self._open_location(plan, change, topics, partial(compute_planned, frame, job.output_mode))
+        remember_given(location.uri, request.conf)
+        remember_code(location, job.code)
+        tell_changed(request.base, frame.sparkSession.conf.get)
+        declared = {name: self._source(name) for name in plan.sources}
+        with self._stopping() as stop:
+            query = Query(
+                store,
+                request,
+                job,
+                frame,
+                location,
+                declared,
+                sources,
+                topics,
+                tally=self._tally,
+                failed=self.failed,
+                stop=stop,
+                expects_few=self._expects_few,
+                added={} if change is None else change.added,
+            )
+            publisher = query.publisher
+            try:
+                await_answer()
+                self._began = True
+                query.drain(self._requests.is_to_end)
+                while request.streaming and not self._requests.is_to_end():
+                    query.follow(self._requests.is_to_end)
+                    if not self._requests.is_to_end():
+                        query.drain(self._requests.is_to_end)
+                query.finish()
+                if self._requests.is_to_drain() or (request.checkpointing.drain and not request.streaming):
+                    query.emit_open()
+            except BaseException as error:
+                if self._failed is None and (reason := topics.explain()) is not None:
+                    self.failed(reason)  # Spark has met the new topic before we have
+                publisher.close(self._cause(error))
+                if isinstance(self._failed, QueueIsFull) and publisher.failure is None:
+                    log.warning(
+                        "%d checkpoints wait for delivery (%s): no more are staged before; the next run reads what is"
+                        " left",
+                        self._failed.waiting,
+                        WaitReason.TOO_MANY_QUEUED,
+                    )
+                    # The batch under way makes this end an unclean one, and its input waits for the next run.
+                    return query.result(complete=False)
+                raise
+            publisher.close()
+            if publisher.failure is not None:
+                raise publisher.failure
+            return query.result(complete=not request.streaming)
+
+    @contextmanager
+    def _stopping(self) -> Iterator[Stopper]:
+        stop = Stopper(self.failed, self.report)
+        try:
+            yield stop
+        finally:
+            stop.ended()
+
+    def _run_static(
+        self, store: Store, job: Job, frame: DataFrame, sources: Sources, await_answer: Callable[[], None]
+    ) -> StageResult:
+        """A plain batch job: one checkpoint a run, and none when this run has published it before."""
+        request = self._request
+        if published := store.last_published(request.pipeline, request.run):
+            log.info("checkpoint %d holds this run's rows already: nothing is computed", published)
+            return StageResult((), {}, None, already_staged=True, complete=False)  # read when that began
+        with self._stopping() as stop:
+            publisher = Publisher(
+                store,
+                request,
+                committed=lambda _: True,
+                durable=lambda: None,
+                position=lambda _: None,
+                stop=stop,
+                tally=self._tally,
+            )
+            try:
+                await_answer()
+                number = publisher.begin(0)
+                written = write_batch(request, job, frame, 0, number, {})
+                check_listings([*static_listings(frame), *sources.listings], request.pipeline)
+                publisher.written(written.seal, {})
+                publisher.settle()
+            except BaseException as error:
+                publisher.close(self._cause(error))
+                raise
+            publisher.close()
+        return self._tally.result(None)
+
+
+class Requests:
+    """What the task asks of the driver: files in the attempt's private folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._end = folder / END
+
+    def is_to_end(self, within: float = 0.0) -> bool:
+        """Whether a stream is to end after the checkpoint under way; waits for that for so many seconds."""
+        deadline = time.monotonic() + within
+        while not self._end.exists():
+            if (left := deadline - time.monotonic()) <= 0:
+                return False
+            time.sleep(min(0.1, left))
+        return True
+
+    def is_to_drain(self) -> bool:
+        """Whether it is to end with a checkpoint of what is open."""
+        return self._end.exists() and self._end.read_text() == DRAIN
+
+
+def _is_alive(spark: SparkSession) -> bool:
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:
+        return False

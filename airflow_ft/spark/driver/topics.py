@@ -1,0 +1,218 @@
+"""Topics that were deleted and recreated: their offsets begin again at 0, so an old position means other records.
+
+A topic's id (KIP-516) tells it from any other of the same name, before and after it. The ids are part of the position:
+Spark's location has them beside the offsets (`airflow_ft.spark.state.standing`), and each checkpoint for people. They
+are compared when an attempt begins, and again before each publication: equal ids on both sides of the reading prove
+that the records are those of the topic that the offsets count.
+
+| the topic's id | `fail_on_data_loss` | without it |
+| --- | --- | --- |
+| differs, or a pattern's topic is gone | DataLossError, nothing is computed | a warning, read from its beginning |
+| changes while it is read | DataLossError, nothing is published | StageError, so the next attempt does that |
+| was not recorded (by an earlier version) | the present one is taken for it | the same |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from airflow_ft.core.errors import AirflowFtError, DataLossError, StageError
+from airflow_ft.core.model import canonical_json
+from airflow_ft.sources.kafka import KafkaSource
+from airflow_ft.spark.state.standing import Ids, Offsets, Standing
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+class Admin(Protocol):
+    """What the brokers say of topics; see `kafka_admin.TopicAdmin`."""
+
+    def topics(self, recorded: Sequence[str] = ()) -> Mapping[str, str]: ...
+
+    def ids(self, names: Sequence[str]) -> Mapping[str, str]: ...
+
+    def close(self) -> None: ...
+
+
+class Topics:
+    """The topics of an attempt's Kafka sources, by the sources' places among those of the query.
+
+    `started`: by source, the ids of topics of which a starting position was looked up before.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        sources: Mapping[int, tuple[str, KafkaSource]],
+        admins: Mapping[int, Admin],
+        started: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        self._started = started or {}
+        self._pipeline, self._sources, self._admins = pipeline, sources, admins
+        self._known: dict[int, dict[str, str]] = {}
+        self._reading: Ids = {}
+
+    @property
+    def known(self) -> Ids:
+        """The ids of all topics that are read, as they were seen first."""
+        return self._known
+
+    def begin(self, standing: Standing) -> Ids:
+        """Compares what an attempt goes on from with the topics of now; returns the topics whose positions are void.
+
+        DataLossError: as the module says. StageError: a topic of the list is not there, so Spark could not read it.
+        """
+        void: dict[int, dict[str, str]] = {}
+        for index, (name, source) in self._sources.items():
+            offsets, ids = standing.offsets.get(index, {}), standing.ids.get(index, {})
+            counted = {topic for topic in offsets if source.pattern or topic in source.topics}
+            now = self._known[index] = dict(self._admins[index].topics(sorted(counted)))
+            for topic, old in self._started.get(name, {}).items():
+                if is_other(old, now.get(topic)):
+                    raise self._too_new(topic, name)
+            for topic in source.topics:
+                if topic not in now:
+                    raise StageError(
+                        f"topic {topic!r} of source {name!r} does not exist.",
+                        pipeline=self._pipeline,
+                        participant=source.conn_id,
+                        remedy="create it, or take it out of the source. If it was deleted, what nobody had read of it"
+                        " is lost; one that is recreated is another topic, for which fail_on_data_loss decides.",
+                    )
+            taken = sorted(topic for topic in counted & now.keys() if topic not in ids)
+            if taken:
+                log.info(
+                    "source %s: the position was written without topic ids: the present ones are taken for it (%s)",
+                    name,
+                    ", ".join(f"{topic} {now[topic]}" for topic in taken),
+                )
+            lost = {t: ids.get(t, "") for t in sorted(counted) if is_other(ids.get(t, ""), now.get(t))}
+            if lost and source.fail_on_data_loss:
+                raise self._lost(index, lost, now, offsets, "Nothing was read, and nothing is published.")
+            for topic, old in lost.items():
+                log.warning(
+                    "source %s: topic %s was %s, read up to %s; what nobody had read of it is lost. Since"
+                    " fail_on_data_loss is not set, the new one is read from its beginning",
+                    name,
+                    topic,
+                    _what_became(old, now.get(topic)),
+                    canonical_json(offsets.get(topic, {})),
+                )
+            if lost:
+                void[index] = lost
+        return void
+
+    def ids_of(self, offsets: Offsets, recorded: Ids) -> Ids:
+        """The ids of the topics in the offsets that an attempt goes on from.
+
+        Of a topic that is no longer read the `recorded` one, for the time when it is read again.
+        """
+        found: dict[int, dict[str, str]] = {}
+        for index in self._sources:
+            ids = {**recorded.get(index, {}), **self._known[index]}
+            found[index] = {topic: ids[topic] for topic in sorted(offsets.get(index, {})) if topic in ids}
+        return found
+
+    def reading(self, offsets: Offsets) -> Ids:
+        """The ids of the topics in a batch's end offsets, before it is computed; `check` compares them again."""
+        found: dict[int, dict[str, str]] = {}
+        for index, (name, _) in self._sources.items():
+            topics, known = sorted(offsets.get(index, {})), self._known[index]
+            if appeared := [topic for topic in topics if topic not in known]:
+                known.update(self._admins[index].ids(appeared))
+            if gone := [topic for topic in topics if topic not in known]:
+                raise StageError(
+                    f"topics of source {name!r} appeared and vanished: {', '.join(gone)}.",
+                    pipeline=self._pipeline,
+                    remedy="nothing to do: the next attempt looks again.",
+                )
+            found[index] = {topic: known[topic] for topic in topics}
+        self._reading = found
+        return found
+
+    def check(self) -> None:
+        """Raises unless the topics of the batch that is computed are still the same: before its publication."""
+        if (error := self._lost_of(self._reading, "Nothing of this batch is published.")) is not None:
+            raise error
+
+    def check_start(self, offsets: Offsets) -> Ids:
+        """The ids of the topics at which a first query begins; StageError unless they have stayed the same so far.
+
+        Spark has looked these offsets up between `begin` and now.
+        """
+        found: dict[int, dict[str, str]] = {}
+        for index, topics in offsets.items():
+            if index not in self._sources:
+                continue
+            name, _ = self._sources[index]
+            known, now = self._known[index], self._admins[index].ids(sorted(topics))
+            for topic in sorted(topics):
+                if topic not in known or is_other(known[topic], now.get(topic)):
+                    raise self._too_new(topic, name)
+            found[index] = {topic: known[topic] for topic in sorted(topics)}
+        return found
+
+    def explain(self) -> AirflowFtError | None:
+        """Whether a query may have failed because a topic was recreated under it: the error that says so."""
+        try:
+            return self._lost_of(self._known, "Nothing of this batch is published.")
+        except Exception:  # the JVM may be gone: then that is the reason
+            return None
+
+    def close(self) -> None:
+        """Closes the clients."""
+        for admin in self._admins.values():
+            admin.close()
+
+    def _too_new(self, topic: str, source: str) -> StageError:
+        return StageError(
+            f"topic {topic!r} of source {source!r} was made while its starting position was looked up.",
+            pipeline=self._pipeline,
+            remedy="nothing to do: the next attempt looks again.",
+        )
+
+    def _lost_of(self, ids: Ids, consequence: str) -> DataLossError | StageError | None:
+        """What to raise where a topic is not the one that it was; None: all are."""
+        for index, before in ids.items():
+            name, source = self._sources[index]
+            now = self._admins[index].ids(sorted(before))
+            lost = {topic: old for topic, old in before.items() if is_other(old, now.get(topic))}
+            if lost and source.fail_on_data_loss:
+                return self._lost(index, lost, now, {}, consequence)
+            if lost:
+                return StageError(
+                    f"topics of source {name!r} were deleted or recreated while they were read: {', '.join(lost)}.",
+                    pipeline=self._pipeline,
+                    remedy="nothing to do: the next attempt reads the new ones from their beginning (fail_on_data_loss"
+                    " is not set).",
+                )
+        return None
+
+    def _lost(
+        self, index: int, lost: Mapping[str, str], now: Mapping[str, str], offsets: Mapping[str, Any], consequence: str
+    ) -> DataLossError:
+        name, source = self._sources[index]
+        told = []
+        for topic, old in lost.items():
+            read = f", read up to {canonical_json(offsets[topic])}" if topic in offsets else ""
+            told.append(f"topic {topic!r} was {_what_became(old, now.get(topic))}{read}")
+        return DataLossError(
+            f"source {name!r}: {'; '.join(told)}. What the old topic held and nobody had read is lost, and the old"
+            f" offsets mean other records of the new one. {consequence}",
+            pipeline=self._pipeline,
+            participant=source.conn_id,
+            remedy="set fail_on_data_loss=False of the source for one run: that reads the new topic from its beginning,"
+            " and goes on with the others where they stand. Then set it again.",
+        )
+
+
+def _what_became(old: str, now: str | None) -> str:
+    was = f"its id was {old or 'not recorded'}"
+    return f"deleted ({was})" if now is None else f"deleted and recreated ({was} and is {now})"
+
+
+def is_other(old: str, now: str | None) -> bool:
+    """Whether a topic is gone, or another one than it was; brokers without ids ("") tell nothing but the first."""
+    return now is None or bool(old and now and old != now)

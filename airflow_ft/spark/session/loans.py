@@ -1,0 +1,297 @@
+"""Spark sessions that are kept between runs: `keep_session`.
+
+A driver spends most of its first seconds on starting a JVM, loading classes and compiling them. With `keep_session` the
+JVM stays for so long after a run, idle, in the care of a process of its own (`airflow_ft.spark.session.keeper`), and
+the next run on this machine goes on in it. Each run has a Python process of its own, that imports the job anew, and a
+Spark session of its own, with settings, views and functions of its own; what it shares with the runs before are the
+JVM, its Spark context and its catalog of tables.
+
+A JVM is used again by the pipeline that has started it, only when everything is equal that it was started with
+(`_key`), by one run at a time, and when the run before has succeeded and has tidied up (`detach`): one that failed, or
+was ended or killed, takes the JVM with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from airflow_ft.core.errors import StageError
+from airflow_ft.spark import private
+from airflow_ft.spark.request import StageRequest, listed
+from airflow_ft.spark.session import class_archive
+from airflow_ft.spark.session.keeper import END, FREE, JVM, KEPT, SOCKET, SPEC, USE
+from airflow_ft.spark.session.submit import environment, properties, settings, spark_home, submit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Of one run, and so nothing for a JVM that serves several.
+_OF_A_RUN = ("AIRFLOW_CTX_", "TRACEPARENT", "TRACESTATE")
+_SHELL = {"_", "SHLVL", "PWD", "OLDPWD"}
+_GREETING_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class Loan:
+    """A JVM that a stage has for itself: until it is given back, or the connection ends with this process."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def fileno(self) -> int:
+        """The open file of the connection, for the Python driver to `attach` to."""
+        return self._connection.fileno()
+
+    def share(self, output: int) -> None:
+        """The JVM says what it has to say into this open file; with this the stage begins."""
+        try:
+            socket.send_fds(self._connection, [USE], [output])
+        except OSError as error:
+            raise StageError("the Spark JVM that was kept has just ended.", remedy="try again.") from error
+
+    def end(self, *, keep: bool) -> None:
+        """Gives the JVM back, or ends it."""
+        with suppress(OSError):
+            if keep:
+                self._connection.sendall(KEPT)
+        self._connection.close()
+
+
+def borrow(request: StageRequest) -> Loan | None:
+    """A JVM for this request: one that is idle, else a new one; None where none can be kept.
+
+    Idle ones that this pipeline has started otherwise are ended: perhaps nobody will want them.
+    """
+    variables = {n: v for n, v in environment(request).items() if not n.startswith(_OF_A_RUN) and n not in _SHELL}
+    key = _key(request, variables)
+    for found in kept():
+        if found.key == key:
+            if loan := found.borrow():
+                return loan
+        elif found.pipeline == request.pipeline:
+            found.end()
+    try:
+        return _start(request, key, variables)
+    except OSError as error:
+        log.warning("no Spark session can be kept here, this run does without: %s", error)
+        return None
+
+
+def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> Loan:
+    folder, lock = private.make(private.SESSION)
+    ours, theirs = socket.socketpair()
+    try:
+        private.write(folder / private.PROPERTIES, properties(_conf(request, folder)))
+        spec = {
+            "pipeline": request.pipeline,
+            "key": key,
+            "idle": request.keep_session,
+            "command": submit(folder, "pyspark-shell"),
+        }
+        private.write(folder / SPEC, json.dumps(spec))
+        with socket.socket(socket.AF_UNIX) as probe:  # refuses a path that is too long
+            probe.bind(str(folder / SOCKET))
+        (folder / SOCKET).unlink()
+        class_archive.mention(request.class_archives, variables["SPARK_SUBMIT_OPTS"])
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "airflow_ft.spark.session.keeper",
+                str(folder),
+                str(theirs.fileno()),
+                str(lock),
+            ],
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=(theirs.fileno(), lock),
+        )
+        theirs.close()
+        if ours.recv(1) != FREE:
+            raise OSError(f"the process that keeps it has ended with code {process.wait()}")
+        process.wait()  # it has gone into the background
+    except BaseException:
+        ours.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        theirs.close()
+        os.close(lock)
+    return Loan(ours)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A JVM that is kept on this machine, by this user; `pipeline` has started it."""
+
+    folder: Path
+    pipeline: str
+    key: str
+
+    @property
+    def jvm(self) -> int:
+        """Its process id; 0 while it is not there yet."""
+        try:
+            return int((self.folder / JVM).read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def borrow(self) -> Loan | None:
+        """None when it is busy, or has gone."""
+        connection = self._connect()
+        return Loan(connection) if connection else None
+
+    def is_idle(self) -> bool:
+        """Whether it could be borrowed now."""
+        connection = self._connect()
+        if connection:
+            connection.close()
+        return connection is not None
+
+    def end(self) -> bool:
+        """Ends it, unless it is busy; whether it did."""
+        connection = self._connect()
+        if connection:
+            with suppress(OSError), connection:
+                connection.sendall(END)
+        return connection is not None
+
+    def _connect(self) -> socket.socket | None:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(_GREETING_SECONDS)
+        try:
+            connection.connect(str(self.folder / SOCKET))
+            if connection.recv(1) == FREE:
+                connection.settimeout(None)
+                return connection
+        except OSError:
+            pass
+        connection.close()
+        return None
+
+
+def kept() -> list[Kept]:
+    """All of this user on this machine, idle and busy; the folders of dead ones are removed."""
+    found = []
+    for folder in private.folders(private.SESSION):
+        if private.sweep(folder):
+            continue
+        with suppress(OSError, ValueError, KeyError):
+            spec = json.loads((folder / SPEC).read_text())
+            found.append(Kept(folder, spec["pipeline"], spec["key"]))
+    return found
+
+
+def _conf(request: StageRequest, folder: Path) -> dict[str, str]:
+    """Nothing of one pipeline, but what it has set itself."""
+    return {**settings(request, folder), "spark.app.name": request.conf.get("spark.app.name", "airflow-ft")}
+
+
+def _key(request: StageRequest, variables: Mapping[str, str]) -> str:
+    """Everything that a JVM is started with. It stands in private files only: it is made of secrets, too."""
+    conf = _conf(request, Path())
+    holders = ("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles")
+    files = [file for name in holders for file in listed(conf.get(name, ""))]
+    changed = []
+    for file in (str(spark_home() / "jars"), __file__, *files):
+        with suppress(OSError):
+            changed.append([file, Path(file.removeprefix("file:")).stat().st_mtime_ns])
+    whose = [request.session_name or request.pipeline, str(Path.cwd())]
+    everything = [whose, sorted(conf.items()), sorted(variables.items()), changed]
+    return hashlib.sha256(json.dumps(everything).encode()).hexdigest()
+
+
+def attach(connection: int) -> SparkSession:
+    """In the Python driver: a session in the JVM that was borrowed; the process ends when that one ends."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    os.set_inheritable(connection, False)  # what the job starts must not hold it open,
+    os.register_at_fork(after_in_child=lambda: os.close(connection))  # nor what it forks
+    keeper = socket.socket(fileno=connection).makefile("rb")
+    address = _heard(keeper)
+    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(address["port"]), address["secret"]
+    threading.Thread(target=_heard, args=(keeper,), name="session", daemon=True).start()
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    # The JVM tells us of the objects of earlier drivers that it has done with; ours must not have their names.
+    gateway.gateway_property.pool.next_id = random.SystemRandom().getrandbits(48)
+    logging.getLogger("py4j").setLevel(logging.ERROR)  # it warns of each of those
+    default = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
+    if not default.isDefined() or default.get().sparkContext().isStopped():
+        context = SparkContext(gateway=gateway)
+        spark = SparkSession(context)
+    else:
+        java = gateway.jvm.JavaSparkContext(default.get().sparkContext())
+        context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf()))
+        spark = SparkSession(context, default.get().newSession())
+    # Workers are shared by equal environments only: those of earlier runs have imported the job as it was then.
+    context.environment["AIRFLOW_FT_SESSION"] = uuid.uuid4().hex
+    context._airflow_ft_files = _files(spark)  # type: ignore[attr-defined]
+    return spark
+
+
+def _files(spark: SparkSession) -> list[str]:
+    return sorted([*spark.sparkContext.listFiles, *spark.sparkContext.listArchives])
+
+
+def detach(spark: SparkSession) -> None:
+    """Leaves nothing behind that would work, or take memory, beside the next run; `spark` is of no use any more.
+
+    Raises whatever prevents that; the JVM must not be used again then.
+    """
+    from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
+
+    for query in spark.streams.active:
+        query.stop()
+    context = spark.sparkContext
+    context.cancelAllJobs()
+    spark.catalog.clearCache()
+    if _files(spark) != context._airflow_ft_files:  # type: ignore[attr-defined]
+        raise RuntimeError("the job has added files, which Spark would not take again when they have changed")
+    # Else the state stores of this run's queries would be looked after, and written to, for another minute.
+    context._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()  # type: ignore[union-attr]
+    gateway = context._gateway
+    assert gateway is not None
+    server = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
+    # What py4j has handed to this process would stay for ever: its sessions above all. Names of objects begin with o.
+    names = server.getGateway().getBindings().keySet()
+    names.retainAll([name for name in names if not name.startswith("o")])
+
+
+def await_end(seconds: float = 5.0) -> None:
+    """When the JVM has ended, this process ends by that (`_heard`), and not by what it met for it."""
+    with suppress(KeyError, OSError), socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", int(os.environ["PYSPARK_GATEWAY_PORT"]))) != 0:
+            time.sleep(seconds)
+
+
+def _heard(keeper: BinaryIO) -> dict[str, Any]:
+    """What the keeper says: the address of the JVM, or that this one has ended, and then this process does too."""
+    line = keeper.readline()
+    said: dict[str, Any] = json.loads(line) if line else {"ended": -signal.SIGKILL}
+    if "ended" in said:
+        os._exit(128 - said["ended"] if said["ended"] < 0 else said["ended"] or 1)  # as a shell tells it
+    return said

@@ -1,0 +1,161 @@
+"""How a driver is submitted: command, settings, environment and its private folder. Secrets only in 0600 files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.spark.private import PROPERTIES, write
+from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, StageRequest, listed
+from airflow_ft.spark.session import class_archive, connector
+
+REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
+END = "end"  # a stream is to end after the checkpoint under way; with this in it, with one of what is open
+DRAIN = "drain"
+
+# Airflow's own settings, connections and variables are not for a user's job; the others would
+# make the driver think that it was started from inside another one.
+_WITHHELD_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "__AIRFLOW_")
+_WITHHELD = {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "PYTHONSTARTUP", "PYTHONHOME"}
+
+# The driver of a scheduled run lives for seconds or minutes, and would spend most of its CPU time on optimising what it
+# never runs again: the optimising compiler gets a method ten times later than HotSpot's own thresholds say. Loops over
+# rows reach that in a moment. A stream lives for days, and is optimised as usual.
+LATE_OPTIMISER = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
+    " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+# For the program that only puts the driver's command together.
+QUICK_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def prepare(folder: Path, request: StageRequest) -> list[str]:
+    """Writes what a driver with a JVM of its own needs into its folder; returns the command, which has no secret."""
+    write_main(folder, request)
+    write(folder / PROPERTIES, properties(settings(request, folder)))
+    return submit(folder, str(folder / MAIN))
+
+
+def write_main(folder: Path, request: StageRequest, session: int | None = None) -> None:
+    """Writes the request, and the Python program that runs it; `session`: the open file that leads to its JVM."""
+    try:
+        write(folder / REQUEST, json.dumps(request.to_json()))
+    except TypeError as error:
+        raise ConfigurationError(
+            f"the job's arguments, a source or a connection hold what JSON cannot say: {error}",
+            pipeline=request.pipeline,
+            remedy="give plain text, numbers, lists and dictionaries.",
+        ) from error
+    arguments = json.dumps(str(folder)) + ("" if session is None else f", {session}")
+    write(folder / MAIN, f"from airflow_ft.spark.driver.runner import main\n\nraise SystemExit(main({arguments}))\n")
+
+
+def submit(folder: Path, program: str) -> list[str]:
+    """The command that starts a JVM with the properties that lie in `folder`."""
+    files = ["--properties-file", str(folder / PROPERTIES), "--load-spark-defaults"]
+    return [str(spark_home() / "bin" / "spark-submit"), *files, program]
+
+
+def spark_home() -> Path:
+    """$SPARK_HOME, else the folder of the installed pyspark; ConfigurationError when there is neither."""
+    if os.environ.get("SPARK_HOME"):
+        return Path(os.environ["SPARK_HOME"])
+    found = find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        raise ConfigurationError("pyspark is not installed here.", remedy="pip install pyspark, or set SPARK_HOME.")
+    return Path(found.submodule_search_locations[0])
+
+
+def settings(request: StageRequest, folder: Path) -> dict[str, str]:
+    """All Spark settings: the user's over the defaults, and what the protocol rests on over all."""
+    conf = {
+        **DEFAULT_CONF,
+        "spark.app.name": f"airflow-ft {request.pipeline}",
+        "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
+        "spark.local.dir": str(folder / "spark-local"),
+        "spark.master": request.master or "local[*]",
+    }
+    if conf["spark.master"].startswith("local"):
+        conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = "127.0.0.1"
+    elif request.python_path:
+        # Python functions travel by the name of their module: executors import the job from the same folders.
+        conf["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(request.python_path)
+    conf |= request.conf
+    if request.master:
+        conf["spark.master"] = request.master
+    if not conf["spark.master"].startswith("local") and not request.streaming:
+        # The end of a run reaches the driver's stores alone (`state_files`): executors see to theirs batch by batch.
+        conf.setdefault("spark.sql.streaming.stateStore.unloadOnCommit", "true")
+    retained = int(conf.get("spark.sql.streaming.minBatchesToRetain", "0"))
+    # Those that may have to be rewound, and before them the delivered ones that are kept whole.
+    needed = request.retained_batches + request.checkpointing.num_retained - 1
+    conf["spark.sql.streaming.minBatchesToRetain"] = str(max(retained, needed))
+    jars = [*listed(conf.get("spark.jars", "")), *jar_files(request.jars)]
+    packages = [*listed(conf.get("spark.jars.packages", "")), *request.packages]
+    needs_kafka = any(source.get("kind") == "kafka" for source in request.sources.values())
+    if needs_kafka and connector.given(spark_home(), jars, packages) is None:
+        jars += connector.fetch(connector.choose(connector.spark_version(spark_home())), conf)
+    if jars:
+        conf["spark.jars"] = ",".join(jars)
+    if packages:
+        conf["spark.jars.packages"] = ",".join(packages)
+    return {**conf, **FIXED_CONF}
+
+
+def environment(request: StageRequest) -> dict[str, str]:
+    """This process's environment without Airflow's, and with the running interpreter for driver and workers."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _WITHHELD and not name.startswith(_WITHHELD_PREFIXES)
+    }
+    package_root = str(Path(__file__).resolve().parents[3])
+    path = [*request.python_path, *kept.get("PYTHONPATH", "").split(os.pathsep), package_root]
+    kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(entry for entry in path if entry))
+    kept["PYSPARK_PYTHON"] = kept["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    kept["PYTHONUNBUFFERED"] = "1"
+    # First, so that what the user says in the same variable, or in spark.driver.extraJavaOptions, overrides it.
+    archive = class_archive.options(request.class_archives, spark_home(), request.conf)
+    given = ("" if request.streaming else LATE_OPTIMISER, archive, kept.get("SPARK_SUBMIT_OPTS", ""))
+    kept["SPARK_SUBMIT_OPTS"] = " ".join(option for option in given if option)
+    kept.setdefault("SPARK_LAUNCHER_OPTS", QUICK_LAUNCHER)
+    return kept
+
+
+def driver_environment(request: StageRequest) -> dict[str, str]:
+    """The same for a Python driver that is not started by spark-submit: it finds the pyspark of $SPARK_HOME."""
+    kept, python = environment(request), spark_home() / "python"
+    path = [kept["PYTHONPATH"], str(python), *map(str, sorted(python.glob("lib/py4j-*.zip")))]
+    return {**kept, "PYTHONPATH": os.pathsep.join(path if python.is_dir() else path[:1])}
+
+
+def properties(conf: Mapping[str, str]) -> str:
+    """Settings in the format of java.util.Properties."""
+    return "".join(f"{_escaped(name, key=True)}={_escaped(value)}\n" for name, value in conf.items())
+
+
+def _escaped(text: str, *, key: bool = False) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    if key:
+        for character in " :=#!":
+            text = text.replace(character, f"\\{character}")
+    return f"\\{text}" if text.startswith(" ") else text
+
+
+def jar_files(given: tuple[str, ...]) -> list[str]:
+    """The jar files that a setting names, folder by folder; ConfigurationError for what is not there."""
+    files: list[str] = []
+    for entry in given:
+        path = Path(entry)
+        if path.is_dir():
+            files += sorted(str(file) for file in path.glob("*.jar"))
+        elif "://" in entry or path.is_file():
+            files.append(entry)
+        else:
+            raise ConfigurationError(f"there is no jar {entry}.", remedy="mend the setting `jars`.")
+    return files

@@ -1,0 +1,198 @@
+"""A restored pipeline whose later checkpoints stay: it computes their micro-batches once more, for its state alone.
+
+    airflow_ft_catch_up/<batch>             as Spark's `offsets/<batch>`, with one line a source: what the pipeline had
+                                            read in each of them
+    airflow_ft_catch_up/sources/<index>/    Spark's log of read files up to the last of them
+    airflow_ft_catch_up/topics              ids of topics as of the last of them
+
+Their rows are in the sinks. So each is computed again from the restored state, with the very offsets, watermark and
+time that it had, and what comes out is dropped. Then the state is what it would be if the job had always been as it is
+now, windows that were closed on the way are closed, and the next rows are the first ones that nobody has delivered.
+
+Spark computes what lies planned and not committed in a location: so the micro-batches are planned one by one, in the
+attempt's own copy. The base stays what was restored until a checkpoint is published, or the stage ends: whoever dies
+before that begins anew. Until then a savepoint can be restored again: what was planned is what the pipeline had read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.state import source_log
+from airflow_ft.spark.state.location_files import (
+    OFFSETS,
+    Entry,
+    add_entry,
+    batches,
+    entry,
+    has_entry,
+    keep,
+    note,
+    offsets_of,
+)
+from airflow_ft.spark.state.locations import SparkLocation, by_source, by_use, is_kafka
+from airflow_ft.spark.state.standing import record_ids, recorded_ids
+from airflow_ft.wal.filesystem import filesystem, link_tree
+
+FOLDER = "airflow_ft_catch_up"
+_IDS = f"{FOLDER}/topics"
+_TOLD = 20
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+def plan(here: SparkLocation, base: SparkLocation, since: int) -> int:
+    """Into a restored location: the micro-batches of `base` behind `since`, which is the one that was restored.
+
+    Also those that the base itself still has to catch up with. Returns how many. ConfigurationError where the base does
+    not know them any more, or is of another history.
+    """
+    if batches(here.uri, FOLDER):
+        raise _unknown(here, "the savepoint itself was taken while its pipeline had to catch up")
+    if base.sources() != here.sources() or since < base.ordered_since:
+        raise _unknown(here, "it has read other sources since then, or used them in another order")
+    began = _read(base, since)
+    if began is None or _offsets(began) != here.offsets(here.batch):
+        raise _unknown(here, "the pipeline's own record of what it had read then is not there any more")
+    # Settings are pinned to the state: a savepoint may have been rescaled.
+    conf = entry(here.uri, OFFSETS, here.batch).metadata.get("conf", {})
+    end = max([base.batch, *batches(base.uri, FOLDER)])
+    for batch in range(since + 1, end + 1):
+        read = _read(base, batch)
+        if read is None:
+            raise _unknown(here, f"what the pipeline had read in Spark's micro-batch {batch} is not there any more")
+        again = replace(read, metadata={**read.metadata, "conf": conf})
+        add_entry(here.uri, FOLDER, here.batch + batch - since, again)
+    files, others = filesystem(here.uri), filesystem(base.uri)
+    logs, offsets = _reached(base)
+    last = source_log.last_ids(others, logs, offsets)
+    for index in last:
+        link_tree(
+            others.uri(logs, source_log.FOLDER, index),
+            files.uri(here.uri, FOLDER, source_log.FOLDER, index),
+            partial(_is_read, index, last),
+        )
+    keep(here.uri, _IDS, note(base.uri, _IDS) if end > base.batch else list(recorded_ids(base).items()))
+    return end - since
+
+
+def is_planned(base: SparkPosition | None) -> bool:
+    """Whether the location of a base holds micro-batches to be computed once more."""
+    return base is not None and bool(batches(base.location, FOLDER))
+
+
+def has_read_all_of(one: SparkLocation, other: SparkLocation) -> bool:
+    """Whether a location, when it has caught up, has read whatever another one has; no, where that cannot be told.
+
+    Of Kafka the offsets tell it, of files their names: ids of Spark's log begin anew with `reset_state`.
+    """
+    (mine, offsets), (others, theirs) = _reached(one), _reached(other)
+    return one.sources() == other.sources() and (
+        offsets == theirs
+        or (
+            len(offsets) == len(theirs)
+            and all(
+                _includes(mine, others, str(index), *each)
+                for index, each in enumerate(zip(offsets, theirs, strict=True))
+                if each[0] != each[1]
+            )
+        )
+    )
+
+
+def catch_up(location: SparkLocation, compute: Callable[[SparkLocation], None]) -> SparkLocation:
+    """In an attempt's own copy: computes them; the location as it stands then. `compute` has Spark do the one that is
+    planned.
+    """
+    files = filesystem(location.uri)
+    planned = batches(location.uri, FOLDER)
+    if not planned:
+        return location
+    log.info("the state is brought to where the pipeline stands: %d micro-batches, without their rows", len(planned))
+    folder = files.uri(location.uri, FOLDER, source_log.FOLDER)
+    for index in files.names(folder):
+        log_of = files.uri(location.uri, source_log.FOLDER, index)
+        files.remove_tree(log_of)
+        files.link_tree(files.uri(folder, index), log_of, lambda _: True)
+    for done, batch in enumerate(planned, start=1):
+        told = entry(location.uri, FOLDER, batch)
+        # The places are those of the job that goes on.
+        add_entry(location.uri, OFFSETS, batch, replace(told, lines=by_use(location, told.lines)))
+        compute(location)
+        if not location.is_committed(batch):
+            raise StageError(
+                f"Spark has not computed micro-batch {batch} once more.",
+                pipeline=location.pipeline,
+                remedy="see its lines above; nothing was changed.",
+            )
+        if done % _TOLD == 0:
+            log.info("%d of %d micro-batches", done, len(planned))
+    record_ids(location, planned[-1], dict(note(location.uri, _IDS)))
+    files.remove_tree(files.uri(location.uri, FOLDER))
+    return replace(location, batch=planned[-1])
+
+
+def _read(base: SparkLocation, batch: int) -> Entry | None:
+    """What a pipeline had read in a micro-batch, a line a source, or is still to be brought to; None: not known."""
+    if has_entry(base.uri, FOLDER, batch):
+        return entry(base.uri, FOLDER, batch)
+    if not has_entry(base.uri, OFFSETS, batch):
+        return None
+    told = entry(base.uri, OFFSETS, batch)
+    return replace(told, lines=tuple(by_source(base, told)))
+
+
+def _offsets(read: Entry) -> list[Any]:
+    return [offsets_of(line) for line in read.lines]
+
+
+def _reached(location: SparkLocation) -> tuple[str, list[Any]]:
+    """The folder in which Spark's logs of read files lie, and the offsets, where a location has caught up."""
+    if planned := batches(location.uri, FOLDER):
+        return filesystem(location.uri).uri(location.uri, FOLDER), _offsets(entry(location.uri, FOLDER, planned[-1]))
+    return location.uri, location.offsets(location.batch)
+
+
+def _includes(mine: str, others: str, index: str, offset: Any, other: Any) -> bool:
+    """Whether all that a source had read at `other` was read at `offset`, too; both are known to differ."""
+    if other is None:
+        return True
+    last, other_last = source_log.last_id(offset), source_log.last_id(other)
+    if last is not None and other_last is not None:
+        try:
+            paths, theirs = (
+                {each["path"] for each in source_log.all_entries(filesystem(uri), uri, index, number)}
+                for uri, number in ((mine, last), (others, other_last))
+            )
+        except WalCorruptError:  # Spark has put later ids together, and does not keep these
+            return False
+        return theirs <= paths
+    return (
+        is_kafka(offset)
+        and is_kafka(other)
+        and all(
+            end <= offset.get(topic, {}).get(partition, -1)
+            for topic, ends in other.items()
+            for partition, end in ends.items()
+        )
+    )
+
+
+def _is_read(index: str, last: dict[str, int], name: PurePosixPath) -> bool:
+    return source_log.survives(PurePosixPath(source_log.FOLDER, index, name), last)
+
+
+def _unknown(here: SparkLocation, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"it cannot go on behind what was delivered after the savepoint: {why}.",
+        remedy="have it come again (`--later write-again`), restore under another name (--pipeline), or take a newer"
+        " savepoint.",
+        pipeline=here.pipeline,
+    )

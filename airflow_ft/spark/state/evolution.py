@@ -1,0 +1,273 @@
+"""A changed job goes on with the state of an earlier one: operators that were added, left out or moved.
+
+Spark finds the state of an operator by its number alone, and ends with an error when another operator has it now. Here
+the operators of the job's plan (`airflow_ft.spark.uids`) are compared with those whose state is there, before anything
+is computed, and the attempt's copy of the location is changed to fit. The location that it was copied from stays as it
+is. It stays the pipeline's base, too, until a checkpoint is published from the copy; so whoever dies on the way, or
+meets an error, has changed nothing.
+
+- moved: its folder and the number in its files are changed;
+- left out: its folder is dropped, where that was allowed (`allow_non_restored_state`);
+- added: it gets empty state stores, made by Spark itself: an empty micro-batch of the same query, which nobody
+  publishes, in a location of its own.
+
+Two operators are the same when they have the same uid and kind. One that had no uid is the same when it is the only
+one of its kind, or when nothing was added, left out or moved. Anything else would be a guess, and is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.state import schema_paths
+from airflow_ft.spark.state.location_files import OFFSETS, add_entry, entry, keep, note, offsets_line
+from airflow_ft.spark.state.locations import SparkLocation, by_use, location_root, set_places
+from airflow_ft.spark.state.operators import Identity, identities, remember, remembered
+from airflow_ft.spark.state.reset import tell_sources
+from airflow_ft.spark.state.settings import set_unique_ids, unique_ids
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+
+RESTORED_FILE = "airflow_ft_restored.json"
+"""In a restored location: the batch that it was restored at, and whether state may be left behind there."""
+_VERSION_1 = re.compile(r"^(\.?)1((?:_[^.]+)*)\.(zip|delta)((?:\.crc)*)$")
+_BORN = {"zip": "zip", "delta": "snapshot"}
+_MOVED = "airflow_ft_moved"
+_KINDS = {
+    "stateStoreSave": "an aggregation",
+    "sessionWindowStateStoreSaveExec": "an aggregation by session windows",
+    "dedupe": "dropDuplicates",
+    "dedupeWithinWatermark": "dropDuplicatesWithinWatermark",
+    "symmetricHashJoin": "a join of two streams",
+    "applyInPandasWithState": "applyInPandasWithState",
+    "flatMapGroupsWithState": "flatMapGroupsWithState",
+    "globalLimit": "limit",
+    "transformWithStateExec": "transformWithState",
+    "transformWithStateInPySparkExec": "transformWithState",
+    "transformWithStateInPandasExec": "transformWithStateInPandas",
+}
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """What becomes of the operators of a location. kept: numbers by which they go on, by those that they had.
+
+    dropped: numbers that they had. added: numbers that they will have.
+    """
+
+    kept: Mapping[int, int]
+    dropped: tuple[int, ...]
+    added: tuple[int, ...]
+
+
+def evolution(pipeline: str, base: SparkPosition | None, plan: Sequence[Identity]) -> Evolution | None:
+    """What has to be done with a copy of `base` before a job with this plan can go on there; None: nothing.
+
+    ConfigurationError where it cannot be done, would be a guess, or leaves state behind that nobody has given up.
+    """
+    if base is None or base.batch < 0:
+        return None
+    location = SparkLocation(location_root(base.location), pipeline, base.location, base.batch, "")
+    before = identities(location)
+    told = remembered(location)
+    if _kinds(plan) != _kinds(before) and (told is None or _kinds(told) == _kinds(plan)):
+        # Made by a version that kept no plan: Spark compares them. Or it has made other operators of such a plan, and
+        # does so again.
+        return None
+    kept = _matched(pipeline, before, plan)
+    dropped = tuple(number for number in range(len(before)) if number not in kept)
+    added = tuple(number for number in range(len(plan)) if number not in kept.values())
+    if dropped and not may_be_left(location):
+        raise ConfigurationError(
+            f"the job has no operator for the state of {_names(before, dropped)}, with which the pipeline goes on.",
+            pipeline=pipeline,
+            remedy="put the operator back (with its uid); or give up its state: stop the pipeline, take a savepoint"
+            f" (`airflow ft savepoint trigger {pipeline}`), and `airflow ft savepoint restore PATH"
+            " --allow-non-restored-state`.",
+        )
+    if not dropped and not added and all(old == new for old, new in kept.items()):
+        return None
+    for number in dropped:
+        log.warning("the state of %s is left behind: the job has no such operator", _name(before[number], number))
+    for number in added:
+        log.info("%s is new: it begins without state", _name(plan[number], number))
+    for old, new in kept.items():
+        if old != new:
+            log.info("%s was number %d", _name(plan[new], new), old)
+    return Evolution(kept, dropped, added)
+
+
+def may_be_left(location: SparkLocation) -> bool:
+    """Whether the location was restored just now, and whoever did so has allowed that state is left behind."""
+    told = note(location.uri, RESTORED_FILE)
+    return told is not None and bool(told["allow_non_restored_state"]) and told["batch"] == location.batch
+
+
+def note_restored(location: SparkLocation, allow_non_restored_state: bool) -> None:
+    """Of a location that is being restored: whether state may be left behind by the job that goes on from there."""
+    keep(
+        location.uri,
+        RESTORED_FILE,
+        {"allow_non_restored_state": allow_non_restored_state, "batch": location.batch},
+    )
+
+
+def carry_out(
+    step: Evolution, location: SparkLocation, plan: Sequence[Identity], bear: Callable[[SparkLocation], None]
+) -> None:
+    """Changes an attempt's own copy. `bear` has Spark compute an empty micro-batch 0 of the job in a location."""
+    files = filesystem(location.uri)
+    ids = unique_ids(location.uri, location.batch)
+    _move(files, location, step)
+    kept_ids = {str(step.kept[int(old)]): each for old, each in ids.items() if int(old) in step.kept}
+    if step.added:
+        born = _born(files, location, bear)
+        kept_ids |= _adopt(files, born, location, step.added)
+        files.remove_tree(born.uri)
+    if ids or kept_ids:
+        set_unique_ids(location.uri, location.batch, kept_ids)
+    remember(location, plan)
+    found = _kinds(identities(location))
+    if found != _kinds(plan):
+        raise StageError(
+            f"the state cannot be made to fit: the job's plan has {_kinds(plan)}, Spark has made {found}.",
+            pipeline=location.pipeline,
+            remedy="nothing was changed; report it, with the job's plan (`frame.explain(True)`).",
+        )
+
+
+def _matched(pipeline: str, before: Sequence[Identity], plan: Sequence[Identity]) -> dict[int, int]:
+    """New numbers by old ones."""
+    names = {each.uid: number for number, each in enumerate(before) if each.uid}
+    matched: dict[int, int] = {}
+    for new, each in enumerate(plan):
+        old = names.get(each.uid) if each.uid else None
+        if old is None:
+            continue
+        if before[old].kind != each.kind:
+            raise ConfigurationError(
+                f"the stateful operator {each.uid!r} was {_kind(before[old])}, and is {_kind(each)} now: state of the"
+                " one is none of the other.",
+                pipeline=pipeline,
+                remedy="give the new operator another uid: it begins without state.",
+            )
+        matched[old] = new
+    old_ones = [n for n in range(len(before)) if n not in matched and not before[n].uid]
+    new_ones = [n for n in range(len(plan)) if n not in matched.values()]
+    olds = Counter(before[n].kind for n in old_ones)
+    news = Counter(plan[n].kind for n in new_ones)
+    unchanged = _kinds(before) == _kinds(plan)
+    for kind in olds:
+        if olds[kind] == 1 == news[kind] or (unchanged and olds[kind] == news[kind]):
+            those = [n for n in new_ones if plan[n].kind == kind]
+            matched |= dict(zip([n for n in old_ones if before[n].kind == kind], those, strict=True))
+        elif news[kind]:
+            raise ConfigurationError(
+                f"the job has changed, and which of its operators goes on with which state would be a guess: there is"
+                f" state of {olds[kind]}, and the job has {news[kind]}, that are {_kind(Identity(kind))} without a uid"
+                " that is known.",
+                pipeline=pipeline,
+                remedy="take the change back, name the operators (airflow_ft.spark.uids.uid), let a checkpoint pass,"
+                " and change it then.",
+            )
+    return matched
+
+
+def _move(files: FileSystem, location: SparkLocation, step: Evolution) -> None:
+    state, aside = files.uri(location.uri, "state"), files.uri(location.uri, _MOVED)
+    moved = {old: new for old, new in step.kept.items() if old != new}
+    for old, new in moved.items():
+        files.link_tree(files.uri(state, str(old)), files.uri(aside, str(new)), lambda _: True)
+    for old in (*step.dropped, *moved):
+        files.remove_tree(files.uri(state, str(old)))
+    for old, new in moved.items():
+        target = files.uri(state, str(new))
+        files.link_tree(files.uri(aside, str(new)), target, lambda name: not _tells_number(name))
+        for name in filter(lambda each: _tells_number(PurePosixPath(each)), files.tree(files.uri(aside, str(new)))):
+            if not name.endswith(".crc"):
+                text = files.read(files.uri(aside, str(new), *name.split("/"))).decode()
+                files.write(files.uri(target, *name.split("/")), _renumbered(text, old, new).encode())
+    if moved:
+        files.remove_tree(aside)
+
+
+def _tells_number(name: PurePosixPath) -> bool:
+    """Whether a file of an operator, by its name in the operator's folder, says which number that has."""
+    return name.parts[0] == "_metadata"
+
+
+def _renumbered(text: str, old: int, new: int) -> str:
+    """Line 1 is the format, line 2 JSON."""
+    version, _, data = text.partition("\n")
+    told: dict[str, Any] = json.loads(data)
+    told["operatorInfo"]["operatorId"] = new
+    for store in told.get("stateStoreInfo", ()):
+        if paths := store.get("stateSchemaFilePaths"):
+            store["stateSchemaFilePaths"] = [
+                re.sub(rf"/state/{old}/_stateSchema/", f"/state/{new}/_stateSchema/", path) for path in paths
+            ]
+    return f"{version}\n{json.dumps(told, separators=(',', ':'), ensure_ascii=False)}"
+
+
+def _born(files: FileSystem, location: SparkLocation, bear: Callable[[SparkLocation], None]) -> SparkLocation:
+    """A location in which Spark has computed micro-batch 0 of the job, without a row, from where `location` stands."""
+    born = SparkLocation(location.root, location.pipeline, f"{location.uri}-born", -1, "for new operators")
+    starts = tell_sources(files, location, born)
+    if (places := location.places()) is not None:
+        set_places(born, places)
+    lines = by_use(born, [offsets_line(start) for start in starts])
+    add_entry(born.uri, OFFSETS, 0, replace(entry(location.uri, OFFSETS, location.batch), lines=lines))
+    files.write(files.uri(born.uri, "metadata"), files.read(files.uri(location.uri, "metadata")))
+    bear(born)
+    if not born.is_committed(0):
+        raise StageError(
+            "Spark has not made empty state for the new operators.",
+            pipeline=location.pipeline,
+            remedy="see its lines above; nothing was changed.",
+        )
+    return born
+
+
+def _adopt(files: FileSystem, born: SparkLocation, location: SparkLocation, numbers: Sequence[int]) -> dict[str, Any]:
+    """Takes over the empty stores of operators; the unique ids of these in the commit of their birth."""
+    for number in numbers:
+        source, target = (files.uri(each.uri, "state", str(number)) for each in (born, location))
+        for name in sorted(files.tree(source), key=lambda each: _tells_number(PurePosixPath(each))):  # schemas first
+            *folders, last = name.split("/")
+            data = files.read(files.uri(source, *folders, last))
+            if _tells_number(PurePosixPath(name)):
+                if last.endswith(".crc"):
+                    continue
+                data = schema_paths.rewritten(files, data.decode(), location.uri).encode()
+            elif match := _VERSION_1.match(last):
+                hidden, unique, kind, checksums = match.groups()
+                last = f"{hidden}{location.batch + 1}{unique}.{_BORN[kind]}{checksums}"
+            files.write(files.uri(target, *folders, last), data)
+    ids = unique_ids(born.uri, 0)
+    return {str(number): ids[str(number)] for number in numbers if str(number) in ids}
+
+
+def _kinds(operators: Sequence[Identity]) -> list[str]:
+    return [each.kind for each in operators]
+
+
+def _names(operators: Sequence[Identity], numbers: Sequence[int]) -> str:
+    return " and ".join(_name(operators[number], number) for number in numbers)
+
+
+def _name(operator: Identity, number: int) -> str:
+    return f"operator {operator.uid!r} ({_kind(operator)})" if operator.uid else f"operator {number}, {_kind(operator)}"
+
+
+def _kind(operator: Identity) -> str:
+    return _KINDS.get(operator.kind, operator.kind)

@@ -1,0 +1,391 @@
+"""Spark's own checkpoint location of each attempt: offsets, commits and operator state.
+
+    <root>/<pipeline>/spark/<epoch>-<attempt>
+
+Rules:
+
+- After a clean end the next attempt continues in the same folder: its only writer is known to have ended.
+- After an unclean end the next attempt works in a copy of its own, cut back to the last *published* batch. The process
+  that it replaces may still be alive and keeps the old folder to itself; and what Spark had done beyond the published
+  batch never existed (I1).
+- Cutting back drops later offsets, commits **and state versions**. State left behind by a batch that was never
+  published would be loaded in preference to what the replay computes: a snapshot of version n beats the replay's
+  change log of version n.
+- It also drops what Spark's log of read files has beyond that batch, so that the folder is listed anew.
+- A location refers to itself alone, so that older ones can be swept (`airflow_ft.spark.state.schema_paths`).
+- Without a base, the positions at which the sources began are frozen once (`origin`), so that "latest" means the same
+  moment in every attempt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
+from airflow_ft.core.model import SparkPosition, canonical_json
+from airflow_ft.sources.kafka import GROUP_OFFSETS
+from airflow_ft.spark.state import schema_paths, source_log
+from airflow_ft.spark.state.location_files import (
+    COMMITS,
+    OFFSETS,
+    Entry,
+    entry,
+    has_entry,
+    keep,
+    newest_batch,
+    note,
+    offsets_of,
+    parsed_offsets,
+    replace_entry,
+)
+from airflow_ft.wal.filesystem import (
+    FileSystem,
+    Synced,
+    another_history,
+    filesystem,
+    is_hdfs,
+    link_tree,
+    refuse_another_history,
+)
+
+_STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's
+_LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
+_BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
+SOURCES_FILE = "airflow_ft_sources.json"
+ORDER_FILE = "airflow_ft_order.json"  # the micro-batch at which either of these was changed
+PLACES_FILE = "airflow_ft_places.json"  # of which source each line of offsets is, where a job uses one several times
+TOPICS = "airflow_ft_topics"  # a folder in a location, a key in an origin: see `airflow_ft.spark.state.standing`
+LEFT = "airflow_ft_left"  # a folder: where sources stand that the job does not use any more (`source_changes`)
+_ORDER = "airflow_ft_sources"  # a key in an origin: the sources' names, since its positions go by their places
+START_FILE = "airflow_ft_start.json"  # the offsets before batch 0, where state was dropped (`state_reset`)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkLocation:
+    """The checkpoint location of one attempt; `batch` is the last one done in it when it was opened (-1: none)."""
+
+    root: str
+    pipeline: str
+    uri: str
+    batch: int
+    how: str
+
+    def position(self, batch: int) -> SparkPosition:
+        """Spark's position after a batch."""
+        return SparkPosition(self.uri, batch)
+
+    def is_committed(self, batch: int) -> bool:
+        """Whether Spark's own commit of the batch is there."""
+        return has_entry(self.uri, COMMITS, batch)
+
+    def ends_at(self, batch: int) -> bool:
+        """Whether Spark has begun nothing after this batch, so that another attempt may go on in this folder."""
+        return newest_batch(self.uri, OFFSETS) == newest_batch(self.uri, COMMITS) == batch
+
+    def sync(self, synced: Synced) -> None:
+        """Makes all of it durable; `synced` is the memory between calls."""
+        filesystem(self.uri).sync_tree(self.uri, self.root, synced)
+
+    def offsets(self, batch: int) -> list[Any]:
+        """The end offsets of a batch, source by source in Spark's order; of batch -1: those before the first."""
+        if batch < 0:
+            return note(self.uri, START_FILE) or []
+        return [offsets_of(line) for line in by_source(self, entry(self.uri, OFFSETS, batch))]
+
+    def places(self) -> list[int] | None:
+        """By line of Spark's offsets: which source it is of. None: each source has one line."""
+        found: list[int] | None = note(self.uri, PLACES_FILE)
+        return found
+
+    def sources(self) -> list[str]:
+        """Their names, in Spark's order; empty before `check_sources`."""
+        return note(self.uri, SOURCES_FILE) or []
+
+    @property
+    def ordered_since(self) -> int:
+        """The micro-batch from which on lines of offsets are of these sources, and in these places."""
+        return note(self.uri, ORDER_FILE) or 0
+
+
+def by_source(location: SparkLocation, told: Entry) -> list[str]:
+    """Lines of offsets, source by source: Spark has one for each use of a source, and one folder `sources/<index>`
+    for all of its uses.
+    """
+    places = location.places()
+    return list(told.lines) if places is None else [told.lines[places.index(n)] for n in range(max(places) + 1)]
+
+
+def by_use(location: SparkLocation, lines: Sequence[str]) -> tuple[str, ...]:
+    """The opposite: from a line a source to those that Spark has in the location."""
+    places = location.places()
+    return tuple(lines if places is None else [lines[place] for place in places])
+
+
+def open_location(
+    root: str, pipeline: str, epoch: int, attempt: int, base: SparkPosition | None, clean: bool
+) -> SparkLocation:
+    """The folder in which this attempt works: the base's own when clean, else a new one (see the module).
+
+    A new one too when the log has moved to another file system.
+
+    WalCorruptError when the base's folder is gone or does not contain the base's batch, StageError when the new folder
+    is there already.
+    """
+    if base is None:
+        return SparkLocation(root, pipeline, new_location(root, pipeline, epoch, attempt), -1, "from the beginning")
+    old = SparkLocation(root, pipeline, base.location, base.batch, "in place")
+    require_batch(old)
+    files = filesystem(old.uri)
+    last = source_log.last_ids(files, old.uri, old.offsets(base.batch))
+    in_place = clean and is_hdfs(old.uri) == is_hdfs(root)
+    if in_place and _ends_at(files, old.uri, base.batch, last) and schema_paths.are_own(files, old.uri):
+        return old
+    return copy_location(old, new_location(root, pipeline, epoch, attempt))
+
+
+def copy_location(old: SparkLocation, uri: str) -> SparkLocation:
+    """A copy in a new folder, cut back to the location's batch. Raises as `open_location` does."""
+    files = filesystem(uri)
+    last = source_log.last_ids(filesystem(old.uri), old.uri, old.offsets(old.batch))
+    try:
+        link_tree(old.uri, uri, lambda name: _survives(name, old.batch, last))
+    except FileExistsError as error:
+        raise another_history(uri, old.pipeline) from error
+    schema_paths.copy(old.uri, uri, old.batch)
+    if not _ends_at(files, uri, old.batch, last):
+        files.remove_tree(uri)
+        raise _lacks(old)
+    return SparkLocation(old.root, old.pipeline, uri, old.batch, f"in a copy of {old.uri}, cut back to its batch")
+
+
+def require_batch(location: SparkLocation) -> None:
+    """WalCorruptError when Spark's offsets of the location's batch are not in it."""
+    files = filesystem(location.uri)
+    if not files.exists(location.uri):
+        raise WalCorruptError(f"{location.uri} is missing", remedy="restore it from a backup, or rewind the pipeline")
+    name = START_FILE if location.batch < 0 else f"offsets/{location.batch}"
+    if not files.exists(files.uri(location.uri, *name.split("/"))):
+        raise _lacks(location)
+
+
+def new_location(root: str, pipeline: str, epoch: int, attempt: int) -> str:
+    """The URI of an attempt's folder, which is not there yet; else StageError."""
+    files = filesystem(root)
+    uri = files.uri(root, pipeline, "spark", f"{epoch}-{attempt}")
+    refuse_another_history(files, uri, pipeline)
+    return uri
+
+
+def location_root(uri: str) -> str:
+    """The root of the log in which an attempt's folder lies."""
+    return filesystem(uri).uri(uri).rsplit("/", 3)[0]
+
+
+def _lacks(location: SparkLocation) -> WalCorruptError:
+    return WalCorruptError(
+        f"Spark's state of batch {location.batch}, the last one published, is not in {location.uri}",
+        pipeline=location.pipeline,
+        remedy="restore the folder from a backup; or rewind the pipeline to an older checkpoint",
+    )
+
+
+def check_sources(location: SparkLocation, names: Sequence[str]) -> None:
+    """Spark knows the sources of a query by their order only: refuses another order than the location was made with.
+
+    ConfigurationError names both.
+    """
+    before = location.sources()
+    if not before:
+        keep(location.uri, SOURCES_FILE, list(names))
+    elif before != list(names):
+        raise ConfigurationError(
+            f"the job reads its sources in the order {list(names)}, its checkpoints were made with {before}; Spark"
+            " would mix up their positions.",
+            pipeline=location.pipeline,
+            remedy="use the sources in `transform` as before, or give the changed pipeline a new name.",
+        )
+
+
+def has_places(base: SparkPosition | None, places: Sequence[int]) -> bool:
+    """Whether the job that made `base` used its sources in the same places: else they are changed in a copy."""
+    if base is None:
+        return True
+    return told_once(SparkLocation("", "", base.location, base.batch, "").places()) == told_once(places)
+
+
+def set_places(location: SparkLocation, places: Sequence[int]) -> None:
+    """In a new location, or a copy: the job uses its sources in these places, by number.
+
+    The newest offsets are written anew where there were others: the same sources stand where they stood.
+    """
+    before = location.places()
+    if told_once(before) == told_once(places):
+        return
+
+    def rewritten(lines: list[str]) -> list[str]:
+        if before is None and len(lines) == len(places):  # a version that did not keep them has begun
+            lines = [lines[list(places).index(each)] for each in range(max(places) + 1)]
+        return lines
+
+    rewrite_offsets(location, rewritten, places)
+
+
+def rewrite_offsets(
+    location: SparkLocation, rewritten: Callable[[list[str]], Sequence[str]], places: Sequence[int]
+) -> None:
+    """In a copy: other lines, source by source, and another use of them.
+
+    Of the last micro-batch, and of the one before: Spark reads that one, too, and counts its lines.
+    """
+    for batch in range(max(location.batch - 1, 0), location.batch + 1):
+        if has_entry(location.uri, OFFSETS, batch):
+            told = entry(location.uri, OFFSETS, batch)
+            lines = rewritten(by_source(location, told))
+            told = replace(told, lines=tuple(lines[place] for place in places))
+            replace_entry(location.uri, OFFSETS, batch, told)
+    keep(location.uri, PLACES_FILE, told_once(places))
+    if location.batch >= 0:
+        keep(location.uri, ORDER_FILE, location.batch)
+
+
+def told_once(places: Sequence[int] | None) -> list[int] | None:
+    """As they are kept: None when each source has one line."""
+    return None if places is None or list(places) == list(range(len(places))) else list(places)
+
+
+def restore_origin(location: SparkLocation, sources: Mapping[str, Any]) -> None:
+    """Into a new, empty location: the starting positions that an earlier attempt of this pipeline has frozen."""
+    files = filesystem(location.uri)
+    origin = origin_file(location.root, location.pipeline, sources)
+    if location.batch < 0 and files.exists(origin):
+        for index, text in origin_positions(json.loads(files.read(origin))).items():
+            files.write(files.uri(location.uri, "sources", index, "0"), text.encode())
+
+
+def restore_order(location: SparkLocation, sources: Mapping[str, Any]) -> None:
+    """Into a new, empty location: the order of the sources by which these go, for `check_sources`."""
+    files = filesystem(location.uri)
+    origin = origin_file(location.root, location.pipeline, sources)
+    if location.batch < 0 and files.exists(origin) and (names := json.loads(files.read(origin)).get(_ORDER)):
+        keep(location.uri, SOURCES_FILE, names)
+
+
+def has_origin(root: str, pipeline: str, sources: Mapping[str, Any]) -> bool:
+    """Whether an earlier attempt has frozen where the sources begin."""
+    return filesystem(root).exists(origin_file(root, pipeline, sources))
+
+
+def origin_positions(frozen: Mapping[str, Any]) -> dict[str, str]:
+    """What an origin says of each source, by its place: its first offsets, as Spark has written them."""
+    return {index: text for index, text in frozen.items() if index.isdigit()}
+
+
+def freeze_origin(
+    location: SparkLocation,
+    sources: Mapping[str, Any],
+    kafka: Sequence[int],
+    topic_ids: Callable[[Mapping[int, Any]], Mapping[int, Mapping[str, str]]],
+) -> None:
+    """Freezes the starting positions of the Kafka sources (by index), before anything is published from them.
+
+    `topic_ids` gives the ids of the topics in these positions, or raises. The first attempt to freeze them wins.
+    StageError when that was another one which began elsewhere: this attempt must not publish; the next one begins where
+    the frozen positions say.
+    """
+    files = filesystem(location.uri)
+    origin = origin_file(location.root, location.pipeline, sources)
+    begun: dict[str, Any] = {}
+    for index in kafka:
+        where = files.uri(location.uri, "sources", str(index), "0")
+        if files.exists(where):
+            begun[str(index)] = files.read(where).decode()
+    if not begun:
+        return
+    ids = topic_ids({int(index): first_offsets(text)[1] for index, text in begun.items()})
+    begun[TOPICS] = {str(index): dict(topics) for index, topics in ids.items()}
+    names = {_ORDER: location.sources()} if location.sources() else {}
+    try:
+        files.write(origin, canonical_json({**begun, **names}).encode())
+    except FileExistsError:
+        frozen = json.loads(files.read(origin))
+        frozen.pop(_ORDER, None)  # `check_sources` has compared it; an earlier version has not kept it
+        if frozen != begun:
+            raise StageError(
+                "another attempt began to read the sources at other positions.",
+                pipeline=location.pipeline,
+                remedy="nothing to do: the next attempt begins where that one did.",
+            ) from None
+
+
+def origin_file(root: str, pipeline: str, sources: Mapping[str, Any]) -> str:
+    """The file of the frozen starting positions: another one when other sources are declared.
+
+    Only what says where they start counts: with `max_offsets_per_trigger`, say, which a person changes because the
+    first batch was too large, "latest" must not become another moment. Files of earlier versions go by more.
+    """
+    files = filesystem(root)
+    starts = {name: start_of(source) for name, source in sources.items()}
+    strict = {name: _strict(source) for name, source in sources.items()}
+    digests = [hashlib.sha256(canonical_json(each).encode()).hexdigest()[:16] for each in (starts, strict, sources)]
+    found = [files.uri(root, pipeline, "spark", f"origin-{digest}.json") for digest in digests]
+    return next((origin for origin in found if files.exists(origin)), found[0])
+
+
+def start_of(source: Any) -> Any:
+    """What of a declared source says where it starts; nothing is frozen of files, but that there are some."""
+    names = ["kind"]
+    if source.get("kind") == "kafka":
+        names += ["topics", "pattern", "conn_id", "starting_offsets"]
+        names += ["group_id"] if source.get("starting_offsets") == GROUP_OFFSETS else []
+    return {name: source.get(name) for name in names}
+
+
+def _strict(source: Any) -> Any:
+    return {**source, "fail_on_data_loss": True} if "fail_on_data_loss" in source else source
+
+
+def _survives(name: PurePosixPath, batch: int, last: dict[str, int]) -> bool:
+    """Whether a file of a location belongs to the batches up to `batch`, and to the ids in `last` of what was read."""
+    if name.name.endswith((".tmp", ".tmp.crc")) or schema_paths.names_schemas(name):
+        return False
+    if name.parts[0] == source_log.FOLDER:
+        return source_log.survives(name, last)
+    if name.parts[0] == TOPICS:
+        return _BATCH.match(name.name) is not None and int(name.name) <= batch
+    if name.parts[0] in ("offsets", "commits"):
+        match = _LOG_FILE.match(name.name)
+        return match is not None and int(match[1]) <= batch
+    if name.parts[0] == "state":
+        if batch < 0:
+            return False
+        match = _STATE_FILE.match(name.name)
+        return match is None or int(match[1]) <= batch + 1  # batch n writes version n + 1
+    return True
+
+
+def _ends_at(files: FileSystem, location: str, batch: int, last: dict[str, int]) -> bool:
+    """Whether all of Spark's logs in a location end with that batch."""
+    return newest_batch(location, OFFSETS) == newest_batch(location, COMMITS) == batch and all(
+        source_log.newest_id(files, location, index) == number for index, number in last.items()
+    )
+
+
+def first_offsets(text: str) -> tuple[str, dict[str, Any]]:
+    """What Spark looked up as a source's first offsets: all before the JSON (a zero byte, the version), and that."""
+    begin = text.find("{")
+    found = parsed_offsets(text[begin:]) if begin >= 0 else None
+    return (text[:begin], found) if isinstance(found, dict) else (text, {})
+
+
+def is_kafka(offset: Any) -> bool:
+    """Whether these are offsets of Kafka: {"topic": {"0": 17}}."""
+    return isinstance(offset, dict) and all(
+        isinstance(partitions, dict) and all(isinstance(value, int) for value in partitions.values())
+        for partitions in offset.values()
+    )

@@ -1,0 +1,127 @@
+"""Dropping the operator state of a pipeline, without its positions: a new location in which Spark begins with batch 0.
+
+Spark starts operators without state with batch 0 only, and reads from the beginning then. So the new location tells
+each source where it stands, in the source's own words:
+
+- Kafka: `sources/<index>/0`, its file of starting positions;
+- files: a log of read files, all of them in its file 0, but under an id that is never read.
+
+The watermark is state, and goes too: rows that were too late for the old state are taken into the new one.
+
+What if the process dies ...
+- while the location is made: it belongs to an epoch that nobody holds any more, and is swept; the base is the old one;
+- before or after the one write to the decision log: the old base, or the new one.
+Repeated, it does nothing: state that was dropped, and has not begun anew, cannot be dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.model import CheckpointState, SparkPosition
+from airflow_ft.core.ports import Store
+from airflow_ft.spark.state import source_log
+from airflow_ft.spark.state.catching_up import is_planned
+from airflow_ft.spark.state.location_files import keep
+from airflow_ft.spark.state.locations import (
+    LEFT,
+    SOURCES_FILE,
+    START_FILE,
+    SparkLocation,
+    first_offsets,
+    is_kafka,
+    location_root,
+    new_location,
+    require_batch,
+)
+from airflow_ft.spark.state.standing import record_ids, recorded_ids
+from airflow_ft.wal.filesystem import FileSystem, filesystem, link_tree
+
+_BEFORE_THE_FIRST = -1
+
+
+def reset_state(store: Store, pipeline: str, epoch: int, why: str) -> SparkPosition | None:
+    """Drops the state of a pipeline whose base nobody else moves, under a new epoch; where it stands now.
+
+    None: there is no state to drop. StateConflictError while something published is not delivered: a rewind would
+    bring the old state back. ConfigurationError for a source whose position Spark cannot be told.
+    """
+    for checkpoint in store.open_checkpoints(pipeline):
+        if checkpoint.is_undelivered or checkpoint.state is CheckpointState.TRIGGERED:
+            raise StateConflictError(
+                f"it is {checkpoint.state}, and not delivered: a rewind would bring back the state that it was"
+                " computed from.",
+                remedy=f"deliver it (`airflow ft recover {pipeline}`, or a run), or give up what is not delivered"
+                f" (`airflow ft rewind {pipeline}`), and repeat this.",
+                pipeline=pipeline,
+                checkpoint=checkpoint.number,
+            )
+    base = store.pipeline(pipeline).base
+    if base is None or base.batch == _BEFORE_THE_FIRST:
+        return None
+    if is_planned(base):
+        raise StateConflictError(
+            "it was restored from a savepoint, and has not caught up yet with what was delivered after that.",
+            remedy="let a run go on first; or `airflow ft savepoint restore` again, in another way.",
+            pipeline=pipeline,
+        )
+    root = location_root(base.location)
+    old = SparkLocation(root, pipeline, base.location, base.batch, "its state is dropped")
+    require_batch(old)
+    # No attempt has the number 0, so the folder is this epoch's own.
+    new = SparkLocation(root, pipeline, new_location(root, pipeline, epoch, 0), _BEFORE_THE_FIRST, "without state")
+    tell_sources(filesystem(root), old, new)
+    new.sync({})
+    position = new.position(_BEFORE_THE_FIRST)
+    store.reset_state(pipeline, epoch, position, why)
+    return position
+
+
+def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> list[Any]:
+    """Has Spark begin with batch 0 in a new location, from where the sources stand in the old one: their offsets."""
+    offsets = old.offsets(old.batch)
+    names = old.sources()
+    starts = [
+        tell(old, index, offset, names[index] if index < len(names) else f"source-{index}", _folder(new, index))
+        for index, offset in enumerate(offsets)
+    ]
+    keep(new.uri, START_FILE, starts)
+    if ids := recorded_ids(old):
+        record_ids(new, _BEFORE_THE_FIRST, ids)
+    if names:
+        keep(new.uri, SOURCES_FILE, names)
+    if files.names(files.uri(old.uri, LEFT)):
+        link_tree(files.uri(old.uri, LEFT), files.uri(new.uri, LEFT), lambda _: True)
+    return starts
+
+
+def tell(old: SparkLocation, index: int, offset: Any, name: str, folder: str) -> Any:
+    """Writes where a source stands into a folder that becomes its own, and returns its offset before the first batch.
+
+    None: it has read nothing. ConfigurationError for a source that cannot be told to begin there.
+    """
+    files = filesystem(old.uri)
+    first = files.uri(folder, "0")
+    last = source_log.last_id(offset)
+    if last is not None:
+        read = source_log.all_entries(files, old.uri, str(index), last)
+        files.write(first, source_log.as_read_before(read))
+        return {"logOffset": 0}
+    if offset is None:
+        return None
+    begun = files.uri(old.uri, source_log.FOLDER, str(index), "0")
+    if is_kafka(offset) and files.exists(begun):
+        head, _ = first_offsets(files.read(begun).decode())
+        files.write(first, (head + json.dumps(offset, separators=(",", ":"))).encode())
+        return offset
+    raise ConfigurationError(
+        f"source {name!r} stands at {offset}, and cannot be told to begin there: only Kafka and files can.",
+        remedy="give the changed pipeline a new name.",
+        pipeline=old.pipeline,
+    )
+
+
+def _folder(location: SparkLocation, index: int) -> str:
+    return filesystem(location.uri).uri(location.uri, source_log.FOLDER, str(index))

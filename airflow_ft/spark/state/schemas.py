@@ -1,0 +1,122 @@
+"""Schemas of operator state: what of them a changed job has changed, and changes that Spark lets pass but lose values.
+
+    state/<operator>/_stateSchema/<store>/<batch>_<id>              `transformWithState`: all of its state variables
+    state/<operator>/<partition>[/<store>]/_metadata/schema         others: key and value of a store
+
+With the encoding `avro` (`spark.sql.streaming.stateStore.encodingFormat`, pinned when state is born) Spark goes on when
+fields of a state variable are added or widened. It goes on as well when a field is gone, and reads a renamed one as a
+new one without a value: both lose what was kept, so both are refused here, before anything of that micro-batch is
+published. All else Spark refuses itself, in words that name neither operator nor variable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.core.errors import JobError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.operators import identities, numbers, operator_file
+from airflow_ft.spark.state.schema_files import UnknownFormatError, schemas
+from airflow_ft.spark.state.settings import ENCODING, kept_settings
+from airflow_ft.spark.state.types import Fields, differences, lost, of_json, of_scala
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+
+_KEYED = "transformWithState"
+_REFUSED = (
+    re.compile(r"Existing (value|key)_schema=(?P<old>StructType\(.*?\)) and new \w+=(?P<new>StructType\(.*\))\."),
+    re.compile(r"new (value)_schema=(?P<new>StructType\(.*?\)) and old \w+=(?P<old>StructType\(.*\))"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A state variable, or what another operator keeps in a store; `fields` are those of its value."""
+
+    operator: int
+    operator_name: str
+    name: str
+    fields: Fields
+    uid: str = ""
+
+    def __str__(self) -> str:
+        what = "state variable" if self.is_variable else "store"
+        uid = f", uid {self.uid!r}" if self.uid else ""
+        return f"{what} {self.name!r} of operator {self.operator} ({self.operator_name}{uid})"
+
+    @property
+    def is_variable(self) -> bool:
+        """Of `transformWithState`, which alone may change its schema."""
+        return self.operator_name.startswith(_KEYED)
+
+
+def states(location: SparkLocation) -> dict[tuple[int, str], State]:
+    """All of a location as of its batch, by operator and name; {} where nothing has state."""
+    files = filesystem(location.uri)
+    uids = {number: each.uid for number, each in enumerate(identities(location))}
+    found = {}
+    for operator in numbers(files, location):
+        if (told := operator_file(files, location, operator)) is not None:
+            named = told["operatorInfo"]["operatorName"]
+            for name, fields in _stored(files, location.uri, operator, told):
+                found[int(operator), name] = State(int(operator), named, name, fields, uids.get(int(operator), ""))
+    return found
+
+
+def refuse_lost(held: Mapping[tuple[int, str], State], location: SparkLocation) -> None:
+    """JobError when a state variable, as the location's batch has planned it, lacks fields that it `held` before.
+
+    To be called before anything of the first micro-batch of an attempt is published.
+    """
+    now = states(location)
+    for key, before in held.items():
+        after = now.get(key)
+        if after is not None and before.is_variable and (gone := ", ".join(lost(before.fields, after.fields))):
+            raise JobError(
+                f"the schema of {before} has changed: {differences(before.fields, after.fields)}. What was kept in"
+                f" {gone} would be lost, even if it has only got another name.",
+                pipeline=location.pipeline,
+                remedy="keep the field, by its name, and add others; or drop the state and keep the positions"
+                f" (`airflow ft reset-state {location.pipeline}`).",
+            )
+
+
+def changed(message: str, base: SparkPosition | None) -> tuple[str, str]:
+    """What has changed, and what could be done about it, of an error of Spark that refuses a schema; else ("", "")."""
+    found = next(filter(None, (pattern.search(message) for pattern in _REFUSED)), None)
+    if found is None:
+        return "", ""
+    before, after = of_scala(found["old"]), of_scala(found["new"])
+    what = differences(before, after) or "the order of its fields"
+    if found[1] == "key":
+        return f"a key of the state has changed: {what}", "Keys of state cannot change. "
+    known = {} if base is None else states(SparkLocation("", "", base.location, base.batch, ""))
+    same = [each for each in known.values() if each.fields == before]
+    return f"the schema of {' or '.join(map(str, same)) or 'the state'} has changed: {what}", _way(base, same)
+
+
+def _way(base: SparkPosition | None, same: list[State]) -> str:
+    """What such state can be changed to at all."""
+    if not all(each.is_variable for each in same):
+        return f"The schema of its state cannot change; that of state variables of {_KEYED} can. "
+    if kept_settings(base).get(ENCODING) == "avro":
+        return "Fields can be added, and made wider (int to bigint, float to double), no more. "
+    return f"Only state that was born with {ENCODING}=avro takes more fields, or wider ones. "
+
+
+def _stored(files: FileSystem, location: str, operator: str, told: dict[str, Any]) -> Iterator[tuple[str, Fields]]:
+    """Names and values, from the newest schemas that the metadata name."""
+    for store in told["stateStoreInfo"]:
+        name = store["storeName"]
+        if paths := store.get("stateSchemaFilePaths"):
+            where = files.uri(location, "state", operator, "_stateSchema", name, paths[-1].rpartition("/")[2])
+        else:
+            folder = [] if name == "default" else [name]
+            where = files.uri(location, "state", operator, "0", *folder, "_metadata", "schema")
+        if files.exists(where):
+            with suppress(UnknownFormatError):  # Spark compares them itself
+                yield from ((each.name, of_json(each.value)) for each in schemas(files.read(where), name))

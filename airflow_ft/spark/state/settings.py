@@ -1,0 +1,136 @@
+"""Settings that Spark keeps with a query's state: it takes no others later, and says so in its own log at most.
+
+The second line of `offsets/<batch>` holds them (`spark.sql.shuffle.partitions`, the state store, formats), and Spark
+goes on with those, whatever the session says. Who has changed one believes that it is in force.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import SparkPosition
+from airflow_ft.spark.state.location_files import (
+    COMMITS,
+    OFFSETS,
+    Entry,
+    batches,
+    entry,
+    has_entry,
+    keep,
+    note,
+    replace_entry,
+)
+from airflow_ft.wal.filesystem import filesystem
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
+# Not among them, but in the format of the commits: a change fails.
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+UNIQUE_IDS = "stateUniqueIds"
+_GIVEN = "airflow_ft_settings.json"
+_PINNED = (PARTITIONS, "spark.sql.streaming.")
+# What a user sets on purpose; the others have defaults that change with Spark's versions.
+_TOLD = (PARTITIONS, PROVIDER)
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+def remember_given(location: str, conf: Mapping[str, str]) -> None:
+    """Keeps in a new location which of such settings were given: the job itself may set others when it runs."""
+    if note(location, _GIVEN) is None:
+        keep(location, _GIVEN, {name: value for name, value in conf.items() if name.startswith(_PINNED)})
+
+
+def give(location: str, name: str, value: str) -> None:
+    """In a copy whose state was made anew: such a setting as if it had been given."""
+    keep(location, _GIVEN, {**(note(location, _GIVEN) or {}), name: value})
+
+
+def pin(location: str, name: str, value: str) -> None:
+    """In a copy whose state was made anew: has all of its batches keep another value of such a setting."""
+    for batch in batches(location, OFFSETS):
+        told = entry(location, OFFSETS, batch)
+        conf = {**told.metadata["conf"], name: value}
+        replace_entry(location, OFFSETS, batch, replace(told, metadata={**told.metadata, "conf": conf}))
+    give(location, name, value)
+
+
+def forget_unique_ids(location: str) -> None:
+    """In a copy whose state was made anew: its commits become those of checkpoint format 1."""
+    for batch in batches(location, COMMITS):
+        told = dict(entry(location, COMMITS, batch).metadata)
+        told.pop(UNIQUE_IDS, None)
+        replace_entry(location, COMMITS, batch, Entry("v1", told))
+    give(location, FORMAT, "1")
+
+
+def unique_ids(location: str, batch: int) -> dict[str, Any]:
+    """Of the state's files, by operator, where Spark's commits have such (its checkpoint format 2)."""
+    return entry(location, COMMITS, batch).metadata.get(UNIQUE_IDS) or {}
+
+
+def set_unique_ids(location: str, batch: int, ids: Mapping[str, Any]) -> None:
+    """In a copy."""
+    told = entry(location, COMMITS, batch)
+    replace_entry(location, COMMITS, batch, replace(told, metadata={**told.metadata, UNIQUE_IDS: ids}))
+
+
+def refuse_changed(pipeline: str, base: SparkPosition | None, conf: Mapping[str, str]) -> None:
+    """ConfigurationError when settings are given that were not when the state at `base` was made, and it has others.
+
+    Needs no JVM. Without state nothing is refused: there they change nothing but speed.
+    """
+    kept, given = kept_settings(base), _given(base)
+    if given is None:
+        return
+    changed = {
+        name: value
+        for name, value in conf.items()
+        if name in kept and not _same(value, kept[name]) and not _same(value, given.get(name, ""))
+    }
+    if changed:
+        differences = "; ".join(f"{name} is {value}, the state has {kept[name]}" for name, value in changed.items())
+        raise ConfigurationError(
+            f"the pipeline goes on with state that was made with other settings, which Spark keeps: {differences}.",
+            pipeline=pipeline,
+            remedy="set them as they were: the pipeline's spark_conf goes before `[airflow_ft] spark_conf`; or drop the"
+            f" state (`airflow ft reset-state {pipeline}`); or give the changed pipeline a new name.",
+        )
+
+
+def tell_changed(base: SparkPosition | None, session: Callable[[str], str | None]) -> None:
+    """Logs which settings of the session are not in force, wherever they come from; `session` tells one by name."""
+    kept = kept_settings(base)
+    for name in _TOLD:
+        value = session(name)
+        if name in kept and value is not None and not _same(value, kept[name]):
+            log.warning("%s stays %s, as the state was made; the session's %s is ignored", name, kept[name], value)
+
+
+def kept_settings(base: SparkPosition | None) -> dict[str, str]:
+    """The settings that the state at `base` was made with; {} where there is no state."""
+    if base is None or base.batch < 0:
+        return {}
+    files = filesystem(base.location)
+    stateful = any(name.isdigit() for name in files.names(files.uri(base.location, "state")))
+    if not stateful or not has_entry(base.location, OFFSETS, base.batch):
+        return {}
+    found = dict(entry(base.location, OFFSETS, base.batch).metadata.get("conf", {}))
+    if has_entry(base.location, COMMITS, base.batch):
+        found[FORMAT] = entry(base.location, COMMITS, base.batch).version.removeprefix("v")
+    return found
+
+
+def _given(base: SparkPosition | None) -> dict[str, str] | None:
+    """What `remember_given` has kept; None where it has not: in locations that are older than it."""
+    found: dict[str, str] | None = None if base is None else note(base.location, _GIVEN)
+    return found
+
+
+def _same(one: str, other: str) -> bool:
+    return one.strip().lower() == other.strip().lower()

@@ -1,0 +1,241 @@
+"""A changed job goes on with other sources: some that were added, left out, or are used in another order.
+
+Spark knows the sources of a query by their order alone: `offsets/<batch>` has a line for each use, `sources/<index>`
+what it keeps of each. Here the names of the job's sources are compared with those that the location was made with, and
+an attempt's own copy of it is changed to fit. The location that it was copied from stays as it is.
+
+- moved: lines, folders and ids of topics get the source's new place;
+- added: no line ("-"): Spark begins where the source says. That moment of a Kafka source is frozen in
+  `<root>/<pipeline>/spark/begun-<digest>.json`, before anything is published from it, so that "latest" is one moment;
+- left out: where it stands lies in `airflow_ft_left/<name>/` of the location from then on. The source goes on there
+  when it is used again, so that no row is lost or read twice.
+
+Whoever dies on the way has changed nothing: the copy belongs to that attempt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote
+
+from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.core.model import SparkPosition, canonical_json
+from airflow_ft.spark.state import source_log
+from airflow_ft.spark.state.location_files import OFFSETS, entry, keep, note, offsets_line, offsets_of
+from airflow_ft.spark.state.locations import (
+    LEFT,
+    SOURCES_FILE,
+    START_FILE,
+    SparkLocation,
+    by_source,
+    first_offsets,
+    location_root,
+    rewrite_offsets,
+    start_of,
+)
+from airflow_ft.spark.state.reset import tell
+from airflow_ft.spark.state.standing import Ids, Standing, record_ids, recorded_ids
+from airflow_ft.wal.filesystem import filesystem
+
+_POSITION = "position.json"
+_BEFORE = "airflow_ft_before"
+_OWN = re.compile(r"source-\d+")  # one that the job has opened by itself goes by its place
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChange:
+    """From the sources of a location to those of the job, in Spark's order."""
+
+    before: tuple[str, ...]
+    now: tuple[str, ...]
+    left: Mapping[str, Mapping[str, Any]]
+    """Of those that were left out earlier and are used again: "line" of the offsets, and "ids" of its topics."""
+
+    @property
+    def added(self) -> dict[int, str]:
+        """Those that begin, by their places."""
+        return {n: name for n, name in enumerate(self.now) if name not in self.before and name not in self.left}
+
+    def standing(self, of_base: Standing) -> Standing:
+        """Where the job's sources stand, by their places; `of_base`: by those in the location."""
+        offsets: dict[int, Mapping[str, Any]] = {}
+        ids: dict[int, Mapping[str, str]] = {}
+        for new, name in enumerate(self.now):
+            if name in self.before:
+                old = self.before.index(name)
+                offsets |= {new: of_base.offsets[old]} if old in of_base.offsets else {}
+                ids |= {new: of_base.ids[old]} if old in of_base.ids else {}
+            elif name in self.left:
+                found = offsets_of(self.left[name]["line"])
+                offsets |= {new: found} if isinstance(found, dict) else {}
+                ids |= {new: self.left[name]["ids"]} if self.left[name]["ids"] else {}
+        return Standing(offsets, ids)
+
+
+def known_sources(base: SparkPosition | None) -> frozenset[str]:
+    """The names of those that do not begin any more in what goes on from `base`."""
+    if base is None:
+        return frozenset()
+    location = SparkLocation("", "", base.location, base.batch, "")
+    return frozenset((*location.sources(), *_left(location)))
+
+
+def source_change(pipeline: str, base: SparkPosition | None, names: Sequence[str]) -> SourceChange | None:
+    """What has to be done with a copy of `base` before a job with these sources can go on there; None: nothing.
+
+    ConfigurationError where it would be a guess which source is which.
+    """
+    if base is None:
+        return None
+    location = SparkLocation(location_root(base.location), pipeline, base.location, base.batch, "")
+    before = location.sources()
+    if not before or before == list(names):
+        return None
+    for known in (before, names):
+        if len(set(known)) < len(known) or any(_OWN.fullmatch(name) for name in known):
+            raise ConfigurationError(
+                f"the job reads its sources in the order {list(names)}, its checkpoints were made with {before}; which"
+                " of them is which would be a guess.",
+                pipeline=pipeline,
+                remedy="declare each source in sources={...}, under a name of its own; use them in `transform` as"
+                " before, let a checkpoint pass, and change them then.",
+            )
+    if len(_lines(location)) != len(before):
+        raise ConfigurationError(
+            f"the job reads {list(names)}, its checkpoints were made with {before}, by a version that did not keep"
+            " which source is used several times.",
+            pipeline=pipeline,
+            remedy="use the sources in `transform` as before, let a checkpoint pass, and change them then.",
+        )
+    left = _left(location)
+    return SourceChange(tuple(before), tuple(names), {name: left[name] for name in names if name in left})
+
+
+def change_sources(change: SourceChange, location: SparkLocation, places: Sequence[int]) -> None:
+    """Changes an attempt's own copy; `places`: which source each line of its offsets is of from now on."""
+    files = filesystem(location.uri)
+    lines, ids = _lines(location), recorded_ids(location)
+    for old, name in enumerate(change.before):
+        if name not in change.now and offsets_of(lines[old]) is not None:
+            _leave(location, old, name, lines[old], ids.get(old, {}))
+    folder, before = (files.uri(location.uri, name) for name in (source_log.FOLDER, _BEFORE))
+    _move(location, folder, before)
+    new_lines: list[str] = []
+    new_ids: dict[int, Mapping[str, str]] = {}
+    for new, name in enumerate(change.now):
+        target = files.uri(folder, str(new))
+        if name in change.before:
+            old = change.before.index(name)
+            _move(location, files.uri(before, str(old)), target)
+            line, topics = lines[old], ids.get(old)
+        elif name in change.left:
+            line, topics = change.left[name]["line"], change.left[name]["ids"]
+            if location.batch < 0 and not change.left[name]["told"]:
+                tell(location, new, offsets_of(line), name, target)  # which cannot be done
+            _move(location, _folder_of(location, name, source_log.FOLDER), target)
+            files.remove_tree(_folder_of(location, name))
+            log.info("source %s is used again: it goes on at %s", name, line)
+        else:
+            line, topics = offsets_line(None), None
+            log.info("source %s is new: it begins where it is declared to", name)
+        new_lines.append(line)
+        new_ids |= {new: topics} if topics else {}
+    files.remove_tree(before)
+    if location.batch < 0:
+        keep(location.uri, START_FILE, [offsets_of(line) for line in new_lines])
+    else:
+        rewrite_offsets(location, lambda _: new_lines, places)
+    record_ids(location, location.batch, new_ids)
+    keep(location.uri, SOURCES_FILE, list(change.now))
+
+
+def has_begun(root: str, pipeline: str, name: str, source: Any) -> bool:
+    """Whether an earlier attempt has frozen where an added source begins."""
+    return filesystem(root).exists(_begun_file(root, pipeline, name, source))
+
+
+def restore_begun(location: SparkLocation, sources: Mapping[str, Any], added: Mapping[int, str]) -> None:
+    """Into a copy: where added sources begin, as far as an earlier attempt has frozen it."""
+    files = filesystem(location.uri)
+    for index, name in added.items():
+        begun = _begun_file(location.root, location.pipeline, name, sources[name])
+        if files.exists(begun):
+            text = json.loads(files.read(begun))["first"]
+            files.write(files.uri(location.uri, source_log.FOLDER, str(index), "0"), text.encode())
+
+
+def freeze_begun(
+    location: SparkLocation,
+    sources: Mapping[str, Any],
+    added: Mapping[int, str],
+    topic_ids: Callable[[Mapping[int, Any]], Ids],
+) -> None:
+    """Freezes where added Kafka sources begin, before anything is published from them; as `locations.freeze_origin`."""
+    files = filesystem(location.uri)
+    for index, name in added.items():
+        where = files.uri(location.uri, source_log.FOLDER, str(index), "0")
+        if not files.exists(where):
+            continue
+        first = files.read(where).decode()
+        told = {"first": first, "ids": dict(topic_ids({index: first_offsets(first)[1]}).get(index, {}))}
+        begun = _begun_file(location.root, location.pipeline, name, sources[name])
+        try:
+            files.write(begun, canonical_json(told).encode())
+        except FileExistsError:
+            if json.loads(files.read(begun)) != told:
+                raise StageError(
+                    f"another attempt began to read source {name!r} at another position.",
+                    pipeline=location.pipeline,
+                    remedy="nothing to do: the next attempt begins where that one did.",
+                ) from None
+
+
+def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mapping[str, str]) -> None:
+    """Keeps where a source stands, with a folder of Spark's with which it goes on there in any micro-batch."""
+    try:
+        line = offsets_line(
+            tell(location, index, offsets_of(line), name, _folder_of(location, name, source_log.FOLDER))
+        )
+        told = True
+    except ConfigurationError:  # its offsets are all that there is, and do where others have been read already
+        told = False
+    position = {"line": line, "ids": dict(ids), "told": told}
+    keep(location.uri, f"{LEFT}/{quote(name, safe='')}/{_POSITION}", position)
+    log.warning("source %s is left out: it stands at %s, and goes on there if it is used again", name, line)
+
+
+def _begun_file(root: str, pipeline: str, name: str, source: Any) -> str:
+    digest = hashlib.sha256(canonical_json([name, start_of(source)]).encode()).hexdigest()[:16]
+    return filesystem(root).uri(root, pipeline, "spark", f"begun-{digest}.json")
+
+
+def _lines(location: SparkLocation) -> list[str]:
+    """Where the sources stand, a line each."""
+    if location.batch < 0:
+        return [offsets_line(start) for start in location.offsets(-1)]
+    return by_source(location, entry(location.uri, OFFSETS, location.batch))
+
+
+def _left(location: SparkLocation) -> dict[str, dict[str, Any]]:
+    files = filesystem(location.uri)
+    names = [unquote(name) for name in files.names(files.uri(location.uri, LEFT))]
+    return {name: note(location.uri, f"{LEFT}/{quote(name, safe='')}/{_POSITION}") for name in names}
+
+
+def _folder_of(location: SparkLocation, name: str, *more: str) -> str:
+    return filesystem(location.uri).uri(location.uri, LEFT, quote(name, safe=""), *more)
+
+
+def _move(location: SparkLocation, source: str, target: str) -> None:
+    files = filesystem(location.uri)
+    if files.names(source):
+        files.link_tree(source, target, lambda _: True)
+        files.remove_tree(source)

@@ -1,0 +1,138 @@
+"""Where the Kafka sources of a location stand: offsets by topic, and the ids of the topics that these offsets count.
+
+Spark keeps offsets by the names of topics alone. The ids lie beside them, in `airflow_ft_topics/<batch>`: those of that
+batch and of all later ones up to the next such file. A pipeline that has published nothing yet stands at its origin,
+whose file has them too. A location that was written by an earlier version has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow_ft.core.model import SparkPosition, canonical_json
+from airflow_ft.spark.state.location_files import OFFSETS, entry, keep, note, offsets_of, replace_entry, replace_file
+from airflow_ft.spark.state.locations import (
+    START_FILE,
+    TOPICS,
+    SparkLocation,
+    by_source,
+    by_use,
+    first_offsets,
+    origin_file,
+    origin_positions,
+)
+from airflow_ft.wal.filesystem import filesystem
+
+Ids = Mapping[int, Mapping[str, str]]
+"""Of topics by name, by the source's place among those of the query."""
+Offsets = Mapping[int, Mapping[str, Any]]
+"""Of partitions by topic, by the source's place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What an attempt goes on from; empty for the first one. A source that is not in `ids` has no recorded ids."""
+
+    offsets: Offsets = field(default_factory=dict)
+    ids: Ids = field(default_factory=dict)
+
+
+def standing(root: str, pipeline: str, base: SparkPosition | None, sources: Mapping[str, Any]) -> Standing:
+    """Of the last published batch, or of the origin where there is none."""
+    files = filesystem(root)
+    if base is None:
+        origin = origin_file(root, pipeline, sources)
+        if not files.exists(origin):
+            return Standing()
+        frozen = json.loads(files.read(origin))
+        offsets = {int(index): first_offsets(text)[1] for index, text in origin_positions(frozen).items()}
+        return Standing(offsets, _by_index(frozen.get(TOPICS, {})))
+    location, files = SparkLocation(root, pipeline, base.location, base.batch, ""), filesystem(base.location)
+    offsets = {}
+    for index, found in enumerate(location.offsets(base.batch)):
+        if isinstance(found, dict):
+            offsets[index] = found
+        elif found is None and files.exists(first := files.uri(base.location, "sources", str(index), "0")):
+            offsets[index] = first_offsets(files.read(first).decode(errors="replace"))[1]
+    return Standing(offsets, recorded_ids(location))
+
+
+def recorded_ids(location: SparkLocation) -> Ids:
+    """The ids that count for the location's batch; empty where none were recorded."""
+    files = filesystem(location.uri)
+    names = files.names(files.uri(location.uri, TOPICS))
+    batches = [int(name) for name in names if name.isdigit() or name == "-1"]  # -1: state was dropped there
+    newest = max((batch for batch in batches if batch <= location.batch), default=None)
+    return {} if newest is None else _by_index(note(location.uri, f"{TOPICS}/{newest}"))
+
+
+def record_ids(location: SparkLocation, batch: int, ids: Ids) -> None:
+    """Ids of a batch, before it is published; what a batch has left that was not published gives way."""
+    keep(location.uri, f"{TOPICS}/{batch}", _by_text(ids))
+
+
+def leave_out(location: SparkLocation, topics: Ids) -> None:
+    """In a fresh copy: takes topics out of its last offsets. Spark reads from the beginning what it has no offsets of.
+
+    Files are replaced, never changed: the location that was copied shares them. A checksum of Spark's that stands
+    beside one no longer fits, and goes first: Spark reads a file that has none.
+    """
+    files = filesystem(location.uri)
+    for index, gone in topics.items():
+        first = files.uri(location.uri, "sources", str(index), "0")
+        if files.exists(first):
+            head, offsets = first_offsets(files.read(first).decode())
+            text = head + canonical_json(_without(offsets, gone))
+            replace_file(location.uri, ("sources", str(index), "0"), text.encode())
+    if location.batch < 0:  # state was dropped: Spark begins at the first positions, and these are told beside them
+        starts = location.offsets(-1)
+        for index, gone in topics.items():
+            if isinstance(starts[index], dict):
+                starts[index] = _without(starts[index], gone)
+        keep(location.uri, START_FILE, starts)
+        return
+    told = entry(location.uri, OFFSETS, location.batch)
+    lines = by_source(location, told)
+    for index, gone in topics.items():
+        if isinstance(found := offsets_of(lines[index]), dict):
+            lines[index] = canonical_json(_without(found, gone))
+    replace_entry(location.uri, OFFSETS, location.batch, replace(told, lines=by_use(location, lines)))
+
+
+def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Ids, void: Ids) -> None:
+    """Gives the origin the ids of its topics, and takes those out whose positions are void.
+
+    In one step, so that "latest" never becomes another moment. An attempt that began before finds another origin than
+    its own, and publishes nothing.
+    """
+    files = filesystem(root)
+    origin = origin_file(root, pipeline, sources)
+    if not files.exists(origin):
+        return
+    frozen = json.loads(files.read(origin))
+    ids = frozen.get(TOPICS, {})
+    mended: dict[str, Any] = {}
+    for index, text in origin_positions(frozen).items():
+        head, offsets = first_offsets(text)
+        left = _without(offsets, void.get(int(index), {}))
+        mended[index] = text if len(left) == len(offsets) else head + canonical_json(left)
+        if int(index) in topics:
+            ids[index] = {topic: topics[int(index)][topic] for topic in left if topic in topics[int(index)]}
+    data = canonical_json({**frozen, **mended, TOPICS: ids}).encode()
+    if data != files.read(origin):
+        files.replace(origin, data)
+
+
+def _without(offsets: Mapping[str, Any], topics: Mapping[str, str]) -> dict[str, Any]:
+    return {topic: partitions for topic, partitions in offsets.items() if topic not in topics}
+
+
+def _by_index(ids: Mapping[str, Mapping[str, str]]) -> Ids:
+    return {int(index): dict(topics) for index, topics in ids.items()}
+
+
+def _by_text(ids: Ids) -> dict[str, dict[str, str]]:
+    return {str(index): dict(topics) for index, topics in ids.items()}

@@ -1,0 +1,137 @@
+"""Timers of processing time, which fire by the clock and not by what comes.
+
+While a job has operators that wait for the clock (timers and time to live of transformWithState in the mode
+"processingTime", time-outs of applyInPandasWithState), Spark runs a micro-batch again and again though nothing has
+come, and whether or not anything is due. So a query that shall end (availableNow) would not; and one that has just
+begun does nothing until something comes, whatever is due. Therefore, of such a job:
+
+- what gathers is read without such micro-batches, so it ends; then, in a scheduled run, one micro-batch without data
+  is begun (`begin`) and computed: what is due by then fires, and windows close;
+- a stream begins to follow its sources with one, and Spark goes on with one each interval;
+- one of which nothing comes is no checkpoint. The next checkpoint holds what it has changed in the state; if the
+  attempt dies before, the state of before is there again, and timers fire again of which nobody has seen anything. So
+  that Spark keeps the state of those that are to be rewound to, so many may come between two checkpoints (`SILENT`).
+
+What if the process dies between `begin` and the commit of that micro-batch: the location does not end at a commit, so
+the next attempt works in a copy, cut back to what is published.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import StageError
+from airflow_ft.spark.state.files import has_state
+from airflow_ft.spark.state.location_files import COMMITS, OFFSETS, add_entry, entry, newest_batch
+from airflow_ft.spark.state.locations import SparkLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ft.spark.request import StageRequest
+
+SILENT = 50
+"""So many micro-batches without data and without rows may follow each other before one is a checkpoint."""
+WAITING = 10
+"""With more checkpoints than that waiting for delivery each micro-batch is one."""
+_EMPTY = "spark.sql.streaming.noDataMicroBatches.enabled"
+_RETAINED = "spark.sql.streaming.minBatchesToRetain"
+# What stands in a plan for operators with a clock, and what tells which one.
+_CLOCKS = {
+    "TransformWithState": "timeMode",
+    "TransformWithStateInPySpark": "timeMode",
+    "TransformWithStateInPandas": "timeMode",
+    "FlatMapGroupsWithState": "timeout",
+    "FlatMapGroupsInPandasWithState": "timeout",
+}
+
+
+class Timers:
+    """Those of a job, in the location of one attempt."""
+
+    def __init__(self, frame: DataFrame, location: SparkLocation, request: StageRequest) -> None:
+        self._spark, self._location = frame.sparkSession, location
+        # Who has switched such micro-batches off does not want them.
+        self.any = _is_on(self._spark) and _waits_for_the_clock(frame._jdf.queryExecution().analyzed())
+        self.forced: int | None = None  # the micro-batch that was begun here, without looking for anything new
+        if self.any:
+            delivered = request.checkpointing.num_retained
+            # Before each of the delivered ones, of the oldest that wait, and of the one to come there may be so many.
+            needed = request.retained_batches + delivered + SILENT * (delivered + WAITING + 1)
+            self._spark.conf.set(_RETAINED, str(max(needed, int(str(self._spark.conf.get(_RETAINED))))))
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """A query that is started in the block ends when all is read."""
+        if not self.any:
+            yield
+            return
+        self._spark.conf.set(_EMPTY, "false")
+        try:
+            yield
+        finally:
+            self._spark.conf.set(_EMPTY, "true")
+
+    def begin(self) -> bool:
+        """Begins a micro-batch without data, which the next query computes; False: nothing can be due.
+
+        To be called when no query runs, and the location ends at a commit.
+        """
+        if not self.any or not has_state(self._location.uri):
+            return False
+        batch = newest_batch(self._location.uri)
+        if batch < 0:
+            return False
+        begin_batch(self._location, batch, watermark(self._location, batch)[1])
+        self.forced = batch + 1
+        return True
+
+    def has_more(self) -> bool:
+        """Whether the micro-batch that was begun here has moved the watermark on."""
+        if self.forced is None:
+            return False
+        of_it, after_it = watermark(self._location, self.forced)
+        return after_it > of_it
+
+
+def may_be_silent(since: int, undelivered: int) -> bool:
+    """Whether a micro-batch of which nothing comes need be no checkpoint: so many `since` the last one that is."""
+    return since <= SILENT and undelivered <= WAITING
+
+
+def begin_batch(location: SparkLocation, batch: int, watermark_ms: int) -> None:
+    """The micro-batch behind `batch` waits to be computed there, as after a crash: it reads nothing."""
+    told = entry(location.uri, OFFSETS, batch)
+    if told.version != "v1":
+        raise StageError(
+            f"Spark wrote its offsets in the format {told.version!r}, which is not known here: no micro-batch can be"
+            " begun.",
+            pipeline=location.pipeline,
+            remedy="stop it without a drain; a job with timers needs a version of Spark that this package knows.",
+        )
+    clock = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": int(1000 * time.time())}
+    add_entry(location.uri, OFFSETS, batch + 1, replace(told, metadata={**told.metadata, **clock}))
+
+
+def watermark(location: SparkLocation, batch: int) -> tuple[int, int]:
+    """Of a micro-batch, and of the one behind it, in milliseconds."""
+    begun, done = (entry(location.uri, log, batch).metadata for log in (OFFSETS, COMMITS))
+    of_it = int(begun.get("batchWatermarkMs", 0))
+    return of_it, max(of_it, int(done.get("nextBatchWatermarkMs", 0)))
+
+
+def _is_on(spark: SparkSession) -> bool:
+    return str(spark.conf.get(_EMPTY)).lower() == "true"
+
+
+def _waits_for_the_clock(plan: Any) -> bool:
+    """Whether an operator of a logical plan does."""
+    clock = _CLOCKS.get(plan.getClass().getSimpleName())
+    if clock is not None and getattr(plan, clock)().toString().startswith("ProcessingTime"):
+        return True
+    children = plan.children()
+    return any(_waits_for_the_clock(children.apply(index)) for index in range(children.size()))

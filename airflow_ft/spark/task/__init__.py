@@ -1,0 +1,1 @@
+"""What runs in the task's process, without pyspark: it starts a driver, watches it, and restarts it."""

@@ -1,0 +1,79 @@
+"""What a stream leaves when it has ended: `CheckpointConfig.externalized_retention`.
+
+Where checkpoints are not to be kept, what the confirmed ones have left is deleted: rows and manifests in the
+write-ahead log, and Spark's location with the operator state. A new location tells each source where it stands
+(`state_reset`), so the next run neither leaves a row out nor reads one twice. While something is not confirmed, all of
+it is kept (I10).
+
+What if the process dies ...
+- before the base is moved: nothing is deleted yet, and what was made of the new location is swept;
+- after it: the state begins anew; the rows that are left go with the next end, or by `num_retained`;
+- while files are deleted: PRUNING was written before, and a sweep removes the rest.
+An hour late, beside its successor: the epoch is not its run's any more, and nothing is deleted (I5).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import AirflowFtError, FencedError
+from airflow_ft.core.lease import new_epoch
+from airflow_ft.core.model import ExternalizedRetention
+from airflow_ft.core.ports import Archive, Progress
+from airflow_ft.core.retention import delete_delivered, finalise
+from airflow_ft.core.steps import Context
+from airflow_ft.spark.state.reset import reset_state
+
+log = logging.getLogger(__name__)
+
+
+def deletes(config: CheckpointConfig, *, failed: bool) -> bool:
+    """Whether nothing is kept of a stream that has failed for good, or was asked to stop."""
+    if failed:
+        return config.externalized_retention is ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS
+    return config.externalized_retention is not ExternalizedRetention.RETAIN_ON_CANCELLATION
+
+
+def clean_up(
+    context: Context, epoch: int, config: CheckpointConfig, archive: Archive, progress: Progress, *, failed: bool
+) -> str:
+    """Deletes the checkpoints of a stream that has ended under `epoch`, unless they are to be kept.
+
+    All that was staged has to be delivered, else they are kept too. What cannot be deleted fails nothing: the log says
+    why. Returns what became of them, for people; "": they were to be kept.
+    """
+    if not deletes(config, failed=failed):
+        return ""
+    how = "has failed" if failed else "was stopped"
+    why = f"the stream {how}, and externalized_retention is {config.externalized_retention}"
+    try:
+        count = _delete(context, epoch, archive, progress, why)
+    except (AirflowFtError, OSError) as error:
+        log.warning("the checkpoints of %s were not deleted (%s): %s", context.pipeline, why, error)
+        return "its checkpoints were not deleted (the task's log says why)"
+    log.info("state and rows of %d checkpoints of %s are deleted: %s", count, context.pipeline, why)
+    return "its checkpoints are deleted, and its state begins anew"
+
+
+def _delete(context: Context, ended: int, archive: Archive, progress: Progress, why: str) -> int:
+    store, pipeline = context.store, context.pipeline
+    _require_last(pipeline, ended, store.pipeline(pipeline).epoch)
+    finalise(store, pipeline, progress)
+    with new_epoch(store, pipeline, context.worker, why, context.lease_seconds) as (epoch, _):
+        _require_last(pipeline, ended, epoch - 1)
+        store.adopt_run(pipeline, epoch, context.run)
+        # Read before the write that only an owner can make: what a successor publishes is none of it.
+        through = store.pipeline(pipeline).last_published
+        reset_state(store, pipeline, epoch, why)
+        return delete_delivered(store, pipeline, archive, through)
+
+
+def _require_last(pipeline: str, ended: int, newest: int) -> None:
+    """FencedError when somebody has been at work since this stream has ended (0: it has not begun)."""
+    if newest != ended:
+        raise FencedError(
+            f"the stream has ended in epoch {ended}, and epoch {newest} was taken since.",
+            remedy="nothing: what is kept is the newer owner's.",
+            pipeline=pipeline,
+        )

@@ -1,0 +1,101 @@
+"""Can a Spark driver be started here? Looks for Spark and Java, and starts neither a session nor a cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.spark.request import listed
+from airflow_ft.spark.session import class_archive, connector
+from airflow_ft.spark.session.submit import jar_files, spark_home
+
+MINIMUM_JAVA = 17
+_TIMEOUT = 30  # seconds for `java -version`
+
+
+def examine_spark(
+    master: str,
+    jars: Sequence[str],
+    class_archives: str = "",
+    conf: Mapping[str, str] = MappingProxyType({}),
+    *,
+    needs_connector: bool = False,
+) -> list[Check]:
+    """`master` "" is local[*], as for spark-submit; `class_archives` is the folder of `airflow ft class-archive`.
+
+    conf: Spark's settings. needs_connector: whether a source is known that does, which makes a connector that is
+    lacking a problem, and no mere warning.
+    """
+    exam = Examination("spark")
+    home = exam.attempt("spark-submit", spark_home)
+    if home is not None:
+        submit = home / "bin" / "spark-submit"
+        if os.access(submit, os.X_OK):
+            exam.ok("spark-submit", f"{submit}, master {master or 'local[*]'}")
+        else:
+            exam.problem("spark-submit", f"{submit} cannot be run", "install pyspark whole, or mend $SPARK_HOME.")
+    _examine_java(exam)
+    files = exam.attempt("jars", lambda: jar_files(tuple(jars)))
+    if files:
+        exam.ok("jars", f"{len(files)} jar files")
+    if home is not None:
+        _examine_connector(exam, home, files or [], conf, needs_connector)
+    if home is not None and class_archives:
+        archive = class_archive.find(class_archives, home)
+        exam.ok("class archive", str(archive or class_archive.NONE))
+    return exam.checks
+
+
+def _examine_connector(
+    exam: Examination, home: Path, jars: Sequence[str], conf: Mapping[str, str], needs_connector: bool
+) -> None:
+    """Which Kafka connector a driver would get; what would have to be fetched is asked for, and not fetched."""
+    name = "kafka connector"
+    all_jars = (*listed(conf.get("spark.jars", "")), *jars)
+    packages = listed(conf.get("spark.jars.packages", ""))
+    version = exam.attempt(name, lambda: connector.spark_version(home))
+    if version is None:
+        return
+    if found := connector.given(home, all_jars, packages):
+        theirs = re.search(r"2\.\d+[-:](\d+\.\d+)", found)
+        if theirs and not version.startswith(f"{theirs[1]}."):
+            exam.warn(name, f"{found} is of another Spark than {version}", f"take the one for {version}, or none.")
+        else:
+            exam.ok(name, f"{found}, for Spark {version}")
+        return
+    try:
+        chosen = connector.choose(version)
+        if wanted := connector.lacking(chosen):
+            connector.reachable(chosen, wanted, conf)
+            exam.ok(name, f"{chosen}: the first driver that reads Kafka fetches it into {connector.folder()}")
+        else:
+            exam.ok(name, f"{chosen}, in {connector.folder()}")
+        if not chosen.same_minor:
+            exam.warn(name, f"{chosen} is the newest that is known", "it is untried with this Spark: try it first.")
+    except AirflowFtError as error:
+        (exam.problem if needs_connector else exam.warn)(name, error.what, error.remedy)
+
+
+def _examine_java(exam: Examination) -> None:
+    java = class_archive.java()
+    remedy = f"install a Java runtime, version {MINIMUM_JAVA} or later, or set JAVA_HOME for the workers."
+    if java is None:
+        exam.problem("java", "there is no java on the PATH, and JAVA_HOME is not set", remedy)
+        return
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        exam.problem("java", f"{java} cannot be run: {type(error).__name__}", remedy)
+        return
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    if done.returncode or match is None or int(match[1]) < MINIMUM_JAVA:
+        found = match[1] if match else "unknown"
+        exam.problem("java", f"{java} is version {found}", remedy)
+    else:
+        exam.ok("java", f"{java}, version {match[1]}")

@@ -1,0 +1,184 @@
+"""Running one attempt at staging in a Spark driver of its own, from an Airflow task or any other process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow_ft.core.errors import FencedError, StageError, StoreUnavailableError, WalCorruptError
+from airflow_ft.core.model import AbortReason
+from airflow_ft.core.ports import Store
+from airflow_ft.core.reasons import FAILURE, WaitReason
+from airflow_ft.spark.fitting import Answers, Judge
+from airflow_ft.spark.private import private_folder, write
+from airflow_ft.spark.process import Driver
+from airflow_ft.spark.reports import rebuild_error
+from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.session import class_archive
+from airflow_ft.spark.session.loans import Loan, borrow
+from airflow_ft.spark.session.submit import (
+    DRAIN,
+    END,
+    MAIN,
+    RESULT,
+    driver_environment,
+    environment,
+    prepare,
+    write_main,
+)
+from airflow_ft.spark.state.settings import refuse_changed
+from airflow_ft.spark.task.story import Story
+from airflow_ft.spark.task.symptoms import Symptoms
+
+logger = logging.getLogger("airflow_ft.spark")
+
+WAITED = re.compile(rf"not triggered for (?P<seconds>[\d.]+) s: (?P<reason>{'|'.join(WaitReason)})$")
+STATE = re.compile(r"state after batch \d+: (\d+) bytes of changes; full snapshot (\d+) bytes, (\d+) batches before$")
+_OF_A_CHECKPOINT = re.compile(r"checkpoint \d+(?: (published)|: [\d,]+ rows staged)")
+
+__all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
+
+
+def run_stage(
+    request: StageRequest,
+    store: Store,
+    *,
+    log: Callable[[str], None],
+    on_start: Callable[[Driver], None] = lambda _: None,
+    judge: Judge | None = None,
+    on_publish: Callable[[], None] = lambda: None,
+) -> StageResult:
+    """Runs the job in a Spark driver until everything that there is to read has been published, a stream until it is
+    told to end.
+
+    `log` gets what tells a story of the driver's output (`spark.task.story`), line by line and without secrets,
+    and the logger `airflow_ft.spark` the rest at level DEBUG; `on_start` the process, for `on_kill`; `judge` the
+    columns that each sink will get, before anything is computed (`airflow_ft.spark.fitting`). `on_publish` is called
+    for each checkpoint that is published. When this returns or raises, the driver has ended. When this process is
+    killed, the driver dies with it.
+
+    Raises JobError (the user's code raised, or returned the wrong thing), UnfitTargetError (a sink would not take it,
+    and nothing was computed), ConfigurationError, FencedError,
+    CheckpointExpiredError, StoreUnavailableError (`unanswered`: a publication is in doubt, which the next owner's
+    epoch settles), WalCorruptError, and StageError when the driver was killed or failed for another reason. In
+    every case what is published stays published, and the store knows it.
+    """
+    refuse_changed(request.pipeline, request.base, request.conf)
+    hide = request.redactor()
+    request = replace(request, ask_sinks=judge is not None)
+    with (
+        private_folder() as folder,
+        _jvm(request) as loan,
+        Answers(folder, judge) if judge else nullcontext() as answers,
+    ):
+        driver = _start(folder, request, loan)
+        try:
+            on_start(driver)
+        except BaseException:
+            driver.kill(0)
+            driver.wait(lambda _: None, folder / RESULT)
+            raise
+        symptoms, story = Symptoms(), Story()
+
+        def look_and_log(line: str) -> None:
+            match = _OF_A_CHECKPOINT.match(line)
+            if match and match[1]:
+                on_publish()
+            if failure := FAILURE.match(line):
+                store.meter.failed(request.pipeline, AbortReason(failure["reason"]))
+            elif waited := WAITED.match(line):
+                store.meter.waited(request.pipeline, WaitReason(waited["reason"]), float(waited["seconds"]))
+                match = waited
+            elif state := STATE.match(line):
+                store.meter.state(request.pipeline, *map(int, state.groups()))
+            if match and request.streaming:  # there is one a second, for days
+                logger.debug("%s", line)
+                return
+            symptoms.look(line)
+            if story.tells(line):
+                log(hide(line))
+            else:
+                logger.debug("%s", hide(line))
+            if answers:
+                answers.look()
+
+        code = driver.wait(look_and_log, folder / RESULT)
+        try:
+            report = json.loads((folder / RESULT).read_text())
+        except FileNotFoundError:
+            report = {"error": _ended(driver, code, request, symptoms)}
+        if loan is not None and "result" in report and code == 0:
+            loan.end(keep=True)
+    if "result" in report:
+        return StageResult.from_json(report["result"])
+    error = rebuild_error({**report["error"], "what": hide(report["error"]["what"])})
+    raise_if_fenced(store, request, error)
+    raise error
+
+
+@contextmanager
+def _jvm(request: StageRequest) -> Iterator[Loan | None]:
+    """One that is kept between runs, if that is wanted; unless it is given back before, it ends with this."""
+    loan = borrow(request) if request.keep_session else None
+    try:
+        yield loan
+    finally:
+        if loan is not None:
+            loan.end(keep=False)
+
+
+def _start(folder: Path, request: StageRequest, loan: Loan | None) -> Driver:
+    def end(drain: bool) -> None:
+        with suppress(OSError):  # the driver may have ended, and its folder gone
+            write(folder / END, DRAIN if drain else "")
+
+    if loan is None:
+        variables = environment(request)
+        class_archive.mention(request.class_archives, variables["SPARK_SUBMIT_OPTS"])
+        return Driver(prepare(folder, request), variables, end=end)
+    write_main(folder, request, loan.fileno())
+    command = [sys.executable, str(folder / MAIN)]
+    return Driver(command, driver_environment(request), pass_fds=[loan.fileno()], share=loan.share, end=end)
+
+
+def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms) -> dict[str, Any]:
+    """The error of a driver that could not report one itself."""
+    number = -code if code < 0 else code - 128
+    try:
+        how = f"was killed by {signal.Signals(number).name}"
+        if driver.killed:
+            how = "was ended on request"
+        elif number == signal.SIGKILL:
+            how += " (out of memory, perhaps)"
+    except ValueError:
+        how = f"ended with exit code {code} before it could report"
+    rows = "is lost (AT_MOST_ONCE)" if request.begins_anew else "is computed again by the next attempt"
+    return {
+        "type": "StageError",
+        "what": f"the Spark driver {how}" + (f": {symptoms.what}." if symptoms.what else "."),
+        "remedy": symptoms.remedy or f"see the task's log; what it had not published {rows}.",
+        "pipeline": request.pipeline,
+    }
+
+
+def raise_if_fenced(store: Store, request: StageRequest, error: Exception) -> None:
+    """FencedError in place of what a driver reports when somebody else took over; the store knows better.
+
+    It may have been stopped in the middle of anything, or miss files that the newer owner has deleted.
+    """
+    if not isinstance(error, StageError | WalCorruptError):
+        return
+    with suppress(StoreUnavailableError):
+        epoch = store.pipeline(request.pipeline).epoch
+        if epoch > request.epoch:
+            raise FencedError(
+                f"epoch {request.epoch} was replaced by {epoch} while the job ran.", pipeline=request.pipeline
+            ) from error

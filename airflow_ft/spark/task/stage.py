@@ -1,0 +1,190 @@
+"""The step `stage` without Airflow: takes an epoch, runs the Spark driver under a lease, records that it ended.
+
+What if the process dies ...
+- before `begin_stage`: an epoch was taken for nothing; a try of the same task takes the next one at once.
+- while the driver runs: it dies with this process. What it had published stays (I1), the number under way becomes
+  ABORTED(FENCED) with the next epoch, and the next attempt works in its own copy of Spark's location.
+- after the driver, before `end_stage`: the next attempt finds nothing new to compute, and ends the stage; if the run
+  has drained the pipeline, without a driver.
+- while something is delivered beside the stage (`overlap`): as when a task of delivery dies.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import AirflowFtError, FencedError
+from airflow_ft.core.lease import new_epoch
+from airflow_ft.core.model import AbortReason, Checkpoint, Pipeline
+from airflow_ft.core.overlap import Overlap
+from airflow_ft.core.planning import Delivery
+from airflow_ft.core.ports import Archive, Progress
+from airflow_ft.core.steps import Context, require_active, require_own_stage, take_turn
+from airflow_ft.spark.fitting import Judge
+from airflow_ft.spark.request import StageResult
+from airflow_ft.spark.state.draining import drain_of, refuse
+from airflow_ft.spark.task.launcher import Driver, run_stage
+
+if TYPE_CHECKING:
+    from airflow_ft.spark.request import StageRequest
+
+logger = logging.getLogger(__name__)
+
+MakeRequest = Callable[[Pipeline, int, int], "StageRequest"]
+"""(the pipeline as it was before this attempt, epoch, attempt) -> what the driver is told."""
+
+
+def stage_step(
+    context: Context,
+    make_request: MakeRequest,
+    *,
+    on_line: Callable[[str], None],
+    on_start: Callable[[Driver], None] = lambda _: None,
+    spec: Mapping[str, Any] | None = None,
+    overlap: tuple[Delivery, CheckpointConfig, Progress, Archive] | None = None,
+    judge: Judge | None = None,
+    resume_drained: bool = False,
+) -> StageResult | None:
+    """Stages a run, once: None when it has been staged before, and then no epoch is taken.
+
+    `on_line` gets Spark's lines, `on_start` the driver's process; `spec` is kept as what the run is made with. With
+    `overlap` what is published is delivered while Spark goes on. `judge` says what of the job's columns the sinks would
+    not take, before any row is computed; a plain use binds `airflow_ft.sinks.fitting.misfits`.
+
+    Raises ConfigurationError after a drain, unless `resume_drained`, TurnHeldError, JobError, FencedError (the driver
+    is ended then), what the launcher raises, and with `overlap`
+    what a delivery raises that trying again does not mend, such as DeclinedError.
+    """
+    store, pipeline, run = context.store, context.pipeline, context.run
+    store.register(pipeline)
+    require_active(store, pipeline)
+    require_own_stage(context)
+    row = store.run(pipeline, run)
+    if (row is not None and row.staged) or not take_turn(context):
+        logger.info("run %s has staged before: nothing is computed again, and nobody is fenced", run)
+        return None
+    return stage(
+        context,
+        make_request,
+        on_line=on_line,
+        on_start=on_start,
+        spec=spec,
+        overlap=overlap,
+        judge=judge,
+        resume_drained=resume_drained,
+    )
+
+
+def stage(
+    context: Context,
+    make_request: MakeRequest,
+    *,
+    on_line: Callable[[str], None],
+    on_start: Callable[[Driver], None],
+    spec: Mapping[str, Any] | None,
+    overlap: tuple[Delivery, CheckpointConfig, Progress, Archive] | None,
+    judge: Judge | None,
+    streaming: bool = False,
+    look: Callable[[Driver | None], None] = lambda _: None,
+    resume_drained: bool = False,
+) -> StageResult:
+    """Takes an epoch and stages, as `stage_step` says, for a run that has the turn; a stream until it is told to end.
+
+    `look` is called each second with the driver, if it has started; what it raises ends the driver.
+    """
+    store, pipeline, run = context.store, context.pipeline, context.run
+    why = f"stage of {run}"
+    with new_epoch(store, pipeline, context.worker, why, context.lease_seconds) as (epoch, keeper):
+        if not resume_drained and (drain := drain_of(store, pipeline)):
+            return _after(drain, context, epoch, complete=not streaming)
+        beside = Overlap(context, epoch, *overlap, streaming=streaming) if overlap else None
+        if beside:
+            beside.settle_plans()
+        before = store.pipeline(pipeline)  # read before begin_stage marks the base unclean
+        require_own_stage(context)  # again: from this epoch on no other task begins the stage of this run
+        attempt = store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
+        checks = [keeper.check, beside.check] if beside else [keeper.check]
+        watch = _Watch(checks, look)
+        try:
+            with beside or nullcontext(), watch:
+
+                def started(driver: Driver) -> None:
+                    watch.driver = driver
+                    on_start(driver)
+
+                result = run_stage(
+                    make_request(before, epoch, attempt),
+                    store,
+                    log=on_line,
+                    on_start=started,
+                    judge=judge,
+                    on_publish=beside.wake if beside else lambda: None,
+                )
+        except AirflowFtError as error:
+            stopped = watch.driver is not None and watch.driver.killed
+            _give_up(context, epoch, error, AbortReason.STOPPED if stopped else error.abort_reason)
+            if beside:
+                beside.check()  # refused rows end the driver: they are the reason, not its end
+            raise
+        for check in checks:
+            check()
+        store.end_stage(pipeline, epoch, run, result.position, complete=result.complete)
+    return result
+
+
+def _after(drain: Checkpoint, context: Context, epoch: int, *, complete: bool) -> StageResult:
+    """Ends the stage of a run whose earlier try has drained the pipeline, and died before it said so; else raises."""
+    store, pipeline, run = context.store, context.pipeline, context.run
+    row = store.run(pipeline, run)
+    if drain.run != run or row is None or row.staged:
+        raise refuse(drain)
+    logger.info("checkpoint %d of this run has drained the pipeline: nothing is computed any more", drain.number)
+    store.adopt_run(pipeline, epoch, run)  # not a new stage: what came after that one began was not read
+    store.end_stage(pipeline, epoch, run, None, complete=complete)
+    return StageResult((), {}, None)
+
+
+def _give_up(context: Context, epoch: int, error: AirflowFtError, reason: AbortReason) -> None:
+    """Says why what the driver has left unpublished failed, if it could not: the next owner would not know."""
+    if isinstance(error, FencedError):
+        return
+    try:
+        context.store.give_up(context.pipeline, epoch, reason, error.what)
+    except AirflowFtError as problem:
+        logger.warning("what is not published could not be recorded as aborted: %s", problem)
+
+
+class _Watch:
+    """Ends the driver as soon as a check raises: a cheap early stop, safety does not rest on it."""
+
+    def __init__(
+        self, checks: Sequence[Callable[[], None]], look: Callable[[Driver | None], None], interval: float = 1.0
+    ) -> None:
+        self.driver: Driver | None = None
+        self._checks, self._look, self._interval = checks, look, interval
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch-stage", daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            try:
+                for check in self._checks:
+                    check()
+                self._look(self.driver)
+            except Exception as error:
+                logger.warning("%s The Spark driver is ended.", error)
+                if self.driver is not None:
+                    self.driver.kill()
+                    return
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()

@@ -1,0 +1,279 @@
+"""The step of a stream without Airflow: stages, delivers beside that, restarts what fails, until it is asked to stop.
+
+Two things restart. A job that raises is restarted in its driver, whose JVM goes on (`spark.driver.runner`). A
+driver that died, servers that were away and checkpoints that expired in their delivery end the driver; this process
+then starts another one, with a new epoch. Both count by the same strategy, each for itself.
+
+What if the process dies ...
+- anywhere: as `airflow_ft.spark.task.stage` says. The task's next try goes on.
+- when it was asked to stop, before that was answered: the request is still open, so the next try stops at once; if it
+  was asked to drain, when that is done.
+- while it deletes what is not to be kept: as `airflow_ft.spark.task.cleanup` says.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    FencedError,
+    StoreUnavailableError,
+    TerminalError,
+    TransientError,
+    TurnHeldError,
+)
+from airflow_ft.core.lease import new_epoch
+from airflow_ft.core.model import Pipeline, Request, RequestKind
+from airflow_ft.core.planning import Delivery
+from airflow_ft.core.ports import Archive, Progress, Store
+from airflow_ft.core.restart import RestartStrategy, wait_after
+from airflow_ft.core.steps import (
+    Confirmation,
+    Context,
+    commit_step,
+    confirm_step,
+    prepare_step,
+    require_active,
+    require_own_stage,
+    take_turn,
+)
+from airflow_ft.savepoints.taking import take
+from airflow_ft.spark.fitting import Judge
+from airflow_ft.spark.state.draining import drain_of
+from airflow_ft.spark.task.cleanup import clean_up, deletes
+from airflow_ft.spark.task.launcher import Driver
+from airflow_ft.spark.task.stage import MakeRequest, stage
+
+if TYPE_CHECKING:
+    from airflow_ft.spark.request import StageRequest
+
+log = logging.getLogger(__name__)
+
+Beside = tuple[Delivery, CheckpointConfig, Progress, Archive]
+"""What the delivery beside the stage needs."""
+AT_ONCE, DRAIN, SAVEPOINT = "at_once", "drain", "savepoint"
+_LOOK_SECONDS = 1.0
+_LOOKED_AT = 20
+
+
+def stream_step(
+    context: Context,
+    make_request: MakeRequest,
+    *,
+    strategy: RestartStrategy,
+    on_line: Callable[[str], None],
+    on_start: Callable[[Driver], None] = lambda _: None,
+    spec: Mapping[str, Any] | None = None,
+    overlap: Beside,
+    judge: Judge | None = None,
+    why_stop: Callable[[], str] = lambda: "",
+    resume_drained: bool = False,
+    last_try: bool = False,
+) -> int:
+    """Runs a stream until it is asked to stop (`Store.ask`), or `why_stop` gives a reason; the epoch of its end.
+
+    0: somebody else may have been at work before that, so what there is now is not this stream's to delete (I5).
+    What is published by then may still have to be delivered (`finish_step`). Its requests are answered by
+    `answer_stops`, when that is done.
+
+    Raises what restarting does not mend, or what the strategy has had enough of. Nobody tries that again when it is a
+    TerminalError, or on the `last_try`: then the checkpoints are deleted if the pipeline keeps none.
+    """
+    store, pipeline, run = context.store, context.pipeline, context.run
+    before_turn = store.register(pipeline).epoch  # whoever has the turn later takes a later one
+    require_active(store, pipeline)
+    require_own_stage(context)
+    take_turn(context, again=True)
+    early = stops(store, pipeline)
+    before = store.run(pipeline, run)  # read after them: no try of this run had begun when they were made
+    if before is None or before.epoch == 0:
+        _answer(store, early, "nothing was running")
+    stopping = _Stopping(store, pipeline, why_stop)
+    restarts = strategy.begin(time.monotonic())
+    epoch = 0
+
+    def make(row: Pipeline, taken: int, attempt: int) -> StageRequest:
+        nonlocal epoch
+        epoch = taken
+        return make_request(row, taken, attempt)
+
+    def compute() -> bool:
+        """Whether a driver has ended as it was asked; else there is nothing to compute any more."""
+        while not stopping.is_asked() or stopping.is_to_drain():
+            try:
+                stage(
+                    context,
+                    make,
+                    on_line=on_line,
+                    on_start=on_start,
+                    spec=spec,
+                    overlap=overlap,
+                    judge=judge,
+                    streaming=True,
+                    look=stopping.look,
+                    resume_drained=resume_drained,
+                )
+                return True
+            except (FencedError, TurnHeldError):
+                raise
+            except TransientError as error:
+                if stopping.killed:
+                    log.info("the driver was ended at once, as asked; what it had not published was given up")
+                    return False
+                wait = wait_after(error, restarts, "the stream")
+                if wait is None:
+                    raise
+                stopping.wait(wait)
+        return False
+
+    while True:
+        try:
+            if not resume_drained and (drain := drain_of(store, pipeline)) and drain.run != run:
+                # Its own run may have given up, and this one is refused: nobody else would deliver it (I7).
+                _deliver(context, overlap)
+            if compute():
+                return epoch
+        except AirflowFtError as error:
+            if last_try or isinstance(error, TerminalError):
+                _end_failed(context, overlap, epoch)
+            raise
+        last = epoch or before_turn
+        with new_epoch(store, pipeline, context.worker, f"the end of {run}", context.lease_seconds) as (epoch, _):
+            store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
+            if stopping.is_to_drain():  # looked at under the own epoch: now nobody else can give a drain up
+                log.info("what had drained it was refused meanwhile: it is drained once more")
+                continue
+            log.info("nothing is staged any more")
+            store.end_stage(pipeline, epoch, run, None, complete=False)
+        return epoch if epoch == last + 1 else 0
+
+
+def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirmation, str]:
+    """For a stream that was stopped under `epoch`: delivers what is left, deletes what is not to be kept, confirms.
+
+    Also returns the answer for those who have asked for it (`answer_stops`). Raises what these steps raise.
+    """
+    _, config, progress, archive = overlap
+    _deliver(context, overlap)
+    taken, all_taken = _take_savepoints(context)
+    # Who has asked for one in vain still needs what would be deleted.
+    said = clean_up(context, epoch, config, archive, progress, failed=False) if all_taken else ""
+    confirmation = confirm_step(context, config, archive, progress)
+    outcome = f"stopped; {confirmation.latest} is the newest confirmed checkpoint"
+    return confirmation, "; ".join(filter(None, [outcome, *taken, said]))
+
+
+def _take_savepoints(context: Context) -> tuple[list[str], bool]:
+    """For those who have asked to stop with one: where they are, for people, and whether all could be taken."""
+    told, failed = [], False
+    for request in stops(context.store, context.pipeline):
+        if folder := request.arguments.get(SAVEPOINT):
+            try:
+                uri, savepoint = take(context.store, context.pipeline, folder, request.asked_by)
+                told.append(f"savepoint of checkpoint {savepoint.number}: {uri}")
+            except (AirflowFtError, OSError) as error:
+                log.exception("no savepoint was taken in %s", folder)
+                told.append(f"no savepoint was taken in {folder}: {error}")
+                failed = True
+    return told, not failed
+
+
+def _end_failed(context: Context, overlap: Beside, epoch: int) -> None:
+    """What is staged is delivered first, if nothing is to be kept: only what is confirmed can be deleted."""
+    _, config, progress, archive = overlap
+    if not deletes(config, failed=True):
+        return
+    try:
+        _deliver(context, overlap)
+    except AirflowFtError as error:
+        log.warning("what is staged is left to the next run: %s", error)
+    clean_up(context, epoch, config, archive, progress, failed=True)
+
+
+def _deliver(context: Context, overlap: Beside) -> None:
+    delivery, config, _, _ = overlap
+    for name in delivery.names:
+        prepare_step(context, delivery, config, name)
+    for name in delivery.names:
+        commit_step(context, name)
+
+
+def stops(store: Store, pipeline: str) -> list[Request]:
+    """Open requests to stop."""
+    return [request for request in store.open_requests(pipeline) if request.kind is RequestKind.STOP]
+
+
+def answer_stops(context: Context, outcome: str) -> None:
+    """Answers the open requests to stop, when all that the run has staged is delivered; and says what was drained.
+
+    Not those that a later try, or the next run, is to hear: they are read before it is known that none had begun (I5).
+    """
+    store, pipeline = context.store, context.pipeline
+    asked = stops(store, pipeline)
+    row = store.run(pipeline, context.run)
+    is_over = row is not None and row.epoch == store.pipeline(pipeline).epoch and context.is_finished()
+    if is_over and not store.unsettled(pipeline):  # else a late try meets the end of a run that came after its own
+        newest = store.run_checkpoints(pipeline, context.run, _LOOKED_AT)
+        drains = [c.number for c in newest if c.drained is not None and c.is_confirmed]  # not what a sink has refused
+        drained = f"checkpoint {drains[-1]} has delivered what was open" if drains else "nothing was drained"
+        late = "" if SAVEPOINT in outcome else "it had stopped before it was asked for a savepoint: trigger one"
+        for request in asked:
+            wanted = [drained if request.arguments.get(DRAIN) else "", late if request.arguments.get(SAVEPOINT) else ""]
+            _answer(store, [request], "; ".join(filter(None, [outcome, *wanted])))
+
+
+def _answer(store: Store, requests: Sequence[Request], outcome: str) -> None:
+    for request in requests:
+        store.answer(request.pipeline, request.id, outcome)
+
+
+class _Stopping:
+    """Whether the stream is to stop. Whatever cannot be read just now is read again."""
+
+    def __init__(self, store: Store, pipeline: str, why_stop: Callable[[], str]) -> None:
+        self._store, self._pipeline, self._why_stop = store, pipeline, why_stop
+        self._asked = ""
+        self._at_once = self._drain = self.killed = False
+
+    def is_asked(self) -> bool:
+        """Looks, and remembers."""
+        try:
+            for request in stops(self._store, self._pipeline):
+                self._at_once = self._at_once or bool(request.arguments.get(AT_ONCE))
+                self._drain = self._drain or bool(request.arguments.get(DRAIN))
+                self._told(f"asked by {request.asked_by}" + (" to stop at once" if self._at_once else ""))
+            if not self._asked and (why := self._why_stop()):
+                self._told(why)
+        except StoreUnavailableError as error:
+            log.debug("requests to stop cannot be read: %s", error)
+        return bool(self._asked)
+
+    def is_to_drain(self) -> bool:
+        """Whether it was asked to drain, and nobody has."""
+        return self._drain and not self.killed and drain_of(self._store, self._pipeline) is None
+
+    def look(self, driver: Driver | None) -> None:
+        """Each second, beside the driver."""
+        if driver is None or not self.is_asked():
+            return
+        if self._at_once:
+            self.killed = True
+            driver.kill()
+        else:
+            driver.end(drain=self._drain)
+
+    def wait(self, seconds: float) -> None:
+        """Until then, or until it is to stop, and has nothing more to do before."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and (not self.is_asked() or self._drain):
+            time.sleep(min(_LOOK_SECONDS, left))
+
+    def _told(self, why: str) -> None:
+        if why != self._asked:
+            log.info("the stream is to stop: %s", why)
+            self._asked = why
