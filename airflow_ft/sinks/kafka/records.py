@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.core.errors import DeclinedError, together
 from airflow_ft.sinks.arrow import offsets, scalar
-from airflow_ft.sinks.kafka import json_columns
+from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.kafka.spec import KafkaSink
 
 Headers = list[tuple[str, str | bytes | None]]  # as confluent_kafka types it; the values are bytes
