@@ -183,9 +183,7 @@ def _sink(
             exam.warn("examination", f"sinks of kind {plan.kind!r} have none", "its first prepare shows what is wrong.")
             return exam.checks
         installation = store.installation if store is not None else None
-        checks: list[Check] = module.examine(
-            pipeline, plan, of_kind.connection(plan, connections), rows, installation
-        )
+        checks: list[Check] = module.examine(pipeline, plan, of_kind.connection(plan, connections), rows, installation)
     except AirflowFtError as error:
         return [_failed(subject, error)]
     if all(check.verdict != "problem" for check in checks):

@@ -1,0 +1,236 @@
+"""What a folder remembers of its pipeline, in files that are made once and never changed.
+
+    <folder>/_airflow_ft/
+        pipeline.json             whose folder it is
+        head/00000007.json        who may write; the highest version counts
+        markers/0000000042.json   how a number was settled
+        staged/42.3-17/           what attempt 17 of epoch 3 has prepared of number 42 (`airflow_ft.sinks.files.staged`)
+    <folder>/checkpoint=0000000042/
+        _airflow_ft               what attempt prepared it, and each of its files with its checksum
+
+There are no transactions over files, and no lock outlives a process that stands still. There is one thing that a file
+system does once: to give a name that is free (`FileSystem.write`, a hard link). All that is remembered rests on that:
+
+- The head is a register with compare-and-set: whoever has read version 7 makes version 8, and one alone can. Old
+  versions are deleted, some newer ones are always kept; so one who has slept since makes 8 anew, sees that 9 and later
+  ones are there, and has lost.
+- A marker is made by the first that settles the number; whoever comes later reads it.
+- What was delivered last is not written down a second time: it is the highest number that has a marker, or is visible.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from airflow_ft.core.errors import SinkUnavailableError, StoreBehindSinkError, UnfitTargetError, WalCorruptError
+from airflow_ft.core.model import Outcome, canonical_json
+from airflow_ft.sinks.base.memory import Head, Marker
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+
+OURS = "_airflow_ft"  # readers pass names by that begin so
+LABEL = "checkpoint"
+_KEPT = 16  # versions of the head
+_TRIES = 100
+_VERSION = re.compile(r"(\d+)\.json")
+_PUBLISHED = re.compile(rf"{LABEL}=(\d{{10,}})")
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The memory of one folder; `root` is its URI. Methods raise what the file system raises."""
+
+    files: FileSystem
+    root: str
+
+    @classmethod
+    def of(cls, folder: str) -> Self:
+        """Of a folder as an author names it. ConfigurationError: it is no place."""
+        files = filesystem(folder)
+        return cls(files, files.uri(folder))
+
+    def uri(self, *names: str) -> str:
+        """A place in `_airflow_ft`."""
+        return self.files.uri(self.root, OURS, *names)
+
+    def published(self, number: int) -> str:
+        """Where the rows of a number are visible."""
+        return self.files.uri(self.root, f"{LABEL}={number:010}")
+
+    def require_folder(self) -> None:
+        """Makes the folder where it is lacking."""
+        with suppress(FileExistsError):
+            self.files.make_folder(self.root)
+
+    # --- whose folder it is --------------------------------------------------------------------------------------
+
+    def pipeline(self) -> str:
+        """The pipeline that the folder belongs to; "": none yet."""
+        found = self._read("pipeline.json")
+        return str(found["pipeline"]) if found else ""
+
+    def claim(self, pipeline: str) -> None:
+        """Makes the folder that pipeline's; UnfitTargetError when it is another one's."""
+        owner = self.pipeline()
+        if not owner:
+            with suppress(FileExistsError):
+                self.files.write(self.uri("pipeline.json"), canonical_json({"pipeline": pipeline}).encode())
+            self.files.sync_folders(self.uri(), self.root)
+            owner = self.pipeline()
+        if owner != pipeline:
+            raise UnfitTargetError(
+                f"{self.root} is the folder of pipeline {owner!r}, and {pipeline!r} has numbers of its own.",
+                remedy="give each pipeline a folder of its own; readers take several.",
+            )
+
+    # --- the head ------------------------------------------------------------------------------------------------
+
+    def head(self) -> Head | None:
+        """What it remembers, with what was delivered last as of now."""
+        return self._newest()[1]
+
+    def change(self, new: Callable[[Head | None], Head]) -> Head:
+        """Puts a head in the place of the one that `new` was given, which may be asked again; returns it.
+
+        SinkUnavailableError when others are always faster.
+        """
+        for _ in range(_TRIES):
+            version, found = self._newest()
+            head = new(found)
+            if head == found:
+                return head
+            try:
+                self.files.write(self._version(version + 1), canonical_json(asdict(head)).encode())
+            except FileExistsError:
+                continue
+            versions = self._versions()
+            if versions and versions[-1] > version + 1:  # it was made and deleted while this one slept
+                self.files.remove(self._version(version + 1))
+                continue
+            if version == 0:
+                self.files.sync_folders(self.uri("head"), self.root)
+            for old in versions[:-_KEPT]:
+                self.files.remove(self._version(old))
+            return head
+        raise SinkUnavailableError(f"others keep changing the head in {self.uri('head')}.", remedy="it is tried again.")
+
+    def _newest(self) -> tuple[int, Head | None]:
+        for _ in range(_TRIES):
+            versions = self._versions()
+            if not versions:
+                return 0, None
+            found = self._read("head", f"{versions[-1]:08}.json")
+            if found is not None:  # else newer ones were made since
+                head = Head(**found)
+                return versions[-1], replace(head, last_delivered=max(head.last_delivered, self._last_delivered()))
+        raise SinkUnavailableError(f"others keep changing the head in {self.uri('head')}.", remedy="it is tried again.")
+
+    def _versions(self) -> list[int]:
+        return self._numbers("head")
+
+    def _version(self, version: int) -> str:
+        return self.uri("head", f"{version:08}.json")
+
+    # --- markers -------------------------------------------------------------------------------------------------
+
+    def marker(self, number: int) -> Marker | None:
+        """How the number was settled."""
+        found = self._read("markers", _name(number))
+        return None if found is None else Marker(**{**found, "outcome": Outcome(found["outcome"])})
+
+    def write_marker(self, number: int, marker: Marker) -> Marker:
+        """Takes the number's place, or finds who has; returns what stands there, durably."""
+        with suppress(FileExistsError):
+            self.files.write(self.uri("markers", _name(number)), canonical_json(asdict(marker)).encode())
+        self.files.sync_folders(self.uri("markers"), self.root)
+        found = self.marker(number)
+        if found is None:
+            raise SinkUnavailableError(f"the marker of number {number} was removed.", remedy="it is tried again.")
+        return found
+
+    def markers(self, above: int) -> Iterator[tuple[int, Marker]]:
+        """Those of higher numbers, ascending."""
+        for number in self._numbers("markers"):
+            marker = self.marker(number) if number > above else None
+            if marker is not None:
+                yield number, marker
+
+    def newest(self) -> int:
+        """The highest number with a marker; 0: there is none."""
+        return max(self._numbers("markers"), default=0)
+
+    def remove_marker(self, number: int) -> None:
+        self.files.remove(self.uri("markers", _name(number)))
+
+    def prune(self, floor: int) -> None:
+        """Deletes the markers at or below `floor`."""
+        for number in self._numbers("markers"):
+            if number <= floor:
+                self.remove_marker(number)
+
+    # --- what is visible -----------------------------------------------------------------------------------------
+
+    def visible(self) -> list[int]:
+        """Numbers that have a folder, ascending, whoever has made it."""
+        matches = map(_PUBLISHED.fullmatch, self.files.names(self.root))
+        return sorted(int(match[1]) for match in matches if match)
+
+    def manifest(self, folder: str) -> dict[str, Any] | None:
+        """What a checkpoint's folder says of itself, visible or staged; None: nothing."""
+        return self._json(self.files.uri(folder, OURS))
+
+    def checksum(self, manifest: Mapping[str, Any]) -> str:
+        """Of a manifest, as a marker holds it."""
+        return hashlib.sha256(canonical_json(dict(manifest)).encode()).hexdigest()
+
+    def newest_layout(self) -> dict[str, Any] | None:
+        """Format, partitioning and columns of the newest rows that are visible; None: there are none of ours."""
+        for number in reversed(self.visible()):
+            found = self.manifest(self.published(number))
+            if found is not None and "columns" in found:
+                return found
+        return None
+
+    def _last_delivered(self) -> int:
+        found = 0
+        for number in reversed(self._numbers("markers")):
+            marker = self.marker(number)
+            if marker is not None and marker.outcome is Outcome.COMMITTED:
+                found = number
+                break
+        # Visible without a marker: whoever has published it died before he wrote one.
+        for number in reversed(self.visible()):
+            if number <= found:
+                break
+            if self.manifest(self.published(number)) is not None:
+                return number
+        return found
+
+    def _numbers(self, folder: str) -> list[int]:
+        matches = map(_VERSION.fullmatch, self.files.names(self.uri(folder)))
+        return sorted(int(match[1]) for match in matches if match)
+
+    def _read(self, *names: str) -> dict[str, Any] | None:
+        return self._json(self.uri(*names))
+
+    def _json(self, uri: str) -> dict[str, Any] | None:
+        try:
+            data = self.files.read(uri)
+        except WalCorruptError:  # there is none
+            return None
+        try:
+            found: dict[str, Any] = json.loads(data)
+        except ValueError as error:
+            raise StoreBehindSinkError(
+                f"{uri} is damaged: {error}", remedy="bring it back from a backup; compare before resuming."
+            ) from error
+        return found
+
+
+def _name(number: int) -> str:
+    return f"{number:010}.json"
