@@ -177,7 +177,12 @@ class HdfsFileSystem:
         copy_file(self, source, self, target)
 
     def rename_folder(self, source: str, target: str) -> None:
-        self._rename(source, target)
+        try:
+            self._rename(source, target)
+        except StorageUnavailableError as error:  # a file in the place of a folder has an error of its own
+            if self.exists(source) and self.exists(target):
+                raise FileExistsError(errno.EEXIST, "it is there already", target) from error
+            raise
 
     def remove_tree(self, uri: str) -> None:
         self._ask(uri, lambda client, path: client.delete(path, True))  # in one step

@@ -12,8 +12,8 @@ There are no transactions over files, and no lock outlives a process that stands
 system does once: to give a name that is free (`FileSystem.write`, a hard link). All that is remembered rests on that:
 
 - The head is a register with compare-and-set: whoever has read version 7 makes version 8, and one alone can. Old
-  versions are deleted, some newer ones are always kept; so one who has slept since makes 8 anew, sees that 9 and later
-  ones are there, and has lost.
+  versions are deleted, the newest ones are always kept; so one who has slept since may make 8 anew, but then sees that
+  many newer ones are there, and has lost.
 - A marker is made by the first that settles the number; whoever comes later reads it.
 - What was delivered last is not written down a second time: it is the highest number that has a marker, or is visible.
 """
@@ -58,9 +58,17 @@ class Ledger:
         """A place in `_airflow_ft`."""
         return self.files.uri(self.root, OURS, *names)
 
+    def told(self, uri: str) -> str:
+        """A place in it, for people."""
+        return self.files.hadoop_path(uri).removeprefix("file://")
+
     def published(self, number: int) -> str:
         """Where the rows of a number are visible."""
-        return self.files.uri(self.root, f"{LABEL}={number:010}")
+        return self.files.uri(self.root, self.label(number))
+
+    def label(self, number: int) -> str:
+        """The name of that folder."""
+        return f"{LABEL}={number:010}"
 
     def require_folder(self) -> None:
         """Makes the folder where it is lacking."""
@@ -71,7 +79,7 @@ class Ledger:
 
     def pipeline(self) -> str:
         """The pipeline that the folder belongs to; "": none yet."""
-        found = self._read("pipeline.json")
+        found = self._json(self.uri("pipeline.json"))
         return str(found["pipeline"]) if found else ""
 
     def claim(self, pipeline: str) -> None:
@@ -84,7 +92,7 @@ class Ledger:
             owner = self.pipeline()
         if owner != pipeline:
             raise UnfitTargetError(
-                f"{self.root} is the folder of pipeline {owner!r}, and {pipeline!r} has numbers of its own.",
+                f"{self.told(self.root)} is the folder of pipeline {owner!r}, and {pipeline!r} has numbers of its own.",
                 remedy="give each pipeline a folder of its own; readers take several.",
             )
 
@@ -92,24 +100,29 @@ class Ledger:
 
     def head(self) -> Head | None:
         """What it remembers, with what was delivered last as of now."""
-        return self._newest()[1]
+        return self._as_of_now(self._newest()[1])
 
     def change(self, new: Callable[[Head | None], Head]) -> Head:
-        """Puts a head in the place of the one that `new` was given, which may be asked again; returns it.
+        """Puts a head in the place of the one that `new` was given; returns it.
 
-        SinkUnavailableError when others are always faster.
+        `new` may be asked again, and what it wants may be done twice: it says who writes, and a floor, which twice
+        changes nothing more. SinkUnavailableError when others are always faster.
         """
         for _ in range(_TRIES):
-            version, found = self._newest()
+            version, stored = self._newest()
+            found = self._as_of_now(stored)
             head = new(found)
             if head == found:
                 return head
+            # What is only visible is not written down: it may be somebody's mistake, and be taken back.
+            last = max(head.floor, self._marked(), stored.last_delivered if stored else 0)
+            data = canonical_json(asdict(replace(head, last_delivered=last))).encode()
             try:
-                self.files.write(self._version(version + 1), canonical_json(asdict(head)).encode())
+                self.files.write(self._version(version + 1), data)
             except FileExistsError:
                 continue
             versions = self._versions()
-            if versions and versions[-1] > version + 1:  # it was made and deleted while this one slept
+            if versions and versions[-1] > version + _KEPT:  # perhaps it was made, and deleted, while this one slept
                 self.files.remove(self._version(version + 1))
                 continue
             if version == 0:
@@ -117,18 +130,42 @@ class Ledger:
             for old in versions[:-_KEPT]:
                 self.files.remove(self._version(old))
             return head
-        raise SinkUnavailableError(f"others keep changing the head in {self.uri('head')}.", remedy="it is tried again.")
+        raise self._too_fast()
 
     def _newest(self) -> tuple[int, Head | None]:
+        """The newest version, and what it says; 0: there is none."""
         for _ in range(_TRIES):
             versions = self._versions()
             if not versions:
                 return 0, None
-            found = self._read("head", f"{versions[-1]:08}.json")
+            found = self._json(self._version(versions[-1]))
             if found is not None:  # else newer ones were made since
-                head = Head(**found)
-                return versions[-1], replace(head, last_delivered=max(head.last_delivered, self._last_delivered()))
-        raise SinkUnavailableError(f"others keep changing the head in {self.uri('head')}.", remedy="it is tried again.")
+                return versions[-1], Head(**found)
+        raise self._too_fast()
+
+    def _as_of_now(self, stored: Head | None) -> Head | None:
+        if stored is None:
+            return None
+        last = max(stored.last_delivered, self._marked())
+        # Visible without a marker: whoever has published it died before he wrote one.
+        for number in reversed(self.visible()):
+            if number <= last:
+                break
+            if self.manifest(self.published(number)) is not None:
+                last = number
+        return replace(stored, last_delivered=last)
+
+    def _marked(self) -> int:
+        """The highest number that a marker says was committed; 0: there is none."""
+        for number in reversed(self._numbers("markers")):
+            marker = self.marker(number)
+            if marker is not None and marker.outcome is Outcome.COMMITTED:
+                return number
+        return 0
+
+    def _too_fast(self) -> SinkUnavailableError:
+        where = self.told(self.uri("head"))
+        return SinkUnavailableError(f"others keep changing the head in {where}.", remedy="it is tried again.")
 
     def _versions(self) -> list[int]:
         return self._numbers("head")
@@ -138,15 +175,19 @@ class Ledger:
 
     # --- markers -------------------------------------------------------------------------------------------------
 
+    def marker_uri(self, number: int) -> str:
+        """Where the marker of a number stands."""
+        return self.uri("markers", f"{number:010}.json")
+
     def marker(self, number: int) -> Marker | None:
         """How the number was settled."""
-        found = self._read("markers", _name(number))
+        found = self._json(self.marker_uri(number))
         return None if found is None else Marker(**{**found, "outcome": Outcome(found["outcome"])})
 
     def write_marker(self, number: int, marker: Marker) -> Marker:
         """Takes the number's place, or finds who has; returns what stands there, durably."""
         with suppress(FileExistsError):
-            self.files.write(self.uri("markers", _name(number)), canonical_json(asdict(marker)).encode())
+            self.files.write(self.marker_uri(number), canonical_json(asdict(marker)).encode())
         self.files.sync_folders(self.uri("markers"), self.root)
         found = self.marker(number)
         if found is None:
@@ -165,7 +206,7 @@ class Ledger:
         return max(self._numbers("markers"), default=0)
 
     def remove_marker(self, number: int) -> None:
-        self.files.remove(self.uri("markers", _name(number)))
+        self.files.remove(self.marker_uri(number))
 
     def prune(self, floor: int) -> None:
         """Deletes the markers at or below `floor`."""
@@ -196,27 +237,9 @@ class Ledger:
                 return found
         return None
 
-    def _last_delivered(self) -> int:
-        found = 0
-        for number in reversed(self._numbers("markers")):
-            marker = self.marker(number)
-            if marker is not None and marker.outcome is Outcome.COMMITTED:
-                found = number
-                break
-        # Visible without a marker: whoever has published it died before he wrote one.
-        for number in reversed(self.visible()):
-            if number <= found:
-                break
-            if self.manifest(self.published(number)) is not None:
-                return number
-        return found
-
     def _numbers(self, folder: str) -> list[int]:
         matches = map(_VERSION.fullmatch, self.files.names(self.uri(folder)))
         return sorted(int(match[1]) for match in matches if match)
-
-    def _read(self, *names: str) -> dict[str, Any] | None:
-        return self._json(self.uri(*names))
 
     def _json(self, uri: str) -> dict[str, Any] | None:
         try:
@@ -227,10 +250,6 @@ class Ledger:
             found: dict[str, Any] = json.loads(data)
         except ValueError as error:
             raise StoreBehindSinkError(
-                f"{uri} is damaged: {error}", remedy="bring it back from a backup; compare before resuming."
+                f"{self.told(uri)} is damaged: {error}", remedy="bring it back from a backup; compare before resuming."
             ) from error
         return found
-
-
-def _name(number: int) -> str:
-    return f"{number:010}.json"

@@ -98,7 +98,7 @@ class FilesParticipant:
 
     def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         """Raises the head, judges columns, and has all rows durably in a hidden folder when it returns."""
-        notes: dict[str, Any] = {"folder": self.ledger.root, "epoch": fence.epoch}
+        notes: dict[str, Any] = {"folder": self.ledger.told(self.ledger.root), "epoch": fence.epoch}
         readers = [self.wal.open(segment) for segment in plan.segments]
         with self._telling(plan):
             head = self._raised(fence, begins=self._begins(plan))
@@ -144,11 +144,13 @@ class FilesParticipant:
                 tombstone = Marker(fence.installation, Outcome.ABORTED, *fence.rank, plan.digest, {}, dict(detail))
                 standing = self.ledger.write_marker(plan.number, tombstone)
                 self.staged.remove(lambda number, _: number == plan.number)
-            if (standing is None or standing.outcome is Outcome.ABORTED) and (early := self.heuristic(plan)):
+            if early := self.heuristic(plan):
+                marked = standing is not None and standing.outcome is Outcome.COMMITTED
+                marker = f" and {self.ledger.told(self.ledger.marker_uri(plan.number))}" if marked else ""
                 raise HeuristicCommitError(
                     f"it is ABORTED, and cannot be rolled back: {early}",
                     remedy="its rows are delivered by a later checkpoint, or computed again, so these have to go:"
-                    f" remove that folder, then `airflow ft resume {plan.pipeline}`.",
+                    f" remove that folder{marker}, then `airflow ft resume {plan.pipeline}`.",
                 )
             if standing is None:
                 raise SinkUnavailableError("what stood in its place has just gone.", remedy="it is tried again.")
@@ -234,7 +236,7 @@ class FilesParticipant:
         with self._telling(plan):
             where = self.ledger.published(plan.number)
             manifest = self.ledger.manifest(where) if self.ledger.pipeline() == plan.pipeline else None
-        return f"{where} is there, and shows its {manifest['rows']:,} rows." if manifest else ""
+        return f"{self.ledger.told(where)} is there, and shows its {manifest['rows']:,} rows." if manifest else ""
 
     def close(self) -> None:
         """Nothing is held between calls."""
@@ -263,7 +265,7 @@ class FilesParticipant:
 
         def raised(head: Head | None) -> Head:
             if head is None and begins:
-                refuse_markers_without_head(self.ledger.newest(), self.ledger.uri("head"))
+                refuse_markers_without_head(self.ledger.newest(), self.ledger.told(self.ledger.uri("head")))
                 return _head(fence)
             check_owner(head, fence)
             assert head is not None  # check_owner raises
@@ -277,13 +279,13 @@ class FilesParticipant:
             self.ledger.claim(fence.pipeline)
         if not owner or self.ledger.head() is None:
             raise StoreBehindSinkError(
-                f"the sink has lost its head: {self.ledger.uri()} is gone, or was brought back from an older backup.",
+                f"the sink has lost its head: {self.ledger.told(self.ledger.uri())} is gone, or what is in it.",
                 remedy=self._bring_back,
             )
 
     @property
     def _bring_back(self) -> str:
-        return f"bring {self.ledger.uri()} back; compare before resuming."
+        return f"bring {self.ledger.told(self.ledger.uri())} back; compare before resuming."
 
     def _settled(self, plan: Plan, head: Head, fence: Fence, *, exactly: bool) -> Marker | None:
         """What settles the number: its marker; or, where one died before he wrote it, what the visible folder says."""
@@ -304,7 +306,7 @@ class FilesParticipant:
         detail = {"prepared": manifest["rank"], "files": len(manifest["files"]), **manifest["detail"]}
         detail["manifest"] = self.ledger.checksum(manifest)
         if manifest["files"]:
-            detail["folder"] = self.ledger.published(number)
+            detail["folder"] = self.ledger.told(self.ledger.published(number))
         counts = {self.staged.name: manifest["rows"]}
         epoch, attempt = manifest["rank"]
         return Marker(
@@ -357,13 +359,14 @@ class FilesParticipant:
 
     def _in_the_way(self, number: int) -> AirflowFtError:
         return UnfitTargetError(
-            f"{self.ledger.published(number)} is there, and is none of ours.",
+            f"{self.ledger.told(self.ledger.published(number))} is there, and is none of ours.",
             remedy="move it away; it is tried again.",
             sink=self.staged.name,
         )
 
     def _remnant(self, number: int, rank: Rank, manifest: Mapping[str, Any]) -> Remnant:
-        folder = self.staged.uri(number, rank)
+        folder = self.ledger.told(self.staged.uri(number, rank))
+        visible = self.ledger.told(self.ledger.published(number))
         return Remnant(
             number,
             "",
@@ -371,7 +374,7 @@ class FilesParticipant:
             manifest["installation"],
             f"{manifest['rows']:,} rows in {folder}, which nobody sees",
             of=1,
-            commit=f"rename {folder} to {self.ledger.published(number)}",
+            commit=f"rename {folder} to {visible}",
             roll_back=f"remove {folder}",
         )
 
@@ -379,7 +382,8 @@ class FilesParticipant:
         left = [each for each in others(self.staged, fence.installation, above) if self.ledger.marker(each[0]) is None]
         if left and ending is None:
             raise StateConflictError(
-                f"{self.staged.uri(left[0][0], left[0][1])} is prepared.", remedy="say what becomes of it: --prepared."
+                f"{self.ledger.told(self.staged.uri(*left[0][:2]))} is prepared.",
+                remedy="say what becomes of it: --prepared.",
             )
         for number, rank, manifest in left if ending is PreparedEnding.COMMIT else ():
             if manifest["files"]:
@@ -390,7 +394,9 @@ class FilesParticipant:
     def _telling(self, plan: Plan | None = None) -> Any:
         where: dict[str, Any] = {"participant": self.name}
         return telling(
-            self.ledger.root, **where, **({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {})
+            self.ledger.told(self.ledger.root),
+            **where,
+            **({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {}),
         )
 
 

@@ -30,7 +30,7 @@ from airflow_ft.wal.filesystem import filesystem, link_file
 
 STAGED = "staged"
 SMALL = 8  # a file of the log under this part of `file_bytes` is put together with others
-_NAME = re.compile(r"(\d+)\.(\d+)-(\d+)")
+_NAME = re.compile(r"\.?(\d+)\.(\d+)-(\d+)(\.removed)?")  # also what somebody has removed by half, and died
 _CHUNK = 1 << 20
 Rank = tuple[int, int]
 
@@ -50,7 +50,7 @@ class Staged:
     def all(self) -> list[tuple[int, Rank]]:
         """Numbers and attempts that have a folder, ascending."""
         matches = map(_NAME.fullmatch, self.ledger.files.names(self.ledger.uri(STAGED)))
-        return sorted((int(m[1]), (int(m[2]), int(m[3]))) for m in matches if m)
+        return sorted({(int(m[1]), (int(m[2]), int(m[3]))) for m in matches if m})
 
     def remove(self, which: Callable[[int, Rank], bool]) -> None:
         """Removes the folders that `which` names by number and attempt."""
@@ -84,14 +84,18 @@ class Staged:
         files.remove_tree(folder)  # of this very attempt, whose process has lost what came of it
         out = Files(files, folder, sink.format, sink.compression, sink.file_bytes)
         mine = [reader for reader in readers if self.name in reader.sinks()]
-        for reader in mine:
-            linked = self._linked(reader, len(mine)) if letters is None else []
-            for file in reader.files(self.name):
-                if file in linked:
-                    self._link(reader, file, out)
-                else:
-                    self._write(reader, file, out, letters)
-        written = out.close()
+        try:
+            for reader in mine:
+                linked = self._linked(reader, len(mine)) if letters is None else []
+                for file in reader.files(self.name):
+                    if file in linked:
+                        self._link(reader, file, out)
+                    else:
+                        self._write(reader, file, out, letters)
+            written = out.close()
+        except BaseException:
+            out.abandon()
+            raise
         schemas = [schema for reader in mine if len(schema := reader.schema(self.name))]
         manifest = {
             "pipeline": plan.pipeline,

@@ -42,7 +42,7 @@ def verify(
 def _verify(sent: Sequence[tuple[Delivered, str]], participant: str, folder: str) -> SinkReport:
     ledger = Ledger.of(folder)
     if not ledger.files.exists(ledger.root):
-        raise SinkUnavailableError(f"{ledger.root} is not there.", remedy="bring it back.")
+        raise SinkUnavailableError(f"{folder} is not there.", remedy="bring it back.")
     report = SinkReport.begun(participant, (name for _, name in sent), folder, [each for each, _ in sent])
     there = _seen(ledger.files.tree(ledger.root))
     wanted: dict[str, tuple[int, Mapping[str, Any]]] = {}
@@ -52,10 +52,10 @@ def _verify(sent: Sequence[tuple[Delivered, str]], participant: str, folder: str
         rows = expected_rows([each], name)
         manifest = _manifest(ledger, each)
         if manifest is None and rows:
-            where = ledger.published(each.plan.number).rpartition("/")[2]
+            where = ledger.label(each.plan.number)
             differences.append(Difference(each.plan.number, where, rows, ("its manifest is gone, or is another one",)))
         for file in manifest["files"] if manifest else ():
-            place = f"{ledger.published(each.plan.number).rpartition('/')[2]}/{file['path']}"
+            place = f"{ledger.label(each.plan.number)}/{file['path']}"
             wanted[place] = (each.plan.number, file)
             if why := _wrong(ledger, place, file, there):
                 differences.append(Difference(each.plan.number, place, file["rows"], (why,)))
@@ -108,11 +108,10 @@ def _copies(
 
 def _of_other_numbers(ledger: Ledger, numbers: set[int]) -> Iterable[str]:
     for number in ledger.visible():
-        where = ledger.published(number)
-        manifest = ledger.manifest(where) if number not in numbers else None
+        manifest = ledger.manifest(ledger.published(number)) if number not in numbers else None
         if manifest is not None and manifest["number"] == number:
             for file in manifest["files"]:
-                yield f"{where.rpartition('/')[2]}/{file['path']}"
+                yield f"{ledger.label(number)}/{file['path']}"
 
 
 def _checksum(ledger: Ledger, place: str) -> str:

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
+from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.ports import WalFile
 from airflow_ft.sinks.arrow import offsets, scalar
 from airflow_ft.sinks.base import json_columns
@@ -73,6 +75,11 @@ class Files:
             self._end(key)
         return sorted(self._written, key=lambda each: each.path)
 
+    def abandon(self) -> None:
+        """Closes what is open, whatever is in it."""
+        for file in self._open.values():
+            file.abandon()
+
     def _begin(self, folder: str, schema: pa.Schema) -> _File:
         name, uri = self.place(folder)
         return _File(name, self._files, self._files.create(uri), schema, self._format, self._compression)
@@ -124,6 +131,10 @@ class _File:
         if self._pending:
             self._parquet.write_table(pa.Table.from_batches(self._pending))
             self._pending, self.waiting = [], 0
+
+    def abandon(self) -> None:
+        with suppress(OSError, AirflowFtError):
+            self._out.close()
 
     def close(self) -> WalFile:
         if self._format == "parquet":

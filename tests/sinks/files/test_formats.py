@@ -46,11 +46,10 @@ FLAT = pa.table(
         "local": pa.array([NOON, LAST, None], pa.timestamp("us")),
     }
 )
-NESTED = FLAT.append_column(
-    "list", pa.array([[1, None], [], None], pa.list_(pa.int64()))
-).append_column(
-    "struct", pa.array([{"a": "x", "b": None}, {"a": None, "b": 1.5}, None], pa.struct({"a": pa.string(), "b": pa.float64()}))
-)  # fmt: skip
+STRUCT = pa.struct({"a": pa.string(), "b": pa.float64()})
+NESTED = FLAT.append_column("list", pa.array([[1, None], [], None], pa.list_(pa.int64()))).append_column(
+    "struct", pa.array([{"a": "x", "b": None}, {"a": None, "b": 1.5}, None], STRUCT)
+)
 RAW = NESTED.append_column("data", pa.array([b"\0\xff", b"", None])).append_column(
     "not", pa.array([float("nan"), float("-inf"), None])
 )  # fmt: skip
@@ -141,7 +140,11 @@ def test_a_column_that_the_format_cannot_hold_is_named(
     ("format", "rows", "words"),
     [
         ("csv", pa.table({"id": pa.array([1, None])}), "row 2 of .* NULL as the only column"),
-        ("csv", pa.table({"id": [1, 2], "day": pa.array([0, 2_932_897], pa.date32())}), "row 2 .*'day': a time outside"),
+        (
+            "csv",
+            pa.table({"id": [1, 2], "day": pa.array([0, 2_932_897], pa.date32())}),
+            "row 2 .*'day': a time outside",
+        ),
         ("json", pa.table({"id": [1, 2], "at": pa.array([0, -62_135_596_800_000_001], UTC)}), "'at': a time outside"),
         ("json", pa.table({"id": [1, 2], "x": [0.5, float("nan")]}), "row 2 .*'x': NaN or infinity"),
         ("json", pa.table({"id": [1, 2], "x": [[1.5], [float("inf")]]}), "row 2 .*'x': NaN or infinity"),
@@ -219,7 +222,7 @@ def test_a_file_is_ended_at_its_size(tmp_path: Path) -> None:
 def test_the_log_s_own_files_are_not_written_again(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     world.deliver(world.plan())
-    [file] = [each for each in (tmp_path / "wal").rglob("*.parquet")]
+    [file] = list((tmp_path / "wal").rglob("*.parquet"))
     assert only_file(folder_of(world)).samefile(file), "a hard link"
     assert folder_of(world).manifest(1)["files"][0]["sha256"]
 
@@ -231,7 +234,7 @@ def test_where_they_cannot_be_linked_they_are_copied(tmp_path: Path, monkeypatch
     world = world_of(tmp_path)
     monkeypatch.setattr("airflow_ft.wal.filesystem.os.link", refuse)
     world.deliver(world.plan())
-    [file] = [each for each in (tmp_path / "wal").rglob("*.parquet")]
+    [file] = list((tmp_path / "wal").rglob("*.parquet"))
     copy = only_file(folder_of(world))
     assert not copy.samefile(file) and copy.read_bytes() == file.read_bytes()
 
@@ -257,7 +260,7 @@ def test_a_damaged_file_of_the_log_is_not_linked(tmp_path: Path) -> None:
 
     world = world_of(tmp_path)
     plan = world.plan()
-    [file] = [each for each in (tmp_path / "wal").rglob("*.parquet")]
+    [file] = list((tmp_path / "wal").rglob("*.parquet"))
     data = bytearray(file.read_bytes())
     data[20] ^= 1
     file.write_bytes(data)
