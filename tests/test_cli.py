@@ -474,6 +474,21 @@ def test_doctor_examines_our_own_example(world: World, ft: Any, capsys: pytest.C
     assert "/data/orders" in text and "connection mysql_default" in text and "not examined" not in text
 
 
+def test_a_sink_without_a_connection_is_examined_and_set_up_by_its_name(
+    world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = Path(__file__).parents[1] / "dags" / "files_to_files.py"
+    dag = tmp_path / "a_dag.py"
+    dag.write_text(example.read_text().replace("/data/lake", str(tmp_path / "lake")))
+    with pytest.raises(SystemExit):  # there are no files to read
+        ft("doctor", "files-to-files", "--dag", str(dag))
+    told = capsys.readouterr().out
+    assert "connection orders" in told and f"ok      folder: orders: {tmp_path}/lake/orders, parquet" in told, told
+    text = ft("setup", "files-to-files", "--dag", str(dag), "--print")
+    assert f"-- rejected: {tmp_path}/lake/rejected is made by the first checkpoint." in text
+    assert "connection orders: nothing was lacking" in ft("setup", "files-to-files", "--dag", str(dag))
+
+
 def test_setup_prints_what_a_dag_that_never_ran_needs(ft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dag = tmp_path / "a_dag.py"
     dag.write_text(

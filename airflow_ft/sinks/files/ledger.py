@@ -114,8 +114,9 @@ class Ledger:
             head = new(found)
             if head == found:
                 return head
-            # What is only visible is not written down: it may be somebody's mistake, and be taken back.
-            last = max(head.floor, self._marked(), stored.last_delivered if stored else 0)
+            last, floor = (stored.last_delivered, stored.floor) if stored else (0, 0)
+            if head.floor > floor:  # the markers that say it go; else it is not written down a second time
+                last = max(last, head.floor, self._marked())
             data = canonical_json(asdict(replace(head, last_delivered=last))).encode()
             try:
                 self.files.write(self._version(version + 1), data)
