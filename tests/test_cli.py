@@ -19,7 +19,8 @@ from airflow_ft.core.errors import ForeignOwnerError
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey
 from airflow_ft.core.remnants import Remnant, RemnantKind
-from airflow_ft.sinks import registry
+from airflow_ft.sinks import open_participant, registry
+from airflow_ft.wal import open_wal
 from tests.core.systems import SYSTEM, Systems
 from tests.core.world import PIPELINE, World
 from tests.spark.test_savepoints import saved_scene
@@ -475,8 +476,10 @@ def test_doctor_examines_our_own_example(world: World, ft: Any, capsys: pytest.C
 
 
 def test_a_sink_without_a_connection_is_examined_and_set_up_by_its_name(
-    world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    real = lambda plan: open_participant(plan, pytest.fail, open_wal())  # noqa: E731
+    monkeypatch.setattr("airflow_ft.commands.doctor.participants", lambda: real)
     example = Path(__file__).parents[1] / "dags" / "files_to_files.py"
     dag = tmp_path / "a_dag.py"
     dag.write_text(example.read_text().replace("/data/lake", str(tmp_path / "lake")))
