@@ -3,9 +3,10 @@
 The decision log decides; what is decided COMMITTED is never aborted, and the other way round (I3). So commit and abort
 do not compete here. What has to be impossible is that a process that wakes up late shows rows that must not be there:
 of an aborted number, of an attempt that was not counted, or a second time, after somebody has rightly deleted the
-checkpoint's folder. What it could show is a folder in `staged`, and nothing else, and whoever settles a number removes
-those of all attempts *after* the marker stands. A late one looks at head and marker *after* its folder is whole, just
-before the rename. So either it sees the marker, or its folder was there to be removed: then the rename finds nothing.
+checkpoint's folder. What it could show is a whole folder in `staged`, and nothing else. Whoever settles a number first
+raises the head, and removes the number's folders afterwards, of all attempts. A late one looks at the head when its
+folder is whole, just before the rename. So either it finds a newer head and stops; or its folder was there before the
+head was raised, to be removed: then the rename finds nothing.
 
 What if the process dies, or sleeps and wakes up beside its successor, before ...
 
@@ -20,8 +21,8 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 - the marker: the manifest in what is visible says whose rows these are, and the next one writes the marker from it.
   Until then the head counts the number as delivered.
 - the other folders of the number are removed: it is visible and proven; the next prepare removes them.
-- the tombstone (abort): some folders are gone, and the next one removes the rest. They are removed once more behind the
-  tombstone, and a rename in between would be noticed (HeuristicCommitError).
+- the tombstone (abort): some folders are gone, and the next one removes the rest. A rename before that is noticed
+  (HeuristicCommitError).
 
 The counted folder may be lost (deleted by hand): then the rows are delivered from the log, in a folder of the attempt
 that commits. Contents are equal, since they come from the frozen log; the marker names the attempt.
@@ -143,7 +144,6 @@ class FilesParticipant:
             if standing is None and not self.heuristic(plan):
                 tombstone = Marker(fence.installation, Outcome.ABORTED, *fence.rank, plan.digest, {}, dict(detail))
                 standing = self.ledger.write_marker(plan.number, tombstone)
-                self.staged.remove(lambda number, _: number == plan.number)
             if early := self.heuristic(plan):
                 marked = standing is not None and standing.outcome is Outcome.COMMITTED
                 marker = f" and {self.ledger.told(self.ledger.marker_uri(plan.number))}" if marked else ""
@@ -341,20 +341,18 @@ class FilesParticipant:
         """Renames; or finds who was faster. Returns what the marker is to say."""
         number = plan.number
         check_owner(self.ledger.head(), fence)  # I5: after the folder is whole, just before the rename
-        standing = self.ledger.marker(number)
-        if standing is None and manifest["files"]:
+        if manifest["files"]:
             try:
                 self.staged.publish(number, rank)
             except (FileExistsError, FileNotFoundError) as error:
                 standing = self.ledger.marker(number) or self._visible(plan)
-                if standing is None and isinstance(error, FileExistsError):
+                if standing is not None:
+                    check_marker(standing, plan, fence.installation)
+                    return standing
+                if isinstance(error, FileExistsError):
                     raise self._in_the_way(number) from error
-                if standing is None:
-                    what = "what was prepared was removed just now."
-                    raise SinkUnavailableError(what, remedy="it is tried again.") from error
-        if standing is not None:
-            check_marker(standing, plan, fence.installation)
-            return standing
+                what = "what was prepared was removed just now."
+                raise SinkUnavailableError(what, remedy="it is tried again.") from error
         return self._marker(number, manifest)
 
     def _in_the_way(self, number: int) -> AirflowFtError:

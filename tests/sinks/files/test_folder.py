@@ -95,6 +95,20 @@ def test_what_was_prepared_is_durable_and_hidden_from_whoever_lists(world: World
     assert not tmp.exists() and folder.ids() == world.ids_of(1), "what is lost is delivered from the log"
 
 
+@pytest.mark.parametrize("lost", ["a file", "the end of a file", "the manifest"])
+def test_what_was_prepared_and_is_no_longer_whole_is_delivered_from_the_log(world: World, lost: str) -> None:
+    plan = world.plan()
+    vote = world.prepare(plan)
+    staged = folder_of(world).path / "_airflow_ft" / "staged" / f"1.1-{vote.prepared}"
+    file = staged / ("_airflow_ft" if lost == "the manifest" else "part-00000.parquet")
+    data = file.read_bytes()
+    file.unlink()
+    if lost == "the end of a file":
+        file.write_bytes(data[:-1])
+    world.commit(plan, vote)
+    assert folder_of(world).ids() == world.ids_of(1) and list(staged.parent.iterdir()) == []
+
+
 def test_where_nothing_waits_for_votes_it_is_prepared_and_published_in_one_go(world: World) -> None:
     [planned] = plan_delivery({SINK: world.target.sink}, mode=CheckpointingMode.AT_LEAST_ONCE).participants
     plan = replace(world.plan(), participants=(planned,), mode=CheckpointingMode.AT_LEAST_ONCE)
