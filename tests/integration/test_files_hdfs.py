@@ -28,7 +28,8 @@ class Folder(Target):
     """Read file by file, passing what readers pass."""
 
     def __init__(self, url: str) -> None:
-        self.url = f"{url}/{uuid.uuid4().hex}/orders"
+        top = f"{url}/{uuid.uuid4().hex}"
+        self.url, self.staged = f"{top}/orders", f"{top}/_orders.airflow_ft"
         self.sink = FilesSink(folder=self.url, partition_by=("which",), name="lake")
         self.connection = ConnectionInfo("lake", "")
 
@@ -49,7 +50,7 @@ def test_a_folder_on_hdfs_shows_each_checkpoint_once_and_whole(hdfs: Hdfs, tmp_p
     plan = world.plan(rows(0))
     old = world.prepare(plan)
     vote = world.prepare(plan)
-    assert target.ids() == [] and len(files.names(f"{target.url}/_airflow_ft/staged")) == 1
+    assert target.ids() == [] and len(files.names(f"{target.staged}")) == 1
     with pytest.raises(FencedError):
         world.commit(plan, old, old.prepared)
     for _ in range(2):
@@ -59,14 +60,14 @@ def test_a_folder_on_hdfs_shows_each_checkpoint_once_and_whole(hdfs: Hdfs, tmp_p
     aborted = world.plan(rows(4))
     world.prepare(aborted)
     world.participant(aborted).abort(aborted, world.fence(1, world.attempt()), {"message": "a test"})
-    assert target.ids() == [0, 1, 2, 3] and files.names(f"{target.url}/_airflow_ft/staged") == []
+    assert target.ids() == [0, 1, 2, 3] and files.names(f"{target.staged}") == []
     following = world.plan(rows(4))
     vote = world.prepare(following)
     files.write(f"{target.url}/checkpoint=0000000003/mine", b"")
     with pytest.raises(UnfitTargetError, match=r"checkpoint=0000000003 is there, and is none of ours"):
         world.commit(following, vote)
     files.remove_tree(f"{target.url}/checkpoint=0000000003")
-    files.remove_tree(f"{target.url}/_airflow_ft/staged")
+    files.remove_tree(f"{target.staged}")
     world.commit(following, vote)
     assert target.ids() == list(range(8)), "what is lost is delivered from the log"
     found = [Delivered(each, world.participant(each).proof(each), None) for each in (plan, following)]

@@ -38,7 +38,7 @@ def _told(root: str, error: OSError) -> AirflowFtError:
         return SinkAccessError(f"{error.filename or root} is no folder.", remedy="move it away; or name another one.")
     if error.errno == errno.EXDEV:
         return SinkAccessError(
-            f"{root} and the folder _airflow_ft in it lie on different file systems.",
-            remedy="let neither be a link or a mount of its own: rows become visible by a rename.",
+            f"{root} and the folder where its rows are prepared lie on different file systems by now.",
+            remedy="bring back what was mounted: rows become visible by a rename.",
         )
     return SinkUnavailableError(f"{root}: {error}.", remedy="it is tried again.")

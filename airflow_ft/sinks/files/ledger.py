@@ -4,9 +4,9 @@
         pipeline.json             whose folder it is
         head/00000007.json        who may write; the highest version counts
         markers/0000000042.json   how a number was settled
-        staged/42.3-17/           what attempt 17 of epoch 3 has prepared of number 42 (`airflow_ft.sinks.files.staged`)
     <folder>/checkpoint=0000000042/
         _airflow_ft               what attempt prepared it, and each of its files with its checksum
+    _<folder>.airflow_ft/         beside it: what is prepared, and nobody sees (`airflow_ft.sinks.files.staged`)
 
 There are no transactions over files, and no lock outlives a process that stands still. There is one thing that a file
 system does once: to give a name that is free (`FileSystem.write`, a hard link). All that is remembered rests on that:
@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -86,8 +87,9 @@ class Ledger:
         """Makes the folder that pipeline's; UnfitTargetError when it is another one's."""
         owner = self.pipeline()
         if not owner:
+            says = {"pipeline": pipeline, "staged": "beside" if self._can_rename_from(self._beside) else "inside"}
             with suppress(FileExistsError):
-                self.files.write(self.uri("pipeline.json"), canonical_json({"pipeline": pipeline}).encode())
+                self.files.write(self.uri("pipeline.json"), canonical_json(says).encode())
             self.files.sync_folders(self.uri(), self.root)
             owner = self.pipeline()
         if owner != pipeline:
@@ -95,6 +97,44 @@ class Ledger:
                 f"{self.told(self.root)} is the folder of pipeline {owner!r}, and {pipeline!r} has numbers of its own.",
                 remedy="give each pipeline a folder of its own; readers take several.",
             )
+
+    # --- where rows are prepared ---------------------------------------------------------------------------------
+
+    def staging(self) -> tuple[str, str]:
+        """Where folders are prepared, and the folder that has been there before.
+
+        Beside the folder, if a rename leads from there into it: some readers (PyArrow) walk through hidden folders,
+        too, and fail when one vanishes meanwhile. Else in `_airflow_ft`. That was tried when the folder was claimed.
+        """
+        found = self._json(self.uri("pipeline.json"))
+        if found is None or found["staged"] == "inside":
+            return self.uri("staged"), self.root
+        return self._beside, self._parent
+
+    @property
+    def _parent(self) -> str:
+        return self.root.rpartition("/")[0] or "/"
+
+    @property
+    def _beside(self) -> str:
+        parent, _, name = self.root.rpartition("/")
+        return f"{parent}/_{name}.airflow_ft"
+
+    def _can_rename_from(self, place: str) -> bool:
+        name = f"probe-{uuid.uuid4().hex}"
+        source, target = self.files.uri(place, name), self.uri(name)
+        try:
+            with suppress(FileExistsError):
+                self.files.make_folder(self.uri())
+            self.files.write(self.files.uri(source, "file"), b"")
+            self.files.rename_folder(source, target)
+        except OSError:  # no permission there, or another file system
+            return False
+        finally:
+            for probe in (source, target):
+                with suppress(OSError):
+                    self.files.remove_tree(probe)
+        return True
 
     # --- the head ------------------------------------------------------------------------------------------------
 

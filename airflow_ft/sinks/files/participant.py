@@ -3,7 +3,7 @@
 The decision log decides; what is decided COMMITTED is never aborted, and the other way round (I3). So commit and abort
 do not compete here. What has to be impossible is that a process that wakes up late shows rows that must not be there:
 of an aborted number, of an attempt that was not counted, or a second time, after somebody has rightly deleted the
-checkpoint's folder. What it could show is a whole folder in `staged`, and nothing else. Whoever settles a number first
+checkpoint's folder. What it could show is a whole folder that is staged, and nothing else. Whoever settles a number first
 raises the head, and removes the number's folders afterwards, of all attempts. A late one looks at the head when its
 folder is whole, just before the rename. So either it finds a newer head and stops; or its folder was there before the
 head was raised, to be removed: then the rename finds nothing.
@@ -11,7 +11,7 @@ head was raised, to be removed: then the rename finds nothing.
 What if the process dies, or sleeps and wakes up beside its successor, before ...
 
 - the head is raised: nothing is left.
-- its folder in `staged` is whole (prepare): files without a manifest are left, under the attempt's name. A later
+- its staged folder is whole (prepare): files without a manifest are left, under the attempt's name. A later
   attempt removes them and writes its own. The sleeper finds a newer head, or leaves a folder that no vote names.
 - the vote is stored: a whole folder that no vote names is left; the same.
 - the rename (commit): the counted folder is left, and the next one renames it. The sleeper's rename then finds nothing,
@@ -290,7 +290,7 @@ class FilesParticipant:
     def _settled(self, plan: Plan, head: Head, fence: Fence, *, exactly: bool) -> Marker | None:
         """What settles the number: its marker; or, where one died before he wrote it, what the visible folder says."""
         marker = self.ledger.marker(plan.number)
-        if marker is None and plan.number > head.floor:
+        if marker is None:
             marker = self._visible(plan)
         check_settled(marker, head, plan, self.name, fence, exactly=exactly, look_again=self.ledger.head)
         return marker

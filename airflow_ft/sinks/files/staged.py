@@ -1,11 +1,11 @@
 """What an attempt has prepared of a number: a folder that readers do not see, until it is renamed.
 
-    <folder>/_airflow_ft/staged/<number>.<epoch>-<attempt>/
+    _<folder>.airflow_ft/<number>.<epoch>-<attempt>/        (or <folder>/_airflow_ft/staged, see `Ledger.staging`)
         part-00000.parquet, country=DE/part-00001.parquet ...
         _airflow_ft        written last: who, of which plan, and each file with its rows, bytes and checksum
 
 One rename makes all of it visible, with the manifest inside: rows and the proof of whose they are come together. It
-takes the folder out of `staged`, so it can happen once; and where the checkpoint stands already, it fails.
+takes the folder out of its place, so it can happen once; and where the checkpoint stands already, it fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from airflow_ft.sinks.files.writing import Files, refused
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.wal.filesystem import filesystem, link_file
 
-STAGED = "staged"
 SMALL = 8  # a file of the log under this part of `file_bytes` is put together with others
 _NAME = re.compile(r"\.?(\d+)\.(\d+)-(\d+)(\.removed)?")  # also what somebody has removed by half, and died
 _CHUNK = 1 << 20
@@ -45,11 +44,11 @@ class Staged:
 
     def uri(self, number: int, rank: Rank) -> str:
         """Where an attempt prepares a number."""
-        return self.ledger.uri(STAGED, f"{number}.{rank[0]}-{rank[1]}")
+        return self.ledger.files.uri(self.ledger.staging()[0], f"{number}.{rank[0]}-{rank[1]}")
 
     def all(self) -> list[tuple[int, Rank]]:
         """Numbers and attempts that have a folder, ascending."""
-        matches = map(_NAME.fullmatch, self.ledger.files.names(self.ledger.uri(STAGED)))
+        matches = map(_NAME.fullmatch, self.ledger.files.names(self.ledger.staging()[0]))
         return sorted({(int(m[1]), (int(m[2]), int(m[3]))) for m in matches if m})
 
     def remove(self, which: Callable[[int, Rank], bool]) -> None:
@@ -111,7 +110,7 @@ class Staged:
         if written and sink.success_file:
             files.write(files.uri(folder, "_SUCCESS"), b"")
         files.write(files.uri(folder, OURS), canonical_json(manifest).encode())
-        files.sync_tree(folder, self.ledger.root, {})
+        files.sync_tree(folder, self.ledger.staging()[1], {})
         return manifest
 
     def publish(self, number: int, rank: Rank) -> None:

@@ -86,7 +86,8 @@ def main() -> None:
     participant: Any = open_participant(planned, lambda _: None, open_wal())  # type: ignore[arg-type, return-value]
     fence = Fence(plan.pipeline, plan.installation, 1, given["attempt"])
     vote = Vote(planned.name, given["prepared"], given["prepared"], None, given["notes"] or {})
-    _stop_before(given["at"], given["stop"], next(iter(planned.sinks.values()))["folder"])
+    folder = Path(next(iter(planned.sinks.values()))["folder"])
+    _stop_before(given["at"], given["stop"], str(folder.parent))
     try:
         if given["act"] == "prepare":
             participant.prepare(plan, fence)

@@ -33,7 +33,7 @@ def small(world: World) -> object:
 
 
 def staged(folder: Folder) -> list[str]:
-    return sorted(each.name for each in (folder.path / "_airflow_ft" / "staged").iterdir())
+    return sorted(each.name for each in (folder.staged).iterdir())
 
 
 def is_whole(folder: Folder, *numbers: int) -> bool:
@@ -68,6 +68,20 @@ def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(t
             assert at > 5
             return
         assert ended == ""
+
+
+def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    for at in count():
+        world = world_of(tmp_path / str(at))
+        (tmp_path / str(at)).mkdir()
+        plan = world.plan(small(world))
+        ended = Acting(plan, "prepare", world.attempt(), at=at).wait()
+        assert folder_of(world).ids() == []
+        settle(world, plan)
+        assert is_whole(folder_of(world), 1)
+        if ended == "done":
+            assert at > 10
+            return
 
 
 def test_whoever_dies_in_an_abort_leaves_nothing_visible_and_the_next_one_finishes(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from airflow_ft.sinks.files import examination, fitting, setup, verification
 from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
+from airflow_ft.wal.filesystem import LocalFileSystem
 from tests.sinks.files.world import Folder, folder_of, participant_of, world_of
 
 
@@ -90,16 +91,63 @@ def test_what_was_prepared_is_durable_and_hidden_from_whoever_lists(world: World
     folder = folder_of(world)
     assert folder.files() == [] and ds.dataset(folder.path, format="parquet").files == []
     assert [each.name for each in folder.path.iterdir()] == ["_airflow_ft"]
-    shutil.rmtree(tmp := folder.path / "_airflow_ft" / "staged" / f"1.1-{vote.prepared}")
+    shutil.rmtree(tmp := folder.staged / f"1.1-{vote.prepared}")
     world.commit(plan, vote)
     assert not tmp.exists() and folder.ids() == world.ids_of(1), "what is lost is delivered from the log"
+
+
+def test_rows_are_durable_before_the_vote_and_visible_durably_before_the_marker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this order, since power may fail between any two of them."""
+    seen: list[str] = []
+
+    def record(name: str) -> None:
+        real = getattr(LocalFileSystem, name)
+
+        def recorded(self: Any, uri: str, *more: Any) -> Any:
+            found = real(self, uri, *more)
+            place = uri.rpartition("orders")[2].removeprefix("/_airflow_ft")
+            seen.append(f"{name} {place}".rstrip())
+            return found
+
+        monkeypatch.setattr(LocalFileSystem, name, recorded)
+
+    for name in ("write", "sync_tree", "rename_folder", "sync_folders"):
+        record(name)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    last = [each for each in seen if "1.1-1" in each]
+    assert last[0] == "write .airflow_ft/1.1-1/_airflow_ft" and last[-1] == "sync_tree .airflow_ft/1.1-1"
+    assert {"sync_folders", "sync_folders /head"} <= set(seen), "and so is what they lie in"
+    seen.clear()
+    world.commit(plan, vote)
+    assert seen[-4:] == [
+        "rename_folder .airflow_ft/1.1-1", "sync_folders", "write /markers/0000000001.json", "sync_folders /markers",
+    ]  # fmt: skip
+
+
+def test_where_nothing_can_lie_beside_the_folder_rows_are_prepared_inside(world: World) -> None:
+    """No permission there, or another file system: whatever it is, a rename was tried."""
+    folder = folder_of(world)
+    folder.staged.write_text("in the way")
+    plan = world.plan()
+    vote = world.prepare(plan)
+    inside = folder.path / "_airflow_ft" / "staged"
+    assert [each.name for each in inside.iterdir()] == [f"1.1-{vote.prepared}"] and folder.ids() == []
+    folder.staged.unlink()
+    world.commit(plan, vote)
+    world.predecessor = 1
+    world.prepare(world.plan())
+    assert folder.ids() == world.ids_of(1) and len(list(inside.iterdir())) == 1, "it stays where it was"
+    assert not folder.staged.exists()
 
 
 @pytest.mark.parametrize("lost", ["a file", "the end of a file", "the manifest"])
 def test_what_was_prepared_and_is_no_longer_whole_is_delivered_from_the_log(world: World, lost: str) -> None:
     plan = world.plan()
     vote = world.prepare(plan)
-    staged = folder_of(world).path / "_airflow_ft" / "staged" / f"1.1-{vote.prepared}"
+    staged = folder_of(world).staged / f"1.1-{vote.prepared}"
     file = staged / ("_airflow_ft" if lost == "the manifest" else "part-00000.parquet")
     data = file.read_bytes()
     file.unlink()
@@ -231,7 +279,7 @@ def test_what_was_moved_by_hand_before_the_decision_is_found(world: World) -> No
     assert participant_of(world, plan).heuristic(plan) == ""
     folder = folder_of(world)
     place = folder.path / "checkpoint=0000000001"
-    (folder.path / "_airflow_ft" / "staged" / f"1.1-{vote.prepared}").rename(place)
+    (folder.staged / f"1.1-{vote.prepared}").rename(place)
     assert participant_of(world, plan).heuristic(plan) == f"{place} is there, and shows its 40 rows."
     with pytest.raises(HeuristicCommitError, match=r"cannot be rolled back: .* remove that folder"):
         participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {"message": "a test"})
@@ -293,7 +341,7 @@ def test_a_disk_that_is_really_full_is_told(world: World) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
     folder = folder_of(world)
-    assert folder.files() == [] and list((folder.path / "_airflow_ft" / "staged").iterdir()) == []
+    assert folder.files() == [] and list((folder.staged).iterdir()) == []
 
 
 def test_a_folder_that_is_none_is_told(world: World) -> None:
@@ -493,7 +541,7 @@ def test_a_fenced_preparation_leaves_nothing_that_stays(world: World) -> None:
     world.prepare(plan, 5)
     with pytest.raises(FencedError):
         world.prepare(plan, 3)
-    staged = folder_of(world).path / "_airflow_ft" / "staged"
+    staged = folder_of(world).staged
     assert [each.name for each in staged.iterdir()] == ["1.1-5"]
     (staged / "1.1-2").mkdir()  # of one that woke up late
     vote = world.prepare(plan, 7)

@@ -23,6 +23,7 @@ class Folder(Target):
         self.path = folder / "orders"
         self.sink = FilesSink(folder=str(self.path), **settings)
         self.connection = ConnectionInfo(self.sink.participant, "")
+        self.staged = folder / "_orders.airflow_ft"
 
     def files(self) -> list[str]:
         """What readers see, by name: nothing that begins with an underscore or a dot."""
