@@ -3,10 +3,10 @@
 The decision log decides; what is decided COMMITTED is never aborted, and the other way round (I3). So commit and abort
 do not compete here. What has to be impossible is that a process that wakes up late shows rows that must not be there:
 of an aborted number, of an attempt that was not counted, or a second time, after somebody has rightly deleted the
-checkpoint's folder. What it could show is a whole folder that is staged, and nothing else. Whoever settles a number first
-raises the head, and removes the number's folders afterwards, of all attempts. A late one looks at the head when its
-folder is whole, just before the rename. So either it finds a newer head and stops; or its folder was there before the
-head was raised, to be removed: then the rename finds nothing.
+checkpoint's folder. What it could show is a whole folder that is staged, and nothing else. Whoever settles a number
+first raises the head, and removes the number's folders afterwards, of all attempts. A late one looks at the head when
+its folder is whole, just before the rename. So either it finds a newer head and stops; or its folder was there before
+the head was raised, to be removed: then the rename finds nothing.
 
 What if the process dies, or sleeps and wakes up beside its successor, before ...
 
