@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_ft.operators.stream import StreamingPipelineOperator as StreamingPipelineOperator
     from airflow_ft.sensors.barrier import BarrierSensor as BarrierSensor
     from airflow_ft.sensors.checkpoint import CheckpointSensor as CheckpointSensor
+    from airflow_ft.sinks.files.spec import FilesSink as FilesSink
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
     from airflow_ft.sinks.sqlite.spec import SqliteSink as SqliteSink
@@ -54,6 +55,7 @@ _WHERE = {
     "ExternalizedRetention": "airflow_ft.core.model",
     "FailureRate": "airflow_ft.core.restart",
     "FileSource": "airflow_ft.sources.files",
+    "FilesSink": "airflow_ft.sinks.files.spec",
     "FixedDelay": "airflow_ft.core.restart",
     "FromSavepoint": "airflow_ft.core.from_savepoint",
     "InjectBarrierOperator": "airflow_ft.operators.barrier",
@@ -85,6 +87,7 @@ __all__ = [
     "ExternalizedRetention",
     "FailureRate",
     "FileSource",
+    "FilesSink",
     "FixedDelay",
     "FromSavepoint",
     "InjectBarrierOperator",

@@ -176,13 +176,14 @@ def _sink(
 ) -> list[Check]:
     subject = f"connection {plan.name}"
     try:
-        module = system(plan.kind).part("examination")
+        of_kind = system(plan.kind)
+        module = of_kind.part("examination")
         if module is None:
             exam = Examination(subject)
             exam.warn("examination", f"sinks of kind {plan.kind!r} have none", "its first prepare shows what is wrong.")
             return exam.checks
         installation = store.installation if store is not None else None
-        checks: list[Check] = module.examine(pipeline, plan, connections(plan.name), rows, installation)
+        checks: list[Check] = module.examine(pipeline, plan, of_kind.connection(plan, connections), rows, installation)
     except AirflowFtError as error:
         return [_failed(subject, error)]
     if all(check.verdict != "problem" for check in checks):

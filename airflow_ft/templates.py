@@ -15,6 +15,7 @@ from airflow_ft.core.arguments import is_template
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
+from airflow_ft.core.planning import participant_name
 from airflow_ft.core.ports import SinkSpec
 
 S = TypeVar("S")
@@ -92,6 +93,10 @@ class _Declared:
     @property
     def conn_id(self) -> str:
         return self.sink.conn_id
+
+    @property
+    def participant(self) -> str:
+        return participant_name(self.sink)
 
     @property
     def strategy(self) -> str:

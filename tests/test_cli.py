@@ -19,7 +19,8 @@ from airflow_ft.core.errors import ForeignOwnerError
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey
 from airflow_ft.core.remnants import Remnant, RemnantKind
-from airflow_ft.sinks import registry
+from airflow_ft.sinks import open_participant, registry
+from airflow_ft.wal import open_wal
 from tests.core.systems import SYSTEM, Systems
 from tests.core.world import PIPELINE, World
 from tests.spark.test_savepoints import saved_scene
@@ -472,6 +473,23 @@ def test_doctor_examines_our_own_example(world: World, ft: Any, capsys: pytest.C
         ft("doctor", "files-to-mysql", "--dag", str(Path(__file__).parents[1] / "dags" / "files_to_mysql.py"))
     text = capsys.readouterr().out
     assert "/data/orders" in text and "connection mysql_default" in text and "not examined" not in text
+
+
+def test_a_sink_without_a_connection_is_examined_and_set_up_by_its_name(
+    world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = lambda plan: open_participant(plan, pytest.fail, open_wal())  # noqa: E731
+    monkeypatch.setattr("airflow_ft.commands.doctor.participants", lambda: real)
+    example = Path(__file__).parents[1] / "dags" / "files_to_files.py"
+    dag = tmp_path / "a_dag.py"
+    dag.write_text(example.read_text().replace("/data/lake", str(tmp_path / "lake")))
+    with pytest.raises(SystemExit):  # there are no files to read
+        ft("doctor", "files-to-files", "--dag", str(dag))
+    told = capsys.readouterr().out
+    assert "connection orders" in told and f"ok      folder: orders: {tmp_path}/lake/orders, parquet" in told, told
+    text = ft("setup", "files-to-files", "--dag", str(dag), "--print")
+    assert f"-- rejected: {tmp_path}/lake/rejected is made by the first checkpoint." in text
+    assert "connection orders: nothing was lacking" in ft("setup", "files-to-files", "--dag", str(dag))
 
 
 def test_setup_prints_what_a_dag_that_never_ran_needs(ft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

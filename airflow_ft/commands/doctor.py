@@ -10,7 +10,7 @@ from airflow_ft.commands.common import command, participants, print_table, say
 from airflow_ft.commands.rendering import rendered
 from airflow_ft.core.doctor import Verdict, worst
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.planning import plan_delivery
+from airflow_ft.core.planning import participant_name, plan_delivery
 from airflow_ft.doctor import Patient, examine
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.spark import spark_master
@@ -63,7 +63,7 @@ def from_dag(pipeline: str, file: str) -> Patient:
     values = rendered(task, left_out)
     sinks, sources = rebuild(task.spec.sinks, values.pop("sinks")), rebuild(task.spec.sources, values.pop("sources"))
     carrier = values.pop("commit_point")
-    if carrier not in {sink.conn_id for sink in sinks.values()}:  # it is left out, or only a run renders it
+    if carrier not in map(participant_name, sinks.values()):  # it is left out, or only a run renders it
         carrier = None
     spec = settings.resolved(task.spec.rendered(values))
     master = spark_master(spec.spark_master or "", server_connections)

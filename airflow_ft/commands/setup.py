@@ -22,7 +22,7 @@ def setup(args: Namespace) -> None:
     """`airflow ft setup PIPELINE [--dag FILE] [--print]`: makes what is lacking, or prints how; may be repeated."""
     for plan in _participants(args).values():
         module = _module(plan)
-        connection = server_connections(plan.name)
+        connection = system(plan.kind).connection(plan, server_connections)
         if args.print:
             for line in module.describe(args.pipeline, plan, connection):
                 say(line)

@@ -40,10 +40,11 @@ def verify_participant(
     """What is delivered of one participant, compared with what is in its system."""
     from airflow_ft.wal import open_wal
 
-    module = system(plan.kind).part("verification")
+    of_kind = system(plan.kind)
+    module = of_kind.part("verification")
     if module is None:
         raise ConfigurationError(f"sinks of kind {plan.kind!r} cannot be compared.")
-    connection = server_connections(plan.name)
+    connection = of_kind.connection(plan, server_connections)
     return cast("Sequence[SinkReport]", module.verify(delivered, plan, connection, open_wal(), full=full))
 
 

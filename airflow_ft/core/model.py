@@ -168,9 +168,9 @@ def plan_digest(segments: tuple[Segment, ...]) -> str:
 class ParticipantPlan:
     """One transactional system in a plan: everything needed to reach and settle it without the DAG.
 
-    `name` is the Airflow connection id; `kind` names the system (`airflow_ft.sinks.registry`); `sinks` maps a sink's
-    name to its settings (plain JSON, never a secret); `predecessor` is the number that this system must have delivered
-    last (0: none yet).
+    `name` is the Airflow connection id, or what a sink without a connection is called; `kind` names the system
+    (`airflow_ft.sinks.registry`); `sinks` maps a sink's name to its settings (plain JSON, never a secret);
+    `predecessor` is the number that this system must have delivered last (0: none yet).
     """
 
     name: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import (
@@ -22,7 +22,7 @@ from airflow_ft.core.model import (
     Promise,
     Segment,
 )
-from airflow_ft.core.ports import SinkSpec
+from airflow_ft.core.ports import SinkSpec, UnconnectedSinkSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Delivery:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The participants' names (connection ids) in commit order."""
+        """The participants' names in commit order."""
         return tuple(participant.name for participant in self.participants)
 
     def matches(self, plan: Plan) -> bool:
@@ -47,6 +47,11 @@ class Delivery:
 
         same = (plan.commit_point, plan.mode) == (self.commit_point, self.mode)
         return same and essence(plan.participants) == essence(self.participants)
+
+
+def participant_name(sink: SinkSpec) -> str:
+    """The participant that a sink belongs to: its connection's id, or, where it needs none, the name it has itself."""
+    return sink.conn_id or cast(UnconnectedSinkSpec, sink).participant
 
 
 def plan_delivery(
@@ -63,20 +68,26 @@ def plan_delivery(
         raise ConfigurationError("the pipeline has no sinks.", remedy="declare one in sinks={name: Sink(...)}.")
     grouped: dict[str, list[tuple[str, SinkSpec]]] = {}
     for name, sink in sinks.items():
-        grouped.setdefault(sink.conn_id, []).append((name, sink))
+        grouped.setdefault(participant_name(sink), []).append((name, sink))
     participants = []
-    for conn_id, members in grouped.items():
+    for participant, members in grouped.items():
         first = members[0][1]
         for name, sink in members[1:]:
+            if not (first.conn_id and sink.conn_id):
+                raise ConfigurationError(
+                    f"sinks {members[0][0]!r} and {name!r} are both called {participant!r}, and one of them has no"
+                    " connection: it is a participant of its own.",
+                    remedy="give it another name: name=.",
+                )
             if (sink.kind, sink.strategy) != (first.kind, first.strategy):
                 raise ConfigurationError(
                     f"sinks {members[0][0]!r} ({first.kind} {first.strategy!r}) and {name!r} ({sink.kind}"
-                    f" {sink.strategy!r}) share the connection {conn_id!r}.",
+                    f" {sink.strategy!r}) share the connection {participant!r}.",
                     remedy="sinks of one connection are one participant and take one strategy; use two connections.",
                 )
         participants.append(
             ParticipantPlan(
-                name=conn_id,
+                name=participant,
                 kind=first.kind,
                 strategy=first.strategy,
                 promise=first.promise if mode.waits else first.at_least_once(),

@@ -571,7 +571,7 @@ class SinkSpec(Protocol):
 
     @property
     def conn_id(self) -> str:
-        """The Airflow connection, which is also the participant's name."""
+        """The Airflow connection, which is also the participant's name. "": it needs none (`UnconnectedSinkSpec`)."""
 
     @property
     def strategy(self) -> str: ...
@@ -584,6 +584,14 @@ class SinkSpec(Protocol):
 
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan, without secrets; what the participant reads back."""
+
+
+class UnconnectedSinkSpec(SinkSpec, Protocol):
+    """A sink that needs no Airflow connection: its `conn_id` is "", and it is a participant of its own."""
+
+    @property
+    def participant(self) -> str:
+        """The participant's name, which tasks are named by: it must not change when Jinja is rendered."""
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from airflow_ft import settings
 from airflow_ft.assets import declared_asset
 from airflow_ft.core.arguments import check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.planning import plan_delivery
+from airflow_ft.core.planning import participant_name, plan_delivery
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.prepare import PrepareOperator
@@ -54,7 +54,7 @@ class CheckpointedPipeline(TaskGroup):
     spec: PipelineSpec
     pipeline: str
     commit_order: tuple[str, ...]
-    """Connection ids in the order in which they commit."""
+    """Participants (connection ids, or names of sinks without one) in the order in which they commit."""
     confirmed: ConfirmOperator | StreamingPipelineOperator
     """The last task; of a stream the only one, which succeeds when the stream was stopped."""
     output: Any
@@ -84,7 +84,7 @@ class CheckpointedPipeline(TaskGroup):
         check_text("group_id", group_id, optional=True)
         check_type("default_args", default_args, Mapping, 'give {"retries": 5}, for example.', optional=True)
         for name, sink in spec.sinks.items():
-            _check_participant(name, sink.conn_id)
+            _check_participant(name, participant_name(sink))
         delivery = plan_delivery(declared(spec.sinks), spec.commit_point)
         restart = _restart(spec)
         own: Any = dict(default_args or {})

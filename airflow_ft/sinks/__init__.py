@@ -17,5 +17,6 @@ if TYPE_CHECKING:
 
 def open_participant(plan: ParticipantPlan, connections: ConnectionResolver, wal: WalReader) -> Participant:
     """Opens the participant that a plan names; connects lazily, at the first call that needs the server."""
-    module = system(plan.kind).part("participant")
-    return cast("Participant", module.open_participant(plan, connections(plan.name), wal))
+    of_kind = system(plan.kind)
+    module = of_kind.part("participant")
+    return cast("Participant", module.open_participant(plan, of_kind.connection(plan, connections), wal))

@@ -66,7 +66,9 @@ def _question(
         raise error
 
     try:
-        connection = connections(plan.name)  # here: a task's connections are asked for by one thread at a time
+        connection = system(plan.kind).connection(
+            plan, connections
+        )  # here: a task's connections are asked for by one thread at a time
     except AirflowFtError as refused:
         error = refused
         return refuse

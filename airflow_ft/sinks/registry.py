@@ -21,9 +21,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, metadata
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.ports import ConnectionInfo
+
+if TYPE_CHECKING:
+    from airflow_ft.core.model import ParticipantPlan
+    from airflow_ft.core.ports import ConnectionResolver
 
 GROUP = "airflow_ft.sinks"
 _OURS = "airflow-ft"
@@ -35,7 +40,8 @@ class System:
 
     `kind` is what plans call it, `title` what people do. `clients` are the modules that have to be importable, and
     `extra` the extra of airflow-ft that installs them ("": they come with it). `preload` are modules that a process
-    imports from which tasks are forked.
+    imports from which tasks are forked. `connects`: its participants are named by Airflow connections; else they need
+    none, and are given an empty one.
     """
 
     kind: str
@@ -44,6 +50,7 @@ class System:
     clients: Sequence[str] = ()
     extra: str = ""
     preload: Sequence[str] = ()
+    connects: bool = True
 
     def part(self, name: str) -> Any:
         """A module of its package; None where it has none of that name."""
@@ -54,6 +61,10 @@ class System:
             if error.name != module:
                 raise
             return None
+
+    def connection(self, plan: ParticipantPlan, connections: ConnectionResolver) -> ConnectionInfo:
+        """How a participant of it is reached; raises as `connections` does."""
+        return connections(plan.name) if self.connects else ConnectionInfo(plan.name, "")
 
     def require_clients(self) -> None:
         """ConfigurationError when a client is not installed."""

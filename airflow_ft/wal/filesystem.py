@@ -8,6 +8,7 @@ class with these methods: there `write` is a put on condition that nothing is th
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import threading
@@ -17,7 +18,7 @@ from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 from airflow_ft.core.errors import ConfigurationError, StageError, TransientError, WalCorruptError
-from airflow_ft.wal.hdfs import SCHEME, HdfsFileSystem, copy_tree, hdfs_path
+from airflow_ft.wal.hdfs import SCHEME, HdfsFileSystem, copy_file, copy_tree, hdfs_path
 
 _COPY_TRIES = 10
 
@@ -85,6 +86,16 @@ class FileSystem(Protocol):
         change them.
         """
 
+    def link_file(self, source: str, target: str) -> None:
+        """The file under a second name, where nothing is yet: by a hard link, else a copy. Folders are made."""
+
+    def rename_folder(self, source: str, target: str) -> None:
+        """Gives a folder that is not empty another name, all at once; its parent is there. Durable by `sync_folders`.
+
+        FileExistsError when something is there already (an empty folder may give way); FileNotFoundError when there is
+        no such folder.
+        """
+
     def remove_tree(self, uri: str) -> None:
         """Removes a folder if it is there."""
 
@@ -104,6 +115,15 @@ def link_tree(source: str, target: str, keep: Callable[[PurePosixPath], bool]) -
     if type(files) is type(others):
         return files.link_tree(source, target, keep)
     return copy_tree(files, source, others, target, keep)
+
+
+def link_file(source: str, target: str) -> None:
+    """`FileSystem.link_file`, also from one file system to another: then it is a copy."""
+    files, others = filesystem(source), filesystem(target)
+    if type(files) is type(others):
+        files.link_file(source, target)
+    else:
+        copy_file(files, source, others, target)
 
 
 def is_hdfs(uri: str) -> bool:
@@ -270,6 +290,21 @@ class LocalFileSystem:
                 # take both the list and the files anew.
                 shutil.rmtree(copy)
         raise TransientError(f"{source} changes faster than it can be copied", remedy="try again")
+
+    def link_file(self, source: str, target: str) -> None:
+        place = local_path(target)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _link_or_copy(local_path(source), place)
+
+    def rename_folder(self, source: str, target: str) -> None:
+        try:  # rename(2) replaces a file by a file, and a folder by nothing but an empty one
+            local_path(source).rename(local_path(target))
+        except (FileExistsError, NotADirectoryError) as error:
+            raise FileExistsError(errno.EEXIST, "it is there already", target) from error
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            raise FileExistsError(errno.EEXIST, "it is there already", target) from error
 
     def remove_tree(self, uri: str) -> None:
         path = local_path(uri)

@@ -173,6 +173,17 @@ class HdfsFileSystem:
     def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
         return copy_tree(self, source, self, target, keep)
 
+    def link_file(self, source: str, target: str) -> None:
+        copy_file(self, source, self, target)
+
+    def rename_folder(self, source: str, target: str) -> None:
+        try:
+            self._rename(source, target)
+        except StorageUnavailableError as error:  # a file in the place of a folder has an error of its own
+            if self.exists(source) and self.exists(target):
+                raise FileExistsError(errno.EEXIST, "it is there already", target) from error
+            raise
+
     def remove_tree(self, uri: str) -> None:
         self._ask(uri, lambda client, path: client.delete(path, True))  # in one step
 
@@ -212,6 +223,14 @@ class HdfsFileSystem:
         return answered(uri, lambda: call(_client(authority), path))
 
 
+def copy_file(source_files: Any, source: str, target_files: Any, target: str) -> None:
+    """By reading and writing, also from one file system to another; returns when the copy is durable."""
+    with source_files.open(source) as reader, target_files.create(target) as writer:
+        while chunk := reader.read(_CHUNK):
+            writer.write(chunk)
+        target_files.sync_file(writer)
+
+
 def copy_tree(
     source_files: Any, source: str, target_files: Any, target: str, keep: Callable[[PurePosixPath], bool]
 ) -> int:
@@ -219,13 +238,7 @@ def copy_tree(
 
     def copy(name: str) -> None:
         parts = name.split("/")
-        with (
-            source_files.open(source_files.uri(source, *parts)) as reader,
-            target_files.create(target_files.uri(target, *parts)) as writer,
-        ):
-            while chunk := reader.read(_CHUNK):
-                writer.write(chunk)
-            target_files.sync_file(writer)
+        copy_file(source_files, source_files.uri(source, *parts), target_files, target_files.uri(target, *parts))
 
     for _ in range(_COPY_TRIES):
         names = [name for name in source_files.tree(source) if keep(PurePosixPath(name))]

@@ -22,6 +22,7 @@ from subprocess import CalledProcessError
 from urllib.parse import quote
 
 import httpx
+import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
@@ -107,7 +108,7 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
     for name in ("orders", "few", "kept"):
         (home / name).mkdir()
     shutil.copytree(DAGS, home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    for example in ("files_to_mysql", "files_to_sqlite"):
+    for example in ("files_to_mysql", "files_to_sqlite", "files_to_files"):
         shutil.copy(EXAMPLES / f"{example}.py", home / "dags")
     with Database.fresh(mariadb) as database, Database.fresh(mariadb) as examples:
         for statement in (EXAMPLES / "files_to_mysql.sql").read_text().split(";")[:-1]:
@@ -411,6 +412,14 @@ def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop
         assert found.execute("SELECT * FROM orders").fetchall() == [row]
         assert found.execute("SELECT * FROM rejected_orders").fetchall() == [(lines[2], "one.csv")]
     assert "INCOMPLETE" not in airflow.command("ft", "verify", "files-to-sqlite")
+    run_id, states = airflow.run("files_to_files", {"folder": str(folder), "lake": str(airflow.home / "lake")})
+    assert set(states.values()) == {"success"}, states
+    [row] = ds.dataset(airflow.home / "lake" / "orders").to_table().to_pylist()
+    assert (row["id"], row["customer"], row["amount"], row["file"]) == (1, "Ann", Decimal("3.50"), "one.csv")
+    [rejected] = (airflow.home / "lake" / "rejected").glob("checkpoint=*/*.csv")
+    assert rejected.read_text() == '"line","file"\n"x,Eve,2026-01-01 11:00:00,1.00","one.csv"\n'
+    told = airflow.command("ft", "verify", "files-to-files")
+    assert "orders: sink orders" in told and "complete: 1 of 1" in told and "INCOMPLETE" not in told
 
 
 @pytest.mark.rotating("a DAG of its own")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,6 +97,7 @@ def spec(**more: Any) -> PipelineSpec:
 def test_ours_have_every_part() -> None:
     assert {each.kind for each in registry.systems()} >= {each.kind for each in registry.own_systems()}
     assert [(each.kind, each.title) for each in registry.own_systems()] == [
+        ("files", "files"),
         ("kafka", "Kafka"),
         ("mysql", "MySQL, MariaDB"),
         ("sqlite", "SQLite"),
@@ -113,6 +114,27 @@ def test_a_system_of_another_distribution_is_delivered_into(site: Path) -> None:
     assert opened == ("the participant", "a_shelf", "a_shelf", "the log")
     assert "shelf" in [each.kind for each in registry.systems()]
     assert "shelf" not in [each.kind for each in registry.own_systems()]
+
+
+def test_a_system_that_needs_no_connection_is_asked_for_none(site: Path) -> None:
+    install(site)
+    (site / "shelf" / "system.py").write_text(SYSTEM.format(clients=(), extra="").replace("extra=''", "connects=False"))
+    given: list[ConnectionInfo] = []
+    for part, name in (("fitting", "misfits"), ("examination", "examine"), ("verification", "verify")):
+        (site / "shelf" / f"{part}.py").write_text(
+            f"def {name}(*arguments, **_):\n    asked(*arguments)\n    return []\n"
+        )
+        registry.system("shelf").part(part).asked = lambda *of: given.extend(
+            each for each in of if isinstance(each, ConnectionInfo)
+        )
+    opened: Any = open_participant(plan(), pytest.fail, "the log")  # type: ignore[arg-type]
+    assert opened == ("the participant", "a_shelf", "a_shelf", "the log")
+    schemas: Any = MappingProxyType({"rows": object()})
+    assert fitting.misfits([plan()], pytest.fail, schemas) == []
+    nothing: Any = lambda _: SimpleNamespace(head=lambda _: None, close=lambda: None)  # noqa: E731
+    assert doctor._sink("orders", plan(), pytest.fail, [], nothing, None) == []
+    assert verify.verify_participant([], plan()) == []
+    assert given == [ConnectionInfo("a_shelf", "")] * 3
 
 
 def test_what_it_does_not_offer_is_said(site: Path) -> None:
@@ -134,7 +156,7 @@ def test_a_missing_client_is_named_with_its_extra_when_the_dag_is_parsed(site: P
 
 
 def test_an_unknown_system_is_named_when_the_dag_is_parsed() -> None:
-    with pytest.raises(ConfigurationError, match="no system of kind 'shelf' to deliver into, only kafka, "):
+    with pytest.raises(ConfigurationError, match="no system of kind 'shelf' to deliver into, only files, kafka, "):
         spec()
     with pytest.raises(ConfigurationError, match="no system of kind 'shelf'"):
         open_participant(plan(), pytest.fail, pytest.fail)
@@ -172,6 +194,7 @@ def test_a_part_that_cannot_be_imported_is_not_taken_for_one_that_is_not_there(s
 @pytest.mark.parametrize("room", ["core", "commands", "doctor.py", "preload.py", "provider_info.py"])
 def test_no_system_is_named_where_all_are_served(room: str) -> None:
     files = sorted((PACKAGE / room).rglob("*.py")) if (PACKAGE / room).is_dir() else [PACKAGE / room]
-    kinds = {each.kind for each in registry.own_systems()} - {"sqlite"}  # the decision log may lie there, too
-    named = re.compile("|".join([*kinds, "mariadb", "sinks.sqlite"]), re.IGNORECASE)
+    # The decision log may lie in SQLite, too, and files are everywhere.
+    kinds = {each.kind for each in registry.own_systems()} - {"sqlite", "files"}
+    named = re.compile("|".join([*kinds, "mariadb", "sinks.sqlite", "sinks.files", "FilesSink"]), re.IGNORECASE)
     assert files and not [file.name for file in files if named.search(file.read_text())]

@@ -17,7 +17,7 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
 from airflow_ft.wal import hdfs as hdfs_module
 from airflow_ft.wal import open_wal
-from airflow_ft.wal.filesystem import FileSystem, filesystem, link_tree
+from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file, link_tree
 from airflow_ft.wal.retention import sweep
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tools.servers import Hdfs
@@ -54,6 +54,36 @@ def test_a_file_appears_once_and_whole_and_is_not_replaced(root: str, files: Fil
     files.remove(file)
     files.remove(file)
     assert files.tree(root) == {"new": 0}
+
+
+def test_a_folder_gets_another_name_once(root: str, files: FileSystem) -> None:
+    staged, visible = files.uri(root, "_staged", "42.1-1"), files.uri(root, "checkpoint=42")
+    for folder in (staged, files.uri(root, "_staged", "42.1-2")):
+        files.write(files.uri(folder, "a=1%2F2", "part"), folder.encode())
+    files.rename_folder(staged, visible)
+    assert files.tree(visible) == {"a=1%2F2/part": len(staged)} and not files.exists(staged)
+    with pytest.raises(FileNotFoundError):
+        files.rename_folder(staged, files.uri(root, "checkpoint=43"))
+    with pytest.raises(FileExistsError):
+        files.rename_folder(files.uri(root, "_staged", "42.1-2"), visible)
+    files.write(files.uri(root, "a file"), b"")
+    with pytest.raises(FileExistsError):
+        files.rename_folder(files.uri(root, "_staged", "42.1-2"), files.uri(root, "a file"))
+    assert files.read(files.uri(visible, "a=1%2F2", "part")) == staged.encode(), "and nothing was moved into it"
+    assert sorted(files.names(root)) == ["_staged", "a file", "checkpoint=42"]
+
+
+def test_a_file_under_a_second_name_stays_when_the_first_goes(root: str, files: FileSystem, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(b"from another place")
+    files.write(files.uri(root, "first"), b"rows")
+    for source, target in (
+        (files.uri(root, "first"), files.uri(root, "new", "second")),
+        (str(tmp_path / "elsewhere"), files.uri(root, "new", "third")),
+    ):
+        link_file(source, target)
+    files.remove(files.uri(root, "first"))
+    assert files.read(files.uri(root, "new", "second")) == b"rows"
+    assert files.read(files.uri(root, "new", "third")) == b"from another place"
 
 
 def test_what_is_not_there(root: str, files: FileSystem) -> None:

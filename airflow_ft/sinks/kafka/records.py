@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.core.errors import DeclinedError, together
 from airflow_ft.sinks.arrow import offsets, scalar
-from airflow_ft.sinks.kafka import json_columns
+from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.kafka.spec import KafkaSink
 
 Headers = list[tuple[str, str | bytes | None]]  # as confluent_kafka types it; the values are bytes
@@ -200,7 +200,7 @@ def misfits(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedError]:
 def _text_or_bytes(kind: pa.DataType) -> str:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return "" if json_columns._is_string(kind) or json_columns._is_binary(kind) else "Cast it to string or binary."
+    return "" if json_columns._is_string(kind) or json_columns.is_binary(kind) else "Cast it to string or binary."
 
 
 def _key_type(kind: pa.DataType) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.sinks.kafka import json_columns
+from airflow_ft.sinks.base import json_columns
 
 
 def texts(column: pa.Array) -> list[str]:

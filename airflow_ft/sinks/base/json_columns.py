@@ -54,7 +54,7 @@ def unsupported(kind: pa.DataType) -> str | None:
     scalar = (
         types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_decimal128(kind)
         or types.is_decimal256(kind) or types.is_date(kind) or types.is_timestamp(kind) or types.is_null(kind)
-        or _is_string(kind) or _is_binary(kind)
+        or _is_string(kind) or is_binary(kind)
     )  # fmt: skip
     return None if scalar else f"type {kind}"
 
@@ -103,10 +103,10 @@ def _encode(column: pa.Array) -> pa.Array:
         # With a fraction or an exponent, so that readers take it for a float, and -0.0 keeps its sign.
         return pc.replace_substring_regex(_text(column), r"^(-?\d+)$", r"\1.0")
     if types.is_decimal128(kind) or types.is_decimal256(kind):
-        return _quoted(_decimal_text(column))
+        return _quoted(decimal_text(column))
     if _is_string(kind):
         return _quoted(_escaped(column))
-    if _is_binary(kind):
+    if is_binary(kind):
         return _quoted(_base64(column))
     if types.is_date(kind):
         return _quoted(_text(pc.cast(column, pa.date32())))
@@ -149,7 +149,8 @@ def _is_string(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _is_binary(kind: pa.DataType) -> bool:
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether it is a type of bytes."""
     return bool(
         pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
         or pa.types.is_binary_view(kind)
@@ -186,7 +187,7 @@ def _escaped(column: pa.Array) -> pa.Array:
     return text
 
 
-def _decimal_text(column: pa.Array) -> pa.Array:
+def decimal_text(column: pa.Array) -> pa.Array:
     """All digits, never an exponent: Arrow itself writes a zero of scale 18 as 0E-18."""
     kind = column.type
     scale = kind.scale

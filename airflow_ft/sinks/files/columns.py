@@ -1,0 +1,86 @@
+"""Would a folder take rows with these columns? And could readers read them beside those that are there?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_ft.core.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.sinks.files.ledger import LABEL
+from airflow_ft.sinks.files.partitions import can_partition
+from airflow_ft.sinks.files.spec import FilesSink
+from airflow_ft.sinks.files.writing import unwritable
+
+
+def layout(sink: FilesSink, schema: pa.Schema) -> dict[str, Any]:
+    """How rows lie in a folder, as its manifest says it for those that come later."""
+    return {
+        "format": sink.format,
+        "partition_by": list(sink.partition_by),
+        "columns": [[field.name, str(field.type)] for field in schema],
+    }
+
+
+def misfits(
+    sink: FilesSink, schema: pa.Schema, before: Mapping[str, Any] | None, name: str
+) -> Iterator[AirflowFtError]:
+    """All that speaks against such rows. `before`: the layout of the newest rows in the folder."""
+    if len(schema) == 0:
+        return
+    for field in schema:
+        if field.name.lower() == LABEL:
+            yield _declined(
+                f"rows have a column {field.name!r}, and readers take that name from the folders of checkpoints.",
+                "rename it in the job.",
+                name,
+                field.name,
+            )
+        elif field.name not in sink.partition_by and (why := unwritable(sink.format, field.type)):
+            yield _declined(f"{sink.format} cannot hold {field.type}: {why}.", "change the job.", name, field.name)
+    for column in sink.partition_by:
+        if column not in schema.names:
+            remedy = f"have the job return it, or change partition_by; there are {', '.join(schema.names)}."
+            yield _declined(f"rows have no column {column!r} to partition by.", remedy, name, column)
+        elif not can_partition(kind := schema.field(column).type):
+            remedy = "partition by text, whole numbers, booleans or dates."
+            yield _declined(f"{kind} does not read back from the name of a folder.", remedy, name, column)
+    if set(schema.names) <= set(sink.partition_by):
+        yield _declined("no column is left for the files.", "partition by fewer columns.", name)
+    if before is not None:
+        yield from _changes(layout(sink, schema), before, name)
+
+
+def _changes(now: Mapping[str, Any], before: Mapping[str, Any], name: str) -> Iterator[AirflowFtError]:
+    elsewhere = "deliver into another folder, and have readers take both; or undo the change."
+    for setting in ("format", "partition_by"):
+        if now[setting] != before[setting]:
+            yield UnfitTargetError(
+                f"the folder's {setting} is {before[setting]!r}, and now {now[setting]!r}: no reader takes both.",
+                remedy=elsewhere,
+                sink=name,
+            )
+            return
+    known, columns = dict(before["columns"]), dict(now["columns"])
+    for column in columns:
+        if column in known and columns[column] != known[column]:
+            yield UnfitTargetError(
+                f"it is {columns[column]}, and {known[column]} in the files that are there: no reader takes both.",
+                remedy=elsewhere,
+                sink=name,
+                column=column,
+            )
+    if now["format"] == "csv" and list(columns) != list(known):
+        different = [column for column in [*columns, *known] if (column in known) != (column in columns)]
+        yield UnfitTargetError(
+            f"the columns are {', '.join(columns)}, and {', '.join(known)} in the files that are there: readers of CSV"
+            " go by their order.",
+            remedy=elsewhere,
+            sink=name,
+            column=different[0] if different else "",
+        )
+
+
+def _declined(what: str, remedy: str, sink: str, column: str = "") -> DeclinedError:
+    return DeclinedError(what, remedy=remedy, sink=sink, column=column)

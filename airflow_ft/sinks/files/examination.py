@@ -1,0 +1,59 @@
+"""What `airflow ft doctor` tells of a folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.core.errors import SinkAccessError, UnfitTargetError
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.files.failures import telling
+from airflow_ft.sinks.files.fitting import misfits
+from airflow_ft.sinks.files.ledger import Ledger
+from airflow_ft.sinks.files.spec import FilesSink
+from airflow_ft.wal.filesystem import is_hdfs, local_path
+
+
+def examine(
+    pipeline: str,
+    plan: ParticipantPlan,
+    connection: ConnectionInfo,
+    rows: Sequence[SegmentReader],
+    installation: str | None = None,
+) -> list[Check]:
+    """The checks of one folder. `rows` are published segments, whose columns are judged as `prepare` would."""
+    exam = Examination(f"connection {plan.name}")
+    for name, settings in plan.sinks.items():
+        described = exam.attempt("folder", lambda of=settings: _described(pipeline, plan.name, of))  # type: ignore[misc]
+        if described is not None:
+            exam.ok("folder", f"{name}: {described}")
+    for reader in rows if exam.checks[-1].verdict == "ok" else ():
+        schemas = {name: reader.schema(name) for name in plan.sinks if name in reader.sinks()}
+        for problem in exam.attempt("columns", lambda of=schemas: misfits(plan, connection, of)) or ():  # type: ignore[misc]
+            exam.problem("columns", problem.what, problem.remedy)
+    return exam.checks
+
+
+def _described(pipeline: str, participant: str, settings: dict[str, object]) -> str:
+    sink = FilesSink.from_settings(participant, settings)
+    with telling(sink.folder):
+        ledger = Ledger.of(sink.folder)
+        owner = ledger.pipeline()
+        if owner and owner != pipeline:
+            raise UnfitTargetError(f"{sink.folder} is the folder of pipeline {owner!r}.", remedy="name another one.")
+        told = f"{sink.folder}, {sink.format}, {len(ledger.visible()):,} checkpoints are visible"
+        return told if is_hdfs(sink.folder) else f"{told}, {_room(local_path(sink.folder)):,} bytes are free"
+
+
+def _room(folder: Path) -> int:
+    """Bytes that are free; SinkAccessError when it cannot be written, or made."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not there.is_dir():
+        raise SinkAccessError(f"{there} is no folder.", remedy="move it away; or name another one.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SinkAccessError(f"{there} cannot be written.", remedy="let the user who runs tasks own it.")
+    return shutil.disk_usage(there).free

@@ -1,0 +1,26 @@
+"""Would the folder take rows of these schemas? Asked before Spark computes any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.files.columns import misfits as misfits_of_columns
+from airflow_ft.sinks.files.failures import telling
+from airflow_ft.sinks.files.ledger import Ledger
+from airflow_ft.sinks.files.spec import FilesSink
+
+
+def misfits(plan: ParticipantPlan, _: ConnectionInfo, schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
+    """See `airflow_ft.sinks.fitting`."""
+    found: list[AirflowFtError] = []
+    for name, schema in schemas.items():
+        sink = FilesSink.from_settings(plan.name, plan.sinks[name])
+        with telling(sink.folder, participant=plan.name):
+            before = Ledger.of(sink.folder).newest_layout()
+        found += misfits_of_columns(sink, schema, before, name)
+    return found

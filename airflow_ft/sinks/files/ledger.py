@@ -1,0 +1,296 @@
+"""What a folder remembers of its pipeline, in files that are made once and never changed.
+
+    <folder>/_airflow_ft/
+        pipeline.json             whose folder it is
+        head/00000007.json        who may write; the highest version counts
+        markers/0000000042.json   how a number was settled
+    <folder>/checkpoint=0000000042/
+        _airflow_ft               what attempt prepared it, and each of its files with its checksum
+    _<folder>.airflow_ft/         beside it: what is prepared, and nobody sees (`airflow_ft.sinks.files.staged`)
+
+There are no transactions over files, and no lock outlives a process that stands still. There is one thing that a file
+system does once: to give a name that is free (`FileSystem.write`, a hard link). All that is remembered rests on that:
+
+- The head is a register with compare-and-set: whoever has read version 7 makes version 8, and one alone can. Old
+  versions are deleted, the newest ones are always kept; so one who has slept since may make 8 anew, but then sees that
+  many newer ones are there, and has lost.
+- A marker is made by the first that settles the number; whoever comes later reads it.
+- What was delivered last is not written down a second time: it is the highest number that has a marker, or is visible.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from airflow_ft.core.errors import SinkUnavailableError, StoreBehindSinkError, UnfitTargetError, WalCorruptError
+from airflow_ft.core.model import Outcome, canonical_json
+from airflow_ft.sinks.base.memory import Head, Marker
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+
+OURS = "_airflow_ft"  # readers pass names by that begin so
+LABEL = "checkpoint"
+_KEPT = 16  # versions of the head
+_TRIES = 100
+_VERSION = re.compile(r"(\d+)\.json")
+_PUBLISHED = re.compile(rf"{LABEL}=(\d{{10,}})")
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The memory of one folder; `root` is its URI. Methods raise what the file system raises."""
+
+    files: FileSystem
+    root: str
+
+    @classmethod
+    def of(cls, folder: str) -> Self:
+        """Of a folder as an author names it. ConfigurationError: it is no place."""
+        files = filesystem(folder)
+        return cls(files, files.uri(folder))
+
+    def uri(self, *names: str) -> str:
+        """A place in `_airflow_ft`."""
+        return self.files.uri(self.root, OURS, *names)
+
+    def told(self, uri: str) -> str:
+        """A place in it, for people."""
+        return self.files.hadoop_path(uri).removeprefix("file://")
+
+    def published(self, number: int) -> str:
+        """Where the rows of a number are visible."""
+        return self.files.uri(self.root, self.label(number))
+
+    def label(self, number: int) -> str:
+        """The name of that folder."""
+        return f"{LABEL}={number:010}"
+
+    def require_folder(self) -> None:
+        """Makes the folder where it is lacking."""
+        with suppress(FileExistsError):
+            self.files.make_folder(self.root)
+
+    # --- whose folder it is --------------------------------------------------------------------------------------
+
+    def pipeline(self) -> str:
+        """The pipeline that the folder belongs to; "": none yet."""
+        found = self._json(self.uri("pipeline.json"))
+        return str(found["pipeline"]) if found else ""
+
+    def claim(self, pipeline: str) -> None:
+        """Makes the folder that pipeline's; UnfitTargetError when it is another one's."""
+        owner = self.pipeline()
+        if not owner:
+            says = {"pipeline": pipeline, "staged": "beside" if self._can_rename_from(self._beside) else "inside"}
+            with suppress(FileExistsError):
+                self.files.write(self.uri("pipeline.json"), canonical_json(says).encode())
+            self.files.sync_folders(self.uri(), self.root)
+            owner = self.pipeline()
+        if owner != pipeline:
+            raise UnfitTargetError(
+                f"{self.told(self.root)} is the folder of pipeline {owner!r}, and {pipeline!r} has numbers of its own.",
+                remedy="give each pipeline a folder of its own; readers take several.",
+            )
+
+    # --- where rows are prepared ---------------------------------------------------------------------------------
+
+    def staging(self) -> tuple[str, str]:
+        """Where folders are prepared, and the folder that has been there before.
+
+        Beside the folder, if a rename leads from there into it: some readers (PyArrow) walk through hidden folders,
+        too, and fail when one vanishes meanwhile. Else in `_airflow_ft`. That was tried when the folder was claimed.
+        """
+        found = self._json(self.uri("pipeline.json"))
+        if found is None or found["staged"] == "inside":
+            return self.uri("staged"), self.root
+        return self._beside, self._parent
+
+    @property
+    def _parent(self) -> str:
+        return self.root.rpartition("/")[0] or "/"
+
+    @property
+    def _beside(self) -> str:
+        parent, _, name = self.root.rpartition("/")
+        return f"{parent}/_{name}.airflow_ft"
+
+    def _can_rename_from(self, place: str) -> bool:
+        name = f"probe-{uuid.uuid4().hex}"
+        source, target = self.files.uri(place, name), self.uri(name)
+        try:
+            with suppress(FileExistsError):
+                self.files.make_folder(self.uri())
+            self.files.write(self.files.uri(source, "file"), b"")
+            self.files.rename_folder(source, target)
+        except OSError:  # no permission there, or another file system
+            return False
+        finally:
+            for probe in (source, target):
+                with suppress(OSError):
+                    self.files.remove_tree(probe)
+        return True
+
+    # --- the head ------------------------------------------------------------------------------------------------
+
+    def head(self) -> Head | None:
+        """What it remembers, with what was delivered last as of now."""
+        return self._as_of_now(self._newest()[1])
+
+    def change(self, new: Callable[[Head | None], Head]) -> Head:
+        """Puts a head in the place of the one that `new` was given; returns it.
+
+        `new` may be asked again, and what it wants may be done twice: it says who writes, and a floor, which twice
+        changes nothing more. SinkUnavailableError when others are always faster.
+        """
+        for _ in range(_TRIES):
+            version, stored = self._newest()
+            found = self._as_of_now(stored)
+            head = new(found)
+            if head == found:
+                return head
+            last, floor = (stored.last_delivered, stored.floor) if stored else (0, 0)
+            if head.floor > floor:  # the markers that say it go; else it is not written down a second time
+                last = max(last, head.floor, self._marked())
+            data = canonical_json(asdict(replace(head, last_delivered=last))).encode()
+            try:
+                self.files.write(self._version(version + 1), data)
+            except FileExistsError:
+                continue
+            versions = self._versions()
+            if versions and versions[-1] > version + _KEPT:  # perhaps it was made, and deleted, while this one slept
+                self.files.remove(self._version(version + 1))
+                continue
+            if version == 0:
+                self.files.sync_folders(self.uri("head"), self.root)
+            for old in versions[:-_KEPT]:
+                self.files.remove(self._version(old))
+            return head
+        raise self._too_fast()
+
+    def _newest(self) -> tuple[int, Head | None]:
+        """The newest version, and what it says; 0: there is none."""
+        for _ in range(_TRIES):
+            versions = self._versions()
+            if not versions:
+                return 0, None
+            found = self._json(self._version(versions[-1]))
+            if found is not None:  # else newer ones were made since
+                return versions[-1], Head(**found)
+        raise self._too_fast()
+
+    def _as_of_now(self, stored: Head | None) -> Head | None:
+        if stored is None:
+            return None
+        last = max(stored.last_delivered, self._marked())
+        # Visible without a marker: whoever has published it died before he wrote one.
+        for number in reversed(self.visible()):
+            if number <= last:
+                break
+            if self.manifest(self.published(number)) is not None:
+                last = number
+        return replace(stored, last_delivered=last)
+
+    def _marked(self) -> int:
+        """The highest number that a marker says was committed; 0: there is none."""
+        for number in reversed(self._numbers("markers")):
+            marker = self.marker(number)
+            if marker is not None and marker.outcome is Outcome.COMMITTED:
+                return number
+        return 0
+
+    def _too_fast(self) -> SinkUnavailableError:
+        where = self.told(self.uri("head"))
+        return SinkUnavailableError(f"others keep changing the head in {where}.", remedy="it is tried again.")
+
+    def _versions(self) -> list[int]:
+        return self._numbers("head")
+
+    def _version(self, version: int) -> str:
+        return self.uri("head", f"{version:08}.json")
+
+    # --- markers -------------------------------------------------------------------------------------------------
+
+    def marker_uri(self, number: int) -> str:
+        """Where the marker of a number stands."""
+        return self.uri("markers", f"{number:010}.json")
+
+    def marker(self, number: int) -> Marker | None:
+        """How the number was settled."""
+        found = self._json(self.marker_uri(number))
+        return None if found is None else Marker(**{**found, "outcome": Outcome(found["outcome"])})
+
+    def write_marker(self, number: int, marker: Marker) -> Marker:
+        """Takes the number's place, or finds who has; returns what stands there, durably."""
+        with suppress(FileExistsError):
+            self.files.write(self.marker_uri(number), canonical_json(asdict(marker)).encode())
+        self.files.sync_folders(self.uri("markers"), self.root)
+        found = self.marker(number)
+        if found is None:
+            raise SinkUnavailableError(f"the marker of number {number} was removed.", remedy="it is tried again.")
+        return found
+
+    def markers(self, above: int) -> Iterator[tuple[int, Marker]]:
+        """Those of higher numbers, ascending."""
+        for number in self._numbers("markers"):
+            marker = self.marker(number) if number > above else None
+            if marker is not None:
+                yield number, marker
+
+    def newest(self) -> int:
+        """The highest number with a marker; 0: there is none."""
+        return max(self._numbers("markers"), default=0)
+
+    def remove_marker(self, number: int) -> None:
+        self.files.remove(self.marker_uri(number))
+
+    def prune(self, floor: int) -> None:
+        """Deletes the markers at or below `floor`."""
+        for number in self._numbers("markers"):
+            if number <= floor:
+                self.remove_marker(number)
+
+    # --- what is visible -----------------------------------------------------------------------------------------
+
+    def visible(self) -> list[int]:
+        """Numbers that have a folder, ascending, whoever has made it."""
+        matches = map(_PUBLISHED.fullmatch, self.files.names(self.root))
+        return sorted(int(match[1]) for match in matches if match)
+
+    def manifest(self, folder: str) -> dict[str, Any] | None:
+        """What a checkpoint's folder says of itself, visible or staged; None: nothing."""
+        return self._json(self.files.uri(folder, OURS))
+
+    def checksum(self, manifest: Mapping[str, Any]) -> str:
+        """Of a manifest, as a marker holds it."""
+        return hashlib.sha256(canonical_json(dict(manifest)).encode()).hexdigest()
+
+    def newest_layout(self) -> dict[str, Any] | None:
+        """Format, partitioning and columns of the newest rows that are visible; None: there are none of ours."""
+        for number in reversed(self.visible()):
+            found = self.manifest(self.published(number))
+            if found is not None and "columns" in found:
+                return found
+        return None
+
+    def _numbers(self, folder: str) -> list[int]:
+        matches = map(_VERSION.fullmatch, self.files.names(self.uri(folder)))
+        return sorted(int(match[1]) for match in matches if match)
+
+    def _json(self, uri: str) -> dict[str, Any] | None:
+        try:
+            data = self.files.read(uri)
+        except WalCorruptError:  # there is none
+            return None
+        try:
+            found: dict[str, Any] = json.loads(data)
+        except ValueError as error:
+            raise StoreBehindSinkError(
+                f"{self.told(uri)} is damaged: {error}", remedy="bring it back from a backup; compare before resuming."
+            ) from error
+        return found

@@ -1,0 +1,410 @@
+"""Rows are prepared in a hidden folder and become visible by one rename (TWO_PHASE).
+
+The decision log decides; what is decided COMMITTED is never aborted, and the other way round (I3). So commit and abort
+do not compete here. What has to be impossible is that a process that wakes up late shows rows that must not be there:
+of an aborted number, of an attempt that was not counted, or a second time, after somebody has rightly deleted the
+checkpoint's folder. What it could show is a whole folder that is staged, and nothing else. Whoever settles a number
+first raises the head, and removes the number's folders afterwards, of all attempts. A late one looks at the head when
+its folder is whole, just before the rename. So either it finds a newer head and stops; or its folder was there before
+the head was raised, to be removed: then the rename finds nothing.
+
+What if the process dies, or sleeps and wakes up beside its successor, before ...
+
+- the head is raised: nothing is left.
+- its staged folder is whole (prepare): files without a manifest are left, under the attempt's name. A later
+  attempt removes them and writes its own. The sleeper finds a newer head, or leaves a folder that no vote names.
+- the vote is stored: a whole folder that no vote names is left; the same.
+- the rename (commit): the counted folder is left, and the next one renames it. The sleeper's rename then finds nothing,
+  or the checkpoint in its place, and it reads the marker.
+- what was renamed is synced: it is visible, but after a power cut perhaps no more. The next one finds the manifest in
+  what is visible, and syncs; or renames again.
+- the marker: the manifest in what is visible says whose rows these are, and the next one writes the marker from it.
+  Until then the head counts the number as delivered.
+- the other folders of the number are removed: it is visible and proven; the next prepare removes them.
+- the tombstone (abort): some folders are gone, and the next one removes the rest. A rename before that is noticed
+  (HeuristicCommitError).
+
+The counted folder may be lost (deleted by hand): then the rows are delivered from the log, in a folder of the attempt
+that commits. Contents are equal, since they come from the frozen log; the marker names the attempt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    HeuristicCommitError,
+    SinkUnavailableError,
+    StateConflictError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+    together,
+)
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
+from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
+from airflow_ft.core.set_aside import detail as set_aside_detail
+from airflow_ft.sinks.base.memory import (
+    Head,
+    Marker,
+    check_epoch,
+    check_marker,
+    check_owner,
+    check_settled,
+    refuse_markers_without_head,
+    refuse_to_adopt,
+)
+from airflow_ft.sinks.files.columns import misfits
+from airflow_ft.sinks.files.failures import telling
+from airflow_ft.sinks.files.ledger import Ledger
+from airflow_ft.sinks.files.spec import FilesSink
+from airflow_ft.sinks.files.staged import Rank, Staged, others
+from airflow_ft.sinks.refused import Refused
+
+log = logging.getLogger(__name__)
+
+
+def open_participant(plan: ParticipantPlan, _: ConnectionInfo, wal: WalReader) -> Participant:
+    """The participant of a plan: one folder. ConfigurationError when it has several, or names no place."""
+    if len(plan.sinks) != 1:
+        raise ConfigurationError(
+            f"the sinks {', '.join(plan.sinks)} are called {plan.name!r}, and a folder is a participant of its own.",
+            remedy="give each another name: name=.",
+        )
+    [(name, settings)] = plan.sinks.items()
+    sink = FilesSink.from_settings(plan.name, settings)
+    return FilesParticipant(plan.name, Staged(Ledger.of(sink.folder), sink, name), wal)
+
+
+@dataclass
+class FilesParticipant:
+    """One folder, and the one sink that writes there. See `airflow_ft.core.ports.Participant`."""
+
+    name: str
+    staged: Staged
+    wal: WalReader
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the folder remembers."""
+        return self.staged.ledger
+
+    # --- the protocol -------------------------------------------------------------------------------------------
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Raises the head, judges columns, and has all rows durably in a hidden folder when it returns."""
+        notes: dict[str, Any] = {"folder": self.ledger.told(self.ledger.root), "epoch": fence.epoch}
+        readers = [self.wal.open(segment) for segment in plan.segments]
+        with self._telling(plan):
+            head = self._raised(fence, begins=self._begins(plan))
+            marker = self._settled(plan, head, fence, exactly=False)
+            if marker is not None:
+                return notes
+            if problems := self.misfits(readers):
+                raise together(problems)
+            if self.ledger.files.exists(self.ledger.published(plan.number)):
+                raise self._in_the_way(plan.number)
+            self.staged.remove(lambda number, rank: rank < fence.rank and self._is_waste(number, plan.number, head))
+            manifest = self._built(plan, fence, readers)
+            check_owner(self.ledger.head(), fence)
+        return {**notes, "files": len(manifest["files"])}
+
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
+        """Renames what the counted attempt has prepared, or finds that the number is settled."""
+        with self._telling(plan):
+            head = self._raised(fence)
+            marker = self._settled(plan, head, fence, exactly=True)
+            if marker is None:
+                counted = (_epoch(vote), vote.prepared) if vote is not None else (0, 0)
+                rank, manifest = self._prepared(plan, (counted, fence.rank))
+                if manifest is None:
+                    rank = fence.rank
+                    log.warning("%s: checkpoint %d is not prepared here: it is delivered from the write-ahead log",
+                                self.name, plan.number)  # fmt: skip
+                    letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
+                    manifest = self._built(plan, fence, [self.wal.open(each) for each in plan.segments], letters)
+                marker = self._published(plan, fence, rank, manifest)
+            standing = self.ledger.write_marker(plan.number, marker)
+            self.staged.remove(lambda number, _: number == plan.number)
+        return standing.proof(self.name, plan.number)
+
+    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        """ABORTED is decided: removes what is prepared, and writes the tombstone."""
+        with self._telling(plan):
+            head = self._raised(fence, begins=self._begins(plan))
+            self._settled(plan, head, fence, exactly=False)
+            self.staged.remove(lambda number, _: number == plan.number)
+            standing = self.ledger.marker(plan.number)
+            if standing is None and not self.heuristic(plan):
+                tombstone = Marker(fence.installation, Outcome.ABORTED, *fence.rank, plan.digest, {}, dict(detail))
+                standing = self.ledger.write_marker(plan.number, tombstone)
+            if early := self.heuristic(plan):
+                marked = standing is not None and standing.outcome is Outcome.COMMITTED
+                marker = f" and {self.ledger.told(self.ledger.marker_uri(plan.number))}" if marked else ""
+                raise HeuristicCommitError(
+                    f"it is ABORTED, and cannot be rolled back: {early}",
+                    remedy="its rows are delivered by a later checkpoint, or computed again, so these have to go:"
+                    f" remove that folder{marker}, then `airflow ft resume {plan.pipeline}`.",
+                )
+            if standing is None:
+                raise SinkUnavailableError("what stood in its place has just gone.", remedy="it is tried again.")
+        return standing.proof(self.name, plan.number)
+
+    def proof(self, plan: Plan) -> Proof | None:
+        """The marker; None when there is none, which proves nothing."""
+        with self._telling(plan):
+            marker = self.ledger.marker(plan.number) if self.ledger.pipeline() == plan.pipeline else None
+        if marker is None:
+            return None
+        check_marker(marker, plan, plan.installation)
+        return marker.proof(self.name, plan.number)
+
+    def forget(self, fence: Fence, floor: int) -> None:
+        """Raises the floor, then prunes markers at or below it: who finds no marker reads the floor after that."""
+        if floor <= 0:
+            return
+        with self._telling():
+            self._require_head(fence)
+            self.ledger.change(lambda head: replace(found := check_epoch(head, fence), floor=max(found.floor, floor)))
+            self.ledger.prune(floor)
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        """The newest version of the head, whoever owns it; None where the folder is not this pipeline's."""
+        with self._telling():
+            head = self.ledger.head() if self.ledger.pipeline() == pipeline else None
+        return None if head is None else head.told
+
+    def remembers(self, pipeline: str) -> bool:
+        """Whether there is a head."""
+        return self.head(pipeline) is not None
+
+    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
+        """Takes the head over from another installation. A head does not vanish by itself: nothing else is seeded."""
+        if not foreign:
+            raise StoreBehindSinkError("the sink has lost its head.", remedy=self._bring_back)
+
+        def taken(head: Head | None) -> Head:
+            marked = [found for found, marker in self.ledger.markers(number) if _is_foreign(marker, fence)]
+            refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
+            return replace(_head(fence), last_delivered=number, floor=max(number, head.floor if head else 0))
+
+        with self._telling():
+            self.ledger.claim(fence.pipeline)
+            self.ledger.change(taken)
+
+    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+        """Tombstones and prepared folders of former owners past the last delivered number."""
+        with self._telling():
+            head = self.ledger.head() if self.ledger.pipeline() == pipeline else None
+            if head is None:
+                return ()
+            tombstones = [
+                Remnant(number, "", RemnantKind.ABORTED, marker.installation, marker.tombstone)
+                for number, marker in self.ledger.markers(head.last_delivered)
+                if marker.outcome is Outcome.ABORTED and marker.installation != installation
+            ]
+            settled = {each.number for each in tombstones}
+            return tombstones + [
+                self._remnant(number, rank, manifest)
+                for number, rank, manifest in others(self.staged, installation, head.last_delivered)
+                if number not in settled
+            ]
+
+    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+        """Raises the head above a former owner, who stays named in it; or drops what former owners have marked."""
+        with self._telling():
+            head = self.ledger.head() if self.ledger.pipeline() == fence.pipeline else None
+            if head is None:
+                return
+            if head.installation != fence.installation:
+                self.ledger.change(lambda found: replace(found or head, epoch=fence.epoch, attempt=fence.attempt))
+                self._end_prepared(fence, ending, head.last_delivered)
+                self.staged.remove(lambda *_: True)
+            elif make_way:
+                for number, marker in list(self.ledger.markers(head.last_delivered)):
+                    if _is_foreign(marker, fence):
+                        self.ledger.remove_marker(number)
+
+    def heuristic(self, plan: Plan) -> str:
+        """Whether the rows of it are visible: somebody has moved the folder."""
+        with self._telling(plan):
+            where = self.ledger.published(plan.number)
+            manifest = self.ledger.manifest(where) if self.ledger.pipeline() == plan.pipeline else None
+        return f"{self.ledger.told(where)} is there, and shows its {manifest['rows']:,} rows." if manifest else ""
+
+    def close(self) -> None:
+        """Nothing is held between calls."""
+
+    def misfits(self, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
+        """All that speaks against the columns of these segments."""
+        mine = [reader for reader in readers if self.staged.name in reader.sinks()]
+        before = self.ledger.newest_layout()
+        found: list[AirflowFtError] = []
+        for schema in dict.fromkeys(reader.schema(self.staged.name) for reader in mine):
+            found += misfits(self.staged.sink, schema, before, self.staged.name)
+        return found
+
+    # --- what the steps share -----------------------------------------------------------------------------------
+
+    def _begins(self, plan: Plan) -> bool:
+        return plan.participant(self.name).predecessor == 0
+
+    def _raised(self, fence: Fence, *, begins: bool = False) -> Head:
+        """The head with this attempt's rank; it is made, and the folder claimed, where a pipeline begins."""
+        if begins:
+            self.ledger.require_folder()
+            self.ledger.claim(fence.pipeline)
+        else:
+            self._require_head(fence)
+
+        def raised(head: Head | None) -> Head:
+            if head is None and begins:
+                refuse_markers_without_head(self.ledger.newest(), self.ledger.told(self.ledger.uri("head")))
+                return _head(fence)
+            check_owner(head, fence)
+            assert head is not None  # check_owner raises
+            return replace(head, epoch=fence.epoch, attempt=fence.attempt)
+
+        return self.ledger.change(raised)
+
+    def _require_head(self, fence: Fence) -> None:
+        owner = self.ledger.pipeline()
+        if owner:
+            self.ledger.claim(fence.pipeline)
+        if not owner or self.ledger.head() is None:
+            raise StoreBehindSinkError(
+                f"the sink has lost its head: {self.ledger.told(self.ledger.uri())} is gone, or what is in it.",
+                remedy=self._bring_back,
+            )
+
+    @property
+    def _bring_back(self) -> str:
+        return f"bring {self.ledger.told(self.ledger.uri())} back; compare before resuming."
+
+    def _settled(self, plan: Plan, head: Head, fence: Fence, *, exactly: bool) -> Marker | None:
+        """What settles the number: its marker; or, where one died before he wrote it, what the visible folder says."""
+        marker = self.ledger.marker(plan.number)
+        if marker is None:
+            marker = self._visible(plan)
+        check_settled(marker, head, plan, self.name, fence, exactly=exactly, look_again=self.ledger.head)
+        return marker
+
+    def _visible(self, plan: Plan) -> Marker | None:
+        manifest = self.ledger.manifest(self.ledger.published(plan.number))
+        if manifest is None:
+            return None
+        self.staged.sync()  # whoever has renamed it may have died before
+        return self._marker(plan.number, manifest)
+
+    def _marker(self, number: int, manifest: Mapping[str, Any]) -> Marker:
+        detail = {"prepared": manifest["rank"], "files": len(manifest["files"]), **manifest["detail"]}
+        detail["manifest"] = self.ledger.checksum(manifest)
+        if manifest["files"]:
+            detail["folder"] = self.ledger.told(self.ledger.published(number))
+        counts = {self.staged.name: manifest["rows"]}
+        epoch, attempt = manifest["rank"]
+        return Marker(
+            manifest["installation"], Outcome.COMMITTED, epoch, attempt, manifest["digest"], counts, detail
+        )  # fmt: skip
+
+    def _is_waste(self, number: int, mine: int, head: Head) -> bool:
+        """Whether what is prepared of a number, by an older attempt, is wanted by nobody."""
+        return number == mine or number <= head.floor or self.ledger.marker(number) is not None
+
+    def _prepared(self, plan: Plan, ranks: Sequence[Rank]) -> tuple[Rank, dict[str, Any] | None]:
+        for rank in ranks:
+            manifest = self.staged.manifest(plan.number, rank)
+            if manifest is not None and manifest["digest"] == plan.digest:
+                return rank, manifest
+        return ranks[-1], None
+
+    def _built(
+        self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader], letters: Refused | None = None
+    ) -> dict[str, Any]:
+        aside = (lambda: set_aside_detail(letters.write())) if letters is not None else dict
+        try:
+            return self.staged.build(plan, fence, readers, letters, aside)
+        except BaseException as error:
+            with suppress(OSError):
+                self.staged.remove(lambda number, rank: (number, rank) == (plan.number, fence.rank))
+            if isinstance(error, FileNotFoundError):  # a newer attempt has removed it
+                check_owner(self.ledger.head(), fence)
+            raise
+
+    def _published(self, plan: Plan, fence: Fence, rank: Rank, manifest: Mapping[str, Any]) -> Marker:
+        """Renames; or finds who was faster. Returns what the marker is to say."""
+        number = plan.number
+        check_owner(self.ledger.head(), fence)  # I5: after the folder is whole, just before the rename
+        if manifest["files"]:
+            try:
+                self.staged.publish(number, rank)
+            except (FileExistsError, FileNotFoundError) as error:
+                standing = self.ledger.marker(number) or self._visible(plan)
+                if standing is not None:
+                    check_marker(standing, plan, fence.installation)
+                    return standing
+                if isinstance(error, FileExistsError):
+                    raise self._in_the_way(number) from error
+                what = "what was prepared was removed just now."
+                raise SinkUnavailableError(what, remedy="it is tried again.") from error
+        return self._marker(number, manifest)
+
+    def _in_the_way(self, number: int) -> AirflowFtError:
+        return UnfitTargetError(
+            f"{self.ledger.told(self.ledger.published(number))} is there, and is none of ours.",
+            remedy="move it away; it is tried again.",
+            sink=self.staged.name,
+        )
+
+    def _remnant(self, number: int, rank: Rank, manifest: Mapping[str, Any]) -> Remnant:
+        folder = self.ledger.told(self.staged.uri(number, rank))
+        visible = self.ledger.told(self.ledger.published(number))
+        return Remnant(
+            number,
+            "",
+            RemnantKind.PREPARED,
+            manifest["installation"],
+            f"{manifest['rows']:,} rows in {folder}, which nobody sees",
+            of=1,
+            commit=f"rename {folder} to {visible}",
+            roll_back=f"remove {folder}",
+        )
+
+    def _end_prepared(self, fence: Fence, ending: PreparedEnding | None, above: int) -> None:
+        left = [each for each in others(self.staged, fence.installation, above) if self.ledger.marker(each[0]) is None]
+        if left and ending is None:
+            raise StateConflictError(
+                f"{self.ledger.told(self.staged.uri(*left[0][:2]))} is prepared.",
+                remedy="say what becomes of it: --prepared.",
+            )
+        for number, rank, manifest in left if ending is PreparedEnding.COMMIT else ():
+            if manifest["files"]:
+                with suppress(FileExistsError, FileNotFoundError):  # an earlier try has done it
+                    self.staged.publish(number, rank)
+            self.ledger.write_marker(number, self._marker(number, manifest))
+
+    def _telling(self, plan: Plan | None = None) -> Any:
+        where: dict[str, Any] = {"participant": self.name}
+        return telling(
+            self.ledger.told(self.ledger.root),
+            **where,
+            **({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {}),
+        )
+
+
+def _is_foreign(marker: Marker, fence: Fence) -> bool:
+    return marker.installation != fence.installation
+
+
+def _epoch(vote: Vote) -> int:
+    return int(vote.notes.get("epoch", 0))
+
+
+def _head(fence: Fence) -> Head:
+    return Head(installation=fence.installation, epoch=fence.epoch, attempt=fence.attempt, last_delivered=0, floor=0)

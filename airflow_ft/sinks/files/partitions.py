@@ -1,0 +1,90 @@
+"""Rows by the values of partition columns: the folders that Hive, and so Spark, would put them into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.sinks.arrow import flags, numbers, scalar
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+_LONGEST = 255  # bytes of a name
+_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f" + "".join(map(chr, range(1, 32))))  # org.apache.hadoop.hive FileUtils
+
+
+def escaped(text: str) -> str:
+    """As Hive escapes names and values of partitions."""
+    return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)
+
+
+def can_partition(kind: pa.DataType) -> bool:
+    """Whether values of this type have a text that reads back as the same."""
+    types = pa.types
+    return bool(
+        types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind) or types.is_boolean(kind)
+        or types.is_date32(kind)
+    )  # fmt: skip
+
+
+def refused(rows: pa.RecordBatch, columns: Sequence[str]) -> Mapping[int, str]:
+    """Rows whose values can name no folder, by position, and why."""
+    found: dict[int, str] = {}
+    for name in columns:
+        for value, why in _unfit(rows.column(name), name):
+            same = pc.equal(_text(rows.column(name)), scalar(value, pa.large_string()))
+            found |= dict.fromkeys(numbers(pc.indices_nonzero(same)).tolist(), why)
+    return found
+
+
+def split(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each folder, in their order, without the columns that name it."""
+    if not columns:
+        yield "", rows
+        return
+    folders = pc.binary_join_element_wise(
+        *(_folders(rows.column(name), name) for name in columns), scalar("/", pa.large_string())
+    ).dictionary_encode()
+    rest = rows.drop_columns(list(columns))
+    which = numbers(folders.indices)
+    order = np.argsort(which, kind="stable")
+    ends = [0, *(np.flatnonzero(np.diff(which[order])) + 1).tolist(), len(order)]
+    for start, end in pairwise(ends):
+        if start < end:
+            mine = order[start:end]
+            yield folders.dictionary[int(which[mine[0]])].as_py(), rest.take(_positions(mine))
+
+
+def without(rows: pa.RecordBatch, positions: Mapping[int, str]) -> pa.RecordBatch:
+    """The other rows."""
+    keep = np.ones(rows.num_rows, np.bool_)
+    keep[list(positions)] = False
+    return rows.filter(flags(keep))
+
+
+def _positions(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _text(column: pa.Array) -> pa.Array:
+    return column.cast(pa.large_string())
+
+
+def _folders(column: pa.Array, name: str) -> pa.Array:
+    encoded = _text(column).dictionary_encode()
+    values = [f"{escaped(name)}={escaped(value)}" for value in encoded.dictionary.to_pylist()]
+    folders = pa.array(values, pa.large_string()).take(encoded.indices)
+    return pc.fill_null(folders, scalar(f"{escaped(name)}={NULL}", pa.large_string()))
+
+
+def _unfit(column: pa.Array, name: str) -> Iterator[tuple[str, str]]:
+    for value in pc.unique(_text(column).drop_null()).to_pylist():
+        if value in ("", NULL):
+            yield value, f"column {name!r}: {value!r} would be read as NULL in the name of a folder"
+        elif "\0" in value:
+            yield value, f"column {name!r}: no folder can have a NUL in its name"
+        elif len(f"{escaped(name)}={escaped(value)}".encode()) > _LONGEST:
+            yield value, f"column {name!r}: the name of its folder would be longer than {_LONGEST} bytes"

@@ -1,0 +1,19 @@
+"""What `airflow ft setup` makes for a folder: nothing, since the first checkpoint makes all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo
+
+
+def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:
+    """Nothing is lacking."""
+    return ""
+
+
+def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Iterable[str]:
+    """That nothing has to be made."""
+    folders = ", ".join(str(settings["folder"]) for settings in plan.sinks.values())
+    yield f"-- {plan.name}: {folders} is made by the first checkpoint."

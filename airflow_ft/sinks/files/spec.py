@@ -1,0 +1,154 @@
+"""What a DAG author writes to deliver files into a folder. Imported at DAG parse, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from airflow_ft.core.arguments import check_text, check_texts, check_type, is_resolved_later, is_template
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import Promise
+from airflow_ft.sinks.base.settings import refuse_unknown
+
+FORMATS: Mapping[str, Sequence[str]] = {
+    "parquet": ("lz4", "none", "snappy", "zstd", "gzip"),
+    "csv": ("none", "gzip"),
+    "json": ("none", "gzip"),
+}
+"""The formats, and how each can be compressed; what comes first is the default."""
+_SCHEMES = ("/", "file:///", "hdfs://")
+_LONGEST_NAME = 60
+_MAX_FILE_BYTES = 1 << 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesSink:
+    """Rows of a pipeline as files in a folder, which belongs to this pipeline alone. No Airflow connection is needed.
+
+    The rows of a checkpoint become visible as one folder, `checkpoint=0000000042`, in one step.
+
+    folder: an absolute path, a `file:///` URI, or `hdfs://NAMENODE:PORT/PATH`, which all tasks reach under that name.
+    format: "parquet", "csv" (with a header), or "json" (lines, each an object).
+    partition_by: columns whose values name folders inside that of a checkpoint, `country=DE`, as Hive has it.
+    compression: "none", "gzip"; of Parquet also "lz4", "snappy", "zstd". "": as the log's own files are (lz4), which
+        then become the sink's without being written again; CSV and JSON are not compressed.
+    file_bytes: a file is ended when it has become that large. Files of the log under an eighth of it are put together.
+    success_file: an empty file `_SUCCESS` lies in the folder of each checkpoint.
+    name: of the participant; tasks are named by it. "": made of the folder. To be given where that contains Jinja.
+
+    Raises:
+        ConfigurationError: at construction, for what cannot work.
+    """
+
+    folder: str
+    format: str = "parquet"
+    partition_by: Sequence[str] = ()
+    compression: str = ""
+    file_bytes: int = 128 << 20
+    success_file: bool = False
+    name: str = ""
+
+    kind: ClassVar[str] = "files"
+    conn_id: ClassVar[str] = ""
+    strategy: ClassVar[str] = "rename"
+    promise: ClassVar[Promise] = Promise.TWO_PHASE
+
+    def __post_init__(self) -> None:
+        for name in ("folder", "format", "compression", "name"):
+            check_text(name, getattr(self, name), of="FilesSink")
+        check_texts("partition_by", self.partition_by, of="FilesSink")
+        object.__setattr__(self, "partition_by", tuple(self.partition_by))
+        check_type("success_file", self.success_file, bool, "give True or False.", of="FilesSink")
+        check_type("file_bytes", self.file_bytes, int, "give a number of bytes.", of="FilesSink")
+        if not 1 <= self.file_bytes <= _MAX_FILE_BYTES:
+            raise ConfigurationError(
+                f"file_bytes of FilesSink is {self.file_bytes}.", remedy="give 128 << 20, for example: 128 MB."
+            )
+        if len(set(self.partition_by)) < len(self.partition_by) or not all(self.partition_by):
+            raise ConfigurationError(
+                f"partition_by of FilesSink is {list(self.partition_by)}.", remedy="name each column once."
+            )
+        if hidden := [column for column in self.partition_by if column[0] in "._"]:
+            raise ConfigurationError(
+                f"partition_by of FilesSink names {hidden[0]!r}, and readers pass folders by that begin so.",
+                remedy="rename the column in the job.",
+            )
+        self._check_name()
+        self._check_folder()
+        self._check_format()
+
+    def _check_name(self) -> None:
+        if is_template(self.name) or is_resolved_later(self.name) or not re.fullmatch(r"[A-Za-z0-9_.-]*", self.name):
+            raise ConfigurationError(
+                f"name of FilesSink is {self.name!r}, and tasks are named by it.",
+                remedy="use letters, digits, '_', '-' and '.' only.",
+            )
+        if self.is_late and not self.name:
+            raise ConfigurationError(
+                f"folder of FilesSink is {self.folder!r}, which only a run renders, and tasks are named by the sink.",
+                remedy='give it a name: name="files".',
+            )
+
+    def _check_folder(self) -> None:
+        if self.is_late:
+            return
+        if not self.folder.startswith(_SCHEMES):
+            raise ConfigurationError(
+                f"{self.folder!r} is no folder to deliver into.",
+                remedy="give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH; others are not supported"
+                " yet.",
+            )
+        if not re.sub(r"^(file|hdfs)://[^/]*", "", self.folder).strip("/"):
+            raise ConfigurationError(f"{self.folder!r} is the root of a file system.", remedy="name a folder in it.")
+
+    def _check_format(self) -> None:
+        if is_template(self.format) or is_template(self.compression):
+            return
+        if self.format not in FORMATS:
+            raise ConfigurationError(
+                f"format of FilesSink is {self.format!r}.", remedy=f"choose one of {', '.join(FORMATS)}."
+            )
+        if self.compression and self.compression not in FORMATS[self.format]:
+            raise ConfigurationError(
+                f"{self.format} cannot be compressed by {self.compression!r}.",
+                remedy=f"choose one of {', '.join(FORMATS[self.format])}.",
+            )
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the folder is known only in a run."""
+        return is_template(self.folder) or is_resolved_later(self.folder)
+
+    @property
+    def participant(self) -> str:
+        """The name, or one that is made of the folder: it stays, whatever is rendered."""
+        if self.name:
+            return self.name
+        made = "files-" + re.sub(r"[^A-Za-z0-9]+", "-", self.folder.removeprefix("file://")).strip("-")
+        if len(made) <= _LONGEST_NAME:
+            return made
+        return f"{made[: _LONGEST_NAME - 9]}-{hashlib.sha256(self.folder.encode()).hexdigest()[:8]}"
+
+    def at_least_once(self) -> Promise:
+        """REDO: it is prepared and published in one go, and comes once all the same."""
+        return Promise.REDO
+
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "name"}
+        given["partition_by"] = list(self.partition_by)
+        for text in (self.folder, self.format, self.compression, *self.partition_by):
+            if is_template(text):
+                raise ConfigurationError(
+                    f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
+                )
+        return given
+
+    @classmethod
+    def from_settings(cls, name: str, settings: Mapping[str, Any]) -> FilesSink:
+        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
+        refuse_unknown(settings, {field.name for field in fields(cls)} - {"name"})
+        return cls(name=name, **settings)

@@ -1,0 +1,184 @@
+"""What an attempt has prepared of a number: a folder that readers do not see, until it is renamed.
+
+    _<folder>.airflow_ft/<number>.<epoch>-<attempt>/        (or <folder>/_airflow_ft/staged, see `Ledger.staging`)
+        part-00000.parquet, country=DE/part-00001.parquet ...
+        _airflow_ft        written last: who, of which plan, and each file with its rows, bytes and checksum
+
+One rename makes all of it visible, with the manifest inside: rows and the proof of whose they are come together. It
+takes the folder out of its place, so it can happen once; and where the checkpoint stands already, it fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow_ft.core.errors import DeclinedError, WalCorruptError
+from airflow_ft.core.model import Fence, Plan, canonical_json
+from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.sinks.files import partitions
+from airflow_ft.sinks.files.columns import layout
+from airflow_ft.sinks.files.ledger import OURS, Ledger
+from airflow_ft.sinks.files.spec import FilesSink
+from airflow_ft.sinks.files.writing import Files, refused
+from airflow_ft.sinks.refused import Refused
+from airflow_ft.wal.filesystem import filesystem, link_file
+
+SMALL = 8  # a file of the log under this part of `file_bytes` is put together with others
+_NAME = re.compile(r"\.?(\d+)\.(\d+)-(\d+)(\.removed)?")  # also what somebody has removed by half, and died
+_CHUNK = 1 << 20
+Rank = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The prepared folders of a pipeline's folder."""
+
+    ledger: Ledger
+    sink: FilesSink
+    name: str  # of the sink
+
+    def uri(self, number: int, rank: Rank) -> str:
+        """Where an attempt prepares a number."""
+        return self.ledger.files.uri(self.ledger.staging()[0], f"{number}.{rank[0]}-{rank[1]}")
+
+    def all(self) -> list[tuple[int, Rank]]:
+        """Numbers and attempts that have a folder, ascending."""
+        matches = map(_NAME.fullmatch, self.ledger.files.names(self.ledger.staging()[0]))
+        return sorted({(int(m[1]), (int(m[2]), int(m[3]))) for m in matches if m})
+
+    def remove(self, which: Callable[[int, Rank], bool]) -> None:
+        """Removes the folders that `which` names by number and attempt."""
+        for number, rank in self.all():
+            if which(number, rank):
+                self.ledger.files.remove_tree(self.uri(number, rank))
+
+    def manifest(self, number: int, rank: Rank) -> dict[str, Any] | None:
+        """Of a folder that is whole; None: it is not there, or its attempt died before its end, or lost files."""
+        folder = self.uri(number, rank)
+        found = self.ledger.manifest(folder)
+        if found is None:
+            return None
+        there = self.ledger.files.tree(folder)
+        return found if all(there.get(each["path"]) == each["bytes"] for each in found["files"]) else None
+
+    def build(
+        self,
+        plan: Plan,
+        fence: Fence,
+        readers: Sequence[SegmentReader],
+        letters: Refused | None,
+        aside: Callable[[], Mapping[str, Any]],
+    ) -> dict[str, Any]:
+        """Writes all rows of the number, durably; returns the manifest. DeclinedError for rows that are refused.
+
+        With `letters` those are set aside instead; `aside` writes them, and returns what a proof is to say of them.
+        """
+        sink, files = self.sink, self.ledger.files
+        folder = self.uri(plan.number, fence.rank)
+        files.remove_tree(folder)  # of this very attempt, whose process has lost what came of it
+        out = Files(files, folder, sink.format, sink.compression, sink.file_bytes)
+        mine = [reader for reader in readers if self.name in reader.sinks()]
+        try:
+            for reader in mine:
+                linked = self._linked(reader, len(mine)) if letters is None else []
+                for file in reader.files(self.name):
+                    if file in linked:
+                        self._link(reader, file, out)
+                    else:
+                        self._write(reader, file, out, letters)
+            written = out.close()
+        except BaseException:
+            out.abandon()
+            raise
+        schemas = [schema for reader in mine if len(schema := reader.schema(self.name))]
+        manifest = {
+            "pipeline": plan.pipeline,
+            "installation": fence.installation,
+            "number": plan.number,
+            "digest": plan.digest,
+            "rank": list(fence.rank),
+            "rows": sum(file.rows for file in written),
+            "files": [asdict(file) for file in written],
+            "detail": {"segments": [each.number for each in plan.segments], **aside()},
+            **(layout(sink, schemas[-1]) if schemas else {}),
+        }
+        if written and sink.success_file:
+            files.write(files.uri(folder, "_SUCCESS"), b"")
+        files.write(files.uri(folder, OURS), canonical_json(manifest).encode())
+        files.sync_tree(folder, self.ledger.staging()[1], {})
+        return manifest
+
+    def publish(self, number: int, rank: Rank) -> None:
+        """Makes it visible, durably. FileExistsError: something is there; FileNotFoundError: it is gone."""
+        ledger = self.ledger
+        ledger.files.rename_folder(self.uri(number, rank), ledger.published(number))
+        self.sync()
+
+    def sync(self) -> None:
+        """Returns when what was published survives a power cut."""
+        self.ledger.files.sync_folders(self.ledger.root, self.ledger.root)
+
+    def _linked(self, reader: SegmentReader, segments: int) -> list[WalFile]:
+        """The files of the log that become files here as they are."""
+        files = list(reader.files(self.name))
+        if self.sink.format != "parquet" or self.sink.partition_by or self.sink.compression:
+            return []
+        alone = segments == 1 and len(files) == 1
+        return [file for file in files if alone or file.bytes * SMALL >= self.sink.file_bytes]
+
+    def _link(self, reader: SegmentReader, file: WalFile, out: Files) -> None:
+        source = filesystem(reader.segment.location).uri(reader.segment.location, *file.path.split("/"))
+        name, target = out.place()
+        link_file(source, target)
+        hashed = hashlib.sha256()
+        with self.ledger.files.open(target) as copied:  # what became of it, not what the log had
+            while chunk := copied.read(_CHUNK):
+                hashed.update(chunk)
+        if hashed.hexdigest() != file.sha256:
+            raise WalCorruptError(
+                f"{source} does not match its checksum",
+                sink=self.name,
+                remedy="restore the file from a backup; the rows are not delivered as they are",
+            )
+        out.have(WalFile(name, file.rows, file.bytes, file.sha256))
+
+    def _write(self, reader: SegmentReader, file: WalFile, out: Files, letters: Refused | None) -> None:
+        first = 0
+        for batch in reader.batches(self.name, file):
+            rows, wrong = batch, self._refused(batch)
+            if wrong and letters is None:
+                index, why = min(wrong.items())
+                raise DeclinedError(
+                    f"row {first + index + 1} of {file.path} is refused: {why}.",
+                    remedy="mend the job; or replace such values in it.",
+                    sink=self.name,
+                )
+            if wrong and letters is not None:
+                for index, why in sorted(wrong.items()):
+                    letters.add(self.name, reader.segment, file, first + index, batch.slice(index, 1), why)
+                rows = partitions.without(batch, wrong)
+            for folder, part in partitions.split(rows, self.sink.partition_by):
+                if part.num_rows:
+                    out.put(folder, part)
+            first += batch.num_rows
+
+    def _refused(self, rows: Any) -> Mapping[int, str]:
+        left = rows.drop_columns(list(self.sink.partition_by)) if self.sink.partition_by else rows
+        return {**refused(self.sink.format, left), **partitions.refused(rows, self.sink.partition_by)}
+
+
+def others(staged: Staged, installation: str, above: int) -> Iterator[tuple[int, Rank, dict[str, Any]]]:
+    """Whole folders above a number that another installation has prepared; of several attempts the newest."""
+    found: dict[int, tuple[Rank, dict[str, Any]]] = {}
+    for number, rank in staged.all():
+        with suppress(WalCorruptError):
+            manifest = staged.manifest(number, rank)
+            if number > above and manifest is not None and manifest["installation"] != installation:
+                found[number] = (rank, manifest)
+    for number, (rank, manifest) in sorted(found.items()):
+        yield number, rank, manifest

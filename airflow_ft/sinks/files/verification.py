@@ -1,0 +1,122 @@
+"""The folder's files against what was delivered: by their names, sizes and checksums, which the manifest holds.
+
+The manifest lies beside the files, and its own checksum in the marker. So a file that is gone or was changed is told by
+its name. A copy of a delivered file, wherever in the folder readers see it, is told as rows that are doubled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_ft.core.errors import SinkUnavailableError
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo, WalReader
+from airflow_ft.core.verify import Delivered, Difference, SinkReport, expected_rows
+from airflow_ft.sinks.files.failures import telling
+from airflow_ft.sinks.files.ledger import Ledger
+from airflow_ft.sinks.files.spec import FilesSink
+
+_CHUNK = 1 << 20
+
+
+def verify(
+    delivered: Sequence[Delivered],
+    plan: ParticipantPlan,
+    connection: ConnectionInfo,
+    wal: WalReader,
+    *,
+    full: bool = False,
+) -> list[SinkReport]:
+    """One report a folder. SinkUnavailableError, SinkAccessError: nothing could be compared."""
+    sent: dict[str, list[tuple[Delivered, str]]] = {}
+    for each in delivered:
+        for name, given in each.plan.participant(plan.name).sinks.items():
+            sent.setdefault(FilesSink.from_settings(plan.name, given).folder, []).append((each, name))
+    with telling(plan.name, participant=plan.name):
+        return [_verify(of_folder, plan.name, folder) for folder, of_folder in sent.items()]
+
+
+def _verify(sent: Sequence[tuple[Delivered, str]], participant: str, folder: str) -> SinkReport:
+    ledger = Ledger.of(folder)
+    if not ledger.files.exists(ledger.root):
+        raise SinkUnavailableError(f"{folder} is not there.", remedy="bring it back.")
+    report = SinkReport.begun(participant, (name for _, name in sent), folder, [each for each, _ in sent])
+    there = _seen(ledger.files.tree(ledger.root))
+    wanted: dict[str, tuple[int, Mapping[str, Any]]] = {}
+    differences: list[Difference] = []
+    notes: list[str] = []
+    for each, name in sent:
+        rows = expected_rows([each], name)
+        manifest = _manifest(ledger, each)
+        if manifest is None and rows:
+            where = ledger.label(each.plan.number)
+            differences.append(Difference(each.plan.number, where, rows, ("its manifest is gone, or is another one",)))
+        for file in manifest["files"] if manifest else ():
+            place = f"{ledger.label(each.plan.number)}/{file['path']}"
+            wanted[place] = (each.plan.number, file)
+            if why := _wrong(ledger, place, file, there):
+                differences.append(Difference(each.plan.number, place, file["rows"], (why,)))
+    doubled, copies = _copies(ledger, wanted, there)
+    notes += [f"{place} is a copy of a file that was delivered" for place in copies]
+    return replace(
+        report,
+        missing=sum(difference.rows for difference in differences),
+        repeated=doubled,
+        differences=tuple(differences),
+        notes=tuple(notes),
+    )
+
+
+def _seen(tree: Mapping[str, int]) -> dict[str, int]:
+    """The files that readers list."""
+    return {name: size for name, size in tree.items() if not any(part[0] in "._" for part in name.split("/"))}
+
+
+def _manifest(ledger: Ledger, each: Delivered) -> dict[str, Any] | None:
+    """What the visible folder says of itself, if that is what the proof says of it."""
+    found = ledger.manifest(ledger.published(each.plan.number))
+    if found is None or found["digest"] != each.plan.digest:
+        return None
+    said = each.proof.detail.get("manifest") if each.proof is not None else None
+    return found if said in (None, ledger.checksum(found)) else None
+
+
+def _wrong(ledger: Ledger, place: str, file: Mapping[str, Any], there: Mapping[str, int]) -> str:
+    if place not in there:
+        return "it is gone"
+    if there[place] != file["bytes"]:
+        return f"it has {there[place]:,} bytes, delivered were {file['bytes']:,}"
+    return "" if _checksum(ledger, place) == file["sha256"] else "it was changed: its checksum is another one"
+
+
+def _copies(
+    ledger: Ledger, wanted: Mapping[str, tuple[int, Mapping[str, Any]]], there: Mapping[str, int]
+) -> tuple[int, list[str]]:
+    """Rows and names of files that equal a delivered one, in another place. Files of other checkpoints are none."""
+    sizes = {file["bytes"] for _, file in wanted.values()}
+    suspects = [place for place in sorted(there) if there[place] in sizes and place not in wanted]
+    if not suspects:
+        return 0, []
+    known = {file["sha256"]: int(file["rows"]) for _, file in wanted.values()}
+    own = set(_of_other_numbers(ledger, {number for number, _ in wanted.values()}))
+    found = {place: known.get(_checksum(ledger, place)) for place in suspects if place not in own}
+    return sum(rows or 0 for rows in found.values()), [place for place, rows in found.items() if rows is not None]
+
+
+def _of_other_numbers(ledger: Ledger, numbers: set[int]) -> Iterable[str]:
+    for number in ledger.visible():
+        manifest = ledger.manifest(ledger.published(number)) if number not in numbers else None
+        if manifest is not None and manifest["number"] == number:
+            for file in manifest["files"]:
+                yield f"{ledger.label(number)}/{file['path']}"
+
+
+def _checksum(ledger: Ledger, place: str) -> str:
+    hashed = hashlib.sha256()
+    with ledger.files.open(ledger.files.uri(ledger.root, *place.split("/"))) as file:
+        while chunk := file.read(_CHUNK):
+            hashed.update(chunk)
+    return hashed.hexdigest()

@@ -1,0 +1,271 @@
+"""Rows into files of a format: how values are written, and when a file is ended.
+
+Files are opened as rows come, one for each partition folder and schema, and ended at `file_bytes`. Memory is bounded:
+rows of Parquet files wait for a row group, of all open files together for BUFFERED bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.ports import WalFile
+from airflow_ft.sinks.arrow import offsets, scalar
+from airflow_ft.sinks.base import json_columns
+from airflow_ft.wal.filesystem import FileSystem
+from airflow_ft.wal.writer import COMPRESSION, ROW_GROUP_BYTES
+
+BUFFERED = 128 << 20
+OPEN_FILES = 200
+_SUFFIX = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
+_NOT_FINITE = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf"}  # as Arrow has them, and as Spark reads them
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # since 1970: 0001-01-01 and 9999-12-31
+_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_DEFAULT = COMPRESSION.removesuffix("_raw")  # what PyArrow calls lz4 is lz4_raw
+
+
+class Files:
+    """The files of one attempt, in its folder `root` (a URI)."""
+
+    def __init__(self, files: FileSystem, root: str, format: str, compression: str, file_bytes: int) -> None:
+        self._files, self._root, self._format, self._file_bytes = files, root, format, file_bytes
+        self._compression = compression or (_DEFAULT if format == "parquet" else "none")
+        self._suffix = _SUFFIX[format] + (".gz" if format != "parquet" and self._compression == "gzip" else "")
+        self._open: dict[tuple[str, pa.Schema], _File] = {}  # in the order of their last use
+        self._written: list[WalFile] = []
+        self._count = 0
+
+    def place(self, folder: str = "") -> tuple[str, str]:
+        """The next file of a partition folder: its name below the root, and its URI."""
+        name = f"{folder}/" if folder else ""
+        name += f"part-{self._count:05}{self._suffix}"
+        self._count += 1
+        return name, self._files.uri(self._root, *name.split("/"))
+
+    def have(self, file: WalFile) -> None:
+        """A file that was put into its `place` without being written here."""
+        self._written.append(file)
+
+    def put(self, folder: str, rows: pa.RecordBatch) -> None:
+        """Rows behind those that this folder has."""
+        key = (folder, rows.schema)
+        file = self._open.pop(key, None) or self._begin(folder, rows.schema)
+        self._open[key] = file
+        file.add(rows)
+        if file.bytes >= self._file_bytes:
+            self._end(key)
+        elif len(self._open) > OPEN_FILES:
+            self._end(next(iter(self._open)))
+        while sum(each.waiting for each in self._open.values()) > BUFFERED:
+            max(self._open.values(), key=lambda each: each.waiting).flush()
+
+    def close(self) -> list[WalFile]:
+        """Ends all files; returns those that there are, by name."""
+        for key in list(self._open):
+            self._end(key)
+        return sorted(self._written, key=lambda each: each.path)
+
+    def abandon(self) -> None:
+        """Closes what is open, whatever is in it."""
+        for file in self._open.values():
+            file.abandon()
+
+    def _begin(self, folder: str, schema: pa.Schema) -> _File:
+        name, uri = self.place(folder)
+        return _File(name, self._files, self._files.create(uri), schema, self._format, self._compression)
+
+    def _end(self, key: tuple[str, pa.Schema]) -> None:
+        self._written.append(self._open.pop(key).close())
+
+
+class _File:
+    """One file that is being written."""
+
+    def __init__(
+        self, name: str, files: FileSystem, out: BinaryIO, schema: pa.Schema, format: str, compression: str
+    ) -> None:
+        self._name, self._files, self._out, self._rows = name, files, out, 0
+        self._format, self.waiting = format, 0
+        self._pending: list[pa.RecordBatch] = []
+        self._hashed = _Hashed(out)
+        self._to: Any = self._hashed
+        if format == "parquet":
+            self._parquet = pq.ParquetWriter(
+                pa.PythonFile(self._hashed, "w"), schema, compression=compression, store_schema=False,
+                coerce_timestamps="us", write_page_checksum=True,
+            )  # fmt: skip
+        elif compression == "gzip":
+            self._to = gzip.GzipFile(fileobj=self._hashed, mode="wb", compresslevel=6, mtime=0)
+        if format == "csv":
+            self._to.write(header(schema))
+
+    @property
+    def bytes(self) -> int:
+        """What is written of it."""
+        return self._hashed.size
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._rows += rows.num_rows
+        if self._format == "csv":
+            self._to.write(csv_lines(rows))
+        elif self._format == "json":
+            self._to.write(json_lines(rows))
+        else:
+            self._pending.append(rows)
+            self.waiting += rows.nbytes
+            if self.waiting >= ROW_GROUP_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """A row group of what waits."""
+        if self._pending:
+            self._parquet.write_table(pa.Table.from_batches(self._pending))
+            self._pending, self.waiting = [], 0
+
+    def abandon(self) -> None:
+        with suppress(OSError, AirflowFtError):
+            self._out.close()
+
+    def close(self) -> WalFile:
+        if self._format == "parquet":
+            self.flush()
+            self._parquet.close()
+        elif self._to is not self._hashed:
+            self._to.close()
+        self._files.sync_file(self._out)
+        self._out.close()
+        return WalFile(self._name, self._rows, self._hashed.size, self._hashed.sha256.hexdigest())
+
+
+class _Hashed(io.RawIOBase):
+    """Passes bytes on, and takes their checksum."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out, self.sha256, self.size = out, hashlib.sha256(), 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        with memoryview(data) as view:
+            self._out.write(view)
+            self.sha256.update(view)
+            self.size += view.nbytes
+            return view.nbytes
+
+    def tell(self) -> int:
+        return self.size
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def unwritable(format: str, kind: pa.DataType) -> str:
+    """Why the format cannot hold columns of this type, and what the job can do instead; "": it can."""
+    if format == "parquet":
+        return ""
+    if format == "json":
+        why = json_columns.unsupported(kind)
+        return f"{why}; cast it" if why else ""
+    if pa.types.is_nested(kind):
+        return "a value of several parts has no form there; give to_json(column)"
+    if _is_bytes(kind):
+        return "bytes have no form there; give base64(column), or hex(column)"
+    return ""
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return json_columns.is_binary(kind)
+
+
+def header(schema: pa.Schema) -> bytes:
+    """The names of the columns, each in quotes."""
+    return (",".join('"' + name.replace('"', '""') + '"' for name in schema.names) + "\n").encode()
+
+
+def csv_lines(rows: pa.RecordBatch) -> bytes:
+    """RFC 4180: text in quotes, quotes in it doubled; NULL is nothing, an empty text is `""`."""
+    columns = [_csv_column(column) for column in rows.columns]
+    out = io.BytesIO()
+    table = pa.Table.from_arrays(columns, names=[str(index) for index in range(len(columns))])
+    pc_csv.write_csv(table, out, pc_csv.WriteOptions(include_header=False))
+    return out.getvalue()
+
+
+def _csv_column(column: pa.Array) -> pa.Array:
+    kind, large = column.type, pa.large_string()
+    if pa.types.is_decimal(kind):
+        return json_columns.decimal_text(column)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return column.cast(pa.timestamp(kind.unit, "UTC"))
+    if pa.types.is_floating(kind):
+        finite = pc.is_finite(column)
+        if pc.all(finite).as_py() is False:
+            text = column.cast(large)
+            for there, wanted in _NOT_FINITE.items():
+                text = pc.if_else(pc.equal(text, scalar(there, large)), scalar(wanted, large), text)
+            return text
+    return column
+
+
+def json_lines(rows: pa.RecordBatch) -> memoryview:
+    """An object a line, NULL as null; of rows that are not `refused`."""
+    text = json_columns.objects(rows.schema.names, rows.columns, rows.num_rows)
+    lines = pc.binary_join_element_wise(text, scalar("\n", pa.large_string()), scalar("", pa.large_string()))
+    ends = offsets(lines)
+    return memoryview(lines.buffers()[2])[ends[0] : ends[-1]] if len(lines) else memoryview(b"")
+
+
+def refused(format: str, rows: pa.RecordBatch) -> Mapping[int, str]:
+    """Rows that the format cannot hold, by position, and why."""
+    if format == "parquet" or not _wrong(format, rows):
+        return {}
+    return {index: why for index in range(rows.num_rows) if (why := _wrong(format, rows.slice(index, 1)))}
+
+
+def _wrong(format: str, rows: pa.RecordBatch) -> str:
+    if format == "csv" and rows.num_columns == 1 and rows.column(0).null_count:
+        return "NULL as the only column is an empty line, which readers leave out"
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        for values in _leaves(column):
+            if format == "json" and pa.types.is_floating(values.type) and pc.all(pc.is_finite(values)).as_py() is False:
+                return f"column {name!r}: NaN or infinity, which JSON cannot hold"
+            if _is_beyond(values):
+                return f"column {name!r}: a time outside of the years 1 to 9999, which has no text that others read"
+    return ""
+
+
+def _leaves(column: pa.Array) -> Iterator[pa.Array]:
+    """The values without parts that a column consists of."""
+    if pa.types.is_struct(column.type):
+        for part in column.flatten():
+            yield from _leaves(part)
+    elif pa.types.is_map(column.type):
+        items = pa.StructArray.from_arrays([column.keys, column.items], ["key", "value"])
+        yield from _leaves(pa.ListArray.from_arrays(column.offsets, items).flatten())
+    elif pa.types.is_nested(column.type):
+        yield from _leaves(column.flatten())
+    else:
+        yield column
+
+
+def _is_beyond(values: pa.Array) -> bool:
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        days, values = _PER_DAY[kind.unit], values.view(pa.int64())
+    elif pa.types.is_date(kind):
+        days, values = 1, values.cast(pa.date32()).view(pa.int32())
+    else:
+        return False
+    ends = pc.min_max(values).as_py()
+    return ends["min"] is not None and (ends["min"] < _FIRST_DAY * days or ends["max"] >= (_LAST_DAY + 1) * days)

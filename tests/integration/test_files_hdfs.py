@@ -1,0 +1,77 @@
+"""The files sink on a real HDFS: prepared out of sight, visible by one rename, and what is in the way is told."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_ft import FilesSink
+from airflow_ft.core.errors import FencedError, UnfitTargetError
+from airflow_ft.core.model import Outcome
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.core.verify import Delivered
+from airflow_ft.sinks.files import examination, verification
+from airflow_ft.testing.world import SINK, Target, World
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.filesystem import filesystem
+from tools.servers import Hdfs
+
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+class Folder(Target):
+    """Read file by file, passing what readers pass."""
+
+    def __init__(self, url: str) -> None:
+        top = f"{url}/{uuid.uuid4().hex}"
+        self.url, self.staged = f"{top}/orders", f"{top}/_orders.airflow_ft"
+        self.sink = FilesSink(folder=self.url, partition_by=("which",), name="lake")
+        self.connection = ConnectionInfo("lake", "")
+
+    def ids(self) -> list[int]:
+        files = filesystem(self.url)
+        seen = [name for name in files.tree(self.url) if not any(part[0] in "._" for part in name.split("/"))]
+        tables = [pq.read_table(io.BytesIO(files.read(files.uri(self.url, *name.split("/"))))) for name in seen]
+        return sorted(id for table in tables for id in table["id"].to_pylist())
+
+
+def rows(first: int) -> pa.Table:
+    return pa.table({"id": pa.array(range(first, first + 4), pa.int64()), "which": ["a/b", "50%", None, "a/b"]})
+
+
+def test_a_folder_on_hdfs_shows_each_checkpoint_once_and_whole(hdfs: Hdfs, tmp_path: Path) -> None:
+    target = Folder(hdfs.url)
+    world, files = World(target, tmp_path), filesystem(target.url)
+    plan = world.plan(rows(0))
+    old = world.prepare(plan)
+    vote = world.prepare(plan)
+    assert target.ids() == [] and len(files.names(f"{target.staged}")) == 1
+    with pytest.raises(FencedError):
+        world.commit(plan, old, old.prepared)
+    for _ in range(2):
+        proof = world.commit(plan, vote)
+        assert (proof.outcome, proof.counts[SINK]) == (Outcome.COMMITTED, 4) and target.ids() == [0, 1, 2, 3]
+    world.predecessor = 1
+    aborted = world.plan(rows(4))
+    world.prepare(aborted)
+    world.participant(aborted).abort(aborted, world.fence(1, world.attempt()), {"message": "a test"})
+    assert target.ids() == [0, 1, 2, 3] and files.names(f"{target.staged}") == []
+    following = world.plan(rows(4))
+    vote = world.prepare(following)
+    files.write(f"{target.url}/checkpoint=0000000003/mine", b"")
+    with pytest.raises(UnfitTargetError, match=r"checkpoint=0000000003 is there, and is none of ours"):
+        world.commit(following, vote)
+    files.remove_tree(f"{target.url}/checkpoint=0000000003")
+    files.remove_tree(f"{target.staged}")
+    world.commit(following, vote)
+    assert target.ids() == list(range(8)), "what is lost is delivered from the log"
+    found = [Delivered(each, world.participant(each).proof(each), None) for each in (plan, following)]
+    [report] = verification.verify(found, world.participant_plan(), target.connection, open_wal())
+    assert report.is_exact and report.expected == 8
+    [check] = examination.examine(world.pipeline, world.participant_plan(), target.connection, [])
+    assert check.verdict == "ok" and "2 checkpoints are visible" in check.text

@@ -1,0 +1,106 @@
+"""A process that acts on a folder, and is killed, or stopped, before the n-th change that it makes there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_ft.core.model import Fence, Plan, Vote
+from airflow_ft.sinks import open_participant
+from airflow_ft.wal import open_wal
+
+_CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir"}
+_WRITING = os.O_WRONLY | os.O_RDWR
+
+
+@dataclass
+class Acting:
+    """`act` is prepare, commit, abort or forget. It dies (or stands still) before change `at`, from 0; -1: never."""
+
+    plan: Plan
+    act: str
+    attempt: int
+    vote: Vote | None = None
+    at: int = -1
+    stop: str = "kill"
+
+    def __post_init__(self) -> None:
+        given = {
+            "plan": self.plan.to_json(),
+            "act": self.act,
+            "attempt": self.attempt,
+            "prepared": self.vote.prepared if self.vote else 0,
+            "notes": dict(self.vote.notes) if self.vote else None,
+            "at": self.at,
+            "stop": self.stop,
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", __name__, json.dumps(given)], stdout=subprocess.PIPE, text=True
+        )
+
+    def wait(self) -> str:
+        """What came of it: "done", an error's name, "" when it was killed."""
+        out, _ = self.process.communicate(timeout=60)
+        return out.strip()
+
+    def wait_until_it_stands(self) -> bool:
+        """False: it has ended without."""
+        deadline = time.monotonic() + 60
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                return True
+            time.sleep(0.005)
+        return False
+
+    def wake(self) -> str:
+        self.process.send_signal(signal.SIGCONT)
+        return self.wait()
+
+
+def _stop_before(at: int, stop: str, root: str) -> None:
+    seen = 0
+    kind = signal.SIGKILL if stop == "kill" else signal.SIGSTOP
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal seen
+        changes = event in _CHANGES or (event == "open" and bool((arguments[2] or 0) & _WRITING))
+        if changes and any(root in str(each) for each in arguments):
+            if seen == at:
+                os.kill(os.getpid(), kind)
+            seen += 1
+
+    sys.addaudithook(hook)
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    plan = Plan.from_json(given["plan"])
+    [planned] = plan.participants
+    participant: Any = open_participant(planned, lambda _: None, open_wal())  # type: ignore[arg-type, return-value]
+    fence = Fence(plan.pipeline, plan.installation, 1, given["attempt"])
+    vote = Vote(planned.name, given["prepared"], given["prepared"], None, given["notes"] or {})
+    folder = Path(next(iter(planned.sinks.values()))["folder"])
+    _stop_before(given["at"], given["stop"], str(folder.parent))
+    try:
+        if given["act"] == "prepare":
+            participant.prepare(plan, fence)
+        elif given["act"] == "commit":
+            participant.commit(plan, fence, vote)
+        elif given["act"] == "abort":
+            participant.abort(plan, fence, {"message": "a test"})
+        else:
+            participant.forget(fence, plan.number)
+        print("done")
+    except Exception as error:
+        print(type(error).__name__)
+
+
+if __name__ == "__main__":
+    main()

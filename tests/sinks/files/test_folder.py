@@ -1,0 +1,576 @@
+"""The folder itself: whose it is, what is in its way, what readers see when, and what doctor and verify find."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from airflow_ft import FilesSink
+from airflow_ft.core.doctor import Check, Verdict
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    DeclinedError,
+    FencedError,
+    HaltError,
+    HeuristicCommitError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StateConflictError,
+    UnfitTargetError,
+)
+from airflow_ft.core.model import CheckpointingMode, Outcome, Plan, Vote
+from airflow_ft.core.planning import plan_delivery
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.core.remnants import PreparedEnding, RemnantKind
+from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.sinks.base.memory import Head
+from airflow_ft.sinks.files import examination, fitting, setup, verification
+from airflow_ft.sinks.files.ledger import Ledger
+from airflow_ft.testing.world import OURS, SINK, THEIRS, World
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.filesystem import LocalFileSystem
+from tests.sinks.files.world import Folder, folder_of, participant_of, world_of
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return world_of(tmp_path)
+
+
+# --- what readers see ------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_lists_all_the_time_sees_whole_checkpoints(tmp_path: Path) -> None:
+    """Three partitions, in files of their own: a reader lists first, and opens what it has listed."""
+    world = world_of(tmp_path, partition_by=("which",))
+    folder, seen, done = folder_of(world), set(), threading.Event()
+    wrong: list[str] = []
+
+    def read() -> None:
+        while not done.is_set():
+            files = ds.dataset(folder.path, format="parquet").files if folder.path.is_dir() else []
+            numbers = [file.split("checkpoint=")[1][:10] for file in files]
+            ids = {id for file in files for id in ds.dataset(file, format="parquet").to_table()["id"].to_pylist()}
+            whole = all(numbers.count(number) == 3 for number in numbers)
+            if not whole or ids != set(range(30 * len(set(numbers)))):
+                wrong.append(str(files))
+            seen.add(len(files))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(15):
+        ids = range(number * 30, number * 30 + 30)
+        rows = pa.table({"id": pa.array(ids, pa.int64()), "which": [str(id % 3) for id in ids]})
+        plan = world.plan(rows)
+        vote = world.prepare(plan)
+        if number % 5 == 4:
+            participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {"message": "a test"})
+            plan = world.plan(rows)
+            vote = world.prepare(plan)
+        world.commit(plan, vote)
+        world.predecessor = plan.number
+    done.set()
+    reader.join()
+    assert not wrong and len(seen) > 3 and folder.ids() == list(range(450))
+
+
+def test_what_was_prepared_is_durable_and_hidden_from_whoever_lists(world: World) -> None:
+    plan = world.plan()
+    vote = world.prepare(plan)
+    folder = folder_of(world)
+    assert folder.files() == [] and ds.dataset(folder.path, format="parquet").files == []
+    assert [each.name for each in folder.path.iterdir()] == ["_airflow_ft"]
+    shutil.rmtree(tmp := folder.staged / f"1.1-{vote.prepared}")
+    world.commit(plan, vote)
+    assert not tmp.exists() and folder.ids() == world.ids_of(1), "what is lost is delivered from the log"
+
+
+def test_rows_are_durable_before_the_vote_and_visible_durably_before_the_marker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this order, since power may fail between any two of them."""
+    seen: list[str] = []
+
+    def record(name: str) -> None:
+        real = getattr(LocalFileSystem, name)
+
+        def recorded(self: Any, uri: str, *more: Any) -> Any:
+            found = real(self, uri, *more)
+            place = uri.rpartition("orders")[2].removeprefix("/_airflow_ft")
+            seen.append(f"{name} {place}".rstrip())
+            return found
+
+        monkeypatch.setattr(LocalFileSystem, name, recorded)
+
+    for name in ("write", "sync_tree", "rename_folder", "sync_folders"):
+        record(name)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    last = [each for each in seen if "1.1-1" in each]
+    assert last[0] == "write .airflow_ft/1.1-1/_airflow_ft" and last[-1] == "sync_tree .airflow_ft/1.1-1"
+    assert {"sync_folders", "sync_folders /head"} <= set(seen), "and so is what they lie in"
+    seen.clear()
+    world.commit(plan, vote)
+    assert seen[-4:] == [
+        "rename_folder .airflow_ft/1.1-1", "sync_folders", "write /markers/0000000001.json", "sync_folders /markers",
+    ]  # fmt: skip
+
+
+def test_where_nothing_can_lie_beside_the_folder_rows_are_prepared_inside(world: World) -> None:
+    """No permission there, or another file system: whatever it is, a rename was tried."""
+    folder = folder_of(world)
+    folder.staged.write_text("in the way")
+    plan = world.plan()
+    vote = world.prepare(plan)
+    inside = folder.path / "_airflow_ft" / "staged"
+    assert [each.name for each in inside.iterdir()] == [f"1.1-{vote.prepared}"] and folder.ids() == []
+    folder.staged.unlink()
+    world.commit(plan, vote)
+    world.predecessor = 1
+    world.prepare(world.plan())
+    assert folder.ids() == world.ids_of(1) and len(list(inside.iterdir())) == 1, "it stays where it was"
+    assert not folder.staged.exists()
+
+
+@pytest.mark.parametrize("lost", ["a file", "the end of a file", "the manifest"])
+def test_what_was_prepared_and_is_no_longer_whole_is_delivered_from_the_log(world: World, lost: str) -> None:
+    plan = world.plan()
+    vote = world.prepare(plan)
+    staged = folder_of(world).staged / f"1.1-{vote.prepared}"
+    file = staged / ("_airflow_ft" if lost == "the manifest" else "part-00000.parquet")
+    data = file.read_bytes()
+    file.unlink()
+    if lost == "the end of a file":
+        file.write_bytes(data[:-1])
+    world.commit(plan, vote)
+    assert folder_of(world).ids() == world.ids_of(1) and list(staged.parent.iterdir()) == []
+
+
+def test_where_nothing_waits_for_votes_it_is_prepared_and_published_in_one_go(world: World) -> None:
+    [planned] = plan_delivery({SINK: world.target.sink}, mode=CheckpointingMode.AT_LEAST_ONCE).participants
+    plan = replace(world.plan(), participants=(planned,), mode=CheckpointingMode.AT_LEAST_ONCE)
+    participant, fence = participant_of(world, plan), world.fence(1, 1)
+    participant.prepare(plan, fence)
+    shutil.rmtree(world.folder / "wal")  # it is not read once more
+    assert participant.commit(plan, fence, Vote(planned.name, 1, 0, None, {})).outcome is Outcome.COMMITTED
+    assert folder_of(world).ids() == world.ids_of(1)
+
+
+# --- whose folder it is ----------------------------------------------------------------------------------------------
+
+
+def test_a_folder_belongs_to_one_pipeline(world: World) -> None:
+    plan = world.plan()
+    world.deliver(plan)
+    world.pipeline = "another"
+    other = replace(plan, pipeline="another")
+    with pytest.raises(UnfitTargetError, match=r"is the folder of pipeline 'conf.*folder of its own"):
+        participant_of(world, other).prepare(other, world.fence(1, 1))
+    for predecessor in (0, 1):
+        later = replace(other, number=2, participants=(replace(other.participants[0], predecessor=predecessor),))
+        with pytest.raises(UnfitTargetError, match="is the folder of pipeline"):
+            participant_of(world, later).commit(later, world.fence(1, 9))
+    with pytest.raises(UnfitTargetError, match="is the folder of pipeline"):
+        participant_of(world, other).forget(world.fence(1, 9), 1)
+    opened = participant_of(world, other)
+    assert opened.head("another") is None and opened.proof(other) is None
+    assert opened.remnants("another", THEIRS) == () and opened.heuristic(other) == ""
+    opened.end_remnants(world.fence(9, 9, THEIRS), None)
+    assert folder_of(world).ids() == world.ids_of(1)
+
+
+def test_a_memory_that_is_gone_stops_the_pipeline(world: World) -> None:
+    world.deliver(world.plan())
+    shutil.rmtree(folder_of(world).path / "_airflow_ft")
+    plan = world.plan()
+    with pytest.raises(HaltError, match=r"has lost its head.*bring .*/orders/_airflow_ft back"):
+        world.prepare(plan)
+    with pytest.raises(HaltError, match="lost its head"):
+        participant_of(world, plan).seed(world.fence(), 1)
+    assert folder_of(world).ids() == world.ids_of(1)
+
+
+def test_a_damaged_memory_is_named(world: World) -> None:
+    plan = world.plan()
+    world.deliver(plan)
+    [marker] = (folder_of(world).path / "_airflow_ft" / "markers").iterdir()
+    marker.write_text("{")
+    with pytest.raises(HaltError, match=r"0000000001.json is damaged"):
+        participant_of(world, plan).proof(plan)
+
+
+def test_markers_without_a_head_are_refused(world: World) -> None:
+    world.deliver(world.plan())
+    shutil.rmtree(folder_of(world).path / "_airflow_ft" / "head")
+    world.predecessor = 0
+    with pytest.raises(HaltError, match=r"markers up to number 1, but the head is gone.*_airflow_ft/head"):
+        world.prepare(world.plan())
+
+
+def test_a_head_that_many_change_at_once_is_changed_by_one_after_the_other(tmp_path: Path) -> None:
+    first = Head(installation=OURS, epoch=0, attempt=0, last_delivered=0, floor=0)
+
+    def work(times: int) -> None:
+        ledger = Ledger.of(str(tmp_path))
+        for _ in range(times):
+            ledger.change(lambda head: replace(head or first, epoch=(head or first).epoch + 1))
+
+    threads = [threading.Thread(target=work, args=(50,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    head = Ledger.of(str(tmp_path)).head()
+    assert head is not None and head.epoch >= 200, "none was lost"
+    assert 16 <= len(list((tmp_path / "_airflow_ft" / "head").iterdir())) <= 20, "old versions are deleted"
+
+
+def test_who_slept_while_versions_were_deleted_has_lost(tmp_path: Path) -> None:
+    ledger, others = Ledger.of(str(tmp_path)), Ledger.of(str(tmp_path))
+    first = Head(installation=OURS, epoch=1, attempt=0, last_delivered=0, floor=0)
+    ledger.change(lambda _: first)
+    asked: list[int] = []
+
+    def slow(head: Head | None) -> Head:
+        assert head is not None
+        asked.append(head.epoch)
+        if len(asked) == 1:
+            for epoch in range(2, 50):
+                others.change(lambda found, epoch=epoch: replace(found or first, epoch=epoch))  # type: ignore[misc]
+        return replace(head, attempt=7)
+
+    assert ledger.change(slow).epoch == 49 and asked == [1, 49]
+    assert ledger.head() == replace(first, epoch=49, attempt=7)
+
+
+# --- what is in the way ----------------------------------------------------------------------------------------------
+
+
+def test_something_else_in_the_place_of_a_checkpoint_is_named(world: World) -> None:
+    plan = world.plan()
+    vote = world.prepare(plan)
+    place = folder_of(world).path / "checkpoint=0000000001"
+    place.mkdir()
+    (place / "mine.txt").touch()
+    for act in (lambda: world.prepare(plan), lambda: world.commit(plan, vote)):
+        with pytest.raises(
+            UnfitTargetError, match=r"checkpoint=0000000001 is there, and is none of ours.*move it away"
+        ):
+            act()
+    shutil.rmtree(place)
+    world.commit(plan, world.prepare(plan))
+    assert folder_of(world).ids() == world.ids_of(1)
+
+
+def test_what_was_moved_by_hand_before_the_decision_is_found(world: World) -> None:
+    plan = world.plan()
+    vote = world.prepare(plan)
+    assert participant_of(world, plan).heuristic(plan) == ""
+    folder = folder_of(world)
+    place = folder.path / "checkpoint=0000000001"
+    (folder.staged / f"1.1-{vote.prepared}").rename(place)
+    assert participant_of(world, plan).heuristic(plan) == f"{place} is there, and shows its 40 rows."
+    with pytest.raises(HeuristicCommitError, match=r"cannot be rolled back: .* remove that folder"):
+        participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {"message": "a test"})
+    again = world.prepare(plan)
+    assert world.commit(plan, again).outcome is Outcome.COMMITTED, "should it be decided, it is there"
+    assert folder.ids() == world.ids_of(1)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.ENOSPC, SinkUnavailableError, "the disk of .* is full.*make room"),
+        (errno.EDQUOT, SinkUnavailableError, "is full"),
+        (errno.EACCES, SinkAccessError, "cannot be written: Permission denied.*own"),
+        (errno.EROFS, SinkAccessError, "cannot be written: Read-only"),
+        (errno.EXDEV, SinkAccessError, "lie on different file systems"),
+        (errno.EIO, SinkUnavailableError, "Input/output error"),
+    ],
+)
+@pytest.mark.parametrize("act", ["prepare", "commit", "abort"])
+def test_what_the_file_system_refuses_is_told_and_nothing_is_visible(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[AirflowFtError], words: str, act: str
+) -> None:
+    plan = world.plan()
+    vote = world.prepare(plan)
+    refuse: Callable[..., None] = lambda *_: (_ for _ in ()).throw(OSError(number, os.strerror(number)))  # noqa: E731
+    with monkeypatch.context() as broken:
+        broken.setattr("airflow_ft.wal.filesystem.LocalFileSystem.sync_tree", refuse)
+        broken.setattr("airflow_ft.wal.filesystem.LocalFileSystem.rename_folder", refuse)
+        broken.setattr("airflow_ft.wal.filesystem.LocalFileSystem.remove_tree", refuse)
+        with pytest.raises(kind, match=words) as told:
+            if act == "prepare":
+                world.prepare(plan)
+            elif act == "commit":
+                world.commit(plan, vote)
+            else:
+                participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {})
+    assert told.value.pipeline == world.pipeline and told.value.participant == world.target.connection.conn_id
+    assert folder_of(world).ids() == []
+    world.commit(plan, world.prepare(plan))
+    assert folder_of(world).ids() == world.ids_of(1)
+
+
+def test_a_disk_that_is_really_full_is_told(world: World) -> None:
+    """As far as a bound on the size of a file goes: what is half written is removed."""
+    import resource
+    import signal
+
+    plan = world.plan(pa.table({"id": range(400_000), "text": [os.urandom(16).hex() for _ in range(400_000)]}))
+    world.target.sink = FilesSink(folder=str(folder_of(world).path), format="csv")
+    plan = replace(plan, participants=(world.participant_plan(),))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, hard))
+        with pytest.raises(SinkUnavailableError, match="File too large"):
+            world.prepare(plan)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    folder = folder_of(world)
+    assert folder.files() == [] and list((folder.staged).iterdir()) == []
+
+
+def test_a_folder_that_is_none_is_told(world: World) -> None:
+    folder_of(world).path.write_text("a file")
+    plan = world.plan()
+    with pytest.raises(SinkAccessError, match=r"orders.* is no folder.*move it away"):
+        world.prepare(plan)
+    [check] = checks(world)
+    assert (check.verdict, check.name) == (Verdict.PROBLEM, "folder") and "is no folder" in check.text
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "words"),
+    [
+        ({"partition_by": ("country",)}, {"id": [1]}, "no column 'country' to partition by.*there are id"),
+        ({"partition_by": ("id",)}, {"id": [1]}, "no column is left for the files"),
+        ({"partition_by": ("ratio",)}, {"id": [1], "ratio": [0.5]}, "double does not read back from the name"),
+        ({}, {"id": [1], "Checkpoint": [1]}, "take that name from the folders.*rename it"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named_before_a_row_is_computed(
+    tmp_path: Path, settings: Any, rows: Any, words: str
+) -> None:
+    world = world_of(tmp_path, **settings)
+    table = pa.table(rows)
+    with pytest.raises(DeclinedError, match=words):
+        world.prepare(world.plan(table))
+    planned, connection = world.participant_plan(), world.target.connection
+    [problem] = fitting.misfits(planned, connection, {SINK: table.schema})
+    assert problem.sink == SINK and problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("format", "later", "words"),
+    [
+        ("parquet", {"id": ["1"], "text": ["a"]}, "column 'id': it is string, and int64 in the files"),
+        ("csv", {"id": [1], "text": ["a"], "more": [1]}, "column 'more': the columns are id, text, more, and id, text"),
+        ("csv", {"text": ["a"], "id": [1]}, "columns are text, id, and id, text in the files .* by their order"),
+        ("parquet", {"id": [1]}, ""),
+        ("json", {"id": [1], "text": ["a"], "more": [1]}, ""),
+    ],
+)
+def test_columns_may_change_only_as_readers_can_follow(tmp_path: Path, format: str, later: Any, words: str) -> None:
+    world = world_of(tmp_path, format=format)
+    world.deliver(world.plan())
+    table = pa.table(later)
+    found = fitting.misfits(world.participant_plan(), world.target.connection, {SINK: table.schema})
+    plan = world.plan(table)
+    if not words:
+        assert not found
+        world.deliver(plan)
+        assert folder_of(world).ids() == sorted([*world.ids_of(1), 1])
+    else:
+        with pytest.raises(UnfitTargetError, match=words):
+            world.prepare(plan)
+        assert len(found) == 1 and folder_of(world).ids() == world.ids_of(1)
+
+
+def test_another_format_or_partitioning_needs_another_folder(world: World) -> None:
+    world.deliver(world.plan())
+    for settings, words in (({"format": "json"}, "format is 'parquet', and now 'json'"),
+                            ({"partition_by": ["text"]}, r"partition_by is \[\], and now \['text'\]")):  # fmt: skip
+        world.target.sink = FilesSink(folder=str(folder_of(world).path), **settings)
+        with pytest.raises(UnfitTargetError, match=words):
+            world.prepare(world.plan())
+
+
+# --- adoption --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", list(PreparedEnding))
+def test_what_a_former_owner_has_left_prepared_is_ended_as_a_person_says(world: World, ending: PreparedEnding) -> None:
+    first = world.plan()
+    world.deliver(first)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    participant = participant_of(world, plan)
+    [remnant] = participant.remnants(world.pipeline, THEIRS)
+    assert (remnant.kind, remnant.number, remnant.of) == (RemnantKind.PREPARED, 2, 1)
+    assert "40 rows" in remnant.text and "checkpoint=0000000002" in remnant.commit and remnant.roll_back
+    assert participant.remnants(world.pipeline, OURS) == []
+    with pytest.raises(StateConflictError, match=r"is prepared.*--prepared"):
+        participant.end_remnants(world.fence(5, 0, THEIRS), None)
+    for _ in range(2):
+        participant.end_remnants(world.fence(5, 0, THEIRS), ending)
+    rows = world.ids_of(1, 2) if ending is PreparedEnding.COMMIT else world.ids_of(1)
+    assert folder_of(world).ids() == rows and not participant.remnants(world.pipeline, THEIRS)
+    participant.seed(world.fence(5, 0, THEIRS), 2, foreign=True)
+    with pytest.raises(HaltError):
+        world.commit(plan, vote)
+    following = world.plan_of(3, world.segment(3, world.table(3 * 40)), installation=THEIRS)
+    following = replace(following, participants=(replace(following.participants[0], predecessor=2),))
+    world.commit(following, world.prepare(following, epoch=5), epoch=5)
+    assert folder_of(world).ids() == sorted([*rows, *world.ids_of(3)])
+
+
+def test_tombstones_of_a_former_owner_make_way(world: World) -> None:
+    plan = world.plan()
+    world.prepare(plan)
+    participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {"message": "for a test"})
+    participant = participant_of(world, plan)
+    [remnant] = participant.remnants(world.pipeline, THEIRS)
+    assert remnant.kind is RemnantKind.ABORTED and "for a test" in remnant.text
+    participant.end_remnants(world.fence(5, 0, THEIRS), None)
+    with pytest.raises(StateConflictError):
+        participant.seed(world.fence(5, 0, THEIRS), 0, foreign=True)
+    participant.seed(world.fence(5, 0, THEIRS), 1, foreign=True)
+    later = replace(plan, number=2)
+    with pytest.raises(HaltError):
+        world.prepare(later)
+
+
+# --- doctor and verify -----------------------------------------------------------------------------------------------
+
+
+def checks(world: World, *rows: Plan) -> list[Check]:
+    readers = [open_wal().open(segment) for plan in rows for segment in plan.segments]
+    return examination.examine(world.pipeline, world.participant_plan(), world.target.connection, readers)
+
+
+def test_the_doctor_looks_at_folder_and_columns(world: World) -> None:
+    [check] = checks(world, world.plan())
+    assert check.verdict is Verdict.OK and "0 checkpoints are visible" in check.text and "bytes are free" in check.text
+    assert not folder_of(world).path.exists(), "it leaves nothing there"
+    world.deliver(world.plan())
+    bad = world.plan(pa.table({"id": ["1"], "checkpoint": [1]}))
+    found = checks(world, bad)
+    assert [each.verdict for each in found] == [Verdict.OK, Verdict.PROBLEM, Verdict.PROBLEM]
+    assert "1 checkpoints" in found[0].text and all(each.remedy for each in found[1:])
+    world.pipeline = "another"
+    [check] = checks(world, bad)
+    assert check.verdict is Verdict.PROBLEM and "is the folder of pipeline" in check.text
+
+
+def verified(world: World, *plans: Plan) -> SinkReport:
+    delivered = [Delivered(plan, participant_of(world, plan).proof(plan), None) for plan in plans]
+    [found] = verification.verify(delivered, world.participant_plan(), ConnectionInfo("", ""), open_wal())
+    return found
+
+
+def test_a_file_that_is_lost_changed_or_doubled_is_found_by_its_name(tmp_path: Path) -> None:
+    world = world_of(tmp_path, partition_by=("which",))
+    plans = []
+    for number in range(3):
+        rows = pa.table({"id": range(number * 4, number * 4 + 4), "which": ["a", "b", "b", "c"]})
+        plans.append(world.plan(rows))
+        world.deliver(plans[-1])
+    empty = world.plan(world.table(0, 0).append_column("which", pa.array([], pa.string())).drop_columns(["text"]))
+    world.deliver(empty)
+    assert verified(world, *plans, empty).is_exact and verified(world, *plans).expected == 12
+    path = folder_of(world).path
+    lost, changed, first = (path / folder_of(world).files()[index] for index in (4, 5, 0))
+    lost.unlink()
+    changed.chmod(0o644)
+    data = bytearray(changed.read_bytes())
+    data[-20] ^= 1
+    changed.write_bytes(data)
+    shutil.copy(first, path / "checkpoint=0000000003" / "which=a" / "copy.parquet")
+    shutil.copy(first, path / "_hidden.parquet")
+    report = verified(world, *plans)
+    assert (report.expected, report.missing, report.repeated) == (12, 3, 1) and not report.is_exact
+    assert [(each.number, each.file, each.rows) for each in report.differences] == [
+        (2, str(lost.relative_to(path)), 2),
+        (2, str(changed.relative_to(path)), 1),
+    ]
+    assert report.differences[0].samples == ("it is gone",) and "checksum" in report.differences[1].samples[0]
+    assert report.notes == ("checkpoint=0000000003/which=a/copy.parquet is a copy of a file that was delivered",)
+    assert verified(world, plans[0]).repeated == 1, "also where it is alone compared"
+
+
+def test_a_checkpoint_that_is_gone_or_was_replaced_is_found(world: World) -> None:
+    plans = [world.plan(), world.plan()]
+    for plan in plans:
+        world.deliver(replace_predecessor(plan, plan.number - 1))
+    folder = folder_of(world)
+    manifest = folder.manifest(2)
+    shutil.rmtree(folder.path / "checkpoint=0000000001")
+    (folder.path / "checkpoint=0000000002" / "_airflow_ft").write_text(json.dumps({**manifest, "files": []}))
+    report = verified(world, *plans)
+    assert report.missing == 80 and [each.file for each in report.differences] == [
+        "checkpoint=0000000001", "checkpoint=0000000002",
+    ]  # fmt: skip
+    shutil.rmtree(folder.path)
+    with pytest.raises(SinkUnavailableError, match="is not there"):
+        verified(world, *plans)
+
+
+def replace_predecessor(plan: Plan, predecessor: int) -> Plan:
+    return replace(plan, participants=tuple(replace(each, predecessor=predecessor) for each in plan.participants))
+
+
+def test_a_fenced_preparation_leaves_nothing_that_stays(world: World) -> None:
+    plan = world.plan()
+    world.prepare(plan, 5)
+    with pytest.raises(FencedError):
+        world.prepare(plan, 3)
+    staged = folder_of(world).staged
+    assert [each.name for each in staged.iterdir()] == ["1.1-5"]
+    (staged / "1.1-2").mkdir()  # of one that woke up late
+    vote = world.prepare(plan, 7)
+    assert [each.name for each in staged.iterdir()] == ["1.1-7"]
+    world.commit(plan, vote, 8)
+    (staged / "1.1-6").mkdir()
+    world.predecessor, world.attempts = 1, 8
+    later = world.plan()
+    vote = world.prepare(later)
+    assert [each.name for each in staged.iterdir()] == [f"2.1-{vote.prepared}"]
+
+
+def test_the_readme_of_the_folder_s_memory_holds(world: World) -> None:
+    """What docs/files.md draws."""
+    world.deliver(world.plan())
+    path = folder_of(world).path
+    assert sorted(str(each.relative_to(path)) for each in path.rglob("*") if each.is_file()) == [
+        "_airflow_ft/head/00000001.json",
+        "_airflow_ft/head/00000002.json",
+        "_airflow_ft/markers/0000000001.json",
+        "_airflow_ft/pipeline.json",
+        "checkpoint=0000000001/_airflow_ft",
+        "checkpoint=0000000001/part-00000.parquet",
+    ]  # fmt: skip
+    assert isinstance(world.target, Folder)
+
+
+def test_setup_has_nothing_to_make(world: World) -> None:
+    of = (world.pipeline, world.participant_plan(), world.target.connection)
+    assert not setup.create(*of)
+    [line] = setup.describe(*of)
+    assert str(folder_of(world).path) in line and not folder_of(world).path.exists()
