@@ -12,7 +12,8 @@ import pytest
 
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.base import memory
-from airflow_ft.sinks.sqlite import participant as module
+from airflow_ft.sinks.base import one_transaction as module
+from airflow_ft.sinks.sqlite import participant as of_sqlite
 from airflow_ft.sinks.sqlite.ledger import Ledger
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.testing import ParticipantConformance
@@ -136,12 +137,12 @@ def rows_are_committed_one_by_one(change: Change) -> None:
                 db.execute("BEGIN")
 
     change(SqliteParticipant, "_writing", at_once)
-    together = module._Put._together
+    together = of_sqlite._Put._together
 
     def apart(self: Any, rows: Any, where: str) -> int:
         return sum(together(self, [row], where) for row in rows)
 
-    change(module._Put, "_together", apart)
+    change(of_sqlite._Put, "_together", apart)
 
 
 @noticed_by("test_forgotten_markers_do_not_bring_rows_back")
