@@ -23,6 +23,7 @@ from airflow_ft.spec import PipelineSpec
 
 PACKAGE = Path(registry.__file__).parents[1]
 PARTS = ("participant", "fitting", "examination", "verification")
+LOGS = {"sqlite", "postgres"}  # the decision log may lie there, too
 SYSTEM = """
 from airflow_ft.sinks.registry import System
 
@@ -99,6 +100,7 @@ def test_ours_have_every_part() -> None:
     assert [(each.kind, each.title) for each in registry.own_systems()] == [
         ("kafka", "Kafka"),
         ("mysql", "MySQL, MariaDB"),
+        ("postgres", "PostgreSQL"),
         ("sqlite", "SQLite"),
     ]
     for each in registry.own_systems():
@@ -172,6 +174,6 @@ def test_a_part_that_cannot_be_imported_is_not_taken_for_one_that_is_not_there(s
 @pytest.mark.parametrize("room", ["core", "commands", "doctor.py", "preload.py", "provider_info.py"])
 def test_no_system_is_named_where_all_are_served(room: str) -> None:
     files = sorted((PACKAGE / room).rglob("*.py")) if (PACKAGE / room).is_dir() else [PACKAGE / room]
-    kinds = {each.kind for each in registry.own_systems()} - {"sqlite"}  # the decision log may lie there, too
-    named = re.compile("|".join([*kinds, "mariadb", "sinks.sqlite"]), re.IGNORECASE)
+    kinds = {each.kind for each in registry.own_systems()} - LOGS
+    named = re.compile("|".join([*kinds, "mariadb", *(f"sinks.{kind}" for kind in LOGS)]), re.IGNORECASE)
     assert files and not [file.name for file in files if named.search(file.read_text())]

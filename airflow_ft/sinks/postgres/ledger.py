@@ -20,6 +20,20 @@ _CREATING = 0x61667470  # an arbitrary constant: the key of the advisory lock un
 _NAMES = 'pipeline text COLLATE "C" NOT NULL, participant text COLLATE "C" NOT NULL'
 
 
+def ddl_of(schema: str) -> Sequence[str]:
+    """The statements that make both tables where they are lacking; schema "": where the search path leads."""
+    head, ledger = TableName(schema, HEAD).sql, TableName(schema, LEDGER).sql
+    return (
+        f"CREATE TABLE IF NOT EXISTS {head} (\n  {_NAMES}, installation text NOT NULL,\n"
+        "  epoch bigint NOT NULL, attempt bigint NOT NULL, last_delivered bigint NOT NULL, floor bigint NOT NULL,\n"
+        "  PRIMARY KEY (pipeline, participant))",
+        f"CREATE TABLE IF NOT EXISTS {ledger} (\n  {_NAMES}, number bigint NOT NULL, installation text NOT NULL,\n"
+        "  kind text NOT NULL, epoch bigint NOT NULL, attempt bigint NOT NULL, digest text NOT NULL,\n"
+        "  counts text NOT NULL, detail text NOT NULL, at timestamptz NOT NULL DEFAULT now(),\n"
+        "  PRIMARY KEY (pipeline, participant, number))",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger(SqlLedger):
     """What a schema remembers of one pipeline.
@@ -70,19 +84,6 @@ class Ledger(SqlLedger):
         sql = "SELECT count(to_regclass(name)) FROM unnest(%s) AS name"
         return bool(self.session.value(sql, ([*self.tables],)) == len(self.tables))
 
-    def ddl(self) -> Sequence[str]:
-        """The statements that make both tables where they are lacking."""
-        head, ledger = self.tables
-        return (
-            f"CREATE TABLE IF NOT EXISTS {head} (\n  {_NAMES}, installation text NOT NULL,\n"
-            "  epoch bigint NOT NULL, attempt bigint NOT NULL, last_delivered bigint NOT NULL, floor bigint NOT NULL,\n"
-            "  PRIMARY KEY (pipeline, participant))",
-            f"CREATE TABLE IF NOT EXISTS {ledger} (\n  {_NAMES}, number bigint NOT NULL, installation text NOT NULL,\n"
-            "  kind text NOT NULL, epoch bigint NOT NULL, attempt bigint NOT NULL, digest text NOT NULL,\n"
-            "  counts text NOT NULL, detail text NOT NULL, at timestamptz NOT NULL DEFAULT now(),\n"
-            "  PRIMARY KEY (pipeline, participant, number))",
-        )
-
     def create(self) -> None:
         """The tables, where they are lacking, and whether this user may use them.
 
@@ -90,7 +91,7 @@ class Ledger(SqlLedger):
         """
         if not self.exists():
             # IF NOT EXISTS alone fails where two make the same table at once.
-            made = "; ".join((f"SELECT pg_advisory_xact_lock({_CREATING})", *self.ddl()))
+            made = "; ".join((f"SELECT pg_advisory_xact_lock({_CREATING})", *ddl_of(self.schema)))
             try:
                 self.session.run(made)
             except psycopg2.Error as error:
@@ -100,7 +101,7 @@ class Ledger(SqlLedger):
                     f"the tables {HEAD} and {LEDGER} are lacking in schema {self.schema!r}, and creating them failed:"
                     f" {describe(error)}",
                     remedy=f"have these statements run, and GRANT {', '.join(PRIVILEGES)} on both tables:\n"
-                    + ";\n".join(self.ddl()),
+                    + ";\n".join(ddl_of(self.schema)),
                 ) from error
         self.check()
 
