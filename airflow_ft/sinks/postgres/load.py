@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ class Load:
         except psycopg2.Error as error:
             if meaning(error) is not Meaning.ROWS:
                 raise
-            place = _row_of(error, part.rows, columns)
+            place = _row_of(error, self.table.name.name, part.rows, columns)
             where = f"row {part.first + place + 1}" if place is not None else f"a row behind row {part.first}"
             raise self._declined(f"{where} of {part.file.path}: {describe(error)}") from error
         if lacking := part.rows.num_rows - count:
@@ -137,16 +138,16 @@ class Load:
 _LEFT_OUT = "left out by a trigger."
 
 
-def _row_of(error: psycopg2.Error, rows: pa.RecordBatch, columns: Sequence[Column]) -> int | None:
+def _row_of(error: psycopg2.Error, table: str, rows: pa.RecordBatch, columns: Sequence[Column]) -> int | None:
     """The row of which the server speaks, which counts lines: there are more of them where texts have several."""
-    words = (error.diag.context or "").partition(", line ")[2]
-    line = words.partition(",")[0].partition(":")[0]
-    if not line.isdigit():
+    told = re.search(rf"^COPY {re.escape(table)}, line (\d+)", error.diag.context or "", re.MULTILINE)
+    if told is None:
         return None
+    line = int(told[1])
     low, high = 0, rows.num_rows - 1
     while low < high:
         middle = (low + high) // 2
-        if bytes(encode(rows.slice(0, middle + 1), columns)).count(b"\n") >= int(line):
+        if bytes(encode(rows.slice(0, middle + 1), columns)).count(b"\n") >= line:
             high = middle
         else:
             low = middle + 1
