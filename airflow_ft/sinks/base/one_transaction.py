@@ -162,7 +162,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
             if letters is not None:  # durable before COMMIT, and named by the marker
                 detail |= set_aside_detail(letters.write())
             ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, detail)
-            ledger.write_head(replace(head, last_delivered=plan.number))
+            ledger.deliver_head(plan.number)
         return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)
 
     def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
@@ -183,8 +183,8 @@ class OneTransactionParticipant(ABC, Generic[Db]):
 
     def _forget(self, fence: Fence, floor: int) -> None:
         with self._writing(fence) as (_, ledger):
-            head = check_epoch(ledger.head(), fence)
-            ledger.write_head(replace(head, floor=max(head.floor, floor)))
+            check_epoch(ledger.head(), fence)
+            ledger.raise_floor(floor)
             ledger.prune(floor)
 
     def _head(self, pipeline: str) -> SinkHead | None:
@@ -221,7 +221,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
             if head is None:
                 return
             if head.installation != fence.installation:
-                ledger.write_head(replace(head, epoch=fence.epoch, attempt=fence.attempt))
+                ledger.raise_head(fence)
             elif make_way:
                 ledger.drop_markers_of_others(head.last_delivered, fence.installation)
 
@@ -238,10 +238,9 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         head = ledger.head()
         check_owner(head, fence)
         assert head is not None  # check_owner raises
-        raised = replace(head, epoch=fence.epoch, attempt=fence.attempt)
-        if raised != head:
-            ledger.write_head(raised)
-        return raised
+        if head.rank != fence.rank:
+            ledger.raise_head(fence)
+        return replace(head, epoch=fence.epoch, attempt=fence.attempt)
 
     def _is_settled(self, ledger: SqlLedger, head: Head, plan: Plan, fence: Fence, *, exactly: bool) -> bool:
         marker = ledger.marker(plan.number)

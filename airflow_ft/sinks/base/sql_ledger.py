@@ -73,6 +73,18 @@ class SqlLedger(ABC):
             *self._row(head),
         )
 
+    def raise_head(self, fence: Fence) -> None:
+        """Nobody older than the fence can write any more."""
+        self.run(f"UPDATE {{head}} SET epoch = ?, attempt = ? WHERE {_MINE}", *fence.rank, *self.key)
+
+    def deliver_head(self, number: int) -> None:
+        """The number is the last delivered one (in the transaction that delivers it)."""
+        self.run(f"UPDATE {{head}} SET last_delivered = ? WHERE {_MINE}", number, *self.key)
+
+    def raise_floor(self, floor: int) -> None:
+        """No number at or below `floor` can be delivered or aborted any more."""
+        self.run(f"UPDATE {{head}} SET floor = ? WHERE {_MINE} AND floor < ?", floor, *self.key, floor)
+
     def _row(self, head: Head) -> tuple[object, ...]:
         return (*self.key, head.installation, head.epoch, head.attempt, head.last_delivered, head.floor)
 

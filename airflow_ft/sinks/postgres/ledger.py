@@ -74,6 +74,14 @@ class Ledger(SqlLedger):
         SqlLedger.create_head(self, head)
         self.lock()
 
+    def prune(self, floor: int) -> None:
+        # What the markers say of the number delivered last has to outlive them.
+        mine = "pipeline = ? AND participant = ?"
+        newest = f"SELECT max(number) FROM {{ledger}} WHERE {mine} AND kind = 'committed' AND number <= ?"
+        sql = f"UPDATE {{head}} SET last_delivered = greatest(last_delivered, ({newest})) WHERE {mine}"
+        self.run(sql, *self.key, floor, *self.key)
+        SqlLedger.prune(self, floor)
+
     def installations(self) -> list[str]:
         """The owners of head and markers."""
         mine = "pipeline = ? AND participant = ?"
