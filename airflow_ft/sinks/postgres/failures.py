@@ -13,6 +13,7 @@ import psycopg2
 
 from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 
+INSUFFICIENT_PRIVILEGE = "42501"
 UNDEFINED_OBJECT = "42704"
 UNIQUE_VIOLATION = "23505"
 NOT_IN_PREREQUISITE_STATE = "55000"
@@ -81,6 +82,8 @@ def failure(error: BaseException, doing: str) -> AirflowFtError:
     """The error to raise for one met while `doing`, and not while rows were sent (`load` declines those)."""
     text, code = f"{doing}: {describe(error)}", getattr(error, "pgcode", None) or ""
     match meaning(error):
+        case Meaning.ACCESS if code == INSUFFICIENT_PRIVILEGE:
+            return SinkAccessError(text, remedy="grant it: `airflow ft setup` prints all that the user needs.")
         case Meaning.ACCESS:
             return SinkAccessError(text, remedy="mend the connection, the privileges or the server's setting.")
         case Meaning.BUSY:

@@ -20,7 +20,12 @@ import psycopg2
 
 from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Fence
-from airflow_ft.sinks.postgres.failures import NOT_IN_PREREQUISITE_STATE, UNDEFINED_OBJECT, describe
+from airflow_ft.sinks.postgres.failures import (
+    INSUFFICIENT_PRIVILEGE,
+    NOT_IN_PREREQUISITE_STATE,
+    UNDEFINED_OBJECT,
+    describe,
+)
 from airflow_ft.sinks.postgres.session import Session
 
 log = logging.getLogger(__name__)
@@ -98,7 +103,7 @@ def end_prepared(session: Session, gid: Gid, verb: str, seconds: float) -> bool:
         except psycopg2.Error as error:
             if error.pgcode == UNDEFINED_OBJECT:
                 return False
-            if error.pgcode == "42501":
+            if error.pgcode == INSUFFICIENT_PRIVILEGE:
                 raise SinkAccessError(
                     f"a transaction that was prepared for checkpoint {gid.number} cannot be ended: {describe(error)}",
                     remedy="the user who has prepared it (pg_prepared_xacts tells) or a superuser can: deliver as that"
