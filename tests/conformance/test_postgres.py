@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,18 +23,21 @@ class Table(Target):
         server = database.server
         assert isinstance(server, Postgres)
         self.database = database
-        self.sink = PostgresSink(table="orders", conn_id="shop", strategy=strategy)
+        upsert: dict[str, Any] = {"key_columns": ["id"], "version_column": "version"} if strategy == "upsert" else {}
+        self.sink = PostgresSink(table="orders", conn_id="shop", strategy=strategy, **upsert)
         self.connection = ConnectionInfo(
             "shop", "postgres", server.host, server.port, server.user, server.password, database.name
         )
-        database.sql("CREATE TABLE orders (id bigint PRIMARY KEY, text text NOT NULL)")
-        self.refused, self.taken = pa.table({"id": [1, 2, 2, 3], "text": ["a", "b", "again", "c"]}), (1, 2, 3)
+        version = ", version bigint NOT NULL" if upsert else ""
+        database.sql(f"CREATE TABLE orders (id bigint PRIMARY KEY, text text NOT NULL{version})")
+        if not upsert:
+            self.refused, self.taken = pa.table({"id": [1, 2, 2, 3], "text": ["a", "b", "again", "c"]}), (1, 2, 3)
 
     def ids(self) -> list[int]:
         return [row[0] for row in self.database.sql("SELECT id FROM orders ORDER BY id")]
 
 
-@pytest.mark.parametrize("strategy", ["local", "prepared"])
+@pytest.mark.parametrize("strategy", ["local", "prepared", "upsert"])
 class TestPostgres(ParticipantConformance):
     @pytest.fixture
     def target(self, postgres_database: Database, strategy: str) -> Iterator[Target]:

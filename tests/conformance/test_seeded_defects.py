@@ -110,7 +110,7 @@ def prepared_rows_are_visible(change: Change) -> None:
     def visible(self: Any, plan: Any, fence: Any) -> Any:
         notes = prepare(self, plan, fence)
         with self._writing(fence, plan) as (db, _):
-            self._insert(db, [self.wal.open(segment) for segment in plan.segments], None)
+            self._insert(db, plan, [self.wal.open(segment) for segment in plan.segments], None)
         return notes
 
     change(SqliteParticipant, "prepare", visible)
@@ -119,7 +119,11 @@ def prepared_rows_are_visible(change: Change) -> None:
 @noticed_by("test_a_checkpoint_of_several_segments_comes_as_one")
 def carried_segments_are_left_out(change: Change) -> None:
     insert = SqliteParticipant._insert
-    change(SqliteParticipant, "_insert", lambda self, db, readers, letters: insert(self, db, readers[-1:], letters))
+    change(
+        SqliteParticipant,
+        "_insert",
+        lambda self, db, plan, readers, letters: insert(self, db, plan, readers[-1:], letters),
+    )
 
 
 @noticed_by("test_of_refused_rows_nothing_comes", carries=True)

@@ -65,7 +65,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         """All that speaks against staged rows; `make`: nothing was delivered yet."""
 
     @abstractmethod
-    def _insert(self, db: Db, readers: Sequence[SegmentReader], letters: Refused | None) -> dict[str, int]:
+    def _insert(self, db: Db, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None) -> dict[str, int]:
         """All rows; how many went into each sink's table. DeclinedError for rows that are refused."""
 
     def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
@@ -145,7 +145,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         """Tries rows where nobody could refuse them any more."""
         if plan.commit_point != self.name:
             with self._writing(fence, plan, keep=False) as (db, _):
-                self._insert(db, readers, None)
+                self._insert(db, plan, readers, None)
         return {}
 
     def _commit(self, plan: Plan, fence: Fence, vote: Vote | None, set_aside: bool) -> Proof:
@@ -157,7 +157,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=True):
                 return self._standing(ledger, plan)
-            counts = self._insert(db, [self.wal.open(segment) for segment in plan.segments], letters)
+            counts = self._insert(db, plan, [self.wal.open(segment) for segment in plan.segments], letters)
             detail = self._detail(plan, fence) | dict(more)
             if letters is not None:  # durable before COMMIT, and named by the marker
                 detail |= set_aside_detail(letters.write())

@@ -21,7 +21,7 @@ INTEGERS = {"int2", "int4", "int8"}
 TEXTS = {"text", "varchar", "bpchar", "citext"}
 PARSED = {
     "uuid", "json", "jsonb", "xml", "inet", "cidr", "macaddr", "macaddr8", "bit", "varbit", "interval", "tsvector",
-    "tsquery", "hstore", "ltree", "geometry", "geography",
+    "tsquery", "hstore", "ltree",
 }  # fmt: skip
 """Types whose values go as texts, which the server reads."""
 

@@ -14,6 +14,7 @@ from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.postgres.catalog import Column, Table, read_table
 from airflow_ft.sinks.postgres.encoding import fits, is_text
 from airflow_ft.sinks.postgres.failures import failure
+from airflow_ft.sinks.postgres.keys import key_misfits
 from airflow_ft.sinks.postgres.naming import TableName, quoted
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
@@ -66,18 +67,22 @@ def misfits_of(session: Session, sink: PostgresSink, schema: pa.Schema, name: st
             remedy="give that user BYPASSRLS, or name a table without policies for it.",
             sink=name,
         )
+    if sink.strategy == "upsert":
+        for problem in key_misfits(session, sink, table, schema):
+            yield problem.located(sink=name)
+    own = {sink.change_column, sink.version_column} - {None}  # of the rows, and of the table
     seen: dict[str, str] = {}
-    for field in schema:
+    for field in (field for field in schema if field.name not in own):
         column = table.column(field.name)
-        problem = _misfit(table, field, column)
-        if problem is None and column is not None and (other := seen.setdefault(column.name, field.name)) != field.name:
-            problem = UnfitTargetError(
+        misfit = _misfit(table, field, column)
+        if misfit is None and column is not None and (other := seen.setdefault(column.name, field.name)) != field.name:
+            misfit = UnfitTargetError(
                 f"{other!r} and {field.name!r} are one column of table {table.name}.", remedy="rename one in the job."
             )
-        if problem is not None:
-            yield problem.located(sink=name, column=field.name)
+        if misfit is not None:
+            yield misfit.located(sink=name, column=field.name)
     for column in table.columns.values():
-        if column.must and column.name not in seen:
+        if column.must and column.name not in seen and column.name not in own:
             yield UnfitTargetError(
                 f"column {column.name!r} of table {table.name} is NOT NULL without a default, and the rows have none.",
                 remedy="add it to the job's rows, or give it a default.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import psycopg2
@@ -44,6 +44,8 @@ class Load:
     table: Table
     reader: SegmentReader
     letters: Refused | None
+    told: str = ""
+    """What errors call the table, where it is not the target itself."""
 
     def all(self) -> int:
         """How many went in. DeclinedError: rows are refused; psycopg2.Error: something else is."""
@@ -131,8 +133,23 @@ class Load:
 
     def _declined(self, what: str) -> DeclinedError:
         return DeclinedError(
-            f"table {self.table.name} refuses rows: {what}", remedy="mend the job, or the table.", sink=self.sink
+            f"table {self.told or self.table.name} refuses rows: {what}",
+            remedy="mend the job, or the table.",
+            sink=self.sink,
         )
+
+
+@contextmanager
+def declining(sink: str) -> Iterator[None]:
+    """DeclinedError for what the server refuses of rows by a statement that does not say which row it was."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        if meaning(error) is not Meaning.ROWS:
+            raise
+        raise DeclinedError(
+            f"rows are refused: {describe(error)}", remedy="mend the job, or the table.", sink=sink
+        ) from error
 
 
 _LEFT_OUT = "left out by a trigger."

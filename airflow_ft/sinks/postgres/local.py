@@ -12,24 +12,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
 import psycopg2
 
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError, DeclinedError, SinkAccessError
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError, SinkAccessError
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalReader
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.sinks.base.memory import check_epoch, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
-from airflow_ft.sinks.postgres.catalog import read_table
+from airflow_ft.sinks.postgres.catalog import Table, read_table
 from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, failure, meaning
 from airflow_ft.sinks.postgres.fitting import misfits_of
 from airflow_ft.sinks.postgres.gid import end_older_sessions, label_of
 from airflow_ft.sinks.postgres.ledger import Ledger
-from airflow_ft.sinks.postgres.load import Load
+from airflow_ft.sinks.postgres.load import Load, declining
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.remnants import end_of_others, find_prepared, refuse_prepared_of_others
 from airflow_ft.sinks.postgres.server_checks import check_server
@@ -75,7 +75,8 @@ class LocalParticipant(OneTransactionParticipant[Session]):
     connection: ConnectionInfo
     wal: WalReader
     limits: Limits
-    prepares = False
+    _kept: list[Session] = field(default_factory=list, repr=False)
+    prepares: ClassVar[bool] = False
 
     # --- transactions --------------------------------------------------------------------------------------------
 
@@ -103,9 +104,24 @@ class LocalParticipant(OneTransactionParticipant[Session]):
 
     @contextmanager
     def _session(self, fence: Fence | None = None) -> Iterator[Session]:
+        """The connection of the step before, or a new one. It is kept when all went well and no transaction is open."""
         label = label_of(fence, self.name) if fence is not None else "airflow_ft"
-        with closing(Session(self.connection, self.limits, label)) as session:
+        session = self._kept.pop() if self._kept else Session(self.connection, self.limits, label)
+        try:
+            session.label = label
             yield session
+        except BaseException:
+            session.close()
+            raise
+        if self._kept or not session.is_free:
+            session.close()
+        else:
+            self._kept.append(session)
+
+    def close(self) -> None:
+        """Ends the connection that is kept between steps."""
+        while self._kept:
+            self._kept.pop().close()
 
     def _ledger(self, session: Session, pipeline: str) -> Ledger:
         return ledger_of(session, self.sinks, pipeline, self.name)
@@ -167,26 +183,32 @@ class LocalParticipant(OneTransactionParticipant[Session]):
             for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
                 yield from misfits_of(db, sink, schema, name)
 
-    def _insert(self, db: Session, readers: Sequence[SegmentReader], letters: Refused | None) -> dict[str, int]:
+    def _insert(
+        self, db: Session, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
+    ) -> dict[str, int]:
         # Constraints that wait for COMMIT would fail there, where it is too late to say which row it was.
         if letters is not None:
             db.run("SET CONSTRAINTS ALL IMMEDIATE")
         counts = dict.fromkeys(self.sinks, 0)
         for name, sink in self.sinks.items():
             table = read_table(db, TableName.parse(sink.table), name)
-            for reader in (each for each in readers if name in each.sinks()):
-                counts[name] += Load(db, name, table, reader, letters).all()
-        try:
+            own = [each for each in readers if name in each.sinks()]
+            counts[name] = self._send(db, plan, name, table, own, letters)
+        with declining(next(iter(self.sinks)) if len(self.sinks) == 1 else ""):
             db.run("SET CONSTRAINTS ALL IMMEDIATE")
-        except psycopg2.Error as error:
-            if meaning(error) is not Meaning.ROWS:
-                raise
-            # Whose row it was is not told.
-            only = next(iter(self.sinks)) if len(self.sinks) == 1 else ""
-            raise DeclinedError(
-                f"rows are refused: {describe(error)}", remedy="mend the job, or the table.", sink=only
-            ) from error
         return counts
+
+    def _send(
+        self,
+        db: Session,
+        plan: Plan,
+        name: str,
+        table: Table,
+        readers: Sequence[SegmentReader],
+        letters: Refused | None,
+    ) -> int:
+        """The rows of one sink; how many went in."""
+        return sum(Load(db, name, table, reader, letters).all() for reader in readers)
 
     # --- what former owners have left ----------------------------------------------------------------------------
 

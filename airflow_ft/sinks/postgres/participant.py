@@ -9,8 +9,13 @@ from airflow_ft.core.ports import ConnectionInfo, Participant, WalReader
 from airflow_ft.sinks.postgres.local import LocalParticipant, sinks_of
 from airflow_ft.sinks.postgres.prepared import PreparedParticipant
 from airflow_ft.sinks.postgres.session import Limits
+from airflow_ft.sinks.postgres.upsert import UpsertParticipant
 
-STRATEGIES: Mapping[str, type[LocalParticipant]] = {"local": LocalParticipant, "prepared": PreparedParticipant}
+STRATEGIES: Mapping[str, type[LocalParticipant]] = {
+    "local": LocalParticipant,
+    "prepared": PreparedParticipant,
+    "upsert": UpsertParticipant,
+}
 
 
 def open_participant(

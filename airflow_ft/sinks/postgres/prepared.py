@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg2
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class PreparedParticipant(LocalParticipant):
     """See `airflow_ft.core.ports.Participant`."""
 
-    prepares = True
+    prepares: ClassVar[bool] = True
 
     # --- phase 1 -------------------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ class PreparedParticipant(LocalParticipant):
             session.begin()
             self._claim(ledger, plan, fence, counts)
             self._still_mine(ledger, fence)  # I5: after the place is taken, never before
-            sent = self._insert(session, readers, None)
+            sent = self._insert(session, plan, readers, None)
             if sent != counts:
                 raise SinkUnavailableError(
                     f"the server counted {sent} rows, the plan has {counts}.",

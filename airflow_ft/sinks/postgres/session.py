@@ -15,6 +15,7 @@ from threading import Timer
 from typing import Any
 
 import psycopg2
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
@@ -59,6 +60,7 @@ class Session:
 
     def __init__(self, info: ConnectionInfo, limits: Limits, label: str = "airflow_ft") -> None:
         self._limits = limits
+        self._label = label
         self._connection = psycopg2.connect(**_arguments(info, limits), application_name=label)
         try:
             self._set_up()
@@ -81,6 +83,23 @@ class Session:
         )
         if self.value("SHOW synchronous_commit") not in ("on", "remote_apply"):  # the latter is stronger, and stays
             self.run("SET synchronous_commit = on")
+
+    @property
+    def label(self) -> str:
+        """Its application_name."""
+        return self._label
+
+    @label.setter
+    def label(self, label: str) -> None:
+        if label != self._label:
+            self.run("SELECT set_config('application_name', %s, false)", (label,))
+            self._label = label
+
+    @property
+    def is_free(self) -> bool:
+        """It is there, as far as is known, and no transaction is open."""
+        connection = self._connection
+        return not connection.closed and connection.get_transaction_status() == TRANSACTION_STATUS_IDLE
 
     @property
     def product(self) -> str:

@@ -12,6 +12,7 @@ from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
 from airflow_ft.sinks.postgres.failures import failure
+from airflow_ft.sinks.postgres.keys import privileges
 from airflow_ft.sinks.postgres.ledger import PRIVILEGES, ddl_of
 from airflow_ft.sinks.postgres.local import ledger_of, sinks_of
 from airflow_ft.sinks.postgres.naming import TableName, quoted
@@ -33,8 +34,10 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
         yield f"GRANT USAGE ON SCHEMA {quoted(each)} TO {user};"
     for table in (HEAD, LEDGER):
         yield f"GRANT {', '.join(PRIVILEGES)} ON {TableName(schema, table).sql} TO {user};"
-    for name in sorted(names, key=str):
-        yield f"GRANT INSERT ON {name.sql} TO {user};"
+    for sink in sinks.values():
+        yield f"GRANT {', '.join(privileges(sink))} ON {TableName.parse(sink.table).sql} TO {user};"
+    if plan.strategy == "upsert":
+        yield f"GRANT TEMPORARY ON DATABASE {quoted(connection.schema)} TO {user};"
     if plan.strategy == "prepared":
         yield "-- ALTER SYSTEM SET max_prepared_transactions = 20; and a restart, unless it is more than 0 already."
     yield "-- For `airflow ft verify` also SELECT on the tables, and TEMPORARY on the database."

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from airflow_ft.core.arguments import check_text, check_type, is_resolved_later, is_template
+from airflow_ft.core.arguments import check_text, check_texts, check_type, is_resolved_later, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.postgres.naming import TableName, check_name
 
-PROMISES: Mapping[str, Promise] = {"local": Promise.ATOMIC, "prepared": Promise.TWO_PHASE}
+PROMISES: Mapping[str, Promise] = {
+    "local": Promise.ATOMIC,
+    "prepared": Promise.TWO_PHASE,
+    "upsert": Promise.IDEMPOTENT,
+}
 """The strategies there are, and what each can promise."""
 
 _OF = "PostgresSink"
@@ -29,6 +33,12 @@ class PostgresSink:
         "local": marker and all rows of all tables in one transaction (ATOMIC).
         "prepared": rows are prepared before the decision (PREPARE TRANSACTION), and only committed after it
             (TWO_PHASE). The server needs max_prepared_transactions > 0.
+        "upsert": rows replace those of the same key, in one transaction after the decision (IDEMPOTENT).
+    key_columns: "upsert" only: the table's columns of a unique key without NULL.
+    version_column: "upsert" only: a bigint column of the table, which the sink fills with the checkpoint's number. Rows
+        of a higher number are left alone.
+    change_column: "upsert" only: the source column that tells the kind of change: "delete", "d" or "-D" deletes the row
+        of that key; "insert", "update", "c", "u", "r" and the like put it there. It is not written. None: no deletes.
     ledger_schema: schema of the tables `airflow_ft_ledger` and `airflow_ft_head`; None: the first of the search path.
     allow_unsafe_durability: deliver although the server may forget commits that it acknowledged (a crash can then lose
         or double rows); a warning is logged instead of an error.
@@ -42,6 +52,9 @@ class PostgresSink:
     strategy: str = "local"
     ledger_schema: str | None = None
     allow_unsafe_durability: bool = False
+    key_columns: Sequence[str] = ()
+    version_column: str | None = None
+    change_column: str | None = None
 
     kind: ClassVar[str] = "postgres"
 
@@ -64,6 +77,32 @@ class PostgresSink:
             )
         if self.ledger_schema is not None and not is_template(self.ledger_schema):
             check_name("schema", self.ledger_schema)
+        self._check_keys()
+
+    def _check_keys(self) -> None:
+        check_texts("key_columns", self.key_columns, of=_OF)
+        object.__setattr__(self, "key_columns", tuple(self.key_columns))  # a list would make the sink unhashable
+        for name in ("version_column", "change_column"):
+            check_text(name, getattr(self, name), optional=True, of=_OF)
+        given = {name: getattr(self, name) for name in ("key_columns", "version_column", "change_column")}
+        if self.strategy != "upsert":
+            if wrong := [name for name, value in given.items() if value]:
+                raise ConfigurationError(
+                    f"{', '.join(wrong)} means nothing to strategy {self.strategy!r}.",
+                    remedy="leave it out, or choose strategy 'upsert'.",
+                )
+            return
+        if missing := [name for name in ("key_columns", "version_column") if not given[name]]:
+            raise ConfigurationError(
+                f"strategy 'upsert' needs {' and '.join(missing)}.", remedy="name columns of the table."
+            )
+        named = [*self.key_columns, self.version_column, *([] if self.change_column is None else [self.change_column])]
+        for column in named:
+            check_name("column", column)
+        if len(set(named)) < len(named):
+            raise ConfigurationError(
+                "key_columns, version_column and change_column name a column twice.", remedy="name others."
+            )
 
     @property
     def promise(self) -> Promise:
@@ -87,11 +126,18 @@ class PostgresSink:
                 raise ConfigurationError(
                     f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
                 )
-        return {
+        settings: dict[str, Any] = {
             "table": self.table,
             "ledger_schema": self.ledger_schema,
             "allow_unsafe_durability": self.allow_unsafe_durability,
         }
+        if self.strategy == "upsert":
+            settings |= {
+                "key_columns": list(self.key_columns),
+                "version_column": self.version_column,
+                "change_column": self.change_column,
+            }
+        return settings
 
     @classmethod
     def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> PostgresSink:

@@ -24,6 +24,7 @@ from airflow_ft.sinks.postgres.load import Load
 from airflow_ft.sinks.postgres.naming import TableName, quoted
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
+from airflow_ft.sinks.postgres.upsert import Changes
 from airflow_ft.sinks.set_aside import DeliveredLog
 from airflow_ft.sinks.view import SegmentView
 
@@ -85,15 +86,23 @@ def _verify(sent: Sequence[_Sent], participant: str, name: str, session: Session
         for reader in map(log.open, each.plan.segments)
         if sink in reader.sinks()
     ]
-    written = {tuple(field.name for field in reader.schema(sink)) for _, sink, reader in readers}
+    _, newest = sent[-1]
+    last = delivered[-1].plan.participant(participant)
+    sink_of = PostgresSink.from_settings(last.name, last.strategy, last.sinks[newest])
+    written = {
+        tuple(field.name for field in reader.schema(sink) if field.name != sink_of.change_column)
+        for _, sink, reader in readers
+    }
     if lacking := sorted({column for columns in written for column in columns if table.column(column) is None}):
         return replace(report, error=f"it has no column {lacking[0]!r}")
     if len(written) != 1:
         return replace(report, error="the columns of the rows have changed: compare the checkpoints one by one")
     columns = [column.name for each in written.pop() if (column := table.column(each)) is not None]
-    listed = ", ".join(map(quoted, columns))
     session.begin()
     session.run("SET LOCAL idle_in_transaction_session_timeout = 0")  # reading the log may take long
+    if sink_of.strategy == "upsert":
+        return _verify_keys(report, session, sink_of, table, readers)
+    listed = ", ".join(map(quoted, columns))
     session.run(
         f"CREATE TEMPORARY TABLE airflow_ft_log ON COMMIT DROP AS SELECT {listed} FROM {table.name.sql} LIMIT 0"
     )
@@ -117,6 +126,49 @@ def _verify(sent: Sequence[_Sent], participant: str, name: str, session: Session
         shown = session.rows(f"SELECT {texts} {lacking_rows} AND airflow_ft_part = {int(part)} LIMIT {SAMPLES}")
         differences.append(Difference(number, file.path, count, tuple(sample(row) for row in shown)))
     return replace(report, missing=missing, repeated=repeated, other=other, differences=tuple(differences))
+
+
+def _verify_keys(
+    report: SinkReport,
+    session: Session,
+    sink: PostgresSink,
+    table: Table,
+    readers: Sequence[tuple[int, str, SegmentReader]],
+) -> SinkReport:
+    """The last change of each key against the row with that key. A row of a higher version is another checkpoint's."""
+    name = readers[0][1]
+    changes = Changes.of(session, sink, table, readers[0][2].schema(name), name)
+    changes.create(", ADD airflow_ft_part bigint")
+    files: list[tuple[int, WalFile]] = []
+    for number, own, reader in readers:
+        for file in reader.files(own):
+            session.run(f"ALTER TABLE pg_temp.airflow_ft_changes ALTER airflow_ft_part SET DEFAULT {len(files)}")
+            replace(changes, name=own).load(_OneFile(reader, file))
+            files.append((number, file))
+    version = f"there.{quoted(sink.version_column or '')}"
+    same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in changes.keys)
+    values = [
+        f"ROW({', '.join(f'{of}.{quoted(each)}' for each in changes.columns)})::text" for of in ("there", "change")
+    ]
+    numbers = ", ".join(f"({part}, {number})" for part, (number, _) in enumerate(files)) or "(0, 0)"
+    compared = (
+        f"FROM ({changes.last}) AS change JOIN (VALUES {numbers}) AS of (part, number) ON of.part = airflow_ft_part"
+        f" LEFT JOIN {table.name.sql} AS there ON {same}"
+    )
+    wrong = (
+        f"CASE WHEN {changes.deletes} THEN {version} <= of.number"
+        f" ELSE {version} IS NULL OR {version} < of.number OR ({version} = of.number AND {' <> '.join(values)}) END"
+    )
+    later = session.value(f"SELECT count(*) {compared} WHERE {version} > of.number")
+    parts = session.rows(f"SELECT airflow_ft_part, count(*) {compared} WHERE {wrong} GROUP BY 1 ORDER BY 1")
+    differences = []
+    for part, count in parts:
+        texts = ", ".join(f"change.{quoted(column)}::text" for column in changes.columns)
+        found = session.rows(f"SELECT {texts} {compared} WHERE {wrong} AND airflow_ft_part = {part} LIMIT {SAMPLES}")
+        differences.append(Difference(files[part][0], files[part][1].path, count, tuple(map(sample, found))))
+    notes = (f"{later:,} keys were changed by a later checkpoint, which is not compared",) if later else ()
+    missing = sum(count for _, count in parts)
+    return replace(report, missing=missing, differences=tuple(differences), notes=notes)
 
 
 def _load(

@@ -89,7 +89,7 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
                 yield from problems
 
     def _insert(
-        self, db: sqlite3.Connection, readers: Sequence[SegmentReader], letters: Refused | None
+        self, db: sqlite3.Connection, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
     ) -> dict[str, int]:
         """All rows; how many went into each sink's table. DeclinedError for rows that the file refuses."""
         counts = dict.fromkeys(self.sinks, 0)

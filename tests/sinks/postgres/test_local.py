@@ -341,6 +341,24 @@ def test_a_commit_of_which_the_answer_is_lost_is_found_by_its_marker(
 # --- the server ----------------------------------------------------------------------------------------------------
 
 
+def test_a_connection_is_kept_between_steps_and_made_anew_when_it_is_lost(make: Make) -> None:
+    world = make(ORDERS)
+    table = table_of(world)
+    plan = world.plan()
+    participant = world.participant(plan)
+    participant.prepare(plan, world.fence(1, 1))
+    ours = "FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'aft.%'"
+    [(pid,)] = table.sql(f"SELECT pid {ours}")
+    participant.commit(plan, world.fence(1, 2))
+    assert table.sql(f"SELECT pid, state {ours}") == [(pid, "idle")]
+    table.sql(f"SELECT pg_terminate_backend(pid) {ours}")
+    assert participant.commit(plan, world.fence(1, 3)).outcome is Outcome.COMMITTED
+    participant.close()
+    assert participant.head(world.pipeline) is not None, "it may be used again"
+    participant.close()
+    assert world.target.ids() == world.ids_of(1)
+
+
 def test_a_server_that_is_away_is_tried_again(make: Make) -> None:
     world = make(ORDERS)
     plan = world.plan()

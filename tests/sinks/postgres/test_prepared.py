@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pyarrow as pa
 import pytest
 
@@ -17,6 +18,7 @@ from airflow_ft.core.errors import (
     HeuristicCommitError,
     SinkUnavailableError,
     StateConflictError,
+    StoreBehindSinkError,
     TerminalError,
     TransientError,
 )
@@ -60,6 +62,18 @@ def test_a_vote_survives_a_crash_of_the_server(make: Make) -> None:
     proof = world.commit(plan, vote)
     assert world.target.ids() == world.ids_of(1) and proof.detail["prepared"] == [1, vote.prepared]
     assert table_of(world).prepared(world) == []
+
+
+def test_what_is_prepared_keeps_keys_and_table_until_the_decision(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    for statement in ("INSERT INTO orders VALUES (40, 'of somebody else')", "TRUNCATE orders", "DROP TABLE orders"):
+        with pytest.raises(psycopg2.errors.LockNotAvailable):
+            table_of(world).sql(f"SET lock_timeout = 100; {statement}")
+    table_of(world).sql("INSERT INTO orders VALUES (7, 'of somebody else')")
+    world.commit(plan, vote)
+    assert world.target.ids() == [7, *world.ids_of(1)]
 
 
 def test_several_numbers_are_prepared_ahead_and_committed_in_their_order(make: Make) -> None:
@@ -173,6 +187,24 @@ def test_what_is_committed_by_hand_halts_an_abort_until_it_is_deleted(make: Make
     assert world.participant(plan).abort(plan, world.fence(1, world.attempt()), {}).outcome is Outcome.ABORTED
     world.deliver(world.plan())
     assert world.target.ids() == world.ids_of(2)
+
+
+def test_what_is_committed_by_hand_out_of_its_turn_halts_until_it_is_deleted(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    first, votes = world.plan(), []
+    votes.append(world.prepare(first))
+    world.predecessor = 1
+    second = world.plan()
+    votes.append(world.prepare(second))
+    table_of(world).sql(f"COMMIT PREPARED {table_of(world).prepared(world)[1].sql}")
+    with pytest.raises(StoreBehindSinkError, match="it delivered number 2 last, the plan of 1 expects 0"):
+        world.commit(first, votes[0])
+    told = world.participant(second).heuristic(second)
+    delete = told.partition("in the same transaction, ")[2].partition(";")[0]
+    table_of(world).sql(f"BEGIN; DELETE FROM orders; {delete}; COMMIT")
+    world.commit(first, votes[0])
+    assert world.commit(second, votes[1]).detail["redelivered"]
+    assert world.target.ids() == world.ids_of(1, 2)
 
 
 # --- zombies and deaths ----------------------------------------------------------------------------------------------

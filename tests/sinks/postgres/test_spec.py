@@ -27,6 +27,9 @@ def test_a_table_is_enough() -> None:
     assert PostgresSink(table="orders", strategy="prepared").promise is Promise.TWO_PHASE
 
 
+UPSERT = {"table": "orders", "strategy": "upsert", "key_columns": ["id"], "version_column": "version"}
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -38,7 +41,12 @@ def test_a_table_is_enough() -> None:
         ({"table": "ä" * 32}, "1 to 63 bytes"),
         ({"table": "shop.airflow_ft_head"}, "no name for a table of rows"),
         ({"table": "orders", "conn_id": " "}, "not a connection id"),
-        ({"table": "orders", "strategy": "xa"}, "available: local, prepared"),
+        ({"table": "orders", "strategy": "xa"}, "available: local, prepared, upsert"),
+        ({"table": "orders", "key_columns": ["id"]}, "key_columns means nothing to strategy 'local'"),
+        ({"table": "orders", "strategy": "upsert"}, "needs key_columns and version_column"),
+        ({"table": "orders", "strategy": "upsert", "key_columns": "id"}, "give a list"),
+        ({**UPSERT, "version_column": "id"}, "name a column twice"),
+        ({**UPSERT, "change_column": ""}, "cannot be the name of a column"),
         ({"table": "orders", "ledger_schema": ""}, "cannot be the name of a schema"),
         ({"table": "orders", "allow_unsafe_durability": "yes"}, "give True or False"),
     ],

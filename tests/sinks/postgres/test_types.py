@@ -16,7 +16,7 @@ from airflow_ft.testing.world import SINK
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.world import table_of
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.rotating]
 
 NOON = dt.datetime(2024, 5, 31, 12, 0, 0, 250)
 UTC = dt.UTC
@@ -134,6 +134,17 @@ VALUES: dict[str, tuple[str, pa.DataType, list[Any], list[str]]] = {
     "jsonb": ("jsonb", pa.string(), ['{"b":1,  "a":[null]}'], ['{"a": [null], "b": 1}']),
     "interval": ("interval", pa.string(), ["1 year 2 days 00:00:03.5"], ["1 year 2 days 00:00:03.5"]),
     "inet": ("inet", pa.string(), ["10.0.0.1"], ["10.0.0.1/32"]),
+    "cidr": ("cidr", pa.string(), ["10.0.0.0/8"], ["10.0.0.0/8"]),
+    "macaddr": ("macaddr", pa.string(), ["08-00-2B-01-02-03"], ["08:00:2b:01:02:03"]),
+    "macaddr8": ("macaddr8", pa.string(), ["08:00:2b:01:02:03:04:05"], ["08:00:2b:01:02:03:04:05"]),
+    "bit": ("bit(3)", pa.string(), ["101"], ["101"]),
+    "varbit": ("bit varying(5)", pa.string(), ["", "10101"], ["", "10101"]),
+    "xml": ("xml", pa.string(), ["<a>b</a>"], ["<a>b</a>"]),
+    "tsvector": ("tsvector", pa.string(), ["a fat cat"], ["'a' 'cat' 'fat'"]),
+    "tsquery": ("tsquery", pa.string(), ["fat & cat"], ["'fat' & 'cat'"]),
+    "citext": ("citext", pa.string(), ["Fine"], ["Fine"]),
+    "hstore": ("hstore", pa.string(), ["a=>1"], ['"a"=>"1"']),
+    "ltree": ("ltree", pa.string(), ["a.b"], ["a.b"]),
     "enum": ("mood", pa.string(), ["fine", "so, so"], ["fine", "so, so"]),
     "range": ("int4range", pa.string(), ["[1,5)"], ["[1,5)"]),
     "domain": ("positive", pa.int64(), [1, 2**31 - 1], ["1", "2147483647"]),
@@ -158,13 +169,15 @@ VALUES: dict[str, tuple[str, pa.DataType, list[Any], list[str]]] = {
     ),
     "array of floats": ("real[]", pa.list_(pa.float32()), [[0.1, math.nan, -math.inf]], ["{0.1,NaN,-Infinity}"]),
 }
+EXTENSIONS = "CREATE EXTENSION citext; CREATE EXTENSION hstore; CREATE EXTENSION ltree;"
 MADE = "CREATE TYPE mood AS ENUM ('fine', 'so, so'); CREATE DOMAIN positive AS integer CHECK (VALUE > 0);"
 
 
 @pytest.mark.parametrize("name", list(VALUES))
 def test_every_value_arrives_as_it_is(make: Make, name: str) -> None:
     declared, type, values, texts = VALUES[name]
-    world = make(f"{MADE} CREATE TABLE orders (id int, value {declared})")
+    extensions = EXTENSIONS if declared in EXTENSIONS else ""
+    world = make(f"{extensions} {MADE} CREATE TABLE orders (id int, value {declared})")
     table = table_of(world)
     table.sql(f"ALTER DATABASE {table.database.name} SET timezone = 'Asia/Tokyo'")  # the sink's sessions are in UTC
     column = pa.array([*values, None], pa.int32() if name == "late date" else type).cast(type)
@@ -212,6 +225,7 @@ LISTS = pa.list_(pa.int64())
         ("interval day", pa.string()),
         ("bigint", LISTS),
         ("text[]", LISTS),
+        ("bit(3)", pa.int64()),
         ("bigint[]", pa.list_(LISTS)),
         ("text[]", pa.string()),
         ("jsonb", pa.struct([("a", pa.int64())])),
