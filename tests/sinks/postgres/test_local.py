@@ -286,8 +286,8 @@ def test_a_death_at_any_statement_leaves_all_or_nothing_and_is_made_good(
         assert world.target.ids() == expected, statement.struck
         if not statement.struck:
             break
-        died, at = died + 1, at + stride(3)
-    assert died > 3
+        died, at = died + 1, at + stride(4)
+    assert died > 2
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
@@ -313,8 +313,8 @@ def test_a_zombie_that_stands_still_at_any_statement_changes_nothing_when_it_goe
         assert world.target.ids() == world.ids_of(*range(1, plan.number + 1)), statement.struck
         if not statement.struck:
             break
-        struck, at = struck + 1, at + stride(3)
-    assert struck > 5
+        struck, at = struck + 1, at + stride(4)
+    assert struck > 3
 
 
 def test_a_commit_of_which_the_answer_is_lost_is_found_by_its_marker(
