@@ -25,6 +25,7 @@ from benchmarks import (
     in_doubt,
     into_kafka,
     into_mysql,
+    into_postgres,
     jobs,
     latency,
     memory,
@@ -55,6 +56,7 @@ def flights(bench: Bench) -> list[Comparison]:
 
 MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "mysql": into_mysql.mysql,
+    "postgres": into_postgres.postgres,
     "kafka": into_kafka.kafka,
     "staging": staging_cost.staging,
     "job-mysql": jobs.into_tables,
