@@ -28,6 +28,7 @@ PARSED = {
 _OPTIONS = pyarrow.csv.WriteOptions(include_header=False)
 _FIRST_DAY, _FIRST_MICROSECOND = -719162, -719162 * 86_400_000_000  # of the year 1: what is before has no digits
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_NO = flags(np.zeros(1, np.bool_))[0]
 _HEXADECIMAL = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")
 
 
@@ -136,7 +137,7 @@ def changed(batch: pa.RecordBatch, columns: Sequence[Column]) -> dict[int, str]:
         else:
             values, row_of = array.flatten(), pc.list_parent_indices(array)
         for offends, why in _checks(values.type, column):
-            for place in pc.indices_nonzero(pc.fill_null(offends(values), False)).to_pylist():
+            for place in pc.indices_nonzero(pc.fill_null(offends(values), _NO)).to_pylist():
                 found.setdefault(place if row_of is None else row_of[place].as_py(), f"{name}: {why}")
     return found
 

@@ -161,6 +161,8 @@ VALUES: dict[str, tuple[str, pa.DataType, list[Any], list[str]]] = {
         ['{"a\\"b\\\\","","NULL",NULL,"x,y","{}","two\nlines"}'],
     ),
     "array of bytes": ("bytea[]", pa.list_(pa.binary()), [[b"\0\\", b""]], ['{"\\\\x005c","\\\\x"}']),
+    "array of uuids": ("uuid[]", pa.list_(pa.string()), [[UUID, None]], [f"{{{UUID},NULL}}"]),
+    "array of documents": ("jsonb[]", pa.list_(pa.string()), [['{"a":"b,c"}']], ['{"{\\"a\\": \\"b,c\\"}"}']),
     "array of instants": (
         "timestamptz[]",
         pa.list_(BERLIN),
@@ -226,6 +228,7 @@ LISTS = pa.list_(pa.int64())
         ("bigint", LISTS),
         ("text[]", LISTS),
         ("bit(3)", pa.int64()),
+        ("int4range[]", pa.list_(pa.string())),
         ("bigint[]", pa.list_(LISTS)),
         ("text[]", pa.string()),
         ("jsonb", pa.struct([("a", pa.int64())])),
