@@ -96,7 +96,7 @@ compare: ## kill Spark's own writers and this package in the same way, and count
 
 .PHONY: bench
 bench: ## measure against what people use today; QUICK=1 under 5 minutes, ONLY="mysql kafka ...", REPORT=, PICTURE=file, PROFILE=folder
-	@tools/bootstrap.sh venv kafka spark-jars jdbc-jars flink-jars mariadb mysql
+	@tools/bootstrap.sh venv kafka spark-jars jdbc-jars flink-jars mariadb mysql postgres
 	@QUICK="$(QUICK)" ONLY="$(ONLY)" REPORT="$(REPORT)" PICTURE="$(PICTURE)" PROFILE="$(PROFILE)" ROWS="$(ROWS)" ROUNDS="$(ROUNDS)" \
 		$(bin)/python -m benchmarks $(ARGS)
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.files.spec import FilesSink as FilesSink
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
+    from airflow_ft.sinks.postgres.spec import PostgresSink as PostgresSink
     from airflow_ft.sinks.sqlite.spec import SqliteSink as SqliteSink
     from airflow_ft.sources.custom import CustomSource as CustomSource
     from airflow_ft.sources.files import FileSource as FileSource
@@ -62,6 +63,7 @@ _WHERE = {
     "KafkaSink": "airflow_ft.sinks.kafka.spec",
     "KafkaSource": "airflow_ft.sources.kafka",
     "MySqlSink": "airflow_ft.sinks.mysql.spec",
+    "PostgresSink": "airflow_ft.sinks.postgres.spec",
     "SqliteSink": "airflow_ft.sinks.sqlite.spec",
     "NoRestart": "airflow_ft.core.restart",
     "PipelineSpec": "airflow_ft.spec",

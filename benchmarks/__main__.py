@@ -26,6 +26,7 @@ from benchmarks import (
     in_doubt,
     into_kafka,
     into_mysql,
+    into_postgres,
     jobs,
     latency,
     memory,
@@ -56,6 +57,7 @@ def flights(bench: Bench) -> list[Comparison]:
 
 MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "mysql": into_mysql.mysql,
+    "postgres": into_postgres.postgres,
     "kafka": into_kafka.kafka,
     "gap": gap.gap,
     "staging": staging_cost.staging,

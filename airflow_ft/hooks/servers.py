@@ -85,7 +85,7 @@ class SqliteFileHook(_TestedHook):
 
 
 class PostgresServerHook(_TestedHook):
-    """A PostgreSQL server, for the decision log."""
+    """A PostgreSQL server, for `PostgresSink` and for the decision log."""
 
     conn_name_attr: ClassVar[str] = "postgres_conn_id"
     default_conn_name: ClassVar[str] = "postgres_default"

@@ -12,7 +12,8 @@ import pytest
 
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.base import memory
-from airflow_ft.sinks.sqlite import participant as module
+from airflow_ft.sinks.base import one_transaction as module
+from airflow_ft.sinks.sqlite import participant as of_sqlite
 from airflow_ft.sinks.sqlite.ledger import Ledger
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.testing import ParticipantConformance
@@ -99,8 +100,7 @@ def the_predecessor_is_not_compared(change: Change) -> None:
 
 @noticed_by("test_it_remembers_what_was_delivered_last")
 def the_head_does_not_name_what_was_delivered(change: Change) -> None:
-    write = Ledger.write_head
-    change(Ledger, "write_head", lambda self, head: write(self, replace(head, last_delivered=0)))
+    change(Ledger, "deliver_head", lambda self, number: None)
 
 
 @noticed_by("test_what_is_committed_is_visible_once_and_proven")
@@ -110,7 +110,7 @@ def prepared_rows_are_visible(change: Change) -> None:
     def visible(self: Any, plan: Any, fence: Any) -> Any:
         notes = prepare(self, plan, fence)
         with self._writing(fence, plan) as (db, _):
-            self._insert(db, [self.wal.open(segment) for segment in plan.segments], None)
+            self._insert(db, plan, [self.wal.open(segment) for segment in plan.segments], None)
         return notes
 
     change(SqliteParticipant, "prepare", visible)
@@ -119,7 +119,11 @@ def prepared_rows_are_visible(change: Change) -> None:
 @noticed_by("test_a_checkpoint_of_several_segments_comes_as_one")
 def carried_segments_are_left_out(change: Change) -> None:
     insert = SqliteParticipant._insert
-    change(SqliteParticipant, "_insert", lambda self, db, readers, letters: insert(self, db, readers[-1:], letters))
+    change(
+        SqliteParticipant,
+        "_insert",
+        lambda self, db, plan, readers, letters: insert(self, db, plan, readers[-1:], letters),
+    )
 
 
 @noticed_by("test_of_refused_rows_nothing_comes", carries=True)
@@ -136,12 +140,12 @@ def rows_are_committed_one_by_one(change: Change) -> None:
                 db.execute("BEGIN")
 
     change(SqliteParticipant, "_writing", at_once)
-    together = module._Put._together
+    together = of_sqlite._Put._together
 
     def apart(self: Any, rows: Any, where: str) -> int:
         return sum(together(self, [row], where) for row in rows)
 
-    change(module._Put, "_together", apart)
+    change(of_sqlite._Put, "_together", apart)
 
 
 @noticed_by("test_forgotten_markers_do_not_bring_rows_back")

@@ -17,9 +17,12 @@ import pytest
 from airflow_ft.core.model import Plan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.testing.world import SINK
+from airflow_ft.testing.world import World as PostgresWorld
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import World
 from tests.sinks.mysql.world import each_way, make_world
+from tests.sinks.postgres.world import Table
 from tools.servers import Database, Kafka
 
 DELIVER = """
@@ -32,7 +35,7 @@ before = set(sys.modules)
 counts = deliver(order["plan"], order["connection"])["counts"]
 new = set(sys.modules) - before
 heavy = new & {"pandas", "pyspark", "sqlalchemy"}
-packages = ("airflow_ft", "pyarrow", "numpy", "pymysql", "confluent_kafka", "kafka")
+packages = ("airflow_ft", "pyarrow", "numpy", "pymysql", "psycopg2", "confluent_kafka", "kafka")
 print(json.dumps([counts, sorted(heavy), sorted(name for name in new if name.partition(".")[0] in packages)]))
 """
 ROWS = pa.table(
@@ -73,6 +76,20 @@ def test_into_mysql(any_mysql_database: Database, way: str, strategy: str, prelo
     world.go_by(way)
     assert deliver_in_a_process(world.plan(orders=ROWS), world.connection(), preload) == ({"orders": 2}, [])
     assert world.count() == 2
+
+
+@pytest.mark.parametrize("preload", [False, True])
+@pytest.mark.parametrize("strategy", ["local", "prepared", "upsert"])
+def test_into_postgres(postgres_database: Database, strategy: str, preload: bool, tmp_path: Path) -> None:
+    ddl = (
+        "CREATE TABLE orders (id bigint PRIMARY KEY, small smallint, name char(20), price numeric(12,2), ratio float8,"
+        " at timestamptz, day date, yes boolean, bytes bytea, many varchar(5)[], version bigint)"
+    )
+    by_key = {"key_columns": ["id"], "version_column": "version"} if strategy == "upsert" else {}
+    world = PostgresWorld(Table(postgres_database, ddl, strategy=strategy, **by_key), tmp_path)
+    plan = world.plan(ROWS)
+    assert deliver_in_a_process(plan, world.target.connection, preload) == ({SINK: 2}, [])
+    assert world.target.ids() == [1, 2]
 
 
 @pytest.mark.parametrize("preload", [False, True])

@@ -11,9 +11,9 @@ import pymysql
 from airflow_ft.core.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.base.changes import missing_kind
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.mysql import validation
-from airflow_ft.sinks.mysql.changes import missing_kind
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.keys import check_keys
 from airflow_ft.sinks.mysql.limits import Limits

@@ -25,7 +25,7 @@ from airflow_ft.core.errors import DeclinedError
 from airflow_ft.core.model import Plan
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.arrow import booleans
-from airflow_ft.sinks.mysql.changes import DeletedKeys, LiveRows, is_delete, missing_kind
+from airflow_ft.sinks.base.changes import DeletedKeys, LiveRows, is_delete, missing_kind
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
 from airflow_ft.sinks.mysql.inspection import check_changes_allowed
 from airflow_ft.sinks.mysql.keys import check_keys

@@ -20,8 +20,8 @@ import pymysql
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import SegmentReader, WalReader
 from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, sample
+from airflow_ft.sinks.base.changes import DeletedKeys
 from airflow_ft.sinks.mysql.catalog import Column
-from airflow_ft.sinks.mysql.changes import DeletedKeys
 from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of
 from airflow_ft.sinks.mysql.ledger import Ledger

@@ -12,30 +12,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from airflow_ft.core.errors import (
-    AirflowFtError,
-    DeclinedError,
-    SinkAccessError,
-    StoreBehindSinkError,
-    UnfitTargetError,
-    together,
-)
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
+from airflow_ft.core.model import Fence, ParticipantPlan, Plan
 from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
-from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
-from airflow_ft.core.set_aside import detail as set_aside_detail
-from airflow_ft.sinks.base.memory import (
-    Head,
-    check_epoch,
-    check_marker,
-    check_owner,
-    check_settled,
-    refuse_markers_without_head,
-    refuse_to_adopt,
-)
+from airflow_ft.sinks.base.memory import check_owner
+from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.sqlite.columns import (
     Column,
@@ -62,7 +46,7 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
 
 
 @dataclass
-class SqliteParticipant:
+class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
     """One file with all tables that a pipeline writes there. See `airflow_ft.core.ports.Participant`."""
 
     name: str
@@ -70,128 +54,8 @@ class SqliteParticipant:
     file: SqliteFile
     wal: WalReader
 
-    # --- the protocol -------------------------------------------------------------------------------------------
-
-    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
-        """Raises the head, makes what is lacking, and judges columns; values too, where the decision falls before."""
-        notes: dict[str, Any] = {"sqlite": sqlite3.sqlite_version, "file": str(self.file.path)}
-        readers = [self.wal.open(segment) for segment in plan.segments]
-        with self._writing(fence, plan, create=True) as (db, ledger):
-            ledger.create()
-            if ledger.head() is None and plan.participant(self.name).predecessor == 0:
-                refuse_markers_without_head(ledger.newest(), "airflow_ft_head")
-                ledger.write_head(_head(fence))
-            self._raised(ledger, fence)
-        # It stays raised, whatever is found now: no older attempt can write any more.
-        with self._writing(fence, plan) as (db, ledger):
-            head = self._raised(ledger, fence)
-            if self._is_settled(ledger, head, plan, fence, exactly=False):
-                return notes
-            if problems := list(self._misfits(db, readers, make=head.last_delivered == 0)):
-                raise together(problems)
-        if plan.commit_point != self.name:  # there nobody could refuse its rows any more
-            with self._writing(fence, plan, keep=False) as (db, _):
-                self._insert(db, readers, None)
-        return notes
-
-    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
-        """Delivers under this plan's marker, or finds that the number is settled."""
-        letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
-        with self._writing(fence, plan) as (db, ledger):
-            head = self._raised(ledger, fence)
-            if self._is_settled(ledger, head, plan, fence, exactly=True):
-                return self._standing(ledger, plan)
-            counts = self._insert(db, [self.wal.open(segment) for segment in plan.segments], letters)
-            detail: dict[str, Any] = {"attempt": fence.attempt, "segments": [each.number for each in plan.segments]}
-            if letters is not None:  # durable before COMMIT, and named by the marker
-                detail |= set_aside_detail(letters.write())
-            ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, detail)
-            ledger.write_head(replace(head, last_delivered=plan.number))
-        return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)
-
-    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
-        """Writes the tombstone, or finds the marker that stands there."""
-        with self._writing(fence, plan) as (_, ledger):
-            head = self._raised(ledger, fence)
-            if self._is_settled(ledger, head, plan, fence, exactly=False):
-                return self._standing(ledger, plan)
-            ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail)
-        return Proof(self.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
-
-    def proof(self, plan: Plan) -> Proof | None:
-        """The marker; None when there is none, which proves nothing."""
-        with self._reading(plan.pipeline, plan) as ledger:
-            marker = ledger.marker(plan.number) if ledger is not None else None
-        if marker is None:
-            return None
-        check_marker(marker, plan, plan.installation)
-        return marker.proof(self.name, plan.number)
-
-    def forget(self, fence: Fence, floor: int) -> None:
-        """Prunes markers at or below `floor`, in the transaction that raises the head's floor."""
-        if floor <= 0:
-            return
-        with self._writing(fence) as (_, ledger):
-            head = check_epoch(ledger.head(), fence)
-            ledger.write_head(replace(head, floor=max(head.floor, floor)))
-            ledger.prune(floor)
-
-    def head(self, pipeline: str) -> SinkHead | None:
-        """The head's row, whoever owns it; None where the file has never seen the pipeline."""
-        with self._reading(pipeline) as ledger:
-            head = ledger.head() if ledger is not None else None
-        return None if head is None else head.told
-
-    def remembers(self, pipeline: str) -> bool:
-        """Whether the head's row is there."""
-        return self.head(pipeline) is not None
-
-    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
-        """Takes the head over from another installation. A head does not vanish by itself: nothing else is seeded."""
-        if not foreign:
-            raise StoreBehindSinkError("the sink has lost its head.", remedy="bring the ledger's tables back.")
-        with self._writing(fence, create=True) as (_, ledger):
-            ledger.create()
-            head = ledger.head()
-            marked = [found for found, _ in ledger.markers_of_others(number, fence.installation)]
-            refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
-            floor = max(number, head.floor if head else 0)
-            ledger.write_head(replace(_head(fence), last_delivered=number, floor=floor))
-
-    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
-        """Tombstones of former owners past the last delivered number; nothing else can be left."""
-        with self._reading(pipeline) as ledger:
-            if ledger is None:
-                return ()
-            head = ledger.head()
-            found = ledger.markers_of_others(head.last_delivered if head else 0, installation)
-        return [
-            Remnant(number, "", RemnantKind.ABORTED, marker.installation, marker.tombstone)
-            for number, marker in found
-            if marker.outcome is Outcome.ABORTED
-        ]
-
-    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
-        """Raises the head above a former owner, who stays named in it; or drops what former owners have marked."""
-        if not self.file.path.exists():
-            return
-        with self._writing(fence) as (_, ledger):
-            head = ledger.head()
-            if head is None:
-                return
-            if head.installation != fence.installation:
-                ledger.write_head(replace(head, epoch=fence.epoch, attempt=fence.attempt))
-            elif make_way:
-                ledger.drop_markers_of_others(head.last_delivered, fence.installation)
-
-    def heuristic(self, plan: Plan) -> str:
-        """Only what is prepared before the decision can be committed before it."""
-        return ""
-
-    def close(self) -> None:
-        """Nothing is held between calls."""
-
-    # --- what the steps share -----------------------------------------------------------------------------------
+    def _preflight(self) -> dict[str, Any]:
+        return {"sqlite": sqlite3.sqlite_version, "file": str(self.file.path)}
 
     def _misfits(
         self, db: sqlite3.Connection, readers: Sequence[SegmentReader], make: bool
@@ -225,7 +89,7 @@ class SqliteParticipant:
                 yield from problems
 
     def _insert(
-        self, db: sqlite3.Connection, readers: Sequence[SegmentReader], letters: Refused | None
+        self, db: sqlite3.Connection, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
     ) -> dict[str, int]:
         """All rows; how many went into each sink's table. DeclinedError for rows that the file refuses."""
         counts = dict.fromkeys(self.sinks, 0)
@@ -245,23 +109,6 @@ class SqliteParticipant:
                 counts[name] += put.all()
         return counts
 
-    def _raised(self, ledger: Ledger, fence: Fence) -> Head:
-        head = ledger.head()
-        check_owner(head, fence)
-        assert head is not None  # check_owner raises
-        raised = replace(head, epoch=fence.epoch, attempt=fence.attempt)
-        ledger.write_head(raised)
-        return raised
-
-    def _is_settled(self, ledger: Ledger, head: Head, plan: Plan, fence: Fence, *, exactly: bool) -> bool:
-        marker = ledger.marker(plan.number)
-        return check_settled(marker, head, plan, self.name, fence, exactly=exactly, look_again=ledger.head)
-
-    def _standing(self, ledger: Ledger, plan: Plan) -> Proof:
-        marker = ledger.marker(plan.number)
-        assert marker is not None
-        return marker.proof(self.name, plan.number)
-
     @contextmanager
     def _writing(
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
@@ -272,7 +119,9 @@ class SqliteParticipant:
                 raise SinkAccessError(f"{self.file.path} is gone.", remedy="bring it back.")
             db.execute("BEGIN IMMEDIATE")
             ledger = Ledger(db, fence.pipeline, self.name)
-            if not create and not ledger.exists():
+            if create:
+                ledger.create()
+            elif not ledger.exists():
                 check_owner(None, fence)
             yield db, ledger
             db.execute("COMMIT" if keep else "ROLLBACK")
@@ -283,10 +132,6 @@ class SqliteParticipant:
         with self.file.opened(**self._where(plan)) as db:
             ledger = Ledger(db, pipeline, self.name) if db is not None else None
             yield ledger if ledger is not None and ledger.exists() else None
-
-    def _where(self, plan: Plan | None) -> dict[str, Any]:
-        where: dict[str, Any] = {"participant": self.name}
-        return where | ({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {})
 
 
 @dataclass
@@ -348,7 +193,3 @@ class _Put:
         return DeclinedError(
             f"table {self.table!r} refuses rows: {what}.", remedy="mend the job, or the table.", sink=self.sink
         )
-
-
-def _head(fence: Fence) -> Head:
-    return Head(installation=fence.installation, epoch=fence.epoch, attempt=fence.attempt, last_delivered=0, floor=0)

@@ -1,0 +1,264 @@
+"""Marker and all rows of all tables of a database in one transaction (ATOMIC): what such sinks have in common.
+
+Each step is a transaction that first locks the head, so that the order of ranks is the order of transactions: the head
+must not be newer; is the number settled, does the head fit the plan? Then the rows, the marker, the head, and COMMIT.
+A system says how a transaction is opened, and how rows enter.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from airflow_ft.core.errors import AirflowFtError, StoreBehindSinkError, together
+from airflow_ft.core.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
+from airflow_ft.core.ports import SegmentReader, WalReader
+from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
+from airflow_ft.core.set_aside import detail as set_aside_detail
+from airflow_ft.sinks.base.memory import (
+    Head,
+    check_epoch,
+    check_marker,
+    check_owner,
+    check_settled,
+    refuse_markers_without_head,
+    refuse_to_adopt,
+)
+from airflow_ft.sinks.base.sql_ledger import HEAD, SqlLedger
+from airflow_ft.sinks.refused import Refused
+
+Db = TypeVar("Db")
+T = TypeVar("T")
+
+
+class OneTransactionParticipant(ABC, Generic[Db]):
+    """One database with all tables that a pipeline writes there. See `airflow_ft.core.ports.Participant`."""
+
+    name: str
+    wal: WalReader
+
+    # --- what a system says --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _writing(
+        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
+    ) -> AbstractContextManager[tuple[Db, SqlLedger]]:
+        """One transaction that has locked the head, if there is one.
+
+        It is committed when the block ends without an error, and if it is to be kept. With `create` database and ledger
+        are made; else what `check_owner` raises where there is no ledger.
+        """
+
+    @abstractmethod
+    def _reading(self, pipeline: str, plan: Plan | None = None) -> AbstractContextManager[SqlLedger | None]:
+        """None: the database, or its ledger, is not there."""
+
+    @abstractmethod
+    def _preflight(self) -> dict[str, Any]:
+        """What is demanded of the server before anything is written there; notes for people."""
+
+    @abstractmethod
+    def _misfits(self, db: Db, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
+        """All that speaks against staged rows; `make`: nothing was delivered yet."""
+
+    @abstractmethod
+    def _insert(self, db: Db, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None) -> dict[str, int]:
+        """All rows; how many went into each sink's table. DeclinedError for rows that are refused."""
+
+    def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
+        """Runs a step; a system may run it again, which each of them bears."""
+        return step()
+
+    # --- the protocol --------------------------------------------------------------------------------------------
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Raises the head, makes what is lacking, and judges columns; values too, where the decision falls before."""
+        return self._persist("preparing", lambda: self._prepare(plan, fence), fence, plan)
+
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
+        """Delivers under this plan's marker, or finds that the number is settled."""
+        return self._persist("committing", lambda: self._commit(plan, fence, vote, set_aside), fence, plan)
+
+    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        """Writes the tombstone, or finds the marker that stands there."""
+        return self._persist("writing the tombstone", lambda: self._abort(plan, fence, detail), fence, plan)
+
+    def proof(self, plan: Plan) -> Proof | None:
+        """The marker; None when there is none, which proves nothing."""
+        return self._persist("reading the marker", lambda: self._proof(plan), plan=plan)
+
+    def forget(self, fence: Fence, floor: int) -> None:
+        """Prunes markers at or below `floor`, in the transaction that raises the head's floor."""
+        if floor > 0:
+            self._persist("pruning markers", lambda: self._forget(fence, floor), fence)
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        """The head's row, whoever owns it; None where the database has never seen the pipeline."""
+        return self._persist("reading the head", lambda: self._head(pipeline))
+
+    def remembers(self, pipeline: str) -> bool:
+        """Whether the head's row is there."""
+        return self.head(pipeline) is not None
+
+    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
+        """Takes the head over from another installation. A head does not vanish by itself: nothing else is seeded."""
+        if not foreign:
+            raise StoreBehindSinkError("the sink has lost its head.", remedy="bring the ledger's tables back.")
+        self._persist("adopting the head", lambda: self._adopt(fence, number), fence)
+
+    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+        """What former owners have left past the last delivered number."""
+        return self._persist("looking for remnants", lambda: self._remnants(pipeline, installation))
+
+    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+        """Raises the head above a former owner, who stays named in it; or drops what former owners have marked."""
+        self._persist("ending remnants", lambda: self._end_remnants(fence, ending, make_way), fence)
+
+    def heuristic(self, plan: Plan) -> str:
+        """Only what is prepared before the decision can be committed before it."""
+        return ""
+
+    def close(self) -> None:
+        """Nothing is held between calls."""
+
+    # --- the steps -----------------------------------------------------------------------------------------------
+
+    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        notes = self._preflight()
+        readers = [self.wal.open(segment) for segment in plan.segments]
+        with self._writing(fence, plan, create=True) as (_, ledger):
+            self._begin(ledger, plan, fence)
+            self._raised(ledger, fence)
+        # It stays raised, whatever is found now: no older attempt can write any more.
+        with self._writing(fence, plan) as (db, ledger):
+            head = self._raised(ledger, fence)
+            if self._is_settled(ledger, head, plan, fence, exactly=False):
+                return notes
+            if problems := list(self._misfits(db, readers, make=head.last_delivered == 0)):
+                raise together(problems)
+        return notes | self._vote(plan, fence, readers)
+
+    def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
+        """Tries rows where nobody could refuse them any more."""
+        if plan.commit_point != self.name:
+            with self._writing(fence, plan, keep=False) as (db, _):
+                self._insert(db, plan, readers, None)
+        return {}
+
+    def _commit(self, plan: Plan, fence: Fence, vote: Vote | None, set_aside: bool) -> Proof:
+        return self._deliver(plan, fence, set_aside, {})
+
+    def _deliver(self, plan: Plan, fence: Fence, set_aside: bool, more: Mapping[str, Any]) -> Proof:
+        letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
+        with self._writing(fence, plan) as (db, ledger):
+            head = self._raised(ledger, fence)
+            if self._is_settled(ledger, head, plan, fence, exactly=True):
+                return self._standing(ledger, plan)
+            counts = self._insert(db, plan, [self.wal.open(segment) for segment in plan.segments], letters)
+            detail = self._detail(plan, fence) | dict(more)
+            if letters is not None:  # durable before COMMIT, and named by the marker
+                detail |= set_aside_detail(letters.write())
+            ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, detail)
+            ledger.deliver_head(plan.number)
+        return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)
+
+    def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        with self._writing(fence, plan) as (_, ledger):
+            head = self._raised(ledger, fence)
+            if self._is_settled(ledger, head, plan, fence, exactly=False):
+                return self._standing(ledger, plan)
+            ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail)
+        return Proof(self.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
+
+    def _proof(self, plan: Plan) -> Proof | None:
+        with self._reading(plan.pipeline, plan) as ledger:
+            marker = ledger.marker(plan.number) if ledger is not None else None
+        if marker is None:
+            return None
+        check_marker(marker, plan, plan.installation)
+        return marker.proof(self.name, plan.number)
+
+    def _forget(self, fence: Fence, floor: int) -> None:
+        with self._writing(fence) as (_, ledger):
+            check_epoch(ledger.head(), fence)
+            ledger.raise_floor(floor)
+            ledger.prune(floor)
+
+    def _head(self, pipeline: str) -> SinkHead | None:
+        with self._reading(pipeline) as ledger:
+            head = ledger.head() if ledger is not None else None
+        return None if head is None else head.told
+
+    def _adopt(self, fence: Fence, number: int) -> None:
+        with self._writing(fence, create=True) as (_, ledger):
+            head = ledger.head()
+            marked = [found for found, _ in ledger.markers_of_others(number, fence.installation)]
+            refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
+            floor = max(number, head.floor if head else 0)
+            ledger.write_head(replace(_head_of(fence), last_delivered=number, floor=floor))
+
+    def _remnants(self, pipeline: str, installation: str) -> list[Remnant]:
+        with self._reading(pipeline) as ledger:
+            if ledger is None:
+                return []
+            head = ledger.head()
+            found = ledger.markers_of_others(head.last_delivered if head else 0, installation)
+        return [
+            Remnant(number, "", RemnantKind.ABORTED, marker.installation, marker.tombstone)
+            for number, marker in found
+            if marker.outcome is Outcome.ABORTED
+        ]
+
+    def _end_remnants(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
+        with self._reading(fence.pipeline) as there:
+            if there is None:
+                return
+        with self._writing(fence) as (_, ledger):
+            head = ledger.head()
+            if head is None:
+                return
+            if head.installation != fence.installation:
+                ledger.raise_head(fence)
+            elif make_way:
+                ledger.drop_markers_of_others(head.last_delivered, fence.installation)
+
+    # --- what the steps share ------------------------------------------------------------------------------------
+
+    def _begin(self, ledger: SqlLedger, plan: Plan, fence: Fence) -> None:
+        """Makes the head of a pipeline that the database has never seen."""
+        newest = ledger.newest()  # before the head, which comes before its first marker
+        if ledger.head() is None and plan.participant(self.name).predecessor == 0:
+            refuse_markers_without_head(newest, HEAD)
+            ledger.create_head(_head_of(fence))
+
+    def _raised(self, ledger: SqlLedger, fence: Fence) -> Head:
+        head = ledger.head()
+        check_owner(head, fence)
+        assert head is not None  # check_owner raises
+        if head.rank != fence.rank:
+            ledger.raise_head(fence)
+        return replace(head, epoch=fence.epoch, attempt=fence.attempt)
+
+    def _is_settled(self, ledger: SqlLedger, head: Head, plan: Plan, fence: Fence, *, exactly: bool) -> bool:
+        marker = ledger.marker(plan.number)
+        return check_settled(marker, head, plan, self.name, fence, exactly=exactly, look_again=ledger.head)
+
+    def _standing(self, ledger: SqlLedger, plan: Plan) -> Proof:
+        marker = ledger.marker(plan.number)
+        assert marker is not None
+        return marker.proof(self.name, plan.number)
+
+    def _detail(self, plan: Plan, fence: Fence) -> dict[str, Any]:
+        return {"attempt": fence.attempt, "segments": [each.number for each in plan.segments]}
+
+    def _where(self, plan: Plan | None) -> dict[str, Any]:
+        """What an error names."""
+        where: dict[str, Any] = {"participant": self.name}
+        return where | ({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {})
+
+
+def _head_of(fence: Fence) -> Head:
+    return Head(installation=fence.installation, epoch=fence.epoch, attempt=fence.attempt, last_delivered=0, floor=0)

@@ -1,0 +1,124 @@
+"""The tables `airflow_ft_head` and `airflow_ft_ledger` of an SQL database: their statements, for any system.
+
+A system's own part is how a statement is sent, and how the tables are made.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
+from airflow_ft.sinks.base.memory import Head, Marker
+
+HEAD, LEDGER = "airflow_ft_head", "airflow_ft_ledger"
+_MINE = "pipeline = ? AND participant = ?"
+_HEAD = "pipeline, participant, installation, epoch, attempt, last_delivered, floor"
+_MARKER = "installation, kind, epoch, attempt, digest, counts, detail"
+_OTHERS = f"FROM {{ledger}} WHERE {_MINE} AND number > ? AND installation <> ?"
+
+
+class SqlLedger(ABC):
+    """What a database remembers of one pipeline. Its methods belong to the transaction that is open.
+
+    In a statement `?` stands for a value, `{head}` and `{ledger}` for the tables.
+    """
+
+    pipeline: str
+    participant: str
+    delivered: ClassVar[str] = "last_delivered"
+    """How the head tells the number that was delivered last: an expression over its row `head`."""
+
+    @abstractmethod
+    def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Executes a query."""
+
+    @abstractmethod
+    def run(self, sql: str, *values: object) -> None:
+        """Executes a statement that returns no rows."""
+
+    @abstractmethod
+    def create(self) -> None:
+        """The tables, where they are lacking."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether the tables are there."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Of the rows that are this pipeline's."""
+        return (self.pipeline, self.participant)
+
+    def head(self) -> Head | None:
+        sql = f"SELECT installation, epoch, attempt, {self.delivered}, floor FROM {{head}} AS head WHERE {_MINE}"
+        for row in self.rows(sql, *self.key):
+            return Head(installation=row[0], epoch=row[1], attempt=row[2], last_delivered=row[3], floor=row[4])
+        return None
+
+    def create_head(self, head: Head) -> None:
+        """A new pipeline's; nothing happens where somebody else was faster. It is locked from then on."""
+        self.run(
+            f"INSERT INTO {{head}} ({_HEAD}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", *self._row(head)
+        )
+
+    def write_head(self, head: Head) -> None:
+        """In place of what is there."""
+        self.run(
+            f"INSERT INTO {{head}} ({_HEAD}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (pipeline, participant)"
+            " DO UPDATE SET installation = excluded.installation, epoch = excluded.epoch, attempt = excluded.attempt,"
+            " last_delivered = excluded.last_delivered, floor = excluded.floor",
+            *self._row(head),
+        )
+
+    def raise_head(self, fence: Fence) -> None:
+        """Nobody older than the fence can write any more."""
+        self.run(f"UPDATE {{head}} SET epoch = ?, attempt = ? WHERE {_MINE}", *fence.rank, *self.key)
+
+    def deliver_head(self, number: int) -> None:
+        """The number is the last delivered one (in the transaction that delivers it)."""
+        self.run(f"UPDATE {{head}} SET last_delivered = ? WHERE {_MINE}", number, *self.key)
+
+    def raise_floor(self, floor: int) -> None:
+        """No number at or below `floor` can be delivered or aborted any more."""
+        self.run(f"UPDATE {{head}} SET floor = ? WHERE {_MINE} AND floor < ?", floor, *self.key, floor)
+
+    def _row(self, head: Head) -> tuple[object, ...]:
+        return (*self.key, head.installation, head.epoch, head.attempt, head.last_delivered, head.floor)
+
+    def marker(self, number: int) -> Marker | None:
+        found = self.rows(f"SELECT {_MARKER} FROM {{ledger}} WHERE {_MINE} AND number = ?", *self.key, number)
+        return _marker(found[0]) if found else None
+
+    def newest(self) -> int:
+        """The highest number with a marker; 0: there is none."""
+        return int(self.rows(f"SELECT max(number) FROM {{ledger}} WHERE {_MINE}", *self.key)[0][0] or 0)
+
+    def write_marker(
+        self, plan: Plan, fence: Fence, outcome: Outcome, counts: Mapping[str, int], detail: Mapping[str, Any]
+    ) -> None:
+        """Takes the number's place; the database refuses when it is taken."""
+        told = (canonical_json(dict(counts)), canonical_json(dict(detail)))
+        self.run(
+            f"INSERT INTO {{ledger}} (pipeline, participant, number, {_MARKER}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            *(*self.key, plan.number, fence.installation, outcome.value, *fence.rank, plan.digest, *told),
+        )
+
+    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]:
+        """What other installations have written above a number, ascending."""
+        sql = f"SELECT number, {_MARKER} {_OTHERS} ORDER BY number"
+        return [(row[0], _marker(row[1:])) for row in self.rows(sql, *self.key, above, installation)]
+
+    def drop_markers_of_others(self, above: int, installation: str) -> None:
+        """Deletes what `markers_of_others` lists."""
+        self.run(f"DELETE {_OTHERS}", *self.key, above, installation)
+
+    def prune(self, floor: int) -> None:
+        """Deletes the markers at or below `floor`."""
+        self.run(f"DELETE FROM {{ledger}} WHERE {_MINE} AND number <= ?", *self.key, floor)
+
+
+def _marker(row: Sequence[Any]) -> Marker:
+    return Marker(row[0], Outcome(row[1]), row[2], row[3], row[4], json.loads(row[5]), json.loads(row[6]))

@@ -1,0 +1,1 @@
+"""PostgreSQL as a sink: marker and rows in one transaction, or prepared before the decision."""

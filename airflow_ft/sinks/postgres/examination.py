@@ -1,0 +1,129 @@
+"""Every preflight of a PostgreSQL participant, in words: nothing stays, no head is raised, no row is sent."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import TypeVar
+
+import psycopg2
+
+from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.core.model import Fence, ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.postgres.catalog import read_table
+from airflow_ft.sinks.postgres.failures import failure
+from airflow_ft.sinks.postgres.fitting import misfits_of
+from airflow_ft.sinks.postgres.gid import PROBE_NUMBER, end_prepared, listed, new_gid
+from airflow_ft.sinks.postgres.ledger import ddl_of
+from airflow_ft.sinks.postgres.local import ledger_of, sinks_of
+from airflow_ft.sinks.postgres.naming import TableName
+from airflow_ft.sinks.postgres.server_checks import check_server
+from airflow_ft.sinks.postgres.session import Limits, Session
+from airflow_ft.sinks.postgres.spec import PostgresSink
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_SECONDS = 10.0
+
+
+def examine(
+    pipeline: str,
+    plan: ParticipantPlan,
+    connection: ConnectionInfo,
+    rows: Sequence[SegmentReader],
+    installation: str | None = None,
+) -> list[Check]:
+    """The checks of one database. `rows` are published segments, whose columns are judged as `prepare` would.
+
+    Without `installation` (the decision log cannot be read) nothing is prepared: nobody would know whose it is.
+    """
+    exam = Examination(f"connection {plan.name}")
+    sinks = exam.attempt("settings", lambda: sinks_of(plan))
+    session = exam.attempt("connect", lambda: _told("connecting", lambda: Session(connection, Limits())))
+    if sinks is None or session is None:
+        return exam.checks
+    with closing(session):
+        exam.attempt("server", lambda: _told("examining", lambda: _server(exam, session, plan, sinks)))
+        exam.attempt("ledger", lambda: _told("the ledger", lambda: _ledger(exam, session, pipeline, plan, sinks)))
+        if plan.strategy == "prepared" and installation is not None:
+            fence = Fence(pipeline, installation, 0, 0)
+            took = exam.attempt("prepared transactions", lambda: _told("preparing", lambda: _try(session, fence, plan)))
+            if took is not None:
+                exam.ok("prepared transactions", f"one was prepared, found and rolled back in {took:.0f} ms")
+        for name, sink in sinks.items():
+            exam.attempt(f"table {sink.table}", lambda name=name, sink=sink: _told(  # type: ignore[misc]
+                "reading the table", lambda: _table(exam, session, name, sink, rows)
+            ))  # fmt: skip
+    return exam.checks
+
+
+def _told(doing: str, step: Callable[[], T]) -> T:
+    """The driver's errors as ours."""
+    try:
+        return step()
+    except psycopg2.Error as error:
+        raise failure(error, doing) from None
+
+
+def _server(exam: Examination, session: Session, plan: ParticipantPlan, sinks: Mapping[str, PostgresSink]) -> None:
+    user, database = session.rows("SELECT current_user, current_database()")[0]
+    exam.ok("connect", f"PostgreSQL {session.product}, database {database}, as {user}")
+    unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
+    warnings = check_server(session, allow_unsafe_durability=unsafe, prepares=plan.strategy == "prepared")
+    if warnings:
+        exam.warn("durability", "; ".join(warnings), "it is allowed by allow_unsafe_durability.")
+    else:
+        exam.ok("durability", "acknowledged commits survive a crash, and the server takes writes")
+
+
+def _ledger(
+    exam: Examination, session: Session, pipeline: str, plan: ParticipantPlan, sinks: Mapping[str, PostgresSink]
+) -> None:
+    ledger = ledger_of(session, sinks, pipeline, plan.name)
+    if ledger.exists():
+        ledger.check()
+        exam.ok("ledger", f"it is in schema {ledger.schema}, with all privileges")
+    elif session.value("SELECT has_schema_privilege(%s, 'CREATE')", (ledger.schema,)):
+        exam.ok("ledger", f"it is not there yet; the first prepare makes it in schema {ledger.schema}")
+    else:
+        exam.problem(
+            "ledger",
+            f"it is lacking in schema {ledger.schema!r}, and this user may not create tables there",
+            "see `airflow ft setup`; or have these statements run:\n" + ";\n".join(ddl_of(ledger.schema)),
+        )
+
+
+def _try(session: Session, fence: Fence, plan: ParticipantPlan) -> float:
+    """Prepares a transaction that changes nothing; the milliseconds until it was rolled back.
+
+    Were it left behind, the next `prepare` would roll it back.
+    """
+    began = time.monotonic()
+    gid = new_gid(fence, plan.name, PROBE_NUMBER)
+    session.begin()
+    session.value("SELECT txid_current()")
+    session.run(f"PREPARE TRANSACTION {gid.sql}")
+    if gid not in listed(session, gid.owner) or not end_prepared(session, gid, "ROLLBACK", _SECONDS):
+        log.info("a task at work has rolled back what this has prepared")
+    return (time.monotonic() - began) * 1000
+
+
+def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, rows: Sequence[SegmentReader]) -> None:
+    table = read_table(session, TableName.parse(sink.table), name)
+    exam.ok(f"table {table.name}", f"{len(table.columns)} columns")
+    if table.triggers:
+        exam.warn(f"table {table.name}", f"triggers fire for rows: {', '.join(table.triggers)}", "be sure they may.")
+    judged = [reader for reader in rows if name in reader.sinks()]
+    for reader in judged:
+        problems = list(misfits_of(session, sink, reader.schema(name), name))
+        for problem in problems:
+            column = f"column {problem.column}: " if problem.column else ""
+            exam.problem(f"rows for {table.name}", f"{column}{problem.what}", problem.remedy)
+        if not problems:
+            exam.ok(f"rows for {table.name}", f"the columns of checkpoint {reader.segment.number} fit")
+    if not judged:
+        exam.warn(f"rows for {table.name}", "no published rows to judge: columns were not compared", "run it once.")

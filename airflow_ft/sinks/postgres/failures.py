@@ -1,0 +1,103 @@
+"""What an error of the server means for a checkpoint: rows refused, access refused, or try again.
+
+By SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html). An error never proves an outcome (I6): this module
+only decides what is raised after the transaction was rolled back. Outcomes are read from the marker.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+import psycopg2
+
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
+
+INSUFFICIENT_PRIVILEGE = "42501"
+UNDEFINED_OBJECT = "42704"
+UNIQUE_VIOLATION = "23505"
+NOT_IN_PREREQUISITE_STATE = "55000"
+
+# What libpq says before there is a session has no SQLSTATE. Where the words are translated it is tried again.
+_LET_IN = re.compile(
+    r"password authentication failed|no password supplied|no pg_hba\.conf entry|authentication failed"
+    r"|role .* does not exist|database .* does not exist|not permitted to (log|connect)|permission denied"
+    r"|certificate|does not support SSL|invalid (sslmode|connection option|port|integer|channel|target)"
+)
+_NAMED = {UNIQUE_VIOLATION, "23503", "23P01"}  # whose detail names the key, and nothing else of the row
+
+
+class Unanswered(Exception):
+    """COMMIT was not answered as it should be, whatever was said: in doubt until the marker was read."""
+
+
+class Meaning(Enum):
+    """What can be done about an error."""
+
+    LOST = "the connection is gone"
+    BUSY = "a lock was not had in time"
+    ROWS = "these rows are refused"
+    ACCESS = "this user or this server setting is refused"
+    UNAVAILABLE = "the server could not do it now"
+
+
+_CODES = {
+    # connection, shutting down, crash, starting, idle session, idle in transaction
+    Meaning.LOST: re.compile(r"08...|57P0[1235]|25P03"),
+    # serialisation, deadlock, lock not available
+    Meaning.BUSY: re.compile(r"40001|40P01|55P03"),
+    # feature, authorisation, database, schema, read only, access rules, state (prepared transactions), settings
+    Meaning.ACCESS: re.compile(r"0A...|28...|3D...|3F...|25006|42...|55000|55P02|22023"),
+    # data, constraints, view with check option, a limit of the program (an index row too large), raised by a trigger
+    Meaning.ROWS: re.compile(r"22...|23...|44...|54...|P0001"),
+}
+
+
+def meaning(error: BaseException) -> Meaning:
+    """Sorts an error. What is not known is UNAVAILABLE: the rows stay, and it is tried again."""
+    code = getattr(error, "pgcode", None)
+    if isinstance(error, Unanswered):
+        return Meaning.LOST
+    if code is None:
+        if isinstance(error, psycopg2.OperationalError) and _LET_IN.search(str(error)):
+            return Meaning.ACCESS
+        return (
+            Meaning.LOST if isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError) else Meaning.ACCESS
+        )
+    return next((found for found, codes in _CODES.items() if codes.fullmatch(code)), Meaning.UNAVAILABLE)
+
+
+def describe(error: BaseException) -> str:
+    """The server's own words with its SQLSTATE; of the row it shows the key at most."""
+    code = getattr(error, "pgcode", None)
+    if not isinstance(error, psycopg2.Error) or code is None:
+        return f"{' '.join(str(error).split()).rstrip('.') or type(error).__name__}."
+    detail = f" {error.diag.message_detail}" if code in _NAMED and error.diag.message_detail else ""
+    hint = f". {error.diag.message_hint}" if code[:2] in ("53", "55") and error.diag.message_hint else ""
+    words = f"{error.diag.message_primary}{detail}{hint}".rstrip(".")
+    return f"{words} (SQLSTATE {code})."
+
+
+def failure(error: BaseException, doing: str) -> AirflowFtError:
+    """The error to raise for one met while `doing`, and not while rows were sent (`load` declines those)."""
+    text, code = f"{doing}: {describe(error)}", getattr(error, "pgcode", None) or ""
+    match meaning(error):
+        case Meaning.ACCESS if code == INSUFFICIENT_PRIVILEGE:
+            return SinkAccessError(text, remedy="grant it: `airflow ft setup` prints all that the user needs.")
+        case Meaning.ACCESS:
+            return SinkAccessError(text, remedy="mend the connection, the privileges or the server's setting.")
+        case Meaning.BUSY:
+            return SinkUnavailableError(
+                text,
+                remedy="another transaction holds a lock it needs (see pg_stat_activity); it is tried again.",
+            )
+        case _ if isinstance(error, Unanswered):
+            return SinkUnavailableError(
+                f"{doing}: COMMIT was not answered, so it is in doubt: {error}", remedy="the next try reads the marker."
+            )
+        case _ if code.startswith("53"):
+            return SinkUnavailableError(
+                text, remedy="give the server disk space, memory or connections; it is tried again."
+            )
+        case _:
+            return SinkUnavailableError(text, remedy="it is tried again; look at the server if it stays so.")

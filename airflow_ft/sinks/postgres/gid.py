@@ -1,0 +1,146 @@
+"""What an attempt's sessions and prepared transactions are called, so that others can find and end them.
+
+    aft.<owner>.<number>.<epoch>.<attempt>.<nonce>     a prepared transaction (at most 200 bytes; this has 112)
+    aft.<owner>.<epoch>.<attempt>                      the application_name of a session (at most 63 bytes)
+
+`owner` is a hash of installation, pipeline and participant (I8: nothing else is ever touched), numbers are hexadecimal.
+The nonce makes each try's name a new one. Only the user who has prepared a transaction, or a superuser, can end it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import secrets
+import time
+from dataclasses import dataclass
+
+import psycopg2
+
+from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
+from airflow_ft.core.model import Fence
+from airflow_ft.sinks.postgres.failures import (
+    INSUFFICIENT_PRIVILEGE,
+    NOT_IN_PREREQUISITE_STATE,
+    UNDEFINED_OBJECT,
+    describe,
+)
+from airflow_ft.sinks.postgres.session import Session
+
+log = logging.getLogger(__name__)
+
+PROBE_NUMBER = 0
+"""The number of a doctor's transaction; checkpoints count from 1."""
+
+_GID = re.compile(r"aft\.([0-9a-f]{32})\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{8})")
+_LABEL = re.compile(r"aft\.[0-9a-f]{20}\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Gid:
+    """A prepared transaction of this package."""
+
+    owner: str
+    number: int
+    epoch: int
+    attempt: int
+    nonce: str
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Compared with `Fence.rank`."""
+        return (self.epoch, self.attempt)
+
+    @property
+    def sql(self) -> str:
+        """As a literal."""
+        return f"'aft.{self.owner}.{self.number:x}.{self.epoch:x}.{self.attempt:x}.{self.nonce}'"
+
+
+def owner_of(installation: str, pipeline: str, participant: str) -> str:
+    """32 hexadecimal digits."""
+    return hashlib.sha256("\0".join((installation, pipeline, participant)).encode()).hexdigest()[:32]
+
+
+def new_gid(fence: Fence, participant: str, number: int) -> Gid:
+    """One that was never used."""
+    owner = owner_of(fence.installation, fence.pipeline, participant)
+    return Gid(owner, number, fence.epoch, fence.attempt, secrets.token_hex(4))
+
+
+def label_of(fence: Fence, participant: str) -> str:
+    """Of the sessions of an attempt."""
+    return f"{_prefix(fence.installation, fence.pipeline, participant)}{fence.epoch:x}.{fence.attempt:x}"
+
+
+def _prefix(installation: str, pipeline: str, participant: str) -> str:
+    return f"aft.{owner_of(installation, pipeline, participant)[:20]}."
+
+
+def listed(session: Session, owner: str) -> list[Gid]:
+    """What the owner has prepared in this database, by number and rank."""
+    rows = session.rows("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+    matches = [match for (gid,) in rows if (match := _GID.fullmatch(gid)) is not None]
+    found = (Gid(m[1], int(m[2], 16), int(m[3], 16), int(m[4], 16), m[5]) for m in matches)
+    return sorted(gid for gid in found if gid.owner == owner)
+
+
+def end_prepared(session: Session, gid: Gid, verb: str, seconds: float) -> bool:
+    """COMMIT PREPARED or ROLLBACK PREPARED, until it is no longer listed. False: somebody else has ended it.
+
+    SQLSTATE 42704 proves nothing: it comes after a commit and after a rollback alike (I6).
+
+    Raises:
+        SinkAccessError: another user has prepared it.
+        SinkUnavailableError: somebody is at ending it for `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            session.run(f"{verb} PREPARED {gid.sql}")
+            return True
+        except psycopg2.Error as error:
+            if error.pgcode == UNDEFINED_OBJECT:
+                return False
+            if error.pgcode == INSUFFICIENT_PRIVILEGE:
+                raise SinkAccessError(
+                    f"a transaction that was prepared for checkpoint {gid.number} cannot be ended: {describe(error)}",
+                    remedy="the user who has prepared it (pg_prepared_xacts tells) or a superuser can: deliver as that"
+                    " user, until it is ended.",
+                ) from error
+            if error.pgcode != NOT_IN_PREREQUISITE_STATE:
+                raise
+            if time.monotonic() > deadline:
+                raise SinkUnavailableError(
+                    f"a prepared transaction cannot be ended: {describe(error)}", remedy="it is tried again."
+                ) from error
+        time.sleep(0.05)  # somebody else is just ending it
+
+
+def end_older_sessions(session: Session, fence: Fence, participant: str, installation: str) -> list[int]:
+    """Ends the sessions that older attempts of an installation have left, as they may stand in the way; their pids.
+
+    A session whose attempt is not older is never ended. The server asks for the same user, or pg_signal_backend.
+    """
+    rows = session.rows(
+        "SELECT pid, application_name FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() AND starts_with(application_name, %s)",
+        (_prefix(installation, fence.pipeline, participant),),
+    )
+    ended = []
+    for pid, label in rows:
+        match = _LABEL.fullmatch(label)
+        if match is None or (int(match[1], 16), int(match[2], 16)) >= fence.rank:
+            continue
+        try:
+            if session.rows(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND application_name = %s",
+                (pid, label),
+            ):
+                ended.append(pid)
+        except psycopg2.Error as error:
+            log.warning("session %d of an older attempt could not be ended: %s", pid, describe(error))
+    if ended:
+        log.warning("ended sessions %s of older attempts, which may have stood in the way", ended)
+    return ended

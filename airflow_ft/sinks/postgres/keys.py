@@ -1,0 +1,74 @@
+"""What an upsert needs of its table: one unique key that tells rows apart, and a column for the version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
+from airflow_ft.sinks.base.changes import missing_kind
+from airflow_ft.sinks.postgres.catalog import Table
+from airflow_ft.sinks.postgres.encoding import is_text
+from airflow_ft.sinks.postgres.naming import quoted
+from airflow_ft.sinks.postgres.session import Session
+from airflow_ft.sinks.postgres.spec import PostgresSink
+
+
+def privileges(sink: PostgresSink) -> list[str]:
+    """What a delivery does to the table."""
+    if sink.strategy != "upsert":
+        return ["INSERT"]
+    return ["SELECT", "INSERT", "UPDATE", *(["DELETE"] if sink.change_column else [])]
+
+
+def key_misfits(session: Session, sink: PostgresSink, table: Table, schema: pa.Schema) -> Iterator[AirflowFtError]:
+    """What speaks against changing rows of this table by key."""
+    name = table.name
+    keys = [column for key in sink.key_columns if (column := table.column(key)) is not None]
+    sent = {column.name for source in schema.names if (column := table.column(source)) is not None}
+    unique = session.rows(
+        "SELECT array(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid"
+        " AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]) ORDER BY 1) FROM pg_index i"
+        " WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indimmediate AND i.indisvalid"
+        " AND i.indpred IS NULL AND i.indexprs IS NULL",
+        (name.sql,),
+    )
+    listed = ", ".join(map(quoted, sink.key_columns))
+    fitting = [column.name for column in keys if column.not_null]
+    if len(fitting) < len(sink.key_columns) or [sorted(fitting)] not in [list(row) for row in unique]:
+        yield UnfitTargetError(
+            f"key_columns ({', '.join(sink.key_columns)}) are no unique key of {name} without NULL, which is not"
+            " deferrable.",
+            remedy=f"ALTER TABLE {name.sql} ADD PRIMARY KEY ({listed}), or name in key_columns what it has.",
+        )
+    for column in keys:
+        if column.name not in sent:
+            yield DeclinedError(f"the rows have no column {column.name!r}, which is in the key.", remedy="add it.")
+    version = table.column(sink.version_column or "")
+    if version is None or version.type != "int8" or version.refuses:
+        yield UnfitTargetError(
+            f"{name} has no bigint column {sink.version_column!r} for the version.",
+            remedy=f"ALTER TABLE {name.sql} ADD COLUMN {quoted(sink.version_column or '')} bigint NOT NULL DEFAULT 0.",
+        )
+    elif version.name in sent:
+        yield DeclinedError(
+            f"{name}.{version.name} is filled by the sink itself, and the rows have such a column.",
+            remedy="leave it out in the job.",
+        )
+    if change := sink.change_column:
+        if change not in schema.names:
+            yield missing_kind(change)
+        elif not is_text(schema.field(change).type):
+            yield DeclinedError(f"the kind of change is {schema.field(change).type}.", remedy="make it text.")
+    lacking = session.value(
+        "SELECT array(SELECT what FROM unnest(%s) AS what WHERE NOT has_table_privilege(%s, what))",
+        (privileges(sink), name.sql),
+    )
+    if not session.value("SELECT has_database_privilege(current_database(), 'TEMPORARY')"):
+        yield SinkAccessError("the user may not make temporary tables.", remedy="GRANT TEMPORARY on the database.")
+    if lacking:
+        yield SinkAccessError(
+            f"the connection's user lacks {', '.join(lacking)} on {name}.",
+            remedy=f"GRANT {', '.join(lacking)} ON {name.sql} to it.",
+        )

@@ -1,0 +1,171 @@
+"""Sends rows by COPY, a batch of the log at a time; the next one is encoded meanwhile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import psycopg2
+import pyarrow as pa
+
+from airflow_ft.core.errors import DeclinedError, UnfitTargetError
+from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.sinks.ahead import Ahead
+from airflow_ft.sinks.postgres.catalog import Column, Table
+from airflow_ft.sinks.postgres.encoding import changed, encode
+from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
+from airflow_ft.sinks.postgres.naming import quoted
+from airflow_ft.sinks.postgres.session import Session
+from airflow_ft.sinks.refused import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A batch of a file, whose first row is row `first` of it (from 0). `wrong` are rows that would be changed."""
+
+    file: WalFile
+    first: int
+    rows: pa.RecordBatch
+    wrong: dict[int, str]
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Puts the rows of one sink and segment into its table, in the transaction of `session`.
+
+    With `letters` rows that are refused by themselves go there, and all others into the table.
+    """
+
+    session: Session
+    sink: str
+    table: Table
+    reader: SegmentReader
+    letters: Refused | None
+    told: str = ""
+    """What errors call the table, where it is not the target itself."""
+
+    def all(self) -> int:
+        """How many went in. DeclinedError: rows are refused; psycopg2.Error: something else is."""
+        taken = 0
+        columns = self._columns()
+        with closing(Ahead(self._parts(columns))) as parts:
+            for part in parts:
+                if self.letters is not None:
+                    taken += self._around(part, columns)
+                else:
+                    self._together(part, columns)
+                    taken += part.rows.num_rows
+        return taken
+
+    def _columns(self) -> list[Column]:
+        found = {name: self.table.column(name) for name in self.reader.schema(self.sink).names}
+        if missing := [name for name, column in found.items() if column is None]:
+            raise UnfitTargetError(
+                f"table {self.table.name} has no column {missing[0]!r} any more.",
+                remedy="bring it back: rows that are decided wait for it.",
+                sink=self.sink,
+            )
+        return [column for column in found.values() if column is not None]
+
+    def _parts(self, columns: Sequence[Column]) -> Iterator[_Part]:
+        for file in self.reader.files(self.sink):
+            first = 0
+            for batch in self.reader.batches(self.sink, file):
+                yield _Part(file, first, batch, changed(batch, columns), encode(batch, columns))
+                first += batch.num_rows
+
+    def _statement(self, columns: Sequence[Column]) -> str:
+        names = ", ".join(quoted(column.name) for column in columns)
+        return f"COPY {self.table.name.sql} ({names}) FROM STDIN WITH (FORMAT csv)"
+
+    def _together(self, part: _Part, columns: Sequence[Column]) -> None:
+        if part.wrong:
+            row, why = min(part.wrong.items())
+            raise self._declined(f"row {part.first + row + 1} of {part.file.path}: {why}")
+        try:
+            count = self.session.copy(self._statement(columns), part.data)
+        except psycopg2.Error as error:
+            if meaning(error) is not Meaning.ROWS:
+                raise
+            place = _row_of(error, self.table.name.name, part.rows, columns)
+            where = f"row {part.first + place + 1}" if place is not None else f"a row behind row {part.first}"
+            raise self._declined(f"{where} of {part.file.path}: {describe(error)}") from error
+        if lacking := part.rows.num_rows - count:
+            raise self._declined(f"{part.file.path}, from row {part.first + 1} on: {lacking} rows were {_LEFT_OUT}")
+
+    def _around(self, part: _Part, columns: Sequence[Column]) -> int:
+        """Halves what is refused until single rows are: the first of two that exclude each other goes in."""
+        taken, waiting = 0, [(0, part.rows.num_rows)]
+        while waiting:
+            start, stop = waiting.pop()
+            rows = part.rows.slice(start, stop - start)
+            reasons = [part.wrong[row] for row in range(start, stop) if row in part.wrong]
+            why = reasons[0] if reasons else self._refused(rows, columns)
+            if not why:
+                taken += len(rows)
+            elif len(rows) == 1:
+                assert self.letters is not None
+                self.letters.add(self.sink, self.reader.segment, part.file, part.first + start, rows, why)
+            else:
+                middle = (start + stop) // 2
+                waiting += [(middle, stop), (start, middle)]
+        return taken
+
+    def _refused(self, rows: pa.RecordBatch, columns: Sequence[Column]) -> str:
+        """Why they are refused, so that none of them went in; ""."""
+        if not len(rows):
+            return ""
+        self.session.run("SAVEPOINT airflow_ft_rows")
+        try:
+            count = self.session.copy(self._statement(columns), encode(rows, columns))
+            why = "" if count == len(rows) else _LEFT_OUT
+        except psycopg2.Error as error:
+            if meaning(error) is not Meaning.ROWS:
+                raise
+            why = describe(error)
+        if why:
+            self.session.run("ROLLBACK TO SAVEPOINT airflow_ft_rows")
+        self.session.run("RELEASE SAVEPOINT airflow_ft_rows")
+        return why
+
+    def _declined(self, what: str) -> DeclinedError:
+        return DeclinedError(
+            f"table {self.told or self.table.name} refuses rows: {what}",
+            remedy="mend the job, or the table.",
+            sink=self.sink,
+        )
+
+
+@contextmanager
+def declining(sink: str) -> Iterator[None]:
+    """DeclinedError for what the server refuses of rows by a statement that does not say which row it was."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        if meaning(error) is not Meaning.ROWS:
+            raise
+        raise DeclinedError(
+            f"rows are refused: {describe(error)}", remedy="mend the job, or the table.", sink=sink
+        ) from error
+
+
+_LEFT_OUT = "left out by a trigger."
+
+
+def _row_of(error: psycopg2.Error, table: str, rows: pa.RecordBatch, columns: Sequence[Column]) -> int | None:
+    """The row of which the server speaks, which counts lines: there are more of them where texts have several."""
+    told = re.search(rf"^COPY {re.escape(table)}, line (\d+)", error.diag.context or "", re.MULTILINE)
+    if told is None:
+        return None
+    line = int(told[1])
+    low, high = 0, rows.num_rows - 1
+    while low < high:
+        middle = (low + high) // 2
+        if bytes(encode(rows.slice(0, middle + 1), columns)).count(b"\n") >= line:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,229 @@
+"""The strategy `local`: marker and all rows of all tables of a database in one transaction (ATOMIC).
+
+It locks the head's row first, so that the order of ranks is
+the order of transactions (`airflow_ft.sinks.base.one_transaction`). A process that dies leaves nothing. One that stands
+still in its transaction keeps that lock: whoever comes later and waits in vain (SQLSTATE 55P03, which itself means
+nothing) ends the sessions of older attempts, which their application_name tells, and tries again. That is for progress
+alone: a session that is not ended keeps its successor waiting, and finds a newer head when it goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+import psycopg2
+
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError, SinkAccessError
+from airflow_ft.core.model import Fence, ParticipantPlan, Plan
+from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalReader
+from airflow_ft.core.remnants import PreparedEnding, Remnant
+from airflow_ft.sinks.base.memory import check_epoch, check_owner
+from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
+from airflow_ft.sinks.postgres.catalog import Table, read_table
+from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, failure, meaning
+from airflow_ft.sinks.postgres.fitting import misfits_of
+from airflow_ft.sinks.postgres.gid import end_older_sessions, label_of
+from airflow_ft.sinks.postgres.ledger import Ledger
+from airflow_ft.sinks.postgres.load import Load, declining
+from airflow_ft.sinks.postgres.naming import TableName
+from airflow_ft.sinks.postgres.remnants import end_of_others, find_prepared, refuse_prepared_of_others
+from airflow_ft.sinks.postgres.server_checks import check_server
+from airflow_ft.sinks.postgres.session import Limits, Session
+from airflow_ft.sinks.postgres.spec import PostgresSink
+from airflow_ft.sinks.refused import Refused
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def sinks_of(plan: ParticipantPlan) -> dict[str, PostgresSink]:
+    """The sinks of a plan. ConfigurationError: they contradict each other."""
+    sinks = {name: PostgresSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
+    if len({sink.ledger_schema for sink in sinks.values()}) > 1:
+        raise ConfigurationError(
+            f"the sinks {', '.join(sorted(sinks))} of connection {plan.name!r} name different ledger schemas.",
+            remedy="give all of them the same ledger_schema: they share one ledger.",
+            participant=plan.name,
+        )
+    return sinks
+
+
+def ledger_of(session: Session, sinks: Mapping[str, PostgresSink], pipeline: str, participant: str) -> Ledger:
+    """The ledger, in the schema that the sinks name, or else the search path. SinkAccessError: neither names one."""
+    named = next((sink.ledger_schema for sink in sinks.values() if sink.ledger_schema), None)
+    schema = named or session.value("SELECT current_schema()")
+    if not schema:
+        raise SinkAccessError(
+            "no schema of the connection's search path is there, so the ledger has no place.",
+            remedy="name one with PostgresSink(ledger_schema=...), or ALTER ROLE ... SET search_path.",
+        )
+    return Ledger(session, schema, pipeline, participant)
+
+
+@dataclass
+class LocalParticipant(OneTransactionParticipant[Session]):
+    """The strategy `local`. See `airflow_ft.core.ports.Participant`."""
+
+    name: str
+    sinks: Mapping[str, PostgresSink]
+    connection: ConnectionInfo
+    wal: WalReader
+    limits: Limits
+    _kept: list[Session] = field(default_factory=list, repr=False)
+    prepares: ClassVar[bool] = False
+
+    # --- transactions --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(
+        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
+    ) -> Iterator[tuple[Session, Ledger]]:
+        with self._session(fence) as session:
+            ledger = self._ledger(session, fence.pipeline)
+            if create:
+                ledger.create()
+            elif not ledger.exists():
+                check_owner(None, fence)
+            session.begin()
+            ledger.lock()
+            yield session, ledger
+            if keep:
+                session.end()
+
+    @contextmanager
+    def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[Ledger | None]:
+        with self._session() as session:
+            ledger = self._ledger(session, pipeline)
+            yield ledger if ledger.exists() else None
+
+    @contextmanager
+    def _session(self, fence: Fence | None = None) -> Iterator[Session]:
+        """The connection of the step before, or a new one. It is kept when all went well and no transaction is open."""
+        label = label_of(fence, self.name) if fence is not None else "airflow_ft"
+        session = self._kept.pop() if self._kept else Session(self.connection, self.limits, label)
+        try:
+            session.label = label
+            yield session
+        except BaseException:
+            session.close()
+            raise
+        if self._kept or not session.is_free:
+            session.close()
+        else:
+            self._kept.append(session)
+
+    def close(self) -> None:
+        """Ends the connection that is kept between steps."""
+        while self._kept:
+            self._kept.pop().close()
+
+    def _ledger(self, session: Session, pipeline: str) -> Ledger:
+        return ledger_of(session, self.sinks, pipeline, self.name)
+
+    def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
+        """Runs a step, again on a new connection when an answer was lost or a lock was not had (bounded)."""
+        deadline, lost = time.monotonic() + self.limits.head_wait, 0
+        while True:
+            try:
+                return step()
+            except (psycopg2.Error, Unanswered) as error:
+                found, text = meaning(error), failure(error, doing)
+                lost += found is Meaning.LOST
+                again = lost < self.limits.tries if found is Meaning.LOST else found is Meaning.BUSY
+                if not again or time.monotonic() > deadline:
+                    # The error that libpq raises is no cause to be shown: it may quote the connection's parameters.
+                    cause = error if getattr(error, "pgcode", None) else None
+                    raise text.located(**self._where(plan)) from cause
+                log.warning("%s: %s; trying again", self.name, text.what)
+                if found is Meaning.BUSY and fence is not None:
+                    self._clear_the_way(fence, plan)
+                time.sleep(0.1 * 4 ** min(lost, 3))
+            except AirflowFtError as error:
+                raise error.located(**self._where(plan)) from error.__cause__
+
+    def _clear_the_way(self, fence: Fence, plan: Plan | None) -> None:
+        """When a lock was not had: stops if somebody newer is at work, and ends the sessions of older attempts."""
+        try:
+            with self._session(fence) as session:
+                ledger = self._ledger(session, fence.pipeline)
+                head = ledger.head() if ledger.exists() else None
+                if head is not None and plan is not None:
+                    check_owner(head, fence)
+                elif head is not None and head.installation == fence.installation:
+                    check_epoch(head, fence)
+                for installation in {fence.installation, *([head.installation] if head else [])}:
+                    end_older_sessions(session, fence, self.name, installation)
+                if plan is not None and head is not None:
+                    refuse_prepared_of_others(ledger, fence.installation)
+        except psycopg2.Error as error:
+            log.warning("%s: who holds the lock could not be asked: %s", self.name, describe(error))
+        except AirflowFtError as error:
+            raise error.located(**self._where(plan)) from error.__cause__
+
+    # --- the steps -----------------------------------------------------------------------------------------------
+
+    def _preflight(self) -> dict[str, Any]:
+        unsafe = any(sink.allow_unsafe_durability for sink in self.sinks.values())
+        with self._session() as session:
+            warnings = check_server(session, allow_unsafe_durability=unsafe, prepares=self.prepares)
+            return {
+                "postgres": session.product,
+                "database": session.value("SELECT current_database()"),
+                "warnings": warnings,
+            }
+
+    def _misfits(self, db: Session, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
+        for name, sink in self.sinks.items():
+            for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
+                yield from misfits_of(db, sink, schema, name)
+
+    def _insert(
+        self, db: Session, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
+    ) -> dict[str, int]:
+        # Constraints that wait for COMMIT would fail there, where it is too late to say which row it was.
+        if letters is not None:
+            db.run("SET CONSTRAINTS ALL IMMEDIATE")
+        counts = dict.fromkeys(self.sinks, 0)
+        for name, sink in self.sinks.items():
+            table = read_table(db, TableName.parse(sink.table), name)
+            own = [each for each in readers if name in each.sinks()]
+            counts[name] = self._send(db, plan, name, table, own, letters)
+        with declining(next(iter(self.sinks)) if len(self.sinks) == 1 else ""):
+            db.run("SET CONSTRAINTS ALL IMMEDIATE")
+        return counts
+
+    def _send(
+        self,
+        db: Session,
+        plan: Plan,
+        name: str,
+        table: Table,
+        readers: Sequence[SegmentReader],
+        letters: Refused | None,
+    ) -> int:
+        """The rows of one sink; how many went in."""
+        return sum(Load(db, name, table, reader, letters).all() for reader in readers)
+
+    # --- what former owners have left ----------------------------------------------------------------------------
+
+    def _remnants(self, pipeline: str, installation: str) -> list[Remnant]:
+        with self._reading(pipeline) as ledger:
+            prepared = find_prepared(ledger, installation) if isinstance(ledger, Ledger) else []
+        return [*super()._remnants(pipeline, installation), *prepared]
+
+    def _end_remnants(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
+        with self._reading(fence.pipeline) as there:
+            if there is None:
+                return
+        super()._end_remnants(fence, ending, make_way=False)
+        with self._session(fence) as session:
+            ledger = self._ledger(session, fence.pipeline)
+            end_of_others(ledger, fence, ending, roll_back_own=not make_way, seconds=self.limits.head_wait)
+        if make_way:
+            super()._end_remnants(fence, ending, make_way=True)

@@ -1,0 +1,29 @@
+"""Opens a PostgreSQL participant: the strategy that the plan names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo, Participant, WalReader
+from airflow_ft.sinks.postgres.local import LocalParticipant, sinks_of
+from airflow_ft.sinks.postgres.prepared import PreparedParticipant
+from airflow_ft.sinks.postgres.session import Limits
+from airflow_ft.sinks.postgres.upsert import UpsertParticipant
+
+STRATEGIES: Mapping[str, type[LocalParticipant]] = {
+    "local": LocalParticipant,
+    "prepared": PreparedParticipant,
+    "upsert": UpsertParticipant,
+}
+
+
+def open_participant(
+    plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader, limits: Limits | None = None
+) -> Participant:
+    """The participant of a plan; it connects at the first call. `limits` are times, for tests.
+
+    Raises:
+        ConfigurationError: the plan's settings cannot work, or its sinks contradict each other.
+    """
+    return STRATEGIES[plan.strategy](plan.name, sinks_of(plan), connection, wal, limits or Limits())

@@ -1,0 +1,169 @@
+"""The strategy `prepared`: rows and marker are prepared before the decision, and only committed after it (TWO_PHASE).
+
+A transaction that is *prepared* outlives its process, its connection and a crash of the server, and the decision alone
+says what becomes of it, since it names the attempt that it counts. It must not have locked the head: no later attempt,
+and no later number, could raise it until the decision. The marker's key does it instead: a transaction first takes the
+place of its marker, and then looks at the head, in a new snapshot and without a lock; a successor first raises the
+head, and then takes the same place. So either the older one sees the newer head and stops, or the newer one meets its
+lock, and rolls back what it has prepared. An abort takes the place with a tombstone in the same way.
+
+Inquiry goes in this order: pg_prepared_xacts, then the marker; the other way round a commit may happen in between (I6).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import psycopg2
+
+from airflow_ft.core.errors import FencedError, HeuristicCommitError, SinkUnavailableError, TerminalError
+from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.core.ports import SegmentReader
+from airflow_ft.sinks.base.memory import Marker, check_owner
+from airflow_ft.sinks.postgres.failures import UNIQUE_VIOLATION
+from airflow_ft.sinks.postgres.gid import PROBE_NUMBER, end_prepared, listed, new_gid, owner_of
+from airflow_ft.sinks.postgres.ledger import Ledger
+from airflow_ft.sinks.postgres.local import LocalParticipant
+
+log = logging.getLogger(__name__)
+
+
+class PreparedParticipant(LocalParticipant):
+    """See `airflow_ft.core.ports.Participant`."""
+
+    prepares: ClassVar[bool] = True
+
+    # --- phase 1 -------------------------------------------------------------------------------------------------
+
+    def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
+        """When it returns, all rows are prepared: durable, and invisible."""
+        with self._session(fence) as session:
+            ledger = self._ledger(session, plan.pipeline)
+            self._roll_back(ledger, plan, fence)
+            gid = new_gid(fence, self.name, plan.number)
+            counts = {name: sum(each.rows.get(name, 0) for each in plan.segments) for name in self.sinks}
+            session.begin()
+            self._claim(ledger, plan, fence, counts)
+            self._still_mine(ledger, fence)  # I5: after the place is taken, never before
+            sent = self._insert(session, plan, readers, None)
+            if sent != counts:
+                raise SinkUnavailableError(
+                    f"the server counted {sent} rows, the plan has {counts}.",
+                    remedy="nothing was prepared; the manifest and its files disagree: report it.",
+                )
+            session.end(f"PREPARE TRANSACTION {gid.sql}")
+            there = gid in listed(session, gid.owner)
+            self._still_mine(ledger, fence)  # else a newer attempt may have rolled it back
+        if not there:
+            raise SinkUnavailableError(
+                "its rows were prepared, and are not in pg_prepared_xacts.",
+                remedy="somebody has ended that transaction; it is tried again.",
+            )
+        return {"epoch": fence.epoch, "rows": counts}
+
+    def _claim(self, ledger: Ledger, plan: Plan, fence: Fence, counts: Mapping[str, int]) -> None:
+        """Takes the marker's place; SQLSTATE 55P03 where an older attempt still holds it (`_clear_the_way`)."""
+        detail = self._detail(plan, fence) | {"prepared": list(fence.rank)}
+        try:
+            ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, detail)
+        except psycopg2.Error as error:
+            if error.pgcode != UNIQUE_VIOLATION:
+                raise
+            with self._session(fence) as other:
+                check_owner(self._ledger(other, plan.pipeline).head(), fence)
+            raise SinkUnavailableError(
+                "the place of its marker was taken meanwhile.", remedy="the next try reads what stands there."
+            ) from error
+
+    def _still_mine(self, ledger: Ledger, fence: Fence) -> None:
+        head = ledger.head()
+        check_owner(head, fence)
+        assert head is not None  # check_owner raises
+        if head.rank != fence.rank:
+            raise FencedError("the head is not this attempt's any more.", remedy="nothing to do.")
+
+    # --- phase 2 -------------------------------------------------------------------------------------------------
+
+    def _commit(self, plan: Plan, fence: Fence, vote: Vote | None, set_aside: bool) -> Proof:
+        if vote is None:
+            raise TerminalError(
+                "a two-phase commit needs the vote that the decision counted.", remedy="commit through the coordinator."
+            )
+        with self._writing(fence, plan) as (_, ledger):
+            head = self._raised(ledger, fence)
+            if self._is_settled(ledger, head, plan, fence, exactly=True):  # I4: not before its predecessor
+                return self._standing(ledger, plan)
+        counted = (int(vote.notes.get("epoch", 0)), vote.prepared)
+        with self._session(fence) as session:
+            ledger = self._ledger(session, plan.pipeline)
+            for gid in listed(session, owner_of(fence.installation, *ledger.key)):
+                if gid.number == plan.number and gid.rank == counted:
+                    end_prepared(session, gid, "COMMIT", self.limits.head_wait)
+            self._roll_back(ledger, plan, fence, counted)
+            marker = ledger.marker(plan.number)
+            if marker is not None:
+                return marker.proof(self.name, plan.number)
+        # Neither prepared nor committed: rolled back by somebody's hand. But it is decided, so the log delivers it.
+        log.warning("%s: what was prepared of checkpoint %d is lost: it is delivered from the write-ahead log",
+                    self.name, plan.number)  # fmt: skip
+        return self._deliver(plan, fence, set_aside, {"prepared": list(counted), "redelivered": True})
+
+    # --- abort ---------------------------------------------------------------------------------------------------
+
+    def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        """ABORTED is decided: rolls back, then takes the place with a tombstone, which a late attempt meets."""
+        # The attempt that began here may not have got as far as to make head and ledger; it, too, must meet a head.
+        with self._writing(fence, plan, create=plan.participant(self.name).predecessor == 0) as (_, ledger):
+            self._begin(ledger, plan, fence)
+            self._raised(ledger, fence)
+        with self._session(fence) as session:
+            self._roll_back(self._ledger(session, plan.pipeline), plan, fence)
+        proof = super()._abort(plan, fence, detail)
+        if proof.outcome is Outcome.COMMITTED:
+            raise HeuristicCommitError(
+                f"it is ABORTED, and cannot be rolled back: {self.heuristic(plan)}",
+                remedy="its rows are delivered by a later checkpoint, or computed again, so those that are visible have"
+                f" to go: run that DELETE with theirs, then `airflow ft resume {plan.pipeline}`.",
+            )
+        return proof
+
+    def heuristic(self, plan: Plan) -> str:
+        """What somebody has committed by COMMIT PREPARED."""
+        return self._persist("looking for what was committed by hand", lambda: self._heuristic(plan), plan=plan)
+
+    def _heuristic(self, plan: Plan) -> str:
+        with self._reading(plan.pipeline) as ledger:
+            marker = ledger.marker(plan.number) if ledger is not None else None
+            if marker is None or marker.outcome is not Outcome.COMMITTED or marker.installation != plan.installation:
+                return ""
+            assert isinstance(ledger, Ledger)
+            return self._told(ledger, plan, marker)
+
+    def _told(self, ledger: Ledger, plan: Plan, marker: Marker) -> str:
+        where = (
+            f"FROM {ledger.tables[1]} WHERE pipeline = '{ledger.pipeline}'"
+            f" AND participant = '{ledger.participant.replace(chr(39), chr(39) * 2)}' AND number = {plan.number}"
+        )
+        tables = ", ".join(sorted(sink.table for sink in self.sinks.values()))
+        return (
+            "it was committed by hand (COMMIT PREPARED) before it was decided (a heuristic outcome):"
+            f" {sum(marker.counts.values()):,} rows are visible in {tables}."
+            f" Shown by: SELECT kind, counts, at {where};"
+            " Given up by deleting those rows (`airflow ft verify` tells them) and, in the same transaction,"
+            f" DELETE {where};"
+        )
+
+    # --- prepared transactions -----------------------------------------------------------------------------------
+
+    def _roll_back(self, ledger: Ledger, plan: Plan, fence: Fence, counted: tuple[int, int] | None = None) -> None:
+        """What attempts up to this one have prepared of this number, which is undecided, ABORTED, or decided for the
+        attempt that `counted` names; and what a doctor has left. What has this very rank is a try of which the answer
+        was lost. What a newer attempt has prepared is not touched, whoever calls this late.
+        """
+        for gid in listed(ledger.session, owner_of(fence.installation, *ledger.key)):
+            if gid.number in (plan.number, PROBE_NUMBER) and gid.rank <= fence.rank and gid.rank != counted:
+                log.warning("%s: rolling back what attempt %s has prepared of checkpoint %d", self.name, gid.rank,
+                            gid.number)  # fmt: skip
+                end_prepared(ledger.session, gid, "ROLLBACK", self.limits.head_wait)

@@ -1,0 +1,89 @@
+"""What installations that owned a pipeline before have left prepared: listed, and ended as a person says.
+
+Former owners are those that the pipeline's head or its ledger rows name, and prepared transactions are found by the
+hash of just those installations: nobody else's is touched (I8).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from airflow_ft.core.errors import ForeignOwnerError, StateConflictError
+from airflow_ft.core.model import Fence
+from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
+from airflow_ft.sinks.postgres.gid import PROBE_NUMBER, Gid, end_prepared, listed, owner_of
+from airflow_ft.sinks.postgres.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+
+def find_prepared(ledger: Ledger, installation: str) -> list[Remnant]:
+    """What other installations have prepared of numbers past the last delivered one. Only reads."""
+    found = list(_of_others(ledger, installation))  # before the markers: what is committed in between shows there (I6)
+    text = "it is prepared (epoch {}, attempt {}), and keeps its locks"
+    return [
+        Remnant(
+            gid.number, "rows", RemnantKind.PREPARED, owner, text.format(gid.epoch, gid.attempt), 1,
+            f"COMMIT PREPARED {gid.sql}", f"ROLLBACK PREPARED {gid.sql}",
+        )
+        for owner, gid in found
+        if _is_undecided(ledger, gid)
+    ]  # fmt: skip
+
+
+def refuse_prepared_of_others(ledger: Ledger, installation: str) -> None:
+    """ForeignOwnerError when a lock was not had, and what a former owner has prepared may hold it.
+
+    Nothing here ever ends that by itself, so waiting would not help.
+    """
+    found = list(_of_others(ledger, installation))
+    if found:
+        numbers = sorted({gid.number for _, gid in found})
+        raise ForeignOwnerError(
+            f"a lock was not had, and installation {found[0][0]}, which owned this pipeline before, has left rows"
+            f" prepared, which keep theirs (its checkpoints {', '.join(map(str, numbers[:5]))}).",
+            remedy="`airflow ft adopt` lists them and ends them as you say: --prepared commit or --prepared rollback.",
+        )
+
+
+def end_of_others(
+    ledger: Ledger, fence: Fence, ending: PreparedEnding | None, *, roll_back_own: bool, seconds: float
+) -> None:
+    """Ends what former owners have prepared: undecided numbers as `ending` says, of several attempts the newest one.
+
+    With `roll_back_own` what older attempts of this installation have prepared goes too.
+    StateConflictError: something is prepared, and `ending` is None.
+    """
+    found = list(_of_others(ledger, fence.installation))
+    undecided = [gid for _, gid in found if _is_undecided(ledger, gid)]
+    if undecided and ending is None:
+        raise StateConflictError(
+            f"{len(undecided)} transactions of a former owner are prepared there, and nobody said how to end them.",
+            remedy="look again with `airflow ft adopt`, and choose.",
+        )
+    for owner, gid in found:
+        rivals = [other for other in undecided if (other.owner, other.number) == (gid.owner, gid.number)]
+        kept = ending is PreparedEnding.COMMIT and rivals and gid == max(rivals)
+        verb = "COMMIT" if kept else "ROLLBACK"
+        log.warning("%s: %s PREPARED of checkpoint %d, which installation %s has left", ledger.participant, verb,
+                    gid.number, owner)  # fmt: skip
+        end_prepared(ledger.session, gid, verb, seconds)
+    if roll_back_own:
+        for gid in listed(ledger.session, owner_of(fence.installation, *ledger.key)):
+            if gid.rank < fence.rank:
+                end_prepared(ledger.session, gid, "ROLLBACK", seconds)
+
+
+def _of_others(ledger: Ledger, installation: str) -> Iterator[tuple[str, Gid]]:
+    """Former owners and what they have prepared."""
+    for owner in sorted(set(ledger.installations()) - {installation}):
+        for gid in listed(ledger.session, owner_of(owner, *ledger.key)):
+            yield owner, gid
+
+
+def _is_undecided(ledger: Ledger, gid: Gid) -> bool:
+    """Whether nothing in the sink says what was to become of it."""
+    head = ledger.head()
+    last = head.last_delivered if head else 0
+    return gid.number > last and gid.number != PROBE_NUMBER and ledger.marker(gid.number) is None

@@ -1,0 +1,181 @@
+"""A connection to the server with every setting that exactness rests on.
+
+Behind a pooler use session pooling: these settings are part of the promise.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Timer
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+
+from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, meaning
+
+Row = tuple[Any, ...]
+
+# What of a connection's extra is handed on to libpq; the rest belongs to Airflow's own hook.
+_LIBPQ = frozenset(
+    {
+        "channel_binding", "connect_timeout", "gssencmode", "keepalives", "keepalives_count", "keepalives_idle",
+        "keepalives_interval", "options", "sslcert", "sslcrl", "sslkey", "sslmode", "sslpassword", "sslrootcert",
+        "target_session_attrs", "tcp_user_timeout",
+    }
+)  # fmt: skip
+_OLDEST = 120000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long (seconds) and how often things are tried.
+
+    `idle` bounds the server's patience with a session that stands still in a transaction, so that a stopped process
+    holds its locks no longer than that; `head_wait` is larger, so that waiting for such a session ends (I7). `answer`
+    bounds each statement, of which one that sends rows sends a batch of the log.
+    """
+
+    connect: float = 10
+    answer: float = 900
+    margin: float = 30
+    lock_wait: float = 5
+    idle: float = 60
+    head_wait: float = 90
+    tries: int = 4
+
+
+class Session:
+    """One connection, used for one purpose and closed. Not thread-safe.
+
+    It begins in autocommit mode. `label` is its application_name. Every method may raise `psycopg2.Error`.
+    """
+
+    def __init__(self, info: ConnectionInfo, limits: Limits, label: str = "airflow_ft") -> None:
+        self._limits = limits
+        self._label = label
+        self._connection = psycopg2.connect(**_arguments(info, limits), application_name=label)
+        try:
+            self._set_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self) -> None:
+        limits, connection = self._limits, self._connection
+        if connection.server_version < _OLDEST:
+            raise SinkAccessError(f"PostgreSQL {self.product} is too old.", remedy="12 or later is needed.")
+        connection.autocommit = True
+        connection.set_client_encoding("UTF8")
+        self.run(
+            "SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off;"
+            " SET timezone = 'UTC'; SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres';"
+            " SET standard_conforming_strings = on;"
+            f" SET statement_timeout = {int(limits.answer * 1000)}; SET lock_timeout = {int(limits.lock_wait * 1000)};"
+            f" SET idle_in_transaction_session_timeout = {int(limits.idle * 1000)}"
+        )
+        if self.value("SHOW synchronous_commit") not in ("on", "remote_apply"):  # the latter is stronger, and stays
+            self.run("SET synchronous_commit = on")
+
+    @property
+    def label(self) -> str:
+        """Its application_name."""
+        return self._label
+
+    @label.setter
+    def label(self, label: str) -> None:
+        if label != self._label:
+            self.run("SELECT set_config('application_name', %s, false)", (label,))
+            self._label = label
+
+    @property
+    def is_free(self) -> bool:
+        """It is there, as far as is known, and no transaction is open."""
+        connection = self._connection
+        return not connection.closed and connection.get_transaction_status() == TRANSACTION_STATUS_IDLE
+
+    @property
+    def product(self) -> str:
+        """The server's version, for people."""
+        return str(self._connection.get_parameter_status("server_version"))
+
+    def run(self, sql: str, args: tuple[object, ...] | None = None) -> tuple[int, str]:
+        """Executes a statement; the rows that it has changed, and the server's word for what it did."""
+        with self._answered(), self._connection.cursor() as cursor:
+            cursor.execute(sql, args)
+            return int(cursor.rowcount), str(cursor.statusmessage)
+
+    def rows(self, sql: str, args: tuple[object, ...] | None = None) -> list[Row]:
+        """Executes a query."""
+        with self._answered(), self._connection.cursor() as cursor:
+            cursor.execute(sql, args)
+            return list(cursor.fetchall())
+
+    def value(self, sql: str, args: tuple[object, ...] | None = None) -> Any:
+        """The first value of a query's first row."""
+        return self.rows(sql, args)[0][0]
+
+    def copy(self, sql: str, data: bytes | memoryview) -> int:
+        """Executes COPY ... FROM STDIN; how many rows the server has put into the table."""
+        with self._answered(), self._connection.cursor() as cursor:
+            cursor.copy_expert(sql, io.BytesIO(data), size=1 << 20)
+            return int(cursor.rowcount)
+
+    def begin(self) -> None:
+        """Opens a transaction."""
+        self.run("BEGIN")
+
+    def end(self, sql: str = "COMMIT") -> None:
+        """Ends it with COMMIT or PREPARE TRANSACTION. Unanswered: in doubt; psycopg2.Error: refused.
+
+        Of a transaction that has failed the server says ROLLBACK, and raises nothing.
+        """
+        try:
+            _, done = self.run(sql)
+        except psycopg2.Error as error:
+            if meaning(error) is Meaning.LOST:
+                raise Unanswered(describe(error)) from error
+            raise
+        if not sql.startswith(done):
+            raise Unanswered(f"the server answered {done}")
+
+    def close(self) -> None:
+        """What is not committed is rolled back."""
+        self._connection.close()
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """Cuts the connection when the server does not answer in time: psycopg2 itself would wait for ever."""
+        descriptor = os.dup(self._connection.fileno())
+        with socket.socket(fileno=descriptor) as own:
+            timer = Timer(self._limits.answer + self._limits.margin, own.shutdown, (socket.SHUT_RDWR,))
+            timer.daemon = True
+            timer.start()
+            try:
+                yield
+            finally:
+                timer.cancel()
+
+
+def _arguments(info: ConnectionInfo, limits: Limits) -> Mapping[str, Any]:
+    extra = {name: str(value) for name, value in info.extra.items() if name in _LIBPQ}
+    given = {
+        "host": info.host or "localhost",
+        "port": info.port or 5432,
+        "user": info.login,
+        "password": info.password,
+        "dbname": info.schema,
+        "connect_timeout": max(2, int(limits.connect)),
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 60_000,
+    }
+    return {name: value for name, value in given.items() if value} | extra

@@ -1,0 +1,11 @@
+"""PostgreSQL, as the registry knows it. Its client comes with this distribution."""
+
+from airflow_ft.sinks.registry import System
+
+SYSTEM = System(
+    kind="postgres",
+    title="PostgreSQL",
+    package=__package__,
+    clients=("psycopg2",),
+    preload=("airflow_ft.sinks.postgres.participant",),
+)

@@ -1,0 +1,195 @@
+"""What a table really holds of the log's rows, compared by the server itself.
+
+The log's rows are loaded once more, into a temporary table whose columns are the target's own, by the very code that
+delivers. So both sides have gone through the same types, and a difference is one of rows, never of formats. They are
+compared as multisets of digests of the delivered columns: memory stays bounded on both ends, and all of it vanishes
+with the session. Needs SELECT on the target and TEMPORARY on the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import psycopg2
+
+from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
+from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, sample
+from airflow_ft.sinks.postgres.catalog import Table, read_table
+from airflow_ft.sinks.postgres.failures import failure
+from airflow_ft.sinks.postgres.load import Load
+from airflow_ft.sinks.postgres.naming import TableName, quoted
+from airflow_ft.sinks.postgres.session import Limits, Session
+from airflow_ft.sinks.postgres.spec import PostgresSink
+from airflow_ft.sinks.postgres.upsert import Changes
+from airflow_ft.sinks.set_aside import DeliveredLog
+from airflow_ft.sinks.view import SegmentView
+
+LIMITS = Limits(answer=6 * 3600)  # one statement reads a whole table
+_LOG = TableName("pg_temp", "airflow_ft_log")
+_Sent = tuple[Delivered, str]  # a delivery to one of its sinks
+_COUNTED = """
+CREATE TEMPORARY TABLE airflow_ft_counted ON COMMIT DROP AS
+SELECT digest, coalesce(expected, 0) AS expected, coalesce(there, 0) AS there
+FROM (SELECT {digest} AS digest, count(*) AS expected FROM {log} AS r GROUP BY 1) AS log
+FULL JOIN (SELECT {digest} AS digest, count(*) AS there FROM {target} AS r GROUP BY 1) AS target USING (digest)
+"""
+
+
+def verify(
+    delivered: Sequence[Delivered],
+    plan: ParticipantPlan,
+    connection: ConnectionInfo,
+    wal: WalReader,
+    *,
+    full: bool = False,
+) -> list[SinkReport]:
+    """One report a table, whatever its plans and sinks were called; other rows are counted in any case.
+
+    SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
+    """
+    log = DeliveredLog.of(wal, delivered)
+    sent: dict[str, list[_Sent]] = {}
+    for each in delivered:
+        for name, given in each.plan.participant(plan.name).sinks.items():
+            table = PostgresSink.from_settings(plan.name, plan.strategy, given).table
+            sent.setdefault(table, []).append((each, name))
+    return [_translated(of_table, plan.name, table, connection, log) for table, of_table in sent.items()]
+
+
+def _translated(
+    sent: Sequence[_Sent], participant: str, name: str, connection: ConnectionInfo, log: DeliveredLog
+) -> SinkReport:
+    try:
+        with closing(Session(connection, LIMITS)) as session:
+            return _verify(sent, participant, name, session, log)
+    except psycopg2.Error as error:
+        found = failure(error, f"comparing table {name}")
+        if isinstance(found, SinkAccessError):
+            found.remedy = f"GRANT SELECT on {name} and TEMPORARY on the database. {found.remedy}"
+        raise found.located(participant=participant) from None
+
+
+def _verify(sent: Sequence[_Sent], participant: str, name: str, session: Session, log: DeliveredLog) -> SinkReport:
+    delivered = list({each.plan.number: each for each, _ in sent}.values())
+    report = SinkReport.begun(participant, (sink for _, sink in sent), name, delivered)
+    try:
+        table = read_table(session, TableName.parse(name), "")
+    except SinkAccessError as error:
+        return replace(report, error=error.what)
+    readers = [
+        (each.plan.number, sink, reader)
+        for each, sink in sent
+        for reader in map(log.open, each.plan.segments)
+        if sink in reader.sinks()
+    ]
+    _, newest = sent[-1]
+    last = delivered[-1].plan.participant(participant)
+    sink_of = PostgresSink.from_settings(last.name, last.strategy, last.sinks[newest])
+    written = {
+        tuple(field.name for field in reader.schema(sink) if field.name != sink_of.change_column)
+        for _, sink, reader in readers
+    }
+    if lacking := sorted({column for columns in written for column in columns if table.column(column) is None}):
+        return replace(report, error=f"it has no column {lacking[0]!r}")
+    if len(written) != 1:
+        return replace(report, error="the columns of the rows have changed: compare the checkpoints one by one")
+    columns = [column.name for each in written.pop() if (column := table.column(each)) is not None]
+    session.begin()
+    session.run("SET LOCAL idle_in_transaction_session_timeout = 0")  # reading the log may take long
+    if sink_of.strategy == "upsert":
+        return _verify_keys(report, session, sink_of, table, readers)
+    listed = ", ".join(map(quoted, columns))
+    session.run(
+        f"CREATE TEMPORARY TABLE airflow_ft_log ON COMMIT DROP AS SELECT {listed} FROM {table.name.sql} LIMIT 0"
+    )
+    session.run("ALTER TABLE pg_temp.airflow_ft_log ADD COLUMN airflow_ft_part bigint")
+    files = _load(session, table, readers)
+    digest = f"sha256(convert_to(ROW({', '.join(f'r.{quoted(column)}' for column in columns)})::text, 'UTF8'))"
+    session.run(_COUNTED.format(digest=digest, log=_LOG.sql, target=table.name.sql))
+    missing, repeated, other = session.rows(
+        "SELECT coalesce(sum(greatest(expected - there, 0)), 0)::bigint,"
+        " coalesce(sum(there - expected) FILTER (WHERE expected BETWEEN 1 AND there), 0)::bigint,"
+        " coalesce(sum(there) FILTER (WHERE expected = 0), 0)::bigint FROM airflow_ft_counted"
+    )[0]
+    lacking_rows = (
+        f"FROM {_LOG.sql} AS r JOIN airflow_ft_counted AS c ON c.digest = {digest} WHERE c.expected > c.there"
+    )
+    parts = session.rows(f"SELECT airflow_ft_part, count(*) {lacking_rows} GROUP BY 1 ORDER BY 1") if missing else []
+    differences = []
+    for part, count in parts:
+        number, file = files[part]
+        texts = ", ".join(f"r.{quoted(column)}::text" for column in columns)
+        shown = session.rows(f"SELECT {texts} {lacking_rows} AND airflow_ft_part = {int(part)} LIMIT {SAMPLES}")
+        differences.append(Difference(number, file.path, count, tuple(sample(row) for row in shown)))
+    return replace(report, missing=missing, repeated=repeated, other=other, differences=tuple(differences))
+
+
+def _verify_keys(
+    report: SinkReport,
+    session: Session,
+    sink: PostgresSink,
+    table: Table,
+    readers: Sequence[tuple[int, str, SegmentReader]],
+) -> SinkReport:
+    """The last change of each key against the row with that key. A row of a higher version is another checkpoint's."""
+    name = readers[0][1]
+    changes = Changes.of(session, sink, table, readers[0][2].schema(name), name)
+    changes.create(", ADD airflow_ft_part bigint")
+    files: list[tuple[int, WalFile]] = []
+    for number, own, reader in readers:
+        for file in reader.files(own):
+            session.run(f"ALTER TABLE pg_temp.airflow_ft_changes ALTER airflow_ft_part SET DEFAULT {len(files)}")
+            replace(changes, name=own).load(_OneFile(reader, file))
+            files.append((number, file))
+    version = f"there.{quoted(sink.version_column or '')}"
+    same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in changes.keys)
+    values = [
+        f"ROW({', '.join(f'{of}.{quoted(each)}' for each in changes.columns)})::text" for of in ("there", "change")
+    ]
+    numbers = ", ".join(f"({part}, {number})" for part, (number, _) in enumerate(files)) or "(0, 0)"
+    compared = (
+        f"FROM ({changes.last}) AS change JOIN (VALUES {numbers}) AS of (part, number) ON of.part = airflow_ft_part"
+        f" LEFT JOIN {table.name.sql} AS there ON {same}"
+    )
+    wrong = (
+        f"CASE WHEN {changes.deletes} THEN {version} <= of.number"
+        f" ELSE {version} IS NULL OR {version} < of.number OR ({version} = of.number AND {' <> '.join(values)}) END"
+    )
+    later = session.value(f"SELECT count(*) {compared} WHERE {version} > of.number")
+    parts = session.rows(f"SELECT airflow_ft_part, count(*) {compared} WHERE {wrong} GROUP BY 1 ORDER BY 1")
+    differences = []
+    for part, count in parts:
+        texts = ", ".join(f"change.{quoted(column)}::text" for column in changes.columns)
+        found = session.rows(f"SELECT {texts} {compared} WHERE {wrong} AND airflow_ft_part = {part} LIMIT {SAMPLES}")
+        differences.append(Difference(files[part][0], files[part][1].path, count, tuple(map(sample, found))))
+    notes = (f"{later:,} keys were changed by a later checkpoint, which is not compared",) if later else ()
+    missing = sum(count for _, count in parts)
+    return replace(report, missing=missing, differences=tuple(differences), notes=notes)
+
+
+def _load(
+    session: Session, table: Table, readers: Sequence[tuple[int, str, SegmentReader]]
+) -> list[tuple[int, WalFile]]:
+    """The log's rows into the temporary table; of each part its number and file."""
+    files: list[tuple[int, WalFile]] = []
+    for number, sink, reader in readers:
+        for file in reader.files(sink):
+            session.run(f"ALTER TABLE pg_temp.airflow_ft_log ALTER airflow_ft_part SET DEFAULT {len(files)}")
+            Load(session, sink, replace(table, name=_LOG), _OneFile(reader, file), None).all()
+            files.append((number, file))
+    return files
+
+
+class _OneFile(SegmentView):
+    """A segment of which one file is shown."""
+
+    def __init__(self, reader: SegmentReader, file: WalFile) -> None:
+        super().__init__(reader)
+        self._file = file
+
+    def files(self, sink: str) -> Sequence[WalFile]:
+        return [self._file]

@@ -1,0 +1,142 @@
+"""WAL -> PostgreSQL: the strategies against Spark's JDBC writer, and against plain COPY."""
+
+from __future__ import annotations
+
+import io
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+
+from benchmarks.bench import DATABASE, Bench, check
+from benchmarks.data import segment
+from benchmarks.into_mysql import INSTALLATION
+from benchmarks.measuring import Claim, Comparison, Contender, timed
+
+TYPES = {"DATETIME(6)": "timestamptz", "DOUBLE": "double precision", "TINYINT": "smallint"}
+UPSERT = {"key_columns": ["id"], "version_column": "version"}
+BATCHES = (1_000, 10_000)  # rows of Spark's INSERT statements, with reWriteBatchedInserts
+
+
+def postgres(bench: Bench) -> list[Comparison]:
+    """All contenders; each run fills an empty table with a primary key."""
+    return [IntoPostgres(bench).comparison()]
+
+
+class IntoPostgres:
+    """The server and its contenders."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.server = bench, bench.servers.postgres
+        self.server.sql(f"CREATE DATABASE {DATABASE}")
+        bench.servers.versions["postgres"] = str(self.server.sql("SHOW server_version")[0][0])
+        self._segment = segment(
+            bench.folder / "wal", f"postgres-{next(bench.servers.numbers)}", {"orders": bench.table}
+        )
+        self._worker = bench.servers.worker("benchmarks.delivering")
+
+    def comparison(self) -> Comparison:
+        """Ours, Spark's, and what the server itself can take."""
+        ours = [self._ours("local"), self._ours("prepared"), self._ours("upsert", **UPSERT)]
+        spark = [self._spark(rows) for rows in BATCHES]
+        writers = tuple(contender.name for contender in spark)
+        claims = [
+            Claim(f"WAL -> PostgreSQL, `{each.name}` against Spark JDBC", each.name, writers, None) for each in ours
+        ]
+        claims.append(Claim("WAL -> PostgreSQL, `local` against one plain COPY", "local", ("1 x COPY",), None))
+        title = "WAL -> PostgreSQL, committed (prepare and commit), against writers from Parquet"
+        contenders = [*ours, *spark, self._plain_copy()]
+        return Comparison("postgres", title, contenders, claims, rows=self.bench.rows)
+
+    def _ours(self, strategy: str, **settings: Any) -> Contender:
+        """Prepare and commit of a checkpoint of a new pipeline, in a process that stays warm."""
+
+        def run() -> float:
+            self._empty_table(", version bigint NOT NULL DEFAULT 0" if settings else "")
+            answer = self._worker.ask("deliver", **self._job(strategy, settings))
+            self._check(strategy)
+            seconds: float = answer["seconds"]
+            return seconds
+
+        return Contender(strategy, run)
+
+    def _job(self, strategy: str, settings: dict[str, Any]) -> dict[str, Any]:
+        from airflow_ft.core.model import ParticipantPlan, Plan, Promise
+        from airflow_ft.sinks.postgres.spec import PostgresSink
+
+        sink = PostgresSink(table="orders", conn_id="shop", strategy=strategy, **settings)
+        chosen = ParticipantPlan("shop", "postgres", strategy, sink.promise, 0, {"orders": sink.settings()})
+        decides = "shop" if sink.promise is Promise.ATOMIC else None
+        pipeline = f"orders-{next(self.bench.servers.numbers)}"
+        plan = Plan(pipeline, INSTALLATION, 1, (self._segment,), (chosen,), decides)
+        server = self.server
+        connection = {
+            "conn_id": "shop", "conn_type": "postgres", "host": server.host, "port": server.port, "login": server.user,
+            "password": server.password, "schema": DATABASE, "extra": {},
+        }  # fmt: skip
+        return {"plan": plan.to_json(), "connection": connection}
+
+    def _spark(self, rows: int) -> Contender:
+        """Spark's JDBC writer in a session that stays warm."""
+        name = f"Spark, {rows:,} rows an INSERT"
+        options = {
+            "url": f"jdbc:postgresql://127.0.0.1:{self.server.port}/{DATABASE}?reWriteBatchedInserts=true",
+            "driver": "org.postgresql.Driver",
+            "dbtable": "orders",
+            "user": self.server.user,
+            "password": self.server.password,
+            "batchsize": str(rows),
+        }
+
+        def run() -> float:
+            self._empty_table()
+            answer = self.bench.servers.spark.ask("jdbc", source=str(self.bench.source), **options)
+            self._check(name)
+            seconds: float = answer["seconds"]
+            return seconds
+
+        return Contender(name, run)
+
+    def _plain_copy(self) -> Contender:
+        """COPY of text that was made before, in one transaction: what the server can take."""
+        data = io.BytesIO()
+        pa.csv.write_csv(self.bench.table, data, pa.csv.WriteOptions(include_header=False))
+
+        def copy() -> None:
+            data.seek(0)
+            with closing(self.server.connect(DATABASE)) as connection, connection.cursor() as cursor:
+                cursor.copy_expert("COPY orders FROM STDIN WITH (FORMAT csv)", data, size=1 << 20)
+
+        def run() -> float:
+            self._empty_table()
+            seconds = timed(copy)
+            self._check("1 x COPY")
+            return seconds
+
+        return Contender("1 x COPY", run)
+
+    def _empty_table(self, more: str = "") -> None:
+        self.server.sql("DROP TABLE IF EXISTS orders", DATABASE)
+        sql = self.bench.dataset.create_sql("orders", more).replace(" CHARACTER SET utf8mb4", "")
+        for theirs, kind in TYPES.items():
+            sql = sql.replace(theirs, kind)
+        self.server.sql(sql, DATABASE)
+
+    def _check(self, who: str) -> None:
+        """MeasurementError unless the table holds just the rows."""
+        schema, data = self.bench.table.schema, io.BytesIO()
+        with closing(self.server.connect(DATABASE)) as connection, connection.cursor() as cursor:
+            cursor.execute("SET timezone = 'UTC'")
+            names = ", ".join(schema.names)
+            cursor.copy_expert(f"COPY (SELECT {names} FROM orders ORDER BY 1) TO STDOUT WITH (FORMAT csv)", data)
+        data.seek(0)
+        columns = [field.name for field in schema]
+        types = {f.name: pa.timestamp("us", "UTC") if pa.types.is_timestamp(f.type) else f.type for f in schema}
+        found = pa.csv.read_csv(
+            data,
+            pa.csv.ReadOptions(column_names=columns),
+            pa.csv.ParseOptions(newlines_in_values=True),
+            pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False),
+        )
+        check(who, self.bench.dataset.content(found), self.bench.content)

@@ -1,0 +1,436 @@
+"""`prepared`: who prepares late, what is ended by hand, what former owners have left, and deaths at any statement."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.errors import (
+    DeclinedError,
+    FencedError,
+    ForeignOwnerError,
+    HeuristicCommitError,
+    SinkUnavailableError,
+    StateConflictError,
+    StoreBehindSinkError,
+    TerminalError,
+    TransientError,
+)
+from airflow_ft.core.model import Outcome, Plan, Vote
+from airflow_ft.core.remnants import PreparedEnding, RemnantKind
+from airflow_ft.sinks.postgres import load
+from airflow_ft.sinks.postgres.session import Session
+from airflow_ft.testing.world import OURS, SINK, THEIRS, World
+from tests.density import stride
+from tests.sinks.postgres.conftest import Make
+from tests.sinks.postgres.deaths import AtStatement, Death
+from tests.sinks.postgres.world import Table, quick, table_of
+from tools.servers import Database, Postgres
+
+pytestmark = pytest.mark.server
+
+ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, text text)"
+PREPARED = {"strategy": "prepared"}
+
+
+def hand(world: World, verb: str) -> None:
+    """Somebody ends what is prepared."""
+    [gid] = table_of(world).prepared(world)
+    table_of(world).sql(f"{verb} PREPARED {gid.sql}")
+
+
+def prepare(world: World, plan: Plan, attempt: int) -> Vote:
+    notes = quick(world, plan.participants[0]).prepare(plan, world.fence(1, attempt))
+    return Vote("shop", attempt, attempt, None, dict(notes))
+
+
+def test_a_vote_survives_a_crash_of_the_server(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    server = table_of(world).database.server
+    assert isinstance(server, Postgres)
+    server.kill()
+    server.start()
+    assert [gid.number for gid in table_of(world).prepared(world)] == [1] and world.target.ids() == []
+    proof = world.commit(plan, vote)
+    assert world.target.ids() == world.ids_of(1) and proof.detail["prepared"] == [1, vote.prepared]
+    assert table_of(world).prepared(world) == []
+
+
+def test_what_is_prepared_keeps_keys_and_table_until_the_decision(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    for statement in ("INSERT INTO orders VALUES (40, 'of somebody else')", "TRUNCATE orders", "DROP TABLE orders"):
+        with pytest.raises(psycopg2.errors.LockNotAvailable):
+            table_of(world).sql(f"SET lock_timeout = 100; {statement}")
+    table_of(world).sql("INSERT INTO orders VALUES (7, 'of somebody else')")
+    world.commit(plan, vote)
+    assert world.target.ids() == [7, *world.ids_of(1)]
+
+
+def test_several_numbers_are_prepared_ahead_and_committed_in_their_order(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plans = []
+    for _ in range(3):
+        plans.append(world.plan())
+        world.predecessor = plans[-1].number
+    votes = [world.prepare(plan) for plan in plans]
+    assert [gid.number for gid in table_of(world).prepared(world)] == [1, 2, 3]
+    with pytest.raises(TerminalError, match="it delivered number 0 last, the plan of 2 expects 1"):
+        world.commit(plans[1], votes[1])
+    assert world.target.ids() == []
+    for plan, vote in zip(plans, votes, strict=True):
+        world.commit(plan, vote)
+    assert world.target.ids() == world.ids_of(1, 2, 3)
+    assert table_of(world).sql("SELECT number, kind FROM airflow_ft_ledger ORDER BY number") == [
+        (each, "committed") for each in (1, 2, 3)
+    ]
+
+
+def test_a_refused_row_leaves_nothing_prepared(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = world.plan(pa.table({"id": [1, 2, 2], "text": ["a", "b", "c"]}))
+    with pytest.raises(DeclinedError, match=r"row 3 of .*already exists"):
+        world.prepare(plan)
+    assert table_of(world).prepared(world) == []
+    late = world.plan(pa.table({"id": [1], "text": ["a"]}))
+    table_of(world).sql("ALTER TABLE orders ADD CHECK (id > 1) NOT VALID")
+    with pytest.raises(DeclinedError, match="check constraint"):
+        world.prepare(late)
+    assert world.participant(late).abort(late, world.fence(1, world.attempt()), {}).outcome is Outcome.ABORTED
+
+
+def test_a_commit_needs_the_vote(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = world.plan()
+    world.prepare(plan)
+    with pytest.raises(TerminalError, match="needs the vote"):
+        world.commit(plan, None)
+
+
+def test_too_few_places_for_prepared_transactions_are_told(own_server: Any, tmp_path: Path) -> None:
+    server = own_server(Postgres, max_prepared_transactions=1)
+    with Database.fresh(server) as database:
+        world = World(Table(database, ORDERS, **PREPARED), tmp_path)
+        database.sql("BEGIN; SELECT txid_current(); PREPARE TRANSACTION 'of somebody else'")
+        plan = world.plan()
+        with pytest.raises(SinkUnavailableError, match=r"maximum number of prepared .*Increase max_prepared_trans"):
+            world.prepare(plan)
+        database.sql("ROLLBACK PREPARED 'of somebody else'")
+        world.commit(plan, world.prepare(plan))
+        assert world.target.ids() == world.ids_of(1)
+
+
+# --- by hand -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_rolled_back_by_hand_after_the_vote_is_delivered_from_the_log(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    hand(world, "ROLLBACK")
+    proof = world.commit(plan, vote)
+    assert proof.detail["redelivered"] and world.target.ids() == world.ids_of(1)
+    again = world.commit(plan, vote)
+    assert again.detail["redelivered"] and world.target.ids() == world.ids_of(1)
+
+
+def test_what_is_delivered_from_the_log_may_be_set_aside(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    hand(world, "ROLLBACK")
+    table_of(world).sql("INSERT INTO orders VALUES (50, 'of somebody else')")
+    with pytest.raises(DeclinedError, match=r"row 11 of .*already exists"):
+        world.commit(plan, vote)
+    proof = world.commit(plan, vote, set_aside=True)
+    assert proof.counts[SINK] == 39 and world.target.ids() == world.ids_of(1)
+
+
+def test_what_is_committed_by_hand_is_told_and_counts_when_it_is_decided_so(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = world.plan()
+    participant = world.participant(plan)
+    assert participant.heuristic(plan) == "", "it has no ledger yet"
+    world.prepare(plan)
+    assert participant.heuristic(plan) == ""
+    hand(world, "COMMIT")
+    told = participant.heuristic(plan)
+    assert "COMMIT PREPARED" in told and "40 rows are visible in orders" in told
+    shown = told.partition("Shown by: ")[2].partition(";")[0]
+    assert [row[0] for row in table_of(world).sql(shown)] == ["committed"]
+    vote = world.prepare(plan)  # nothing is prepared a second time
+    assert table_of(world).prepared(world) == []
+    assert world.commit(plan, vote).outcome is Outcome.COMMITTED
+    assert world.target.ids() == world.ids_of(1)
+
+
+def test_what_is_committed_by_hand_halts_an_abort_until_it_is_deleted(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = world.plan()
+    world.prepare(plan)
+    hand(world, "COMMIT")
+    for _ in range(2):
+        with pytest.raises(HeuristicCommitError, match="it is ABORTED, and cannot be rolled back") as error:
+            world.participant(plan).abort(plan, world.fence(1, world.attempt()), {})
+    delete = str(error.value).partition("in the same transaction, ")[2].partition(";")[0]
+    assert delete.startswith("DELETE FROM")
+    table_of(world).sql(f"BEGIN; DELETE FROM orders; {delete}; COMMIT")
+    assert world.participant(plan).abort(plan, world.fence(1, world.attempt()), {}).outcome is Outcome.ABORTED
+    world.deliver(world.plan())
+    assert world.target.ids() == world.ids_of(2)
+
+
+def test_what_is_committed_by_hand_out_of_its_turn_halts_until_it_is_deleted(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    first, votes = world.plan(), []
+    votes.append(world.prepare(first))
+    world.predecessor = 1
+    second = world.plan()
+    votes.append(world.prepare(second))
+    table_of(world).sql(f"COMMIT PREPARED {table_of(world).prepared(world)[1].sql}")
+    with pytest.raises(StoreBehindSinkError, match="it delivered number 2 last, the plan of 1 expects 0"):
+        world.commit(first, votes[0])
+    told = world.participant(second).heuristic(second)
+    delete = told.partition("in the same transaction, ")[2].partition(";")[0]
+    table_of(world).sql(f"BEGIN; DELETE FROM orders; {delete}; COMMIT")
+    world.commit(first, votes[0])
+    assert world.commit(second, votes[1]).detail["redelivered"]
+    assert world.target.ids() == world.ids_of(1, 2)
+
+
+# --- zombies and deaths ----------------------------------------------------------------------------------------------
+
+
+def settle(world: World, plan: Plan, act: str) -> None:
+    """What a successor does while another attempt stands still, or has died."""
+    if act == "abort":
+        for _ in range(2):
+            fence = world.fence(1, world.attempt())
+            proof = quick(world, plan.participants[0]).abort(plan, fence, {"message": "a test"})
+            assert proof.outcome is Outcome.ABORTED
+    else:
+        vote = prepare(world, plan, world.attempt())
+        fence = world.fence(1, world.attempt())
+        quick(world, plan.participants[0]).commit(plan, fence, vote)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("act", ["deliver", "abort"])
+def test_a_zombie_that_prepares_late_meets_the_newer_head_or_the_tombstone(
+    make: Make, monkeypatch: pytest.MonkeyPatch, act: str, before: bool
+) -> None:
+    """It stands still at each of its statements, before and after which its successor settles the number."""
+    world = make(ORDERS, **PREPARED)
+    expected: list[int] = []
+    at, struck = 1, 0
+    while True:
+        plan = world.plan()
+        old = world.attempt()
+        statement = AtStatement(at, before, lambda plan=plan: settle(world, plan, act))  # type: ignore[misc]
+        with monkeypatch.context() as patch, suppress(TransientError):
+            statement.install(patch)
+            prepare(world, plan, old)
+        if act == "deliver" and statement.struck:
+            world.predecessor, expected = plan.number, sorted([*expected, *world.ids_of(plan.number)])
+        assert world.target.ids() == expected, statement.struck
+        if not statement.struck:
+            break
+        with suppress(FencedError):  # the zombie tries on
+            prepare(world, plan, old)
+        settle(world, plan, "abort") if act == "abort" else None
+        assert table_of(world).prepared(world) == [], statement.struck
+        assert world.target.ids() == expected, statement.struck
+        struck, at = struck + 1, at + stride(4)
+    assert struck > 5
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("act", ["deliver", "abort", "commit"])
+def test_a_death_at_any_statement_leaves_nothing_visible_and_is_made_good(
+    make: Make, monkeypatch: pytest.MonkeyPatch, act: str, before: bool
+) -> None:
+    world = make(ORDERS, **PREPARED)
+    expected: list[int] = []
+    at, died = 1, 0
+    while True:
+        plan = world.plan()
+        attempt = world.attempt()
+        vote = prepare(world, plan, attempt) if act == "commit" else None
+        statement = AtStatement(at, before)
+        with monkeypatch.context() as patch, suppress(Death):
+            statement.install(patch)
+            if act == "commit":
+                quick(world, plan.participants[0]).commit(plan, world.fence(1, world.attempt()), vote)
+            else:
+                prepare(world, plan, attempt)
+        both = sorted([*expected, *world.ids_of(plan.number)])
+        assert world.target.ids() in ((expected, both) if act == "commit" else (expected,)), statement.struck
+        if act == "commit":
+            quick(world, plan.participants[0]).commit(plan, world.fence(1, world.attempt()), vote)
+        else:
+            settle(world, plan, act)
+        if act != "abort":
+            world.predecessor, expected = plan.number, both
+        assert world.target.ids() == expected and table_of(world).prepared(world) == [], statement.struck
+        if not statement.struck:
+            break
+        died, at = died + 1, at + stride(4)
+    assert died > 2
+
+
+def test_an_older_attempt_rolls_back_nothing_that_a_newer_one_has_prepared(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = world.plan()
+    vote = prepare(world, plan, 5)
+    for old in (world.fence(1, 4), world.fence(0, 9)):
+        for act in ("prepare", "abort"):
+            with pytest.raises(FencedError):
+                participant = quick(world)
+                participant.prepare(plan, old) if act == "prepare" else participant.abort(plan, old, {})
+    assert [gid.rank for gid in table_of(world).prepared(world)] == [(1, 5)]
+    quick(world).commit(plan, world.fence(1, 6), vote)
+    assert world.target.ids() == world.ids_of(1)
+
+
+@pytest.mark.parametrize("lost", ["PREPARE TRANSACTION", "COMMIT PREPARED"])
+def test_an_answer_that_is_lost_ends_in_one_delivery(make: Make, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = world.plan()
+    run, seen = Session.run, []
+
+    def lose(session: Session, sql: str, args: Any = None) -> Any:
+        found = run(session, sql, args)
+        if sql.startswith(lost) and not seen:
+            seen.append(sql)
+            session.close()
+            return run(session, "SELECT 1")
+        return found
+
+    monkeypatch.setattr(Session, "run", lose)
+    vote = prepare(world, plan, 1)
+    assert len(table_of(world).prepared(world)) == 1
+    quick(world).commit(plan, world.fence(1, 2), vote)
+    assert seen and world.target.ids() == world.ids_of(1) and table_of(world).prepared(world) == []
+
+
+def test_a_zombie_that_prepares_a_number_which_is_settled_and_pruned_leaves_nothing(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place of its marker is free again then: only the head tells."""
+    world = make(ORDERS, **PREPARED)
+    at, struck = 1, 0
+    while True:
+        plan = world.plan()
+        old = world.attempt()
+
+        def settle_and_prune(plan: Plan = plan) -> None:
+            settle(world, plan, "deliver")
+            quick(world, plan.participants[0]).forget(world.fence(1, 0), plan.number)
+
+        statement = AtStatement(at, True, settle_and_prune)
+        with monkeypatch.context() as patch, suppress(TransientError):
+            statement.install(patch)
+            prepare(world, plan, old)
+        if not statement.struck:
+            break
+        assert table_of(world).prepared(world) == [], statement.struck
+        world.predecessor = plan.number
+        assert world.target.ids() == world.ids_of(*range(1, plan.number + 1)), statement.struck
+        struck, at = struck + 1, at + stride(2)
+    assert struck > 10
+
+
+# --- former owners ---------------------------------------------------------------------------------------------------
+
+
+def left_prepared(world: World) -> Plan:
+    """Number 1 is delivered, and number 2 prepared, by an installation that is lost."""
+    world.deliver(world.plan())
+    plan = world.plan()
+    world.prepare(plan)
+    return plan
+
+
+@pytest.mark.parametrize("ending", PreparedEnding)
+def test_what_a_former_owner_has_left_is_told_and_ended_as_a_person_says(make: Make, ending: PreparedEnding) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = left_prepared(world)
+    participant = world.participant(plan)
+    assert participant.remnants(world.pipeline, OURS) == []
+    [remnant] = participant.remnants(world.pipeline, THEIRS)
+    assert (remnant.number, remnant.kind, remnant.installation) == (2, RemnantKind.PREPARED, OURS)
+    with pytest.raises(StateConflictError, match="nobody said how to end them"):
+        participant.end_remnants(world.fence(5, 1, THEIRS), None)
+    for attempt in (2, 3):
+        participant.end_remnants(world.fence(5, attempt, THEIRS), ending)
+    assert table_of(world).prepared(world) == []
+    delivered = (1, 2) if ending is PreparedEnding.COMMIT else (1,)
+    assert world.target.ids() == world.ids_of(*delivered)
+    head = participant.head(world.pipeline)
+    assert head is not None and (head.installation, head.number) == (OURS, delivered[-1])
+    assert participant.remnants(world.pipeline, THEIRS) == []
+    participant.seed(world.fence(5, 4, THEIRS), 2, foreign=True)
+    world.predecessor = 2
+    following = world.plan_of(3, world.segment(3, world.table(3 * 40)), installation=THEIRS)
+    world.commit(following, world.prepare(following, epoch=5), epoch=5)
+    assert world.target.ids() == world.ids_of(*delivered, 3)
+
+
+def test_the_statements_that_are_told_end_it(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = left_prepared(world)
+    [remnant] = world.participant(plan).remnants(world.pipeline, THEIRS)
+    table_of(world).sql(remnant.roll_back)
+    assert world.participant(plan).remnants(world.pipeline, THEIRS) == []
+    assert remnant.commit.startswith("COMMIT PREPARED")
+
+
+def test_rows_that_a_former_owner_has_prepared_stop_a_delivery_that_waits_for_them(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    left_prepared(world)
+    world.participant(world.plan_of(3)).seed(world.fence(5, 1, THEIRS), 1, foreign=True)
+    world.predecessor = 1
+    same = world.plan_of(2, world.segment(2, world.table(2 * 40)), installation=THEIRS)
+    with pytest.raises(ForeignOwnerError, match=r"has left rows prepared.*adopt"):
+        quick(world, same.participants[0]).prepare(same, world.fence(5, 2, THEIRS))
+    assert len(table_of(world).prepared(world)) == 1, "nobody but a person ends it"
+    participant = world.participant(same)
+    participant.end_remnants(world.fence(5, 3, THEIRS), PreparedEnding.ROLLBACK, make_way=True)
+    world.commit(same, world.prepare(same, 4, epoch=5), 5, epoch=5)
+    assert world.target.ids() == world.ids_of(1, 2)
+
+
+def test_what_another_pipeline_or_other_software_has_prepared_is_left_alone(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    table = table_of(world)
+    table.sql("BEGIN; SELECT txid_current(); PREPARE TRANSACTION 'of somebody else'")
+    other = World(table, world.folder, "another")
+    plan = other.plan_of(1, other.segment(1, other.table(7 * 40)))
+    other.prepare(plan)
+    world.deliver(world.plan())
+    aborted = world.plan()
+    world.prepare(aborted)
+    world.participant(aborted).abort(aborted, world.fence(1, world.attempt()), {})
+    assert len(table.sql("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")) == 2
+    assert len(table.prepared(other)) == 1
+    table.sql("ROLLBACK PREPARED 'of somebody else'")
+    other.close()
+
+
+def test_a_number_whose_rows_are_counted_otherwise_is_not_prepared(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = world.plan()
+    segment = replace(plan.segments[0], rows={SINK: 41})
+    monkeypatch.setattr(load.Load, "all", lambda self: 40)
+    with pytest.raises(SinkUnavailableError, match=r"the server counted .*40.* the plan has .*41"):
+        world.prepare(replace(plan, segments=(segment,)))
+    assert table_of(world).prepared(world) == []

@@ -1,0 +1,203 @@
+"""`upsert`: the last change of a key wins, an older checkpoint never does, and what does not fit is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.errors import DeclinedError, FencedError, HaltError, SinkAccessError, UnfitTargetError
+from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.sinks.postgres import verification
+from airflow_ft.testing.world import SINK, World
+from airflow_ft.wal import open_wal
+from tests.density import stride
+from tests.sinks.postgres.conftest import Make
+from tests.sinks.postgres.deaths import AtStatement, Death
+from tests.sinks.postgres.test_local import drop_user, limited
+from tests.sinks.postgres.world import quick, table_of
+
+pytestmark = pytest.mark.server
+
+ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, text text NOT NULL, version bigint NOT NULL DEFAULT 0)"
+UPSERT: dict[str, Any] = {"strategy": "upsert", "key_columns": ["id"], "version_column": "version"}
+CHANGES = {**UPSERT, "change_column": "op"}
+
+
+def changes(*rows: tuple[str, int | None, str | None]) -> pa.Table:
+    ops, ids, texts = zip(*rows, strict=True)
+    return pa.table(
+        {"op": pa.array(ops, pa.string()), "id": pa.array(ids, pa.int64()), "text": pa.array(texts, pa.string())}
+    )
+
+
+def found(world: World) -> list[tuple[Any, ...]]:
+    return table_of(world).sql("SELECT * FROM orders ORDER BY id")
+
+
+def test_the_last_change_of_a_key_wins_in_the_order_of_the_log(make: Make) -> None:
+    world = make(ORDERS, **CHANGES)
+    proof = world.deliver(
+        world.plan(changes(("c", 1, "a"), ("u", 1, "b"), ("c", 2, "a"), ("d", 2, None), ("c", 3, "a"), ("-D", 4, None),
+                           ("d", 5, None), ("INSERT", 5, "again")))
+    )  # fmt: skip
+    assert proof.counts[SINK] == 8 and found(world) == [(1, "b", 1), (3, "a", 1), (5, "again", 1)]
+    parts = [
+        world.segment(2, changes(("d", 1, None), ("+U", 3, "b"))),
+        world.segment(3, changes(("r", 1, "back"), ("delete", 5, None))),
+    ]
+    world.deliver(world.plan_of(3, *parts))
+    assert found(world) == [(1, "back", 3), (3, "b", 3)]
+
+
+def test_rows_of_a_higher_version_and_of_others_are_left_alone(make: Make) -> None:
+    world = make(ORDERS, **CHANGES)
+    table_of(world).sql(
+        "INSERT INTO orders VALUES (1, 'newer', 7), (2, 'newer', 7), (3, 'of nobody', 0), (9, 'of others', 0)"
+    )
+    world.deliver(world.plan(changes(("u", 1, "older"), ("d", 2, None), ("u", 3, "ours"))))
+    assert found(world) == [(1, "newer", 7), (2, "newer", 7), (3, "ours", 1), (9, "of others", 0)]
+
+
+def test_an_older_checkpoint_revives_nothing(make: Make) -> None:
+    world = make(ORDERS, **CHANGES)
+    first = world.plan(changes(("c", 1, "a")))
+    vote = world.prepare(first)
+    world.commit(first, vote)
+    world.predecessor = 1
+    world.deliver(world.plan(changes(("d", 1, None))))
+    world.participant(first).forget(world.fence(1, 1), 1)
+    with suppress(HaltError):
+        world.commit(first, vote)
+    assert found(world) == []
+
+
+def test_keys_of_several_columns_and_a_type_of_its_own_are_compared_by_the_table(make: Make) -> None:
+    world = make(
+        "CREATE EXTENSION citext; CREATE TABLE orders (shop citext, id bigint, text text, version bigint,"
+        " UNIQUE (id, shop)); ALTER TABLE orders ALTER shop SET NOT NULL, ALTER id SET NOT NULL",
+        **{**UPSERT, "key_columns": ["shop", "id"]},
+    )
+    world.deliver(world.plan(pa.table({"shop": ["a", "A", "b"], "id": [1, 1, 1], "text": ["x", "y", "z"]})))
+    assert table_of(world).sql("SELECT shop::text, id, text FROM orders ORDER BY 1") == [("A", 1, "y"), ("b", 1, "z")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            changes(("c", 1, "a"), ("d", None, None)),
+            r"table public\.orders refuses rows: row 2 of .*null value in column",
+        ),
+        (changes(("c", 1, "a"), ("maybe", 2, "b")), "kind of change 'maybe' is not known"),
+        (changes(("c", 1, "a"), ("c", 2, None)), "violates not-null constraint"),
+        (pa.table({"id": [1], "text": ["a"]}), "have no column 'op'"),
+        (pa.table({"op": ["c"], "text": ["a"]}), "no column 'id', which is in the key"),
+        (pa.table({"op": ["c"], "id": [1], "text": ["a"], "version": [1]}), "filled by the sink itself"),
+        (pa.table({"op": [1], "id": [1], "text": ["a"]}), "kind of change is int64"),
+    ],
+)
+def test_rows_that_cannot_be_taken_are_declined_before_the_decision(make: Make, rows: pa.Table, words: str) -> None:
+    world = make(ORDERS, **CHANGES)
+    with pytest.raises(DeclinedError, match=words) as told:
+        world.prepare(world.plan(rows))
+    assert told.value.sink == SINK and told.value.remedy and found(world) == []
+
+
+@pytest.mark.parametrize(
+    ("ddl", "words"),
+    [
+        ("CREATE TABLE orders (id bigint NOT NULL, text text, version bigint)", "no unique key of public.orders"),
+        ("CREATE TABLE orders (id bigint UNIQUE, text text, version bigint)", "without NULL"),
+        ("CREATE TABLE orders (id bigint NOT NULL UNIQUE DEFERRABLE, text text, version bigint)", "not deferrable"),
+        (
+            "CREATE TABLE orders (id bigint NOT NULL, text text, version bigint);"
+            "CREATE UNIQUE INDEX ON orders (id) WHERE id > 5",
+            "no unique key",
+        ),
+        ("CREATE TABLE orders (id bigint, text text, version bigint, PRIMARY KEY (id, text))", "no unique key"),
+        ("CREATE TABLE orders (id bigint PRIMARY KEY, text text)", "no bigint column 'version'"),
+        ("CREATE TABLE orders (id bigint PRIMARY KEY, text text, version int)", "no bigint column 'version'"),
+    ],
+)
+def test_a_table_without_such_a_key_or_a_version_is_told_with_what_helps(make: Make, ddl: str, words: str) -> None:
+    world = make(ddl, **UPSERT)
+    with pytest.raises(UnfitTargetError, match=words) as told:
+        world.prepare(world.plan())
+    assert "ALTER TABLE" in told.value.remedy
+
+
+def test_another_unique_key_refuses_instead_of_overwriting(make: Make) -> None:
+    world = make(f"{ORDERS}; ALTER TABLE orders ADD UNIQUE (text)", **UPSERT)
+    with pytest.raises(DeclinedError, match="already exists"):
+        world.prepare(world.plan(pa.table({"id": [1, 2], "text": ["a", "a"]})))
+    assert found(world) == []
+
+
+def test_privileges_that_are_lacking_are_told(make: Make) -> None:
+    world = make(ORDERS, **CHANGES)
+    limited(world, "INSERT ON orders")
+    try:
+        table_of(world).sql(f"GRANT CREATE ON SCHEMA public TO {table_of(world).connection.login}")
+        with pytest.raises(SinkAccessError, match=r"lacks SELECT, UPDATE, DELETE on public\.orders"):
+            world.prepare(world.plan(changes(("c", 1, "a"))))
+        table_of(world).sql(f"GRANT ALL ON orders TO {table_of(world).connection.login}")
+        world.deliver(world.plan(changes(("c", 1, "a"))))
+    finally:
+        drop_user(world)
+
+
+@pytest.mark.parametrize("act", ["die", "stand still"])
+def test_a_death_or_a_zombie_at_any_statement_is_made_good(
+    make: Make, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    world = make(ORDERS, **CHANGES)
+    at, struck = 1, 0
+    while True:
+        plan = world.plan(changes(("u", 1, f"of {at}"), ("c", at + 10, "new"), ("d", at + 9, None)))
+        vote = world.prepare(plan)
+        old = world.fence(1, world.attempt())
+
+        def successor(plan: Any = plan, vote: Any = vote) -> None:
+            quick(world, plan.participants[0]).commit(plan, world.fence(1, world.attempt()), vote)
+
+        act_now: dict[str, Callable[[], None]] = {"stand still": successor}
+        statement = AtStatement(at, True, **({"act": act_now[act]} if act in act_now else {}))
+        with monkeypatch.context() as patch, suppress(Death, FencedError):
+            statement.install(patch)
+            quick(world, plan.participants[0]).commit(plan, old, vote)
+        successor()
+        world.predecessor = plan.number
+        assert [row[1] for row in found(world) if row[0] == 1] == [f"of {at}"], statement.struck
+        assert (at + 10, "new", plan.number) in found(world)
+        if not statement.struck:
+            break
+        struck, at = struck + 1, at + stride(3)
+    assert struck > 4
+
+
+def test_verify_compares_by_key(make: Make) -> None:
+    world = make(ORDERS, **CHANGES)
+    delivered = []
+    for rows in (
+        changes(("c", 1, "a"), ("c", 2, "a"), ("c", 3, "a"), ("c", 4, "a")),
+        changes(("u", 2, "b"), ("d", 3, None)),
+    ):
+        plan = world.plan(rows)
+        delivered.append(Delivered(plan, world.deliver(plan), None))
+    table = table_of(world)
+
+    def report(*which: Delivered) -> SinkReport:
+        [told] = verification.verify(which or delivered, world.participant_plan(), table.connection, open_wal())
+        return told
+
+    assert report().is_exact and not report().notes
+    assert "1 keys were changed by a later checkpoint" in report(delivered[0]).notes[0]
+    table.sql("INSERT INTO orders VALUES (3, 'revived', 1), (9, 'of others', 0)")
+    table.sql("UPDATE orders SET text = 'changed' WHERE id = 2; DELETE FROM orders WHERE id = 4")
+    told = report()
+    assert (told.missing, [(each.number, each.rows) for each in told.differences]) == (3, [(1, 1), (2, 2)])
+    assert told.differences[0].samples == ("4, a",)
