@@ -317,6 +317,36 @@ def test_a_zombie_that_stands_still_at_any_statement_changes_nothing_when_it_goe
     assert struck > 3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("act", ["prepare", "commit", "abort"])
+def test_an_older_attempt_never_lowers_the_head(make: Make, monkeypatch: pytest.MonkeyPatch, act: str) -> None:
+    """It stands still between any two of its statements while a newer attempt raises the head."""
+    world = make(ORDERS)
+    world.deliver(world.plan())
+    at = 1
+    while True:
+        plan = world.plan()
+        vote = world.vote_without_prepare(plan)
+        old, newer = world.fence(1, world.attempt()), world.fence(1, world.attempt())
+        statement = AtStatement(at, True, lambda plan=plan, newer=newer: quick(world).prepare(plan, newer))  # type: ignore[misc]
+        with monkeypatch.context() as patch, suppress(FencedError):
+            statement.install(patch)
+            participant = quick(world)
+            if act == "prepare":
+                participant.prepare(plan, old)
+            elif act == "commit":
+                participant.commit(plan, old, vote)
+            else:
+                participant.abort(plan, old, {})
+        if not statement.struck:
+            break
+        assert table_of(world).sql("SELECT attempt FROM airflow_ft_head") == [(newer.attempt,)], statement.struck
+        if table_of(world).sql("SELECT 1 FROM airflow_ft_ledger WHERE number = %s AND kind = 'committed'", plan.number):
+            world.predecessor = plan.number
+        at += 1
+    assert at > 5
+
+
 def test_a_commit_of_which_the_answer_is_lost_is_found_by_its_marker(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -349,6 +349,48 @@ def test_a_zombie_that_prepares_a_number_which_is_settled_and_pruned_leaves_noth
     assert struck > 10
 
 
+@pytest.mark.slow
+def test_a_zombie_rolls_back_nothing_that_its_successor_has_prepared_meanwhile(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands still between any two of its statements while the successor votes."""
+    world = make(ORDERS, **PREPARED)
+    at, struck = 1, 0
+    while True:
+        plan = world.plan()
+        old, votes = world.attempt(), list[Vote]()
+
+        def vote(plan: Plan = plan, votes: list[Vote] = votes) -> None:
+            votes.append(prepare(world, plan, world.attempt()))
+
+        statement = AtStatement(at, True, vote)
+        with monkeypatch.context() as patch, suppress(TransientError):
+            statement.install(patch)
+            prepare(world, plan, old)
+        if not statement.struck:
+            break
+        [gid] = table_of(world).prepared(world)
+        assert gid.attempt == votes[0].prepared, statement.struck
+        proof = quick(world, plan.participants[0]).commit(plan, world.fence(1, world.attempt()), votes[0])
+        assert "redelivered" not in proof.detail, statement.struck
+        world.predecessor = plan.number
+        struck, at = struck + 1, at + 1
+    assert struck > 20 and world.target.ids() == world.ids_of(*range(1, struck + 1))
+
+
+def test_the_number_delivered_last_outlives_its_marker(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    for _ in range(2):
+        world.deliver(world.plan())
+    participant = quick(world)
+    participant.forget(world.fence(1, 0), 2)
+    assert table_of(world).sql("SELECT count(*) FROM airflow_ft_ledger") == [(0,)]
+    head = participant.head(world.pipeline)
+    assert head is not None and head.number == 2
+    world.deliver(world.plan())
+    assert world.target.ids() == world.ids_of(1, 2, 3)
+
+
 # --- former owners ---------------------------------------------------------------------------------------------------
 
 
