@@ -14,6 +14,7 @@ from airflow_ft import FilesSink
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.testing import ParticipantConformance, Target
 
+pytestmark = pytest.mark.rotating
 IDS = [1, 2, 3, 4]
 NAN = pa.table({"id": IDS, "text": ["a", "b", "c", "d"], "ratio": [0.5, float("nan"), 1.5, float("inf")]})
 DAYS = pa.table({"id": IDS, "text": ["a", "b", "c", "d"], "day": pa.array([0, 2**30, 1, -(2**30)], pa.date32())})

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.testing import ParticipantConformance, Target
 from tools.servers import Database, Postgres
 
 pytestmark = [pytest.mark.server, pytest.mark.rotating]
+PLANTED = {
+    "loss": "DELETE FROM orders WHERE id = {id}",
+    "double": "INSERT INTO orders SELECT * FROM orders WHERE id = {id}",
+    "change": "UPDATE orders SET text = 'changed' WHERE id = {id}",
+}
 
 
 class Table(Target):
@@ -35,6 +41,18 @@ class Table(Target):
 
     def ids(self) -> list[int]:
         return [row[0] for row in self.database.sql("SELECT id FROM orders ORDER BY id")]
+
+    def plant(self, what: str, id: int) -> bool:
+        if what == "double":
+            if self.sink.strategy == "upsert":
+                return False  # a key stands there once
+            self.database.sql("ALTER TABLE orders DROP CONSTRAINT orders_pkey")
+        self.database.sql(PLANTED[what].format(id=id))
+        return True
+
+    def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
+        missing = replace(self.sink, table="no_orders")
+        return {**super().mistaken(), "no such table": (missing, self.connection)}
 
 
 @pytest.mark.parametrize("strategy", ["local", "prepared", "upsert"])

@@ -123,12 +123,18 @@ class SavepointLaws:
                 item -= 1
         return tuple(found[behind - item :])
 
-    def restoring(self, position: SparkPosition, run: RunKey | None, restore: Callable[[], Any]) -> Any:
-        """The one write of a restore, by a run or by a person: what it may change."""
+    def order(self) -> Order | None:
+        """What the current process is at."""
+        return self._orders.get(self._process())
+
+    def restoring(
+        self, order: Order | None, position: SparkPosition, run: RunKey | None, restore: Callable[[], Any]
+    ) -> Any:
+        """The one write of a restore, which was sent for an `order`, by a run or by a person: what it may change."""
         base = self._store.pipeline(PIPELINE).base
         result = restore()
         process = self._process()
-        order = self._orders[process]
+        assert order is not None
         if run in self._runs:
             raise Violation("I9", f"{run} has gone on from a savepoint twice")
         self._runs |= {run} if run is not None else set()

@@ -38,6 +38,9 @@ class StoreClient:
             return StoreUnavailableError("no answer.", unanswered=sent and writes)
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            # As it is sent: when it arrives late, whoever has sent it may be at something else.
+            order = laws.savepoints.order() if name == "restore" and laws.savepoints is not None else None
+
             def act() -> Any:
                 if name in ("publish", "answer", "prune") and laws.streams is not None:
                     laws.streams.called(name, args)
@@ -46,7 +49,7 @@ class StoreClient:
                 with laws.fenced(name, args[1]):
                     if name == "restore" and laws.savepoints is not None:
                         run = args[4] if len(args) > 4 else None
-                        return laws.savepoints.restoring(args[2], run, lambda: method(*args, **kwargs))
+                        return laws.savepoints.restoring(order, args[2], run, lambda: method(*args, **kwargs))
                     result = method(*args, **kwargs)
                     if name == "decide":
                         laws.decided(result, args[3])

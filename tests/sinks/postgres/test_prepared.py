@@ -33,7 +33,7 @@ from tests.sinks.postgres.deaths import AtStatement, Death
 from tests.sinks.postgres.world import Table, quick, table_of
 from tools.servers import Database, Postgres
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.rotating]
 
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, text text)"
 PREPARED = {"strategy": "prepared"}
