@@ -225,8 +225,8 @@ class Store(Protocol):
 
     def request(self, pipeline: str, id: int) -> Request: ...
 
-    def answer(self, pipeline: str, id: int, outcome: str) -> None:
-        """Says what became of it; the first answer counts."""
+    def answer(self, pipeline: str, id: int, outcome: str, *, epoch: int | None = None) -> None:
+        """Says what became of it; the first answer counts. With `epoch` only while no newer one was taken (I5)."""
 
     # barriers
     def inject(self, barrier: str, pipelines: Collection[str], by: str) -> Sequence[Barrier]:
@@ -347,11 +347,14 @@ class Store(Protocol):
     ) -> None:
         """As in `abort`, asked for by a person, for numbers that are undelivered (reason USER)."""
 
-    def reset_state(self, pipeline: str, epoch: int, position: SparkPosition, message: str) -> None:
+    def reset_state(
+        self, pipeline: str, epoch: int, position: SparkPosition, message: str, *, heard: Collection[int] | None = None
+    ) -> None:
         """The base, and Spark's position of the newest published number, become `position`, clean.
 
         Condition: nothing is TRIGGERED, and nothing published is undelivered (StateConflictError), since a rewind to a
-        position before would bring the state back.
+        position before would bring the state back. With `heard`, the open requests that whoever drops it knows of:
+        there is none besides (StateConflictError), since that may want the state.
         """
 
     def restore(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, Promise, RunKey, SparkPosition
 from airflow_ft.core.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
@@ -88,9 +88,13 @@ class AbortingOperations:
             write.require_epoch(epoch)
             _rewind(write, rewind_from, rewind_to, AbortReason.USER, message)
 
-    def reset_state(self, pipeline: str, epoch: int, position: SparkPosition, message: str) -> None:
+    def reset_state(
+        self, pipeline: str, epoch: int, position: SparkPosition, message: str, *, heard: Collection[int] | None = None
+    ) -> None:
         """See `Store.reset_state`."""
         with pipeline_write(self._database, pipeline) as write:
+            if heard is not None:
+                _require_heard(write, heard)
             number = _move_base(write, epoch, position)
             write.event(
                 EventKind.STATE_RESET,
@@ -123,6 +127,16 @@ class AbortingOperations:
         """See `Store.note_savepoint`."""
         with pipeline_write(self._database, pipeline) as write:
             write.event(EventKind.SAVEPOINT, message, number=number, detail=dict(detail))
+
+
+def _require_heard(write: PipelineWrite, heard: Collection[int]) -> None:
+    found = write.tx.rows("SELECT id FROM request WHERE pipeline = ? AND outcome IS NULL ORDER BY id", write.name)
+    if since := [row["id"] for row in found if row["id"] not in heard]:
+        raise StateConflictError(
+            f"request {since[0]} was made meanwhile, and may want the state.",
+            remedy="nothing: the next end of the stream deletes what is not to be kept.",
+            pipeline=write.name,
+        )
 
 
 def _remember_restored(write: PipelineWrite, run: RunKey, savepoint: str) -> None:

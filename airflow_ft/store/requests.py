@@ -48,9 +48,11 @@ class RequestOperations:
             raise UnknownPipelineError(pipeline)
         return _request(rows[0])
 
-    def answer(self, pipeline: str, id: int, outcome: str) -> None:
+    def answer(self, pipeline: str, id: int, outcome: str, *, epoch: int | None = None) -> None:
         """See `Store.answer`."""
         with pipeline_write(self._database, pipeline) as write:
+            if epoch is not None:
+                write.require_epoch(epoch)
             changed = write.tx.change(
                 "UPDATE request SET outcome = ?, answered_at = ? WHERE pipeline = ? AND id = ? AND outcome IS NULL",
                 clean_text(outcome),

@@ -456,7 +456,11 @@ class ModelStore(ModelStreams):
         self._pruned |= {number}
         self.version += 1
 
-    def reset_state(self, pipeline: str, epoch: int, position: SparkPosition, message: str) -> None:
+    def reset_state(
+        self, pipeline: str, epoch: int, position: SparkPosition, message: str, *, heard: Collection[int] | None = None
+    ) -> None:
+        if heard is not None and {request.id for request in self.open_requests(pipeline)} - set(heard):
+            raise StateConflictError("a request was made meanwhile.")
         self._move_base(pipeline, epoch, position)
 
     def restore(

@@ -127,8 +127,10 @@ class ModelStreams(ModelReading):
             raise UnknownPipelineError(pipeline)
         return self._requests[id]
 
-    def answer(self, pipeline: str, id: int, outcome: str) -> None:
+    def answer(self, pipeline: str, id: int, outcome: str, *, epoch: int | None = None) -> None:
         self._known(pipeline)
+        if epoch is not None:
+            self._require_epoch(pipeline, epoch)
         request = self._requests.get(id)
         if request is not None and not request.outcome:
             self._requests[id] = replace(request, outcome=outcome, answered_at=self.now())

@@ -146,7 +146,7 @@ class _AllDelivered:
 def state_dropped_beside_what_is_not_confirmed(change: Change) -> None:
     """Both have to be switched off: who drops it asks, and so does the decision log."""
     move = ModelStore._move_base
-    change(cleanup, "reset_state", lambda store, *of: reset_state(_AllDelivered(store), *of))  # type: ignore[arg-type]
+    change(cleanup, "reset_state", lambda store, *of, **named: reset_state(_AllDelivered(store), *of, **named))  # type: ignore[arg-type]
     change(ModelStore, "_move_base", lambda self, *of: move(_AllDelivered(self), *of))  # type: ignore[arg-type]
 
 
@@ -164,3 +164,17 @@ def a_late_end_deletes_numbers_of_its_successor(change: Change) -> None:
 @defect(DELETING, "I7")
 def nothing_deleted_where_nothing_is_to_be_kept(change: Change) -> None:
     change(stream, "clean_up", lambda *_, **__: "")
+
+
+_AT_ONCE = NAMED["a drain, and all is deleted, runs at once"]
+
+
+@defect(_AT_ONCE, "I10", told=("A1w:1:YIELD:P2", "A1o:28:STALL", "A1:58:DIE_BEFORE"))
+def state_dropped_that_somebody_has_asked_to_drain(change: Change) -> None:
+    """Found by the simulator: who was asked to stop before had not heard of it, and died before saying so."""
+    change(stream, "_lacks_drain", lambda *_: False)
+
+
+@defect(_AT_ONCE, "I10", told=("A1w:1:YIELD:P2", "A1:45:YIELD:P1", "A1:58:DIE_BEFORE"))
+def state_dropped_beside_a_request_made_meanwhile(change: Change) -> None:
+    change(cleanup, "reset_state", lambda *of, heard: reset_state(*of))

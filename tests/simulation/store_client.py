@@ -43,7 +43,7 @@ class StoreClient:
 
             def act() -> Any:
                 if name in ("publish", "answer", "prune") and laws.streams is not None:
-                    laws.streams.called(name, args)
+                    laws.streams.called(name, args, kwargs.get("epoch"))
                 if not fenced:
                     return method(*args, **kwargs)
                 with laws.fenced(name, args[1]):

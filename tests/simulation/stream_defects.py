@@ -255,6 +255,26 @@ def a_stop_of_a_later_run_answered_by_an_earlier_one(change: Change) -> None:
     change(streams, "answer_stops", lambda context, _: answer_all(context.store))
 
 
+@defect(NAMED["a drain, and all is deleted"], "I9", told=("A1dq2:3:STALL", "A1:87:SLEEP", "A2o:102:STALL"))
+def a_stop_answered_without_asking_whose_turn_it_is(change: Change) -> None:
+    """Found by the simulator: it slept between looking whether it may answer, and answering."""
+    answer = stream.answer_stops
+    change(streams, "answer_stops", lambda of, said: answer(replace(of, store=_Unfenced(of.store)), said))
+
+
+class _Unfenced:
+    """The decision log for somebody who answers whatever has happened since."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def answer(self, pipeline: str, id: int, outcome: str, *, epoch: int | None) -> None:
+        self._store.answer(pipeline, id, outcome)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
 def answer_all(store: Any) -> None:
     for request in stream.stops(store, "orders"):
         store.answer("orders", request.id, "stopped")

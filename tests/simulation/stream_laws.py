@@ -87,8 +87,10 @@ class StreamLaws:
         """In the micro-batch of this number."""
         self._raised.add(number)
 
-    def called(self, name: str, args: Sequence[Any]) -> None:
-        """Before a call to the decision log takes effect."""
+    def called(self, name: str, args: Sequence[Any], epoch: int | None = None) -> None:
+        """Before a call to the decision log takes effect; it will not with another `epoch` than the newest."""
+        if epoch is not None and epoch != self._store.pipeline(PIPELINE).epoch:
+            return
         if name == "answer":
             self.last_asked = self._store.now()
             self._answered(self._store.request(PIPELINE, args[1]), args[2])

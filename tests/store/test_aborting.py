@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_ft.core.errors import ConfigurationError, FencedError, StateConflictError
-from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, Promise, SparkPosition
+from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, Promise, RequestKind, SparkPosition
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
 
 S = CheckpointState
@@ -216,6 +216,19 @@ class TestRewinds:
         assert fresh.location in scene.store.referenced_locations(PIPELINE)
         assert scene.checkpoint(1).position == a_position(1), "what is older is left as it was"
         assert scene.kinds()[-1] == "STATE_RESET" and "by hand" in scene.told()[-1]
+
+    def test_state_is_kept_for_who_has_asked_for_something_meanwhile(self, scene: Scene) -> None:
+        """I10: to drain it, perhaps, or for a savepoint."""
+        fresh = SparkPosition("file:///spark/2-0", -1)
+        scene.complete(scene.stage(1)[0])
+        first = scene.store.ask(PIPELINE, RequestKind.STOP, {}, "anna")
+        second = scene.store.ask(PIPELINE, RequestKind.STOP, {"drain": True}, "ben")
+        with pytest.raises(StateConflictError, match=f"request {second} was made meanwhile"):
+            scene.store.reset_state(PIPELINE, 1, fresh, "the stream has ended", heard=[first])
+        assert scene.store.pipeline(PIPELINE).base == a_position(1)
+        scene.store.answer(PIPELINE, second, "nothing was drained")
+        scene.store.reset_state(PIPELINE, 1, fresh, "the stream has ended", heard=[first])
+        assert scene.store.pipeline(PIPELINE).base == fresh
 
     def test_state_that_came_with_a_savepoint_is_not_brought_back_either(self, scene: Scene) -> None:
         """It began with one, and nobody has published anything since: then there is no number that remembers."""

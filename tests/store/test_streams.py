@@ -129,6 +129,17 @@ class TestRequests:
         assert [request.id for request in scene.store.open_requests(PIPELINE)] == [second]
         assert [event.kind for event in scene.store.events(PIPELINE, limit=3)] == ["ANSWERED", "REQUESTED", "REQUESTED"]
 
+    def test_whoever_is_not_the_newest_owner_any_more_answers_nothing(self, scene: Scene) -> None:
+        """I5: it slept since it looked whether the stream has ended, and another try runs it now."""
+        id = scene.store.ask(PIPELINE, RequestKind.STOP, {}, "anna")
+        old = scene.take()
+        newer = scene.take("another")
+        with pytest.raises(FencedError):
+            scene.store.answer(PIPELINE, id, "stopped", epoch=old)
+        assert not scene.store.request(PIPELINE, id).outcome
+        scene.store.answer(PIPELINE, id, "stopped", epoch=newer)
+        assert scene.store.request(PIPELINE, id).outcome == "stopped"
+
     def test_a_pipeline_that_is_not_known_is_told(self, scene: Scene) -> None:
         with pytest.raises(KeyError):
             scene.store.ask("nobody", RequestKind.STOP, {}, "anna")

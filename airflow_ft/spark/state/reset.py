@@ -17,6 +17,7 @@ Repeated, it does nothing: state that was dropped, and has not begun anew, canno
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
@@ -42,11 +43,14 @@ from airflow_ft.wal.filesystem import FileSystem, filesystem, link_tree
 _BEFORE_THE_FIRST = -1
 
 
-def reset_state(store: Store, pipeline: str, epoch: int, why: str) -> SparkPosition | None:
+def reset_state(
+    store: Store, pipeline: str, epoch: int, why: str, *, heard: Collection[int] | None = None
+) -> SparkPosition | None:
     """Drops the state of a pipeline whose base nobody else moves, under a new epoch; where it stands now.
 
     None: there is no state to drop. StateConflictError while something published is not delivered: a rewind would
-    bring the old state back. ConfigurationError for a source whose position Spark cannot be told.
+    bring the old state back; and where somebody has made a request besides those `heard`. ConfigurationError for a
+    source whose position Spark cannot be told.
     """
     for checkpoint in store.open_checkpoints(pipeline):
         if checkpoint.is_undelivered or checkpoint.state is CheckpointState.TRIGGERED:
@@ -75,7 +79,7 @@ def reset_state(store: Store, pipeline: str, epoch: int, why: str) -> SparkPosit
     tell_sources(filesystem(root), old, new)
     new.sync({})
     position = new.position(_BEFORE_THE_FIRST)
-    store.reset_state(pipeline, epoch, position, why)
+    store.reset_state(pipeline, epoch, position, why, heard=heard)
     return position
 
 

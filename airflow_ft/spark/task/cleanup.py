@@ -15,6 +15,7 @@ An hour late, beside its successor: the epoch is not its run's any more, and not
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import AirflowFtError, FencedError
@@ -36,19 +37,27 @@ def deletes(config: CheckpointConfig, *, failed: bool) -> bool:
 
 
 def clean_up(
-    context: Context, epoch: int, config: CheckpointConfig, archive: Archive, progress: Progress, *, failed: bool
+    context: Context,
+    epoch: int,
+    config: CheckpointConfig,
+    archive: Archive,
+    progress: Progress,
+    *,
+    failed: bool,
+    heard: Collection[int] | None = None,
 ) -> str:
     """Deletes the checkpoints of a stream that has ended under `epoch`, unless they are to be kept.
 
     All that was staged has to be delivered, else they are kept too. What cannot be deleted fails nothing: the log says
-    why. Returns what became of them, for people; "": they were to be kept.
+    why. With `heard` (ids) nothing is deleted when somebody has made another request of the stream by then.
+    Returns what became of them, for people; "": they were to be kept.
     """
     if not deletes(config, failed=failed):
         return ""
     how = "has failed" if failed else "was stopped"
     why = f"the stream {how}, and externalized_retention is {config.externalized_retention}"
     try:
-        count = _delete(context, epoch, archive, progress, why)
+        count = _delete(context, epoch, archive, progress, why, heard)
     except (AirflowFtError, OSError) as error:
         log.warning("the checkpoints of %s were not deleted (%s): %s", context.pipeline, why, error)
         return "its checkpoints were not deleted (the task's log says why)"
@@ -56,7 +65,9 @@ def clean_up(
     return "its checkpoints are deleted, and its state begins anew"
 
 
-def _delete(context: Context, ended: int, archive: Archive, progress: Progress, why: str) -> int:
+def _delete(
+    context: Context, ended: int, archive: Archive, progress: Progress, why: str, heard: Collection[int] | None
+) -> int:
     store, pipeline = context.store, context.pipeline
     _require_last(pipeline, ended, store.pipeline(pipeline).epoch)
     finalise(store, pipeline, progress)
@@ -65,7 +76,7 @@ def _delete(context: Context, ended: int, archive: Archive, progress: Progress, 
         store.adopt_run(pipeline, epoch, context.run)
         # Read before the write that only an owner can make: what a successor publishes is none of it.
         through = store.pipeline(pipeline).last_published
-        reset_state(store, pipeline, epoch, why)
+        reset_state(store, pipeline, epoch, why, heard=heard)
         return delete_delivered(store, pipeline, archive, through)
 
 

@@ -92,7 +92,8 @@ def stream_step(
     early = stops(store, pipeline)
     before = store.run(pipeline, run)  # read after them: no try of this run had begun when they were made
     if before is None or before.epoch == 0:
-        _answer(store, early, "nothing was running")
+        for request in early:
+            store.answer(pipeline, request.id, "nothing was running")
     stopping = _Stopping(store, pipeline, why_stop)
     restarts = strategy.begin(time.monotonic())
     epoch = 0
@@ -160,18 +161,32 @@ def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirma
     """
     _, config, progress, archive = overlap
     _deliver(context, overlap)
-    taken, all_taken = _take_savepoints(context)
-    # Who has asked for one in vain still needs what would be deleted.
-    said = clean_up(context, epoch, config, archive, progress, failed=False) if all_taken else ""
+    asked = stops(context.store, context.pipeline)
+    heard = [request.id for request in asked]
+    taken, all_taken = _take_savepoints(context, asked)
+    # Who has asked for one, or for a drain, in vain still needs what would be deleted.
+    if all_taken and not _lacks_drain(context, asked):
+        said = clean_up(context, epoch, config, archive, progress, failed=False, heard=heard)
+    else:
+        said = "its checkpoints are kept" if deletes(config, failed=False) else ""
     confirmation = confirm_step(context, config, archive, progress)
     outcome = f"stopped; {confirmation.latest} is the newest confirmed checkpoint"
     return confirmation, "; ".join(filter(None, [outcome, *taken, said]))
 
 
-def _take_savepoints(context: Context) -> tuple[list[str], bool]:
+def _lacks_drain(context: Context, asked: Sequence[Request]) -> bool:
+    """Whether one of them is to drain, and the stream had been asked to stop before it could be heard."""
+    store, pipeline = context.store, context.pipeline
+    if not any(request.arguments.get(DRAIN) for request in asked) or drain_of(store, pipeline) is not None:
+        return False
+    base = store.pipeline(pipeline).base
+    return base is not None and base.batch >= 0  # else there is nothing to drain
+
+
+def _take_savepoints(context: Context, asked: Sequence[Request]) -> tuple[list[str], bool]:
     """For those who have asked to stop with one: where they are, for people, and whether all could be taken."""
     told, failed = [], False
-    for request in stops(context.store, context.pipeline):
+    for request in asked:
         if folder := request.arguments.get(SAVEPOINT):
             try:
                 uri, savepoint = take(context.store, context.pipeline, folder, request.asked_by)
@@ -211,7 +226,8 @@ def stops(store: Store, pipeline: str) -> list[Request]:
 def answer_stops(context: Context, outcome: str) -> None:
     """Answers the open requests to stop, when all that the run has staged is delivered; and says what was drained.
 
-    Not those that a later try, or the next run, is to hear: they are read before it is known that none had begun (I5).
+    Not those that a later try, or the next run, is to hear: they are read before it is known that none had begun, and
+    answered while it holds (I5).
     """
     store, pipeline = context.store, context.pipeline
     asked = stops(store, pipeline)
@@ -224,12 +240,11 @@ def answer_stops(context: Context, outcome: str) -> None:
         late = "" if SAVEPOINT in outcome else "it had stopped before it was asked for a savepoint: trigger one"
         for request in asked:
             wanted = [drained if request.arguments.get(DRAIN) else "", late if request.arguments.get(SAVEPOINT) else ""]
-            _answer(store, [request], "; ".join(filter(None, [outcome, *wanted])))
-
-
-def _answer(store: Store, requests: Sequence[Request], outcome: str) -> None:
-    for request in requests:
-        store.answer(request.pipeline, request.id, outcome)
+            told = "; ".join(filter(None, [outcome, *wanted]))
+            try:
+                store.answer(pipeline, request.id, told, epoch=row.epoch)
+            except FencedError as error:
+                log.info("whoever has begun meanwhile answers request %d: %s", request.id, error)
 
 
 class _Stopping:
