@@ -85,6 +85,10 @@ demo-stop: ## end what `make demo KEEP=1` has kept running
 chaos: install ## faults on purpose over every strategy, and count rows; KILLS=500, SEED=number, REPORT=file, ARGS="--only deliveries"
 	@KILLS="$(KILLS)" SEED="$(SEED)" REPORT="$(REPORT)" $(bin)/python -m tests.chaos $(ARGS)
 
+.PHONY: soak
+soak: install ## one stream for CHECKPOINTS=10000 checkpoints: what it holds stays flat, and every row is there once
+	@CHECKPOINTS="$(CHECKPOINTS)" $(bin)/python -m tests.chaos.streams.soak $(ARGS)
+
 .PHONY: simulate
 simulate: venv ## play random schedules of crashes against models of the servers; SCHEDULES=number, SEED=number
 	@SCHEDULES="$(SCHEDULES)" SEED="$(SEED)" $(bin)/python -m tests.simulation $(ARGS)

@@ -162,6 +162,13 @@ def _looking() -> tuple[ActionCommand, ...]:
             ARG_OUTPUT,
         ),
         _command(
+            "sinks",
+            "sinks",
+            "List what can be delivered into from here, and what each strategy promises",
+            ARG_OUTPUT,
+            reads_log=False,
+        ),
+        _command(
             "verify",
             "verify",
             "Compare the write-ahead log with what is in the sinks; only reports",

@@ -17,7 +17,7 @@ and `SYSTEM` a `System`; the module that holds it imports nothing heavy, since w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -27,7 +27,7 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.ports import ConnectionInfo
 
 if TYPE_CHECKING:
-    from airflow_ft.core.model import ParticipantPlan
+    from airflow_ft.core.model import ParticipantPlan, Promise
     from airflow_ft.core.ports import ConnectionResolver
 
 GROUP = "airflow_ft.sinks"
@@ -35,18 +35,28 @@ _OURS = "airflow-ft"
 
 
 @dataclass(frozen=True, slots=True)
+class Strategy:
+    """A way to deliver into a system: what it promises, how rows enter, and when a reader sees them (for people)."""
+
+    promise: Promise
+    enters: str
+    visible: str
+
+
+@dataclass(frozen=True, slots=True)
 class System:
     """A kind of sink.
 
-    `kind` is what plans call it, `title` what people do. `clients` are the modules that have to be importable, and
-    `extra` the extra of airflow-ft that installs them ("": they come with it). `preload` are modules that a process
-    imports from which tasks are forked. `connects`: its participants are named by Airflow connections; else they need
-    none, and are given an empty one.
+    `kind` is what plans call it, `title` what people do. `strategies` has the default first. `clients` are the modules
+    that have to be importable, and `extra` the extra of airflow-ft that installs them ("": they come with it).
+    `preload` are modules that a process imports from which tasks are forked. `connects`: its participants are named by
+    Airflow connections; else they need none, and are given an empty one.
     """
 
     kind: str
     title: str
     package: str
+    strategies: Mapping[str, Strategy] = field(default_factory=dict)
     clients: Sequence[str] = ()
     extra: str = ""
     preload: Sequence[str] = ()
@@ -68,13 +78,19 @@ class System:
 
     def require_clients(self) -> None:
         """ConfigurationError when a client is not installed."""
-        missing = [client for client in self.clients if find_spec(client) is None]
-        if missing:
-            needed = f"airflow-ft[{self.extra}]" if self.extra else " ".join(missing)
+        if missing := self.missing_clients():
             raise ConfigurationError(
                 f"a sink into {self.title} needs {', '.join(missing)}, which is not installed here.",
-                remedy=f"pip install '{needed}', where DAGs are parsed and where tasks run.",
+                remedy=f"pip install '{self.installed_by()}', where DAGs are parsed and where tasks run.",
             )
+
+    def missing_clients(self) -> list[str]:
+        """Clients that are not installed."""
+        return [client for client in self.clients if find_spec(client) is None]
+
+    def installed_by(self) -> str:
+        """What to give to pip for its clients."""
+        return f"airflow-ft[{self.extra}]" if self.extra else " ".join(self.clients)
 
 
 def system(kind: str) -> System:

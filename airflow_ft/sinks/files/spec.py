@@ -12,6 +12,7 @@ from airflow_ft.core.arguments import check_text, check_texts, check_type, is_re
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.sinks.base.settings import refuse_unknown
+from airflow_ft.sinks.registry import Strategy
 
 FORMATS: Mapping[str, Sequence[str]] = {
     "parquet": ("lz4", "none", "snappy", "zstd", "gzip"),
@@ -19,6 +20,11 @@ FORMATS: Mapping[str, Sequence[str]] = {
     "json": ("none", "gzip"),
 }
 """The formats, and how each can be compressed; what comes first is the default."""
+STRATEGIES: Mapping[str, Strategy] = {
+    "rename": Strategy(
+        Promise.TWO_PHASE, "a hidden folder, written before the decision, then renamed", "all at once, as one folder"
+    )
+}
 _SCHEMES = ("/", "file:///", "hdfs://")
 _LONGEST_NAME = 60
 _MAX_FILE_BYTES = 1 << 40
@@ -54,7 +60,7 @@ class FilesSink:
     kind: ClassVar[str] = "files"
     conn_id: ClassVar[str] = ""
     strategy: ClassVar[str] = "rename"
-    promise: ClassVar[Promise] = Promise.TWO_PHASE
+    promise: ClassVar[Promise] = STRATEGIES["rename"].promise
 
     def __post_init__(self) -> None:
         for name in ("folder", "format", "compression", "name"):

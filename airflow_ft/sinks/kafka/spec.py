@@ -12,11 +12,23 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.arguments import check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
+from airflow_ft.sinks.registry import Strategy
 
 if TYPE_CHECKING:
     from airflow_ft.core.config import CheckpointConfig
 
-STRATEGIES: Mapping[str, Promise] = {"transaction": Promise.REDO, "held": Promise.TWO_PHASE}
+STRATEGIES: Mapping[str, Strategy] = {
+    "transaction": Strategy(
+        Promise.REDO,
+        "a transaction with the token, after the decision; sent again until the token proves it",
+        "all at once to read_committed, slot by slot",
+    ),
+    "held": Strategy(
+        Promise.TWO_PHASE,
+        "a transaction that is filled and held open before the decision",
+        "all at once to read_committed, slot by slot",
+    ),
+}
 BROKERS_DEFAULT_MAXIMUM = timedelta(minutes=15)  # transaction.max.timeout.ms where nobody has changed it
 FORMATS = ("json", "raw")
 INSTALL_HELD = (
@@ -124,7 +136,7 @@ class KafkaSink:
     @property
     def promise(self) -> Promise:
         """What the strategy promises."""
-        return STRATEGIES[self.strategy]
+        return STRATEGIES[self.strategy].promise
 
     def at_least_once(self) -> Promise:
         """Rows go without a transaction."""

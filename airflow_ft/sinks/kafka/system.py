@@ -1,12 +1,13 @@
 """Kafka, as the registry knows it."""
 
-from airflow_ft.sinks.kafka.spec import has_second_client
+from airflow_ft.sinks.kafka.spec import STRATEGIES, has_second_client
 from airflow_ft.sinks.registry import System
 
 SYSTEM = System(
     kind="kafka",
     title="Kafka",
     package=__package__,
+    strategies=STRATEGIES,
     clients=("confluent_kafka",),
     preload=(
         "confluent_kafka.admin",

@@ -11,14 +11,22 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.mysql.naming import TableName, check_identifier
+from airflow_ft.sinks.registry import Strategy
 
-PROMISES: Mapping[str, Promise] = {
-    "local": Promise.ATOMIC,
-    "xa": Promise.TWO_PHASE,
-    "parallel": Promise.REDO,
-    "upsert": Promise.IDEMPOTENT,
+STRATEGIES: Mapping[str, Strategy] = {
+    "local": Strategy(
+        Promise.ATOMIC, "one transaction with the marker, over all tables of the server", "all at once: this decides"
+    ),
+    "xa": Strategy(
+        Promise.TWO_PHASE, "branches side by side, prepared before the decision", "branch by branch, in some moments"
+    ),
+    "parallel": Strategy(
+        Promise.REDO, "transactions side by side, after the decision", "transaction by transaction, while they go on"
+    ),
+    "upsert": Strategy(
+        Promise.IDEMPOTENT, "over those of the same key, in one transaction after the decision", "all at once"
+    ),
 }
-"""The strategies there are, and what each can promise."""
 
 BRANCHED = ("parallel", "xa")
 DEFAULT_BRANCHES = 2
@@ -71,9 +79,9 @@ class MySqlSink:
         if not isinstance(self.conn_id, str) or not self.conn_id or self.conn_id != self.conn_id.strip():
             raise ConfigurationError(f"{self.conn_id!r} is not a connection id.", remedy="give conn_id= a name.")
         check_text("strategy", self.strategy, of="MySqlSink")
-        if self.strategy not in PROMISES:
+        if self.strategy not in STRATEGIES:
             raise ConfigurationError(
-                f"MySqlSink has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(PROMISES))}."
+                f"MySqlSink has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(STRATEGIES))}."
             )
         if not is_template(self.table):
             TableName.parse(self.table)
@@ -136,7 +144,7 @@ class MySqlSink:
     @property
     def promise(self) -> Promise:
         """What the strategy can promise."""
-        return PROMISES[self.strategy]
+        return STRATEGIES[self.strategy].promise
 
     def at_least_once(self) -> Promise:
         """The same: marker and rows are in one transaction, so its rows come once all the same."""

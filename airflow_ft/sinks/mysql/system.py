@@ -1,11 +1,13 @@
 """MySQL and MariaDB, as the registry knows them."""
 
+from airflow_ft.sinks.mysql.spec import STRATEGIES
 from airflow_ft.sinks.registry import System
 
 SYSTEM = System(
     kind="mysql",
     title="MySQL, MariaDB",
     package=__package__,
+    strategies=STRATEGIES,
     clients=("pymysql",),
     preload=("airflow_ft.sinks.mysql.participant",),
 )

@@ -11,13 +11,19 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.postgres.naming import TableName, check_name
+from airflow_ft.sinks.registry import Strategy
 
-PROMISES: Mapping[str, Promise] = {
-    "local": Promise.ATOMIC,
-    "prepared": Promise.TWO_PHASE,
-    "upsert": Promise.IDEMPOTENT,
+STRATEGIES: Mapping[str, Strategy] = {
+    "local": Strategy(
+        Promise.ATOMIC, "one transaction with the marker, over all tables of the database", "all at once: this decides"
+    ),
+    "prepared": Strategy(
+        Promise.TWO_PHASE, "a transaction that is prepared before the decision", "all at once, after the decision"
+    ),
+    "upsert": Strategy(
+        Promise.IDEMPOTENT, "over those of the same key, in one transaction after the decision", "all at once"
+    ),
 }
-"""The strategies there are, and what each can promise."""
 
 _OF = "PostgresSink"
 
@@ -65,9 +71,9 @@ class PostgresSink:
         check_type("allow_unsafe_durability", self.allow_unsafe_durability, bool, "give True or False.", of=_OF)
         if not self.conn_id or self.conn_id != self.conn_id.strip():
             raise ConfigurationError(f"{self.conn_id!r} is not a connection id.", remedy="give conn_id= a name.")
-        if self.strategy not in PROMISES:
+        if self.strategy not in STRATEGIES:
             raise ConfigurationError(
-                f"{_OF} has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(PROMISES))}."
+                f"{_OF} has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(STRATEGIES))}."
             )
         is_known = not is_template(self.table) and not is_resolved_later(self.table)
         if is_known and TableName.parse(self.table).name.startswith("airflow_ft_"):
@@ -107,7 +113,7 @@ class PostgresSink:
     @property
     def promise(self) -> Promise:
         """What the strategy can promise."""
-        return PROMISES[self.strategy]
+        return STRATEGIES[self.strategy].promise
 
     def at_least_once(self) -> Promise:
         """The same: marker and rows are in one transaction, so its rows come once all the same."""

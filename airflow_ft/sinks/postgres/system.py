@@ -1,11 +1,13 @@
 """PostgreSQL, as the registry knows it. Its client comes with this distribution."""
 
+from airflow_ft.sinks.postgres.spec import STRATEGIES
 from airflow_ft.sinks.registry import System
 
 SYSTEM = System(
     kind="postgres",
     title="PostgreSQL",
     package=__package__,
+    strategies=STRATEGIES,
     clients=("psycopg2",),
     preload=("airflow_ft.sinks.postgres.participant",),
 )

@@ -10,6 +10,13 @@ from airflow_ft.core.arguments import check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.sinks.base.settings import refuse_unknown
+from airflow_ft.sinks.registry import Strategy
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "local": Strategy(
+        Promise.ATOMIC, "one transaction with the marker, over all tables of the file", "all at once: this decides"
+    )
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +40,7 @@ class SqliteSink:
 
     kind: ClassVar[str] = "sqlite"
     strategy: ClassVar[str] = "local"
-    promise: ClassVar[Promise] = Promise.ATOMIC
+    promise: ClassVar[Promise] = STRATEGIES["local"].promise
 
     def __post_init__(self) -> None:
         for name in ("table", "conn_id"):

@@ -232,19 +232,21 @@ def answer_stops(context: Context, outcome: str) -> None:
     store, pipeline = context.store, context.pipeline
     asked = stops(store, pipeline)
     row = store.run(pipeline, context.run)
-    is_over = row is not None and row.epoch == store.pipeline(pipeline).epoch and context.is_finished()
-    if is_over and not store.unsettled(pipeline):  # else a late try meets the end of a run that came after its own
-        newest = store.run_checkpoints(pipeline, context.run, _LOOKED_AT)
-        drains = [c.number for c in newest if c.drained is not None and c.is_confirmed]  # not what a sink has refused
-        drained = f"checkpoint {drains[-1]} has delivered what was open" if drains else "nothing was drained"
-        late = "" if SAVEPOINT in outcome else "it had stopped before it was asked for a savepoint: trigger one"
-        for request in asked:
-            wanted = [drained if request.arguments.get(DRAIN) else "", late if request.arguments.get(SAVEPOINT) else ""]
-            told = "; ".join(filter(None, [outcome, *wanted]))
-            try:
-                store.answer(pipeline, request.id, told, epoch=row.epoch)
-            except FencedError as error:
-                log.info("whoever has begun meanwhile answers request %d: %s", request.id, error)
+    if row is None or row.epoch != store.pipeline(pipeline).epoch or not context.is_finished():
+        return
+    if store.unsettled(pipeline):  # a late try meets the end of a run that came after its own
+        return
+    newest = store.run_checkpoints(pipeline, context.run, _LOOKED_AT)
+    drains = [c.number for c in newest if c.drained is not None and c.is_confirmed]  # not what a sink has refused
+    drained = f"checkpoint {drains[-1]} has delivered what was open" if drains else "nothing was drained"
+    late = "" if SAVEPOINT in outcome else "it had stopped before it was asked for a savepoint: trigger one"
+    for request in asked:
+        wanted = [drained if request.arguments.get(DRAIN) else "", late if request.arguments.get(SAVEPOINT) else ""]
+        told = "; ".join(filter(None, [outcome, *wanted]))
+        try:
+            store.answer(pipeline, request.id, told, epoch=row.epoch)
+        except FencedError as error:
+            log.info("whoever has begun meanwhile answers request %d: %s", request.id, error)
 
 
 class _Stopping:

@@ -64,7 +64,8 @@ class Servers:
 class Feeder:
     """Produces numbers from a thread, also over a broker that is restarted."""
 
-    def __init__(self, kafka: Kafka) -> None:
+    def __init__(self, kafka: Kafka, at_a_time: int = 10) -> None:
+        self._at_a_time = at_a_time
         settings = {"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True, "log_level": 0}
         self._producer = Producer(settings)
         self._stop = threading.Event()
@@ -74,7 +75,7 @@ class Feeder:
 
     def _run(self) -> None:
         while not self._stop.wait(0.05):
-            for _ in range(10):
+            for _ in range(self._at_a_time):
                 text = json.dumps({"n": self.sent}).encode()
                 self._producer.produce("numbers", text, partition=self.sent % PARTITIONS, on_delivery=self._told)
                 self.sent += 1

@@ -1,0 +1,143 @@
+"""`make soak`: one stream, as fast as it goes, for CHECKPOINTS checkpoints; what it holds has to stay as it is.
+
+A stateful job (Python in its state) from Kafka into MariaDB and Kafka, by one task and one driver, without a fault.
+Now and then it is looked at from outside: memory, file handles and threads of the task, of the driver's Python, of its
+workers and of the JVM, and the files in its folders. What they are in the last quarter is compared with the second one
+(a JVM takes its heap in the first). The decision log keeps a row for each checkpoint, by design: its bytes are told,
+and not judged. In the end an outside judge counts the rows.
+Exit status 0 only if nothing has grown, and every row is there once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from airflow_ft.core.model import RequestKind
+from airflow_ft.core.ports import Store
+from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, judge, store_of
+from tools.servers.base import local_folder
+from tools.servers.processes import tree
+
+SAMPLES = 60
+TOLD = frozenset({"decision log MB"})
+"""Measures that are told, and not judged."""
+MORE, SOME = 1.1, {"MB": 40.0, "files": 40.0}
+"""What counts as growth: more than this times, and beyond so much (handles and threads: 8)."""
+
+Sample = Mapping[str, float]
+
+
+def look(task: Task, folder: Path) -> dict[str, float]:
+    """What the stream holds now, by name and unit."""
+    found: dict[str, float] = {}
+    for pid in tree(task.process.pid):
+        try:
+            process = psutil.Process(pid)
+            words = process.cmdline()
+            held = (process.memory_info().rss / 2**20, process.num_fds(), process.num_threads())
+        except psutil.Error:
+            continue  # it has just ended
+        who = _role(pid, task, words)
+        for what, number in zip(("MB", "handles", "threads"), held, strict=True):
+            found[f"{who} {what}"] = found.get(f"{who} {what}", 0.0) + number
+    names = [Path(root, name) for root, _, files in os.walk(folder / "wal") for name in files]
+    found["log and state files"] = len(names)
+    found["log and state MB"] = sum(_size(name) for name in names) / 2**20
+    found["decision log MB"] = sum(_size(path) for path in folder.glob("ft.db*")) / 2**20
+    return found
+
+
+def _role(pid: int, task: Task, words: Sequence[str]) -> str:
+    if pid == task.process.pid:
+        return "task"
+    if words and words[0].endswith("java"):
+        return "JVM"
+    return "Python workers" if any("daemon" in word for word in words) else "driver"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def grown(samples: Sequence[Sample]) -> list[str]:
+    """What is more in the last quarter than in the second one, as sentences."""
+    quarter = len(samples) // 4
+    found = []
+    for name in samples[-1]:
+        before, after = (
+            statistics.median(sample.get(name, 0.0) for sample in part)
+            for part in (samples[quarter : 2 * quarter], samples[-quarter:])
+        )
+        if name not in TOLD and after > before * MORE and after - before > SOME.get(name.rsplit(" ", 1)[1], 8.0):
+            found.append(f"{name}: {before:,.0f} in the second quarter, {after:,.0f} in the last one")
+    return found
+
+
+def run(folder: Path, checkpoints: int) -> int:
+    """Plays the stream; the exit status."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    folder.chmod(0o711)
+    began, samples = time.monotonic(), list[Sample]()
+    with Servers(folder) as servers, Feeder(servers.kafka, at_a_time=1) as feeder, closing(store_of(folder)) as store:
+        store.register(PIPELINE)
+        task = Task(folder, servers, 1, checkpointing={"interval": 0})
+        try:
+            for wanted in range(1, SAMPLES + 1):
+                newest = _await(store, task, checkpoints * wanted // SAMPLES)
+                samples.append(look(task, folder))
+                held = "; ".join(f"{name} {number:,.0f}" for name, number in samples[-1].items())
+                _say(f"{newest:>9,} {time.monotonic() - began:>7,.0f} s   {held}")
+            feeder.stop()
+            await_delivery(folder, feeder.sent, task)
+            store.ask(PIPELINE, RequestKind.STOP, {}, "the soak")
+            if task.process.wait(120):
+                raise RuntimeError(task.log.read_text()[-3000:])
+        finally:
+            task.process.kill()
+            task.process.wait()
+        problems = judge(servers, feeder.sent)
+    problems += [f"grown: {each}" for each in grown(samples)]
+    _say(f"{checkpoints:,} checkpoints, {feeder.sent:,} numbers, {time.monotonic() - began:,.0f} s")
+    _say("FLAT and EXACT." if not problems else "\n".join(["NOT FLAT, OR NOT EXACT:", *problems]))
+    return 1 if problems else 0
+
+
+def _await(store: Store, task: Task, number: int) -> int:
+    while True:
+        latest = store.latest_confirmed(PIPELINE)
+        if latest is not None and latest.number >= number:
+            return latest.number
+        if task.is_over:
+            raise RuntimeError(f"the stream has ended:\n{task.log.read_text()[-3000:]}")
+        time.sleep(0.2)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
+    usual = int(os.environ.get("CHECKPOINTS") or 10_000)
+    parser.add_argument("--checkpoints", type=int, default=usual, help="how many (CHECKPOINTS=)")
+    return run(local_folder() / "soak", parser.parse_args().checkpoints)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
