@@ -10,6 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 venv := .local/venv
 bin := $(venv)/bin
 uv := .local/uv/bin/uv
+comma := ,
 
 .PHONY: help
 help: ## list the targets
@@ -68,12 +69,13 @@ types: venv ## check the types of the package, the plugin, the tools and the ben
 	@$(bin)/mypy airflow_ft plugins tools benchmarks
 
 .PHONY: demo
-demo: ## deliver real data while processes are killed; STREAM=1 second by second, SAVEPOINT=1 with a changed job in the middle, KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
+demo: ## deliver real data while processes are killed; STREAM=1 second by second, SAVEPOINT=1 with a changed job in the middle, SINKS=postgres,files into these too, KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
 ifneq ($(filter-out 0,$(UNLOCKED)),)
-	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" SAVEPOINT="$(SAVEPOINT)" tools/unlocked.sh newest $(ARGS)
+	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" SAVEPOINT="$(SAVEPOINT)" SINKS="$(SINKS)" tools/unlocked.sh newest $(ARGS)
 else
-	@tools/bootstrap.sh venv kafka spark-jars mariadb
-	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" SAVEPOINT="$(SAVEPOINT)" $(bin)/python -m tools.demo $(ARGS)
+	@tools/bootstrap.sh venv kafka spark-jars mariadb $(filter postgres,$(subst $(comma), ,$(SINKS)))
+	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" SAVEPOINT="$(SAVEPOINT)" SINKS="$(SINKS)" \
+		$(bin)/python -m tools.demo $(ARGS)
 endif
 
 .PHONY: demo-stop

@@ -39,6 +39,7 @@ def test_an_exact_run_with_both_kills_is_a_success() -> None:
         ({"verdict": verdict(kafka=comparison(80, duplicates=2))}, "kafka: duplicates 2"),
         ({"verdict": verdict(kafka=comparison(80, foreign=1))}, "foreign 1"),
         ({"verdict": verdict(problems=["running count of carrier UA ..."])}, "running count of carrier UA"),
+        ({"verdict": verdict(copies={"files": comparison(1000, duplicates=1)})}, "files: duplicates 1"),
         ({"kills": (DRIVER,)}, "only 1 of 2 kills"),
         ({"kills": (DRIVER, replace(COMMIT, counts=False))}, "only 1 of 2 kills"),
     ],
@@ -60,6 +61,12 @@ def test_a_kill_that_hit_nothing_is_shown_and_not_counted() -> None:
 def test_where_nothing_is_killed_nothing_has_to_be_hit() -> None:
     assert replace(REPORT, kills=(), kills_expected=0).exact
     assert not replace(REPORT, kills=(), kills_expected=0, rows_read=999).exact
+
+
+def test_a_copy_is_told_to_people_and_to_programs() -> None:
+    report = replace(REPORT, verdict=verdict(copies={"files": comparison(1000)}))
+    assert report.exact and "rows in files          1,000  expected 1,000, those of MySQL" in str(report)
+    assert json.loads(report.to_json())["copies"]["files"]["found"] == 1000
 
 
 def test_the_json_says_the_same() -> None:

@@ -6,11 +6,15 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
+from psycopg2.extras import execute_values
 
 from tests.conftest import TopicFactory
 from tools.demo import data, judge
@@ -176,3 +180,50 @@ def test_a_transaction_that_hangs_is_found(
     with pytest.raises(TimeoutError, match="a transaction has been open"):
         world.verdict()
     producer.abort_transaction(30)
+
+
+COLUMNS = (*data.COLUMNS, *judge.EXTRA)
+
+
+def copied(folder: Path, rows: list[data.Row]) -> Path:
+    """A folder with two checkpoints, as the files sink leaves it."""
+    at = COLUMNS.index("time_hour")
+    for number, part in enumerate((rows[:1000], rows[1000:]), 1):
+        columns = dict(zip(COLUMNS, map(list, zip(*part, strict=True)), strict=True))
+        columns["time_hour"] = [row[at].replace(tzinfo=UTC) for row in part]
+        checkpoint = folder / f"checkpoint={number:010}"
+        checkpoint.mkdir(parents=True)
+        pq.write_table(pa.table(columns), checkpoint / "part-00000.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "lie",
+    {
+        "none": lambda rows: rows,
+        "a row is missing": lambda rows: rows[1:],
+        "a row is there twice": lambda rows: [*rows, rows[-1]],
+        "another computation": lambda rows: [(*rows[0][:-1], 0.25), *rows[1:]],
+    }.values(),
+)
+def test_a_copy_in_files_has_the_rows_of_the_table(
+    world: World, tmp_path: Path, delivered: list[data.Row], lie: Callable[[list[data.Row]], list[data.Row]]
+) -> None:
+    told = lie(delivered)
+    found = judge.judge({**world.settings, "copies": {"files": str(copied(tmp_path / "lake", told))}})
+    assert found.exact == found.copies["files"].exact == (told == delivered)
+
+
+def test_a_copy_in_postgresql_has_the_rows_of_the_table(
+    world: World, postgres_database: Database, delivered: list[data.Row]
+) -> None:
+    server = postgres_database.server
+    postgres_database.sql((PROJECT / "dags" / "flights_postgres.sql").read_text())
+    with server.connect(postgres_database.name) as connection, connection.cursor() as cursor:
+        cursor.execute("SET timezone TO 'UTC'")
+        execute_values(cursor, "INSERT INTO flights VALUES %s", delivered)
+    reader = {"host": server.host, "port": server.port, "user": server.user, "password": server.password}
+    settings = {**world.settings, "copies": {"postgres": {**reader, "dbname": postgres_database.name}}}
+    assert judge.judge(settings).exact
+    postgres_database.sql("DELETE FROM flights WHERE ctid = (SELECT min(ctid) FROM flights)")
+    assert judge.judge(settings).copies["postgres"].missing == 1

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import IO
 
 from tools.demo.console import Console
+from tools.demo.judge import COPIES
 from tools.servers.base import local_folder
 
 ALL_FLIGHTS = 336_776
@@ -56,6 +57,11 @@ def _arguments() -> argparse.Namespace:
         help="the stream is stopped with a savepoint, which is moved, rescaled, and gone on from by a changed job"
         " (SAVEPOINT=1)",
     )
+    parser.add_argument(
+        "--sinks",
+        default=os.environ.get("SINKS", ""),
+        help=f"copies of all flights beside MySQL and Kafka, in one checkpoint: {' '.join(COPIES)} (SINKS=)",
+    )
     parser.add_argument("--calm", action="store_true", help="kill nothing: does the installation work?")
     parser.add_argument(
         "--installed",
@@ -63,7 +69,13 @@ def _arguments() -> argparse.Namespace:
         help="as a user has it: the package comes from the environment, the Kafka connector from where it finds it",
     )
     parser.add_argument("--stop", action="store_true", help="only end what an earlier demonstration has kept running")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.sinks = arguments.sinks.replace(",", " ").split()
+    if unknown := sorted(set(arguments.sinks) - COPIES.keys()):
+        parser.error(f"SINKS: there is no {' '.join(unknown)}; choose from {' '.join(COPIES)}")
+    if arguments.sinks and (arguments.stream or arguments.savepoint):
+        parser.error("SINKS goes with neither STREAM nor SAVEPOINT: run them one after the other")
+    return arguments
 
 
 def main() -> int:
@@ -170,6 +182,7 @@ def _demonstrate(arguments: argparse.Namespace, folder: Path, lock: IO[str], don
         arguments.installed,
         arguments.stream or arguments.savepoint,
         arguments.savepoint,
+        tuple(arguments.sinks),
     )
     demo = Demo(options, console)
     try:

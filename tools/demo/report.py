@@ -33,11 +33,14 @@ class Report:
         return sum(kill.counts for kill in self.kills)
 
     @property
+    def _compared(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"mysql": self.verdict["mysql"], "kafka": self.verdict["kafka"], **self.verdict.get("copies", {})}
+
+    @property
     def failures(self) -> list[str]:
         """Why this is no success; empty when all is exact."""
         found = [] if self.run_state == "success" else [f"the DAG run ended as {self.run_state}"]
-        for where in ("mysql", "kafka"):
-            result = self.verdict[where]
+        for where, result in self._compared.items():
             if result["duplicates"] or result["missing"] or result["foreign"]:
                 counts = ", ".join(f"{what} {result[what]:,}" for what in ("duplicates", "missing", "foreign"))
                 found.append(f"{where}: {counts}; {result['examples'][0]}")
@@ -64,6 +67,7 @@ class Report:
             "deliveries": self.deliveries,
             "mysql": dict(self.verdict["mysql"]),
             "kafka_read_committed": dict(self.verdict["kafka"]),
+            "copies": dict(self.verdict.get("copies", {})),
             "duplicates": self._total("duplicates"),
             "missing": self._total("missing"),
             "kills_survived": self.kills_survived,
@@ -74,7 +78,7 @@ class Report:
         return json.dumps(data, indent=2) + "\n"
 
     def _total(self, what: str) -> int:
-        return int(self.verdict["mysql"][what] + self.verdict["kafka"][what])
+        return sum(int(result[what]) for result in self._compared.values())
 
     def __str__(self) -> str:
         mysql, kafka = self.verdict["mysql"], self.verdict["kafka"]
@@ -83,6 +87,10 @@ class Report:
             ("checkpoints confirmed", f"{self.checkpoints} in {self.deliveries} deliveries"),
             ("rows in MySQL", f"{mysql['found']:,}  expected {mysql['expected']:,}"),
             ("records in Kafka", f"{kafka['found']:,}  expected {kafka['expected']:,} (read_committed)"),
+            *(
+                (f"rows in {name}", f"{result['found']:,}  expected {result['expected']:,}, those of MySQL")
+                for name, result in self.verdict.get("copies", {}).items()
+            ),
             ("duplicates", f"{self._total('duplicates'):,}"),
             ("missing", f"{self._total('missing'):,}"),
             ("kills survived", f"{self.kills_survived}"),

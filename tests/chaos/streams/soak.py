@@ -57,6 +57,21 @@ def look(task: Task, folder: Path) -> dict[str, float]:
     return found
 
 
+_WHO = ("task", "driver", "Python workers", "JVM")
+_HEAD = f"{'checkpoint':>10} {'s':>6}" + "".join(f"   {who + ': MB, handles, threads':>38}" for who in _WHO)
+_HEAD += f"   {'log and state: files, MB':>25}   {'decision log: MB':>17}"
+
+
+def _line(number: int, seconds: float, sample: Sample) -> str:
+    """A line of the table."""
+    parts = [
+        ", ".join(f"{sample.get(f'{who} {what}', 0):,.0f}" for what in ("MB", "handles", "threads")) for who in _WHO
+    ]
+    stored = f"{sample['log and state files']:,.0f}, {sample['log and state MB']:,.1f}"
+    held = "".join(f"   {part:>38}" for part in parts)
+    return f"{number:>10,} {seconds:>6,.0f}{held}   {stored:>25}   {sample['decision log MB']:>17,.1f}"
+
+
 def _role(pid: int, task: Task, words: Sequence[str]) -> str:
     if pid == task.process.pid:
         return "task"
@@ -92,6 +107,7 @@ def run(folder: Path, checkpoints: int) -> int:
     folder.mkdir(parents=True)
     folder.chmod(0o711)
     began, samples = time.monotonic(), list[Sample]()
+    _say(_HEAD)
     with Servers(folder) as servers, Feeder(servers.kafka, at_a_time=1) as feeder, closing(store_of(folder)) as store:
         store.register(PIPELINE)
         task = Task(folder, servers, 1, checkpointing={"interval": 0})
@@ -99,8 +115,7 @@ def run(folder: Path, checkpoints: int) -> int:
             for wanted in range(1, SAMPLES + 1):
                 newest = _await(store, task, checkpoints * wanted // SAMPLES)
                 samples.append(look(task, folder))
-                held = "; ".join(f"{name} {number:,.0f}" for name, number in samples[-1].items())
-                _say(f"{newest:>9,} {time.monotonic() - began:>7,.0f} s   {held}")
+                _say(_line(newest, time.monotonic() - began, samples[-1]))
             feeder.stop()
             await_delivery(folder, feeder.sent, task)
             store.ask(PIPELINE, RequestKind.STOP, {}, "the soak")
