@@ -69,7 +69,7 @@ types: venv ## check the types of the package, the plugin, the tools and the ben
 	@$(bin)/mypy airflow_ft plugins tools benchmarks
 
 .PHONY: demo
-demo: ## deliver real data while processes are killed; STREAM=1 second by second, SAVEPOINT=1 with a changed job in the middle, SINKS=postgres,files into these too, KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
+demo: ## deliver real data while processes are killed; STREAM=1 second by second, SAVEPOINT=1 with a changed job in the middle, SINKS=postgres,files,delta into these too, KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
 ifneq ($(filter-out 0,$(UNLOCKED)),)
 	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" SAVEPOINT="$(SAVEPOINT)" SINKS="$(SINKS)" tools/unlocked.sh newest $(ARGS)
 else
@@ -102,7 +102,7 @@ compare: ## kill Spark's own writers and this package in the same way, and count
 
 .PHONY: bench
 bench: ## measure against what people use today; QUICK=1 under 5 minutes, ONLY="mysql kafka ...", REPORT=, PICTURE=file, PROFILE=folder
-	@tools/bootstrap.sh venv kafka spark-jars jdbc-jars flink-jars mariadb mysql postgres
+	@tools/bootstrap.sh venv kafka spark-jars jdbc-jars delta-jars flink-jars mariadb mysql postgres
 	@QUICK="$(QUICK)" ONLY="$(ONLY)" REPORT="$(REPORT)" PICTURE="$(PICTURE)" PROFILE="$(PROFILE)" ROWS="$(ROWS)" ROUNDS="$(ROUNDS)" \
 		$(bin)/python -m benchmarks $(ARGS)
 

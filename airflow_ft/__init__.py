@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_ft.operators.stream import StreamingPipelineOperator as StreamingPipelineOperator
     from airflow_ft.sensors.barrier import BarrierSensor as BarrierSensor
     from airflow_ft.sensors.checkpoint import CheckpointSensor as CheckpointSensor
+    from airflow_ft.sinks.delta.spec import DeltaSink as DeltaSink
     from airflow_ft.sinks.files.spec import FilesSink as FilesSink
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
@@ -51,6 +52,7 @@ _WHERE = {
     "CheckpointedPipeline": "airflow_ft.operators.pipeline",
     "CheckpointingMode": "airflow_ft.core.model",
     "CustomSource": "airflow_ft.sources.custom",
+    "DeltaSink": "airflow_ft.sinks.delta.spec",
     "DisposeSavepointOperator": "airflow_ft.operators.savepoint",
     "ExponentialDelay": "airflow_ft.core.restart",
     "ExternalizedRetention": "airflow_ft.core.model",
@@ -84,6 +86,7 @@ __all__ = [
     "CheckpointedPipeline",
     "CheckpointingMode",
     "CustomSource",
+    "DeltaSink",
     "DisposeSavepointOperator",
     "ExponentialDelay",
     "ExternalizedRetention",

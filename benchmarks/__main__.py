@@ -24,6 +24,7 @@ from benchmarks import (
     history,
     imports,
     in_doubt,
+    into_delta,
     into_kafka,
     into_mysql,
     into_postgres,
@@ -58,6 +59,7 @@ def flights(bench: Bench) -> list[Comparison]:
 MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "mysql": into_mysql.mysql,
     "postgres": into_postgres.postgres,
+    "delta": into_delta.delta,
     "kafka": into_kafka.kafka,
     "gap": gap.gap,
     "staging": staging_cost.staging,

@@ -17,9 +17,14 @@ from benchmarks.workers import ROOT, serve
 @cache
 def session() -> Any:
     """The session, made at the first command."""
+    return builder("spark", "jdbc").getOrCreate()
+
+
+def builder(*kinds: str) -> Any:
+    """Of a session with these jars."""
     from pyspark.sql import SparkSession
 
-    jars = sorted(str(jar) for kind in ("spark", "jdbc") for jar in (ROOT / ".local" / "jars" / kind).glob("*.jar"))
+    jars = sorted(str(jar) for kind in kinds for jar in (ROOT / ".local" / "jars" / kind).glob("*.jar"))
     return (
         SparkSession.builder.master(os.environ.get("BENCH_SPARK_MASTER", "local[2]"))
         .config("spark.jars", ",".join(jars))
@@ -32,7 +37,6 @@ def session() -> Any:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(Path.cwd() / "warehouse"))
         .config("spark.sql.shuffle.partitions", "4")
-        .getOrCreate()
     )
 
 

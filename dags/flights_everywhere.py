@@ -1,11 +1,11 @@
 """Flights from a Kafka topic into several systems at once: one checkpoint, one decision, all or none.
 
-The same job as `flights`. Every flight goes into a MySQL table and, as a copy, into a PostgreSQL table and a folder of
-Parquet files; the late ones go into a Kafka topic. Each row is in all of them, or in none, exactly once, whichever of
-the processes dies on the way.
+The same job as `flights`. Every flight goes into a MySQL table and, as a copy, into a PostgreSQL table, a folder of
+Parquet files and a Delta table; the late ones go into a Kafka topic. Each row is in all of them, or in none, exactly
+once, whichever of the processes dies on the way.
 
-It needs what `flights` needs, the connection `postgres_default`, and the table in `flights_postgres.sql` beside this
-file. `make demo SINKS=postgres,files` runs it.
+It needs what `flights` needs, the connection `postgres_default`, the table in `flights_postgres.sql` beside this file,
+and Delta's client (`pip install 'airflow-ft[delta]'`). `make demo SINKS=postgres,files,delta` runs it.
 """
 
 from datetime import timedelta
@@ -15,6 +15,7 @@ from airflow.sdk import DAG
 from airflow_ft import (
     CheckpointConfig,
     CheckpointedPipeline,
+    DeltaSink,
     FilesSink,
     KafkaSink,
     KafkaSource,
@@ -25,6 +26,7 @@ from airflow_ft import (
 COPIES = {
     "postgres": PostgresSink(table="flights"),
     "files": FilesSink(folder="/data/lake/flights", name="files"),
+    "delta": DeltaSink(table="/data/lake/delta", name="delta"),
 }
 
 with DAG(

@@ -7,6 +7,7 @@
 #   kafka        .local/jars/kafka     an Apache Kafka broker, from Maven Central
 #   spark-jars   .local/jars/spark     Spark's Kafka connector, from Maven Central
 #   jdbc-jars    .local/jars/jdbc      a JDBC driver, for the benchmarks' plain Spark writer (only when asked for)
+#   delta-jars   .local/jars/delta     Spark's Delta, which reads what the Delta sink has written
 #   hdfs         .local/jars/hdfs      a NameNode and a DataNode of Apache Hadoop, from Maven Central (104 MB)
 #   flink-jars   .local/jars/flink     Flink and its sinks, for the benchmarks that compare with it (only when asked for)
 #   mariadb      .local/servers/mariadb
@@ -99,6 +100,8 @@ install_spark_jars() { copy_jars spark; }
 
 install_hdfs() { copy_jars hdfs; }
 
+install_delta_jars() { copy_jars delta; }
+
 install_jdbc_jars() { copy_jars jdbc; } # for benchmarks alone
 
 install_flink_jars() { copy_jars flink; } # for benchmarks alone
@@ -182,13 +185,13 @@ install_class_archives() {
 recipe() {
   case $1 in
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
-    kafka | spark-jars | jdbc-jars | flink-jars | hdfs) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
+    kafka | spark-jars | delta-jars | jdbc-jars | flink-jars | hdfs) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
     mariadb | mysql | spin) declare -f unpack "install_$1" ;;
     class-archives) # the JVM and the jars: an archive of others would be refused
       cat "$root/tests/class_archives.py"
       stat -L -c '%n %s %Y' "$(command -v java)" "$local_"/jars/kafka/* "$local_"/venv/lib/python*/site-packages/pyspark/jars/* ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars jdbc-jars flink-jars hdfs mariadb mysql postgres spin class-archives)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs mariadb mysql postgres spin class-archives)" ;;
   esac
 }
 
@@ -214,7 +217,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars hdfs mariadb mysql postgres spin class-archives
+[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs mariadb mysql postgres spin class-archives
 jobs=()
 archives=
 for name in "$@"; do

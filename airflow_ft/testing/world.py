@@ -47,6 +47,8 @@ class Target(ABC):
     refused: pa.Table | None = None
     """Rows some of which the server refuses by themselves; the ids of the others are `taken`. None: it takes all."""
     taken: Sequence[int] = ()
+    adopts: bool = False
+    """Whether a commit takes the log's files as they are, and so looks at no row, before which it could be killed."""
 
     @abstractmethod
     def ids(self) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft import FilesSink, KafkaSink, MySqlSink, PostgresSink, SqliteSink
+from airflow_ft import DeltaSink, FilesSink, KafkaSink, MySqlSink, PostgresSink, SqliteSink
 from airflow_ft.commands.sinks import sinks
 from airflow_ft.core.ports import SinkSpec
 from airflow_ft.sinks.registry import own_systems
@@ -16,6 +16,7 @@ from airflow_ft.sinks.registry import own_systems
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sinks.md"
 UPSERT = {"key_columns": ["id"], "version_column": "version"}
 EXAMPLES: list[SinkSpec] = [
+    DeltaSink(table="/data/orders"),
     FilesSink(folder="/data/orders"),
     KafkaSink(topic="orders"),
     KafkaSink(topic="orders", strategy="held"),

@@ -98,6 +98,7 @@ def spec(**more: Any) -> PipelineSpec:
 def test_ours_have_every_part() -> None:
     assert {each.kind for each in registry.systems()} >= {each.kind for each in registry.own_systems()}
     assert [(each.kind, each.title) for each in registry.own_systems()] == [
+        ("delta", "Delta Lake"),
         ("files", "files"),
         ("kafka", "Kafka"),
         ("mysql", "MySQL, MariaDB"),
@@ -158,7 +159,9 @@ def test_a_missing_client_is_named_with_its_extra_when_the_dag_is_parsed(site: P
 
 
 def test_an_unknown_system_is_named_when_the_dag_is_parsed() -> None:
-    with pytest.raises(ConfigurationError, match="no system of kind 'shelf' to deliver into, only files, kafka, "):
+    with pytest.raises(
+        ConfigurationError, match="no system of kind 'shelf' to deliver into, only delta, files, kafka, "
+    ):
         spec()
     with pytest.raises(ConfigurationError, match="no system of kind 'shelf'"):
         open_participant(plan(), pytest.fail, pytest.fail)
@@ -196,7 +199,9 @@ def test_a_part_that_cannot_be_imported_is_not_taken_for_one_that_is_not_there(s
 @pytest.mark.parametrize("room", ["core", "commands", "doctor.py", "preload.py", "provider_info.py"])
 def test_no_system_is_named_where_all_are_served(room: str) -> None:
     files = sorted((PACKAGE / room).rglob("*.py")) if (PACKAGE / room).is_dir() else [PACKAGE / room]
-    served = {*LOGS, "files"}  # these words stand there for other things
+    served = {*LOGS, "delta", "files"}  # these words stand there for other things
     kinds = {each.kind for each in registry.own_systems()} - served
-    named = re.compile("|".join([*kinds, "mariadb", "FilesSink", *(f"sinks.{kind}" for kind in served)]), re.IGNORECASE)
+    named = re.compile(
+        "|".join([*kinds, "mariadb", "DeltaSink", "FilesSink", *(f"sinks.{kind}" for kind in served)]), re.IGNORECASE
+    )
     assert files and not [file.name for file in files if named.search(file.read_text())]

@@ -167,7 +167,15 @@ def _in_utc(row: Sequence[Any]) -> Row:
     return (*row[:at], row[at].astimezone(UTC).replace(tzinfo=None), *row[at + 1 :])
 
 
-COPIES: Mapping[str, Callable[[Any], list[Row]]] = {"postgres": read_postgres, "files": read_files}
+def read_delta(folder: str) -> list[Row]:
+    """All rows of the newest version of a Delta table."""
+    from deltalake import DeltaTable
+
+    table = DeltaTable(folder).to_pyarrow_table(columns=[*COLUMNS, *EXTRA])
+    return [_in_utc(row) for row in zip(*(table[name].to_pylist() for name in (*COLUMNS, *EXTRA)), strict=True)]
+
+
+COPIES: Mapping[str, Callable[[Any], list[Row]]] = {"postgres": read_postgres, "files": read_files, "delta": read_delta}
 """How each copy is read: by its own settings."""
 
 

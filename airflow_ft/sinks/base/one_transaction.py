@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_ft.core.errors import AirflowFtError, StoreBehindSinkError, together
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
@@ -20,6 +20,7 @@ from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
 from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.base.memory import (
     Head,
+    Marker,
     check_epoch,
     check_marker,
     check_owner,
@@ -27,11 +28,30 @@ from airflow_ft.sinks.base.memory import (
     refuse_markers_without_head,
     refuse_to_adopt,
 )
-from airflow_ft.sinks.base.sql_ledger import HEAD, SqlLedger
+from airflow_ft.sinks.base.sql_ledger import HEAD
 from airflow_ft.sinks.refused import Refused
 
 Db = TypeVar("Db")
 T = TypeVar("T")
+
+
+class TransactionLedger(Protocol):
+    """What a system remembers of one pipeline, in the transaction that is open; `sql_ledger` has it in SQL."""
+
+    def head(self) -> Head | None: ...
+    def create_head(self, head: Head) -> None: ...
+    def write_head(self, head: Head) -> None: ...
+    def raise_head(self, fence: Fence) -> None: ...
+    def deliver_head(self, number: int) -> None: ...
+    def raise_floor(self, floor: int) -> None: ...
+    def marker(self, number: int) -> Marker | None: ...
+    def newest(self) -> int: ...
+    def write_marker(
+        self, plan: Plan, fence: Fence, outcome: Outcome, counts: Mapping[str, int], detail: Mapping[str, Any]
+    ) -> None: ...
+    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]: ...
+    def drop_markers_of_others(self, above: int, installation: str) -> None: ...
+    def prune(self, floor: int) -> None: ...
 
 
 class OneTransactionParticipant(ABC, Generic[Db]):
@@ -45,7 +65,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
     @abstractmethod
     def _writing(
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
-    ) -> AbstractContextManager[tuple[Db, SqlLedger]]:
+    ) -> AbstractContextManager[tuple[Db, TransactionLedger]]:
         """One transaction that has locked the head, if there is one.
 
         It is committed when the block ends without an error, and if it is to be kept. With `create` database and ledger
@@ -53,7 +73,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         """
 
     @abstractmethod
-    def _reading(self, pipeline: str, plan: Plan | None = None) -> AbstractContextManager[SqlLedger | None]:
+    def _reading(self, pipeline: str, plan: Plan | None = None) -> AbstractContextManager[TransactionLedger | None]:
         """None: the database, or its ledger, is not there."""
 
     @abstractmethod
@@ -227,14 +247,14 @@ class OneTransactionParticipant(ABC, Generic[Db]):
 
     # --- what the steps share ------------------------------------------------------------------------------------
 
-    def _begin(self, ledger: SqlLedger, plan: Plan, fence: Fence) -> None:
+    def _begin(self, ledger: TransactionLedger, plan: Plan, fence: Fence) -> None:
         """Makes the head of a pipeline that the database has never seen."""
         newest = ledger.newest()  # before the head, which comes before its first marker
         if ledger.head() is None and plan.participant(self.name).predecessor == 0:
             refuse_markers_without_head(newest, HEAD)
             ledger.create_head(_head_of(fence))
 
-    def _raised(self, ledger: SqlLedger, fence: Fence) -> Head:
+    def _raised(self, ledger: TransactionLedger, fence: Fence) -> Head:
         head = ledger.head()
         check_owner(head, fence)
         assert head is not None  # check_owner raises
@@ -242,11 +262,11 @@ class OneTransactionParticipant(ABC, Generic[Db]):
             ledger.raise_head(fence)
         return replace(head, epoch=fence.epoch, attempt=fence.attempt)
 
-    def _is_settled(self, ledger: SqlLedger, head: Head, plan: Plan, fence: Fence, *, exactly: bool) -> bool:
+    def _is_settled(self, ledger: TransactionLedger, head: Head, plan: Plan, fence: Fence, *, exactly: bool) -> bool:
         marker = ledger.marker(plan.number)
         return check_settled(marker, head, plan, self.name, fence, exactly=exactly, look_again=ledger.head)
 
-    def _standing(self, ledger: SqlLedger, plan: Plan) -> Proof:
+    def _standing(self, ledger: TransactionLedger, plan: Plan) -> Proof:
         marker = ledger.marker(plan.number)
         assert marker is not None
         return marker.proof(self.name, plan.number)

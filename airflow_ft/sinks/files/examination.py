@@ -46,10 +46,10 @@ def _described(pipeline: str, participant: str, settings: dict[str, object]) -> 
         if owner and owner != pipeline:
             raise UnfitTargetError(f"{sink.folder} is the folder of pipeline {owner!r}.", remedy="name another one.")
         told = f"{sink.folder}, {sink.format}, {len(ledger.visible()):,} checkpoints are visible"
-        return told if is_hdfs(sink.folder) else f"{told}, {_room(local_path(sink.folder)):,} bytes are free"
+        return told if is_hdfs(sink.folder) else f"{told}, {room(local_path(sink.folder)):,} bytes are free"
 
 
-def _room(folder: Path) -> int:
+def room(folder: Path) -> int:
     """Bytes that are free; SinkAccessError when it cannot be written, or made."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from airflow_ft.core.arguments import check_text, check_texts, check_type, is_resolved_later, is_template
+from airflow_ft.core.arguments import check_text, check_texts, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
+from airflow_ft.sinks.base.places import check_name, check_partition_by, is_late, name_of
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.registry import Strategy
 
@@ -26,7 +26,6 @@ STRATEGIES: Mapping[str, Strategy] = {
     )
 }
 _SCHEMES = ("/", "file:///", "hdfs://")
-_LONGEST_NAME = 60
 _MAX_FILE_BYTES = 1 << 40
 
 
@@ -73,30 +72,15 @@ class FilesSink:
             raise ConfigurationError(
                 f"file_bytes of FilesSink is {self.file_bytes}.", remedy="give 128 << 20, for example: 128 MB."
             )
-        if len(set(self.partition_by)) < len(self.partition_by) or not all(self.partition_by):
-            raise ConfigurationError(
-                f"partition_by of FilesSink is {list(self.partition_by)}.", remedy="name each column once."
-            )
+        check_partition_by(self.partition_by, of="FilesSink")
         if hidden := [column for column in self.partition_by if column[0] in "._"]:
             raise ConfigurationError(
                 f"partition_by of FilesSink names {hidden[0]!r}, and readers pass folders by that begin so.",
                 remedy="rename the column in the job.",
             )
-        self._check_name()
+        check_name(self.name, self.folder, of="FilesSink", place="folder", example="files")
         self._check_folder()
         self._check_format()
-
-    def _check_name(self) -> None:
-        if is_template(self.name) or is_resolved_later(self.name) or not re.fullmatch(r"[A-Za-z0-9_.-]*", self.name):
-            raise ConfigurationError(
-                f"name of FilesSink is {self.name!r}, and tasks are named by it.",
-                remedy="use letters, digits, '_', '-' and '.' only.",
-            )
-        if self.is_late and not self.name:
-            raise ConfigurationError(
-                f"folder of FilesSink is {self.folder!r}, which only a run renders, and tasks are named by the sink.",
-                remedy='give it a name: name="files".',
-            )
 
     def _check_folder(self) -> None:
         if self.is_late:
@@ -126,17 +110,12 @@ class FilesSink:
     @property
     def is_late(self) -> bool:
         """Whether the folder is known only in a run."""
-        return is_template(self.folder) or is_resolved_later(self.folder)
+        return is_late(self.folder)
 
     @property
     def participant(self) -> str:
         """The name, or one that is made of the folder: it stays, whatever is rendered."""
-        if self.name:
-            return self.name
-        made = "files-" + re.sub(r"[^A-Za-z0-9]+", "-", self.folder.removeprefix("file://")).strip("-")
-        if len(made) <= _LONGEST_NAME:
-            return made
-        return f"{made[: _LONGEST_NAME - 9]}-{hashlib.sha256(self.folder.encode()).hexdigest()[:8]}"
+        return self.name or name_of("files", self.folder)
 
     def at_least_once(self) -> Promise:
         """REDO: it is prepared and published in one go, and comes once all the same."""

@@ -10,7 +10,6 @@ takes the folder out of its place, so it can happen once; and where the checkpoi
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,13 +23,10 @@ from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.columns import layout
 from airflow_ft.sinks.files.ledger import OURS, Ledger
 from airflow_ft.sinks.files.spec import FilesSink
-from airflow_ft.sinks.files.writing import Files, refused
+from airflow_ft.sinks.files.writing import Files, large, refused
 from airflow_ft.sinks.refused import Refused
-from airflow_ft.wal.filesystem import filesystem, link_file
 
-SMALL = 8  # a file of the log under this part of `file_bytes` is put together with others
 _NAME = re.compile(r"\.?(\d+)\.(\d+)-(\d+)(\.removed)?")  # also what somebody has removed by half, and died
-_CHUNK = 1 << 20
 Rank = tuple[int, int]
 
 
@@ -88,7 +84,7 @@ class Staged:
                 linked = self._linked(reader, len(mine)) if letters is None else []
                 for file in reader.files(self.name):
                     if file in linked:
-                        self._link(reader, file, out)
+                        out.adopt(reader, file, self.name)
                     else:
                         self._write(reader, file, out, letters)
             written = out.close()
@@ -128,24 +124,7 @@ class Staged:
         files = list(reader.files(self.name))
         if self.sink.format != "parquet" or self.sink.partition_by or self.sink.compression:
             return []
-        alone = segments == 1 and len(files) == 1
-        return [file for file in files if alone or file.bytes * SMALL >= self.sink.file_bytes]
-
-    def _link(self, reader: SegmentReader, file: WalFile, out: Files) -> None:
-        source = filesystem(reader.segment.location).uri(reader.segment.location, *file.path.split("/"))
-        name, target = out.place()
-        link_file(source, target)
-        hashed = hashlib.sha256()
-        with self.ledger.files.open(target) as copied:  # what became of it, not what the log had
-            while chunk := copied.read(_CHUNK):
-                hashed.update(chunk)
-        if hashed.hexdigest() != file.sha256:
-            raise WalCorruptError(
-                f"{source} does not match its checksum",
-                sink=self.name,
-                remedy="restore the file from a backup; the rows are not delivered as they are",
-            )
-        out.have(WalFile(name, file.rows, file.bytes, file.sha256))
+        return large(files, segments, self.sink.file_bytes)
 
     def _write(self, reader: SegmentReader, file: WalFile, out: Files, letters: Refused | None) -> None:
         first = 0

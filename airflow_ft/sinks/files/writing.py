@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
 
@@ -18,20 +18,28 @@ import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.ports import WalFile
+from airflow_ft.core.errors import AirflowFtError, WalCorruptError
+from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import offsets, scalar
 from airflow_ft.sinks.base import json_columns
-from airflow_ft.wal.filesystem import FileSystem
+from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
 from airflow_ft.wal.writer import COMPRESSION, ROW_GROUP_BYTES
 
 BUFFERED = 128 << 20
 OPEN_FILES = 200
+SMALL = 8  # a file of the log under this part of `file_bytes` is put together with others
+_CHUNK = 1 << 20
 _SUFFIX = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
 _NOT_FINITE = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf"}  # as Arrow has them, and as Spark reads them
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # since 1970: 0001-01-01 and 9999-12-31
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _DEFAULT = COMPRESSION.removesuffix("_raw")  # what PyArrow calls lz4 is lz4_raw
+
+
+def large(files: Sequence[WalFile], segments: int, file_bytes: int) -> list[WalFile]:
+    """Files of the log that are worth to be adopted as they are; small ones are put together, unless there is one."""
+    alone = segments == 1 and len(files) == 1
+    return [file for file in files if alone or file.bytes * SMALL >= file_bytes]
 
 
 class Files:
@@ -52,9 +60,22 @@ class Files:
         self._count += 1
         return name, self._files.uri(self._root, *name.split("/"))
 
-    def have(self, file: WalFile) -> None:
-        """A file that was put into its `place` without being written here."""
-        self._written.append(file)
+    def adopt(self, reader: SegmentReader, file: WalFile, sink: str) -> None:
+        """A file of the log as it is, under a second name. WalCorruptError: it does not match its checksum."""
+        source = filesystem(reader.segment.location).uri(reader.segment.location, *file.path.split("/"))
+        name, target = self.place()
+        link_file(source, target)
+        hashed = hashlib.sha256()
+        with self._files.open(target) as copied:  # what became of it, not what the log had
+            while chunk := copied.read(_CHUNK):
+                hashed.update(chunk)
+        if hashed.hexdigest() != file.sha256:
+            raise WalCorruptError(
+                f"{source} does not match its checksum",
+                sink=sink,
+                remedy="restore the file from a backup; the rows are not delivered as they are",
+            )
+        self._written.append(WalFile(name, file.rows, file.bytes, file.sha256))
 
     def put(self, folder: str, rows: pa.RecordBatch) -> None:
         """Rows behind those that this folder has."""

@@ -1,19 +1,16 @@
-"""What the tables really hold of the log's rows, compared as multisets on disk (`airflow_ft.sinks.multiset`)."""
+"""What the tables really hold of the log's rows."""
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
-from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, sample
-from airflow_ft.sinks.multiset import Multiset
+from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.sinks.base.comparison import Row, compare
 from airflow_ft.sinks.set_aside import DeliveredLog
 from airflow_ft.sinks.sqlite.columns import quoted, read_columns, values
 from airflow_ft.sinks.sqlite.file import SqliteFile
@@ -21,7 +18,6 @@ from airflow_ft.sinks.sqlite.spec import SqliteSink
 
 _BATCH = 10_000
 _Sent = tuple[Delivered, str]  # a delivery to one of its sinks
-_Row = tuple[Any, ...]
 
 
 def verify(
@@ -66,38 +62,10 @@ def _verify(
     if len(written) != 1:
         return replace(report, error="the columns of the rows have changed: compare the checkpoints one by one")
     [columns] = written
-    with closing(Multiset()) as rows:
-        parts: list[tuple[int, str, SegmentReader, WalFile]] = []
-        for number, name, reader in readers:
-            for file in reader.files(name):
-                for some in _in_log(reader, name, file):
-                    rows.expect(len(parts), [_digest(row) for row in some])
-                parts.append((number, name, reader, file))
-        found = db.execute(f"SELECT {', '.join(map(quoted, columns))} FROM {quoted(table)}")
-        while some := found.fetchmany(_BATCH):
-            rows.found([_digest(row) for row in some])
-        differences = tuple(
-            Difference(parts[i][0], parts[i][3].path, count, _samples(rows, *parts[i][1:]))
-            for i, count in rows.missing_by_part().items()
-        )
-        return replace(report, missing=rows.missing, repeated=rows.repeated, other=rows.other, differences=differences)
+    found = db.execute(f"SELECT {', '.join(map(quoted, columns))} FROM {quoted(table)}")
+    return compare(report, readers, _in_log, iter(lambda: found.fetchmany(_BATCH), []))
 
 
-def _in_log(reader: SegmentReader, name: str, file: WalFile) -> Iterator[list[_Row]]:
+def _in_log(reader: SegmentReader, name: str, file: WalFile) -> Iterator[list[Row]]:
     for batch in reader.batches(name, file):
         yield list(zip(*values(batch), strict=True))
-
-
-def _digest(row: _Row) -> bytes:
-    """Of values and their kinds; -0.0 is 0.0 to SQLite."""
-    plain = [0.0 if isinstance(value, float) and value == 0 else value for value in row]
-    return hashlib.blake2b(repr(plain).encode(), digest_size=20).digest()
-
-
-def _samples(rows: Multiset, name: str, reader: SegmentReader, file: WalFile) -> tuple[str, ...]:
-    found: list[str] = []
-    for some in _in_log(reader, name, file):
-        found += [sample(some[index]) for index in rows.lacking([_digest(row) for row in some])]
-        if len(found) >= SAMPLES:
-            break
-    return tuple(found[:SAMPLES])

@@ -16,7 +16,7 @@ from airflow_ft.core.model import Fence, Plan, Vote
 from airflow_ft.sinks import open_participant
 from airflow_ft.wal import open_wal
 
-_CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir"}
+_CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "airflow_ft.commit"}
 _WRITING = os.O_WRONLY | os.O_RDWR
 
 
@@ -79,6 +79,26 @@ def _stop_before(at: int, stop: str, root: str) -> None:
     sys.addaudithook(hook)
 
 
+def _around_commits(root: str, *, rebase: bool) -> None:
+    """delta-rs changes files without telling Python: so before and behind each call. `rebase`: as often as it likes."""
+    from deltalake import CommitProperties, DeltaTable
+
+    from airflow_ft.sinks.delta import table
+
+    for name in ("create", "create_write_transaction"):
+        call = getattr(DeltaTable, name)
+
+        def stopping(*of: Any, _call: Any = call, **more: Any) -> Any:
+            sys.audit("airflow_ft.commit", root)
+            found = _call(*of, **more)
+            sys.audit("airflow_ft.commit", root)
+            return found
+
+        setattr(DeltaTable, name, staticmethod(stopping) if name == "create" else stopping)
+    if rebase:
+        table._properties = lambda transactions, says=None: CommitProperties(says, 15, transactions)
+
+
 def main() -> None:
     given = json.loads(sys.argv[1])
     plan = Plan.from_json(given["plan"])
@@ -86,7 +106,10 @@ def main() -> None:
     participant: Any = open_participant(planned, lambda _: None, open_wal())  # type: ignore[arg-type, return-value]
     fence = Fence(plan.pipeline, plan.installation, 1, given["attempt"])
     vote = Vote(planned.name, given["prepared"], given["prepared"], None, given["notes"] or {})
-    folder = Path(next(iter(planned.sinks.values()))["folder"])
+    settings = next(iter(planned.sinks.values()))
+    folder = Path(settings.get("folder") or settings["table"])
+    if planned.kind == "delta":
+        _around_commits(str(folder.parent), rebase=bool(os.environ.get("REBASE")))
     _stop_before(given["at"], given["stop"], str(folder.parent))
     try:
         if given["act"] == "prepare":

@@ -1,0 +1,45 @@
+"""Sinks that need no connection, and are named by a place: how their names are made, and checked at DAG parse."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from airflow_ft.core.arguments import is_resolved_later, is_template
+from airflow_ft.core.errors import ConfigurationError
+
+_LONGEST_NAME = 60
+
+
+def is_late(place: str) -> bool:
+    """Whether it is known only in a run."""
+    return is_template(place) or is_resolved_later(place)
+
+
+def check_name(name: str, at: str, *, of: str, place: str, example: str) -> None:
+    """ConfigurationError for a name by which no task can be called; or where none is given, and `at` is late."""
+    if is_late(name) or not re.fullmatch(r"[A-Za-z0-9_.-]*", name):
+        raise ConfigurationError(
+            f"name of {of} is {name!r}, and tasks are named by it.",
+            remedy="use letters, digits, '_', '-' and '.' only.",
+        )
+    if is_late(at) and not name:
+        raise ConfigurationError(
+            f"{place} of {of} is {at!r}, which only a run renders, and tasks are named by the sink.",
+            remedy=f'give it a name: name="{example}".',
+        )
+
+
+def name_of(kind: str, place: str) -> str:
+    """Of a participant at that place: it stays, whatever is rendered."""
+    made = f"{kind}-" + re.sub(r"[^A-Za-z0-9]+", "-", place.removeprefix("file://")).strip("-")
+    if len(made) <= _LONGEST_NAME:
+        return made
+    return f"{made[: _LONGEST_NAME - 9]}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+
+
+def check_partition_by(columns: Sequence[str], *, of: str) -> None:
+    """ConfigurationError when a column is named twice, or has no name."""
+    if len(set(columns)) < len(columns) or not all(columns):
+        raise ConfigurationError(f"partition_by of {of} is {list(columns)}.", remedy="name each column once.")

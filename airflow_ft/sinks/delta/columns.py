@@ -1,0 +1,260 @@
+"""Columns of rows and of a Delta table: do they fit, and how do rows become the table's?
+
+Types are compared by the names that Spark has for them: `array<bigint>`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_ft.core.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.sinks.delta.spec import DeltaSink
+from airflow_ft.sinks.files.partitions import can_partition
+
+PLACEHOLDER = "_airflow_ft"
+"""The only column of a table that had to be made before any columns were known."""
+_ODD = re.compile(r"[ ,;{}()\n\t=]")  # https://docs.delta.io/latest/delta-column-mapping.html
+_WHOLE = {"tinyint": (8, pa.int8()), "smallint": (16, pa.int16()), "int": (32, pa.int32()), "bigint": (64, pa.int64())}
+_PLAIN = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+}  # as the log of a table has them, else the same
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table. `oddity` says why rows cannot be added beside it; "": they can."""
+
+    name: str
+    type: str
+    nullable: bool
+    oddity: str = ""
+
+
+def of_table(schema: Mapping[str, Any]) -> list[Column]:
+    """From a schema as the log has it."""
+    return [
+        Column(field["name"], _of_log(field["type"]), field["nullable"], _oddity(field)) for field in schema["fields"]
+    ]
+
+
+def is_placeholder(columns: Sequence[Column]) -> bool:
+    """Whether the table has no columns of rows yet."""
+    return [column.name for column in columns] == [PLACEHOLDER]
+
+
+def _of_log(kind: Any) -> str:
+    if isinstance(kind, str):
+        return _PLAIN.get(kind, kind)
+    if kind["type"] == "array":
+        return f"array<{_of_log(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{_of_log(kind['keyType'])},{_of_log(kind['valueType'])}>"
+    return "struct<" + ",".join(f"{field['name']}:{_of_log(field['type'])}" for field in kind["fields"]) + ">"
+
+
+def _oddity(field: Mapping[str, Any]) -> str:
+    for key, what in (
+        ("delta.generationExpression", "is generated"),
+        ("delta.identity.start", "is an identity column"),
+        ("delta.invariants", "has an invariant"),
+    ):
+        if key in field.get("metadata", {}):
+            return what
+    return "" if isinstance(field["type"], str) or not _has_required(field["type"]) else "has parts that are NOT NULL"
+
+
+def _has_required(kind: Any) -> bool:
+    if isinstance(kind, str):
+        return False
+    if kind["type"] == "array":
+        return not kind["containsNull"] or _has_required(kind["elementType"])
+    if kind["type"] == "map":
+        return not kind["valueContainsNull"] or _has_required(kind["keyType"]) or _has_required(kind["valueType"])
+    return any(not field["nullable"] or _has_required(field["type"]) for field in kind["fields"])
+
+
+def type_of(kind: pa.DataType) -> str:
+    """What Delta calls it; "": it has no such type."""
+    types = pa.types
+    for name, (bits, _) in _WHOLE.items():
+        if types.is_signed_integer(kind) and kind.bit_width == bits:
+            return name
+    for is_one, name in (
+        (types.is_boolean, "boolean"), (types.is_float32, "float"), (types.is_float64, "double"),
+        (types.is_date32, "date"), (types.is_string, "string"), (types.is_large_string, "string"),
+        (types.is_binary, "binary"), (types.is_large_binary, "binary"),
+    ):  # fmt: skip
+        if is_one(kind):
+            return name
+    if types.is_timestamp(kind) and kind.unit != "ns":
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+        return f"decimal({kind.precision},{kind.scale})"
+    if types.is_list(kind) or types.is_large_list(kind):
+        return f"array<{item}>" if (item := type_of(kind.value_type)) else ""
+    if types.is_map(kind):
+        key, item = type_of(kind.key_type), type_of(kind.item_type)
+        return f"map<{key},{item}>" if key and item else ""
+    if types.is_struct(kind) and kind.num_fields:
+        parts = [(field.name, type_of(field.type)) for field in kind]
+        return "struct<" + ",".join(f"{name}:{part}" for name, part in parts) + ">" if all(p for _, p in parts) else ""
+    return ""
+
+
+def new_schema(schema: pa.Schema) -> pa.Schema:
+    """As a table is made of it: every column may be NULL, since the log does not say more."""
+    return pa.schema([pa.field(field.name, _in_micros(field.type)) for field in schema])
+
+
+def _in_micros(kind: pa.DataType) -> pa.DataType:
+    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else kind
+
+
+def _wider(given: str, wanted: str) -> bool:
+    """Whether every value of the one is one of the other, and Arrow changes it into that."""
+    if given in _WHOLE and wanted in _WHOLE:
+        return _WHOLE[given][0] < _WHOLE[wanted][0]
+    if (one := re.fullmatch(r"decimal\((\d+),(\d+)\)", given)) and (
+        two := re.fullmatch(r"decimal\((\d+),(\d+)\)", wanted)
+    ):
+        whole, digits = int(two[1]) - int(two[2]), int(two[2])
+        return digits >= int(one[2]) and whole >= int(one[1]) - int(one[2])
+    return (given, wanted) == ("float", "double")
+
+
+# --- do they fit? ----------------------------------------------------------------------------------------------------
+
+
+def unholdable(sink: DeltaSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
+    """What no Delta table can hold of such rows."""
+    seen: set[str] = set()
+    for field in schema:
+        if not type_of(field.type):
+            remedy = "cast it in the job: to string, or to a timestamp."
+            yield _declined(f"Delta has no type for {field.type}.", remedy, name, field.name)
+        if field.name.lower() in seen:
+            yield _declined("Delta does not tell names apart by case.", "rename one of both.", name, field.name)
+        if _ODD.search(field.name) or field.name == PLACEHOLDER:
+            yield _declined("Delta has no such name for a column.", "use letters, digits and '_'.", name, field.name)
+        seen.add(field.name.lower())
+    for column in sink.partition_by:
+        if len(schema) and column not in schema.names:
+            remedy = f"have the job return it, or change partition_by; there are {', '.join(schema.names)}."
+            yield _declined(f"rows have no column {column!r} to partition by.", remedy, name, column)
+
+
+def misfits(
+    sink: DeltaSink, schema: pa.Schema, columns: Sequence[Column] | None, partitions: Sequence[str], name: str
+) -> Iterator[AirflowFtError]:
+    """All that speaks against such rows. `columns`: of the table; None: it is made of the rows."""
+    if len(schema) == 0:
+        return
+    yield from unholdable(sink, schema, name)
+    by = sink.partition_by if columns is None else partitions
+    kinds = {field.name.lower(): field.type for field in schema}
+    for one in by:
+        if one.lower() in kinds and not can_partition(kinds[one.lower()]):
+            remedy = "partition by text, whole numbers, booleans or dates."
+            yield _declined(f"{kinds[one.lower()]} cannot be a partition column here.", remedy, name, one)
+    if set(map(str.lower, schema.names)) <= set(map(str.lower, by)):
+        yield _declined("no column is left for the files.", "partition by fewer columns.", name)
+    if columns is None:
+        return
+    if sink.partition_by and list(sink.partition_by) != list(partitions):
+        yield UnfitTargetError(
+            f"the table is partitioned by {list(partitions)}, and partition_by is {list(sink.partition_by)}.",
+            remedy="leave partition_by out, or deliver into another table.",
+            sink=name,
+        )
+    there = {column.name.lower(): column for column in columns}
+    for field in schema:
+        yield from _misfit(sink, field, there.get(field.name.lower()), name)
+    for column in columns:
+        if column.name.lower() not in kinds and not column.nullable:
+            yield _declined(
+                "it is NOT NULL in the table, and rows lack it.", "have the job return it.", name, column.name
+            )
+        if column.oddity:
+            remedy = "Spark's own writer heeds that; have it copied from another table, or deliver into another one."
+            yield UnfitTargetError(
+                f"it {column.oddity}, which is not supported.", remedy=remedy, sink=name, column=column.name
+            )
+
+
+def _misfit(sink: DeltaSink, field: pa.Field, column: Column | None, name: str) -> Iterator[AirflowFtError]:
+    kind = type_of(field.type)
+    if column is None and not sink.schema_evolution:
+        yield UnfitTargetError(
+            "the table has no such column.",
+            remedy=f"add it (ALTER TABLE ... ADD COLUMNS (`{field.name}` {kind or field.type})), leave it out in"
+            " the job, or say schema_evolution=True.",
+            sink=name,
+            column=field.name,
+        )
+    if column is not None and kind and kind != column.type and not _wider(kind, column.type):
+        yield UnfitTargetError(
+            f"it is {kind}, and {column.type} in the table.",
+            remedy="cast it in the job, or deliver into another table.",
+            sink=name,
+            column=field.name,
+        )
+
+
+def lacking(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:
+    """The columns of the rows that the table does not have."""
+    there = {column.name.lower() for column in columns}
+    return pa.schema([field for field in schema if field.name.lower() not in there])
+
+
+def _declined(what: str, remedy: str, sink: str, column: str = "") -> DeclinedError:
+    return DeclinedError(what, remedy=remedy, sink=sink, column=column)
+
+
+# --- how rows become the table's -------------------------------------------------------------------------------------
+
+
+def as_it_is(schema: pa.Schema, columns: Sequence[Column]) -> bool:
+    """Whether a file with these columns can be one of the table's. UnfitTargetError when a column went meanwhile."""
+    there = {column.name.lower(): column for column in columns}
+    for field in schema:
+        if field.name.lower() not in there:
+            raise UnfitTargetError(
+                "the table has no such column any more.",
+                remedy="bring it back: rows that are decided wait for it.",
+                column=field.name,
+            )
+    return all(
+        there[field.name.lower()].name == field.name
+        and there[field.name.lower()].type == type_of(field.type)
+        and _in_micros(field.type) == field.type
+        for field in schema
+    )
+
+
+def cast(rows: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
+    """The rows with the table's names and types."""
+    there = {column.name.lower(): column for column in columns}
+    names, arrays = [], []
+    for field, values in zip(rows.schema, rows.columns, strict=True):
+        column = there[field.name.lower()]
+        names.append(column.name)
+        arrays.append(values.cast(_arrow(field.type, column.type)))
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _arrow(kind: pa.DataType, wanted: str) -> pa.DataType:
+    if type_of(kind) == wanted:
+        return _in_micros(kind)
+    if wanted in _WHOLE:
+        return _WHOLE[wanted][1]
+    if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", wanted):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    return pa.float64()

@@ -1,0 +1,51 @@
+"""What `airflow ft doctor` tells of a Delta table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.core.errors import UnfitTargetError
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.delta.fitting import misfits
+from airflow_ft.sinks.delta.spec import DeltaSink
+from airflow_ft.sinks.delta.table import Snapshot, told
+from airflow_ft.sinks.files.examination import room
+
+
+def examine(
+    pipeline: str,
+    plan: ParticipantPlan,
+    connection: ConnectionInfo,
+    rows: Sequence[SegmentReader],
+    installation: str | None = None,
+) -> list[Check]:
+    """The checks of one table. `rows` are published segments, whose columns are judged as `prepare` would."""
+    exam = Examination(f"connection {plan.name}")
+    for name, settings in plan.sinks.items():
+        described = exam.attempt("table", lambda of=settings: _described(plan.name, of))  # type: ignore[misc]
+        if described is not None:
+            exam.ok("table", f"{name}: {described}")
+    for reader in rows if exam.checks[-1].verdict == "ok" else ():
+        schemas = {name: reader.schema(name) for name in plan.sinks if name in reader.sinks()}
+        for problem in exam.attempt("columns", lambda of=schemas: misfits(plan, connection, of)) or ():  # type: ignore[misc]
+            column = f"column {problem.column}: " if problem.column else ""
+            exam.problem("columns", f"{column}{problem.what}", problem.remedy)
+    return exam.checks
+
+
+def _described(participant: str, settings: Mapping[str, Any]) -> str:
+    sink = DeltaSink.from_settings(participant, settings)
+    with told(sink.path):
+        there = Snapshot.newest(sink.path)
+        free = f"{room(sink.path):,} bytes are free"
+        if there is None and not sink.create:
+            raise UnfitTargetError(
+                f"there is no table {sink.path}, and it is not made: create=False.",
+                remedy="create it, or name another one.",
+            )
+        if there is None:
+            return f"{sink.path} will be made, {free}"
+        return f"{sink.path}, version {there.version:,}, {len(there.columns)} columns, {free}"

@@ -1,0 +1,30 @@
+"""Would the table take rows of these schemas? Asked before Spark computes any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.delta.columns import is_placeholder
+from airflow_ft.sinks.delta.columns import misfits as misfits_of_columns
+from airflow_ft.sinks.delta.spec import DeltaSink
+from airflow_ft.sinks.delta.table import Snapshot, told
+
+
+def misfits(plan: ParticipantPlan, _: ConnectionInfo, schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
+    """See `airflow_ft.sinks.fitting`."""
+    found: list[AirflowFtError] = []
+    for name, schema in schemas.items():
+        sink = DeltaSink.from_settings(plan.name, plan.sinks[name])
+        with told(sink.path, participant=plan.name, sink=name):
+            there = Snapshot.newest(sink.path)
+            if there is not None:
+                found += (problem.located(sink=name) for problem in there.oddities())
+            columns = there.columns if there is not None and not is_placeholder(there.columns) else None
+            partitions = there.partition_by if there is not None else ()
+            found += misfits_of_columns(sink, schema, columns, partitions, name)
+    return found

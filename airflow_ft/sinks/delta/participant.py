@@ -1,0 +1,205 @@
+"""Rows, marker and head in one commit of the table's log (ATOMIC).
+
+A step reads the newest version of the table, and with it the head; it commits onto exactly that version, or begins
+again (`airflow_ft.sinks.delta.table`). So the order of commits is the order of ranks (I5), as with a lock.
+
+What if the process dies, or sleeps and wakes up beside its successor, before ...
+
+- the head is raised (prepare): a new table may be left, without rows. The next one finds it. Whoever wakes up commits
+  onto a version that is not the newest any more, is refused, reads the head, and finds that it is newer.
+- files are whole (commit): a folder that no commit names; VACUUM removes it. The next one writes its own.
+- the ledger's file is written: the same, and a file that nobody reads.
+- the commit: the same again. The sleeper's commit is refused, whatever has come meanwhile.
+- what was committed is synced: it is visible and marked, but after a power cut perhaps no more. Nobody has heard of it
+  then; whoever comes next syncs what he finds before he tells.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+    together,
+)
+from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Proof
+from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
+from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
+from airflow_ft.sinks.delta.columns import is_placeholder, lacking, misfits
+from airflow_ft.sinks.delta.ledger import OURS, Ledger
+from airflow_ft.sinks.delta.rows import Rows
+from airflow_ft.sinks.delta.spec import DeltaSink
+from airflow_ft.sinks.delta.table import OvertakenError, Snapshot, told
+from airflow_ft.sinks.refused import Refused
+
+T = TypeVar("T")
+_TRIES = 30
+_LONGEST_PAUSE = 0.5  # seconds
+
+
+def open_participant(plan: ParticipantPlan, _: ConnectionInfo, wal: WalReader) -> Participant:
+    """The participant of a plan: one table. ConfigurationError when it has several."""
+    if len(plan.sinks) != 1:
+        raise ConfigurationError(
+            f"the sinks {', '.join(plan.sinks)} are called {plan.name!r}, and a table is a participant of its own.",
+            remedy="give each another name: name=.",
+        )
+    [(name, settings)] = plan.sinks.items()
+    return DeltaParticipant(plan.name, name, DeltaSink.from_settings(plan.name, settings), wal)
+
+
+@dataclass
+class DeltaParticipant(OneTransactionParticipant[Rows]):
+    """One table, and the one sink that writes there. See `airflow_ft.core.ports.Participant`."""
+
+    name: str
+    sink_name: str
+    sink: DeltaSink
+    wal: WalReader
+
+    def _preflight(self) -> dict[str, Any]:
+        return {"table": str(self.sink.path)}
+
+    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        if not self.sink.create and self._there(plan) is None:
+            raise UnfitTargetError(
+                f"there is no table {self.sink.path}, and it is not made: create=False.",
+                remedy="create it, or name another one.",
+                sink=self.sink_name,
+            ).located(**self._where(plan))
+        return super()._prepare(plan, fence)
+
+    def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        if plan.participant(self.name).predecessor == 0:  # prepare may have found nothing to make a table of
+            with self._writing(fence, plan, create=True) as (_, ledger):
+                self._begin(ledger, plan, fence)
+                self._raised(ledger, fence)
+        return super()._abort(plan, fence, detail)
+
+    def _misfits(self, db: Rows, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
+        """All that speaks against staged rows. Makes columns that are lacking, where that was asked for."""
+        found = self._judged(db.snapshot, readers)
+        yield from found
+        for schema in self._schemas(readers) if not found else ():
+            if is_placeholder(db.snapshot.columns):
+                db.snapshot.define(schema, self.sink.partition_by)
+            elif new := lacking(schema, db.snapshot.columns):
+                db.snapshot.add_columns(new)
+            else:
+                continue
+            raise OvertakenError  # by oneself: the rest is judged by the table as it is now
+
+    def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
+        if plan.commit_point != self.name and (there := self._there(plan)) is not None:
+            with told(self.sink.path, **self._where(plan)):
+                Rows(there, self.sink_name, self.sink.file_bytes).try_out(readers)
+        return {}
+
+    def _insert(
+        self, db: Rows, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
+    ) -> dict[str, int]:
+        has_rows = any(segment.rows.get(self.sink_name) for segment in plan.segments)
+        if has_rows and (problems := self._judged(db.snapshot, readers)):  # the table may have changed since the vote
+            raise together(problems)
+        return {self.sink_name: db.write(plan, readers, letters)}
+
+    # --- transactions ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(
+        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
+    ) -> Iterator[tuple[Rows, Ledger]]:
+        """One version of the table, onto which what was written is committed when the block ends without an error."""
+        with told(self.sink.path, **self._where(plan)):
+            snapshot = Snapshot.newest(self.sink.path)
+            if snapshot is None and create:
+                snapshot = Snapshot.made(self.sink.path, self._first_schema(plan), self.sink.partition_by)
+            ledger = snapshot.ledger(self._app(fence.pipeline)) if snapshot is not None else None
+            if snapshot is None or ledger is None or (ledger.head() is None and not create):
+                raise self._lost()
+            rows = Rows(snapshot, self.sink_name, self.sink.file_bytes, fence.rank)
+            try:
+                yield rows, ledger
+            except BaseException:
+                rows.discard()
+                raise
+            if not ledger.has_changed:
+                snapshot.sync(ledger)  # whoever has committed it may have died before
+            elif keep:
+                try:
+                    snapshot.commit(self._app(fence.pipeline), ledger, rows.adds, self._says(fence, plan))
+                except OvertakenError as error:
+                    if error.nothing:  # else a commit that was not heard of may name the files
+                        rows.discard()
+                    raise
+
+    @contextmanager
+    def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[Ledger | None]:
+        """None: there is no table, or it has never seen the pipeline."""
+        with told(self.sink.path, **self._where(plan)):
+            snapshot = Snapshot.newest(self.sink.path)
+            ledger = snapshot.ledger(self._app(pipeline)) if snapshot is not None else None
+            if snapshot is not None and ledger is not None:
+                snapshot.sync(ledger)
+            yield ledger if ledger is not None and ledger.head() is not None else None
+
+    def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
+        """Runs a step until nobody else commits meanwhile."""
+        for tried in range(_TRIES):
+            try:
+                return step()
+            except OvertakenError:
+                time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.005 * 2**tried)))
+        raise SinkUnavailableError(
+            f"others keep committing into {self.sink.path} while {doing}.", remedy="it is tried again."
+        ).located(**self._where(plan))
+
+    # --- what the steps share ----------------------------------------------------------------------------------------
+
+    def _app(self, pipeline: str) -> str:
+        return f"airflow_ft/{pipeline}/{self.name}"
+
+    def _there(self, plan: Plan) -> Snapshot | None:
+        with told(self.sink.path, **self._where(plan)):
+            return Snapshot.newest(self.sink.path)
+
+    def _judged(self, snapshot: Snapshot, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
+        """All that speaks against these rows in this version of the table."""
+        found: list[AirflowFtError] = list(snapshot.oddities())
+        for schema in self._schemas(readers):
+            columns = None if is_placeholder(snapshot.columns) else snapshot.columns
+            found += misfits(self.sink, schema, columns, snapshot.partition_by, self.sink_name)
+        return [problem.located(sink=self.sink_name) for problem in found]
+
+    def _schemas(self, readers: Sequence[SegmentReader]) -> list[Any]:
+        mine = (reader.schema(self.sink_name) for reader in readers if self.sink_name in reader.sinks())
+        return list(dict.fromkeys(schema for schema in mine if len(schema)))
+
+    def _first_schema(self, plan: Plan | None) -> Any:
+        """What the table is made of; None: nothing that it could hold is known."""
+        readers = [self.wal.open(segment) for segment in plan.segments] if plan is not None else []
+        for schema in self._schemas(readers)[:1]:
+            if not list(misfits(self.sink, schema, None, (), self.sink_name)):
+                return schema
+        return None
+
+    def _says(self, fence: Fence, plan: Plan | None) -> dict[str, Any]:
+        """For people who look at the table's history; nothing rests on it."""
+        epoch, attempt = fence.rank
+        says = {"pipeline": fence.pipeline, "installation": fence.installation, "epoch": epoch, "attempt": attempt}
+        return {**says, "checkpoint": plan.number, "digest": plan.digest} if plan is not None else says
+
+    def _lost(self) -> StoreBehindSinkError:
+        return StoreBehindSinkError(
+            f"the sink has lost its head: {self.sink.path} is gone, or was made anew, or its app transaction is lost.",
+            remedy=f"bring the table back, with {OURS} in it; compare before resuming.",
+        )

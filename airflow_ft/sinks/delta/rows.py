@@ -1,0 +1,234 @@
+"""The rows of a number as files in the table's folder, which no reader sees before a commit adds them.
+
+    <table>/checkpoint-0000000042.3-17-1a2b3c4d/part-00000.parquet     or country=DE/part-00000.parquet in it
+
+The log's own files become files of the table by a second name, where columns fit as they are; else they are written
+anew. What if the process dies before the commit: a folder that no commit names is left, which VACUUM removes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_ft.core.errors import AirflowFtError, DeclinedError
+from airflow_ft.core.model import Plan
+from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.sinks.arrow import numbers
+from airflow_ft.sinks.delta.columns import as_it_is, cast
+from airflow_ft.sinks.delta.table import Snapshot
+from airflow_ft.sinks.files import partitions
+from airflow_ft.sinks.files.writing import Files, large
+from airflow_ft.sinks.refused import Refused
+from airflow_ft.wal.filesystem import filesystem
+
+if TYPE_CHECKING:
+    from deltalake.transaction import AddAction
+
+_INDEXED = 32  # columns with statistics, as Spark has it by default (delta.dataSkippingNumIndexedCols)
+_LONGEST = 32  # characters of a text in them
+_SAFE = re.compile(r"[A-Za-z0-9_=/.+-]*")
+
+
+@dataclass
+class Rows:
+    """What one step adds to a version of the table."""
+
+    snapshot: Snapshot
+    sink: str
+    file_bytes: int
+    rank: tuple[int, int] = (0, 0)
+    adds: list[AddAction] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+
+    def write(self, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None) -> int:
+        """All rows, durably; how many. Without `letters` DeclinedError for rows that the table refuses."""
+        mine = [reader for reader in readers if self.sink in reader.sinks() and reader.files(self.sink)]
+        if not mine:
+            return 0
+        epoch, attempt = self.rank
+        folder = self.snapshot.path / f"checkpoint-{plan.number:010}.{epoch}-{attempt}-{uuid.uuid4().hex[:8]}"
+        self.folders.append(folder)
+        files = filesystem(str(folder))
+        out = Files(files, folder.as_uri(), "parquet", "", self.file_bytes)
+        by = self.snapshot.partition_by
+        finite: set[str] = set()
+        places: dict[str, str] = {}
+        try:
+            for reader in mine:
+                finite = self._finite(reader) if reader is mine[0] else finite & self._finite(reader)
+                adopted = large(reader.files(self.sink), len(mine), self.file_bytes) if self._fits(reader) else []
+                for file in reader.files(self.sink):
+                    if file in adopted:
+                        out.adopt(reader, file, self.sink)
+                    else:
+                        for rows in self.taken(reader, file, letters):
+                            for place, part in partitions.split(rows, by):
+                                if part.num_rows:
+                                    out.put(places.setdefault(place, _folder(place)), part)
+            written = out.close()
+        except BaseException:
+            out.abandon()
+            raise
+        now = time.time()
+        for each in written:  # VACUUM goes by the age of files, and that of the log may have waited for long
+            os.utime(folder / each.path, (now, now))
+        if written:
+            files.sync_tree(folder.as_uri(), self.snapshot.path.as_uri(), {})
+        values = {each: _values(place, by) for place, each in places.items()}
+        for each in written:
+            stats = statistics(pq.read_metadata(folder / each.path), finite)
+            of = values.get(each.path.rpartition("/")[0], {})
+            self.adds.append(_add(f"{folder.name}/{each.path}", each.bytes, of, int(now * 1000), stats))
+        return sum(each.rows for each in written)
+
+    def try_out(self, readers: Sequence[SegmentReader]) -> None:
+        """DeclinedError for rows that `write` would refuse; writes nothing."""
+        for reader in readers:
+            if self.sink in reader.sinks() and not self._fits(reader):
+                for file in reader.files(self.sink):
+                    for _ in self.taken(reader, file, None):
+                        pass
+
+    def discard(self) -> None:
+        """Removes what was written: for rows that no commit names, and none will."""
+        for folder in self.folders:
+            filesystem(str(folder)).remove_tree(folder.as_uri())
+
+    def taken(self, reader: SegmentReader, file: WalFile, letters: Refused | None) -> Iterator[pa.RecordBatch]:
+        """The rows of a file, as the table has them, without those that are set aside."""
+        first = 0
+        for batch in reader.batches(self.sink, file):
+            rows = cast(batch, self.snapshot.columns)
+            wrong = self._refused(rows)
+            if wrong and letters is None:
+                index, why = min(wrong.items())
+                raise DeclinedError(
+                    f"row {first + index + 1} of {file.path} is refused: {why}.",
+                    remedy="mend the job; or replace such values in it.",
+                    sink=self.sink,
+                )
+            if wrong and letters is not None:
+                for index, why in sorted(wrong.items()):
+                    letters.add(self.sink, reader.segment, file, first + index, batch.slice(index, 1), why)
+                rows = partitions.without(rows, wrong)
+            yield rows
+            first += batch.num_rows
+
+    @property
+    def _required(self) -> list[str]:
+        return [column.name for column in self.snapshot.columns if not column.nullable]
+
+    def _refused(self, rows: pa.RecordBatch) -> Mapping[int, str]:
+        found = dict(partitions.refused(rows, self.snapshot.partition_by))
+        for name in self._required:
+            if name in rows.schema.names and rows.column(name).null_count:
+                empty = pc.indices_nonzero(rows.column(name).is_null())
+                found |= dict.fromkeys(numbers(empty).tolist(), f"column {name!r} is NOT NULL")
+        return found
+
+    def _fits(self, reader: SegmentReader) -> bool:
+        """Whether its files can be the table's as they are: then no row of them is refused either."""
+        try:
+            same = as_it_is(reader.schema(self.sink), self.snapshot.columns)
+        except AirflowFtError as error:
+            raise error.located(sink=self.sink) from error.__cause__
+        known = reader.statistics(self.sink)
+        return (
+            same
+            and not self.snapshot.partition_by
+            and all(name in known and not known[name].nulls for name in self._required)
+        )
+
+    def _finite(self, reader: SegmentReader) -> set[str]:
+        """Columns without NaN: Parquet leaves it out of its bounds, and to Spark it is above all numbers."""
+        names = {column.name.lower(): column.name for column in self.snapshot.columns}
+        return {names[name.lower()] for name, known in reader.statistics(self.sink).items() if not known.nans}
+
+
+def _add(path: str, size: int, values: Mapping[str, str | None], now: int, stats: str) -> AddAction:
+    from deltalake.transaction import AddAction
+
+    return AddAction(path, size, values, now, True, stats)
+
+
+def _folder(place: str) -> str:
+    """Where the rows of a partition lie. Readers go by the log: so a name that some take apart wrongly is another."""
+    return place if _SAFE.fullmatch(place) else f"partition-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+
+
+def _values(place: str, by: Sequence[str]) -> dict[str, str | None]:
+    """The log's values of a partition."""
+    values = (part.partition("=")[2] for part in place.split("/")) if by else ()
+    return {name: None if it == partitions.NULL else unquote(it) for name, it in zip(by, values, strict=True)}
+
+
+def statistics(footer: pq.FileMetaData, finite: set[str]) -> str:
+    """What the log says of a file, so that readers can pass it: taken from the file's own footer.
+
+    Bounds of columns that are not certain to be bounds are left out (texts that are long; numbers that may be NaN).
+    """
+    schema = footer.schema.to_arrow_schema()
+    plain = {item.name for item in list(schema)[:_INDEXED] if not pa.types.is_nested(item.type)}
+    found: dict[str, list[Any]] = {}
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema in plain:
+                found.setdefault(chunk.path_in_schema, []).append((chunk.statistics, group.num_rows))
+    least, most, nulls = {}, {}, {}
+    for name, groups in found.items():
+        if all(known is not None and known.has_null_count for known, _ in groups):
+            nulls[name] = str(sum(known.null_count for known, _ in groups))
+            bounded = [known for known, rows in groups if known.null_count < rows]
+            if bounded and all(known.has_min_max for known in bounded):
+                low, high = min(known.min for known in bounded), max(known.max for known in bounded)
+                zoned = pa.types.is_timestamp(kind := schema.field(name).type) and kind.tz is not None
+                if not pa.types.is_floating(kind) or name in finite:
+                    texts = _bound(low, zoned, up=False), _bound(high, zoned, up=True)
+                    if texts[0] and texts[1]:
+                        least[name], most[name] = texts
+    parts = {"minValues": least, "maxValues": most, "nullCount": nulls}
+    inner = ",".join(f'"{key}":{{{_members(values)}}}' for key, values in parts.items())
+    return f'{{"numRecords":{footer.num_rows},{inner}}}'
+
+
+def _members(values: Mapping[str, str]) -> str:
+    return ",".join(f"{json.dumps(name)}:{text}" for name, text in values.items())
+
+
+def _bound(value: Any, zoned: bool, *, up: bool) -> str:
+    """As JSON; times in milliseconds, as Spark writes and reads them, rounded away from the values. "": none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str | date | datetime):
+        return ""
+    if isinstance(value, datetime):
+        value = value.astimezone(UTC) if value.tzinfo else value
+        below = value.replace(microsecond=value.microsecond // 1000 * 1000)
+        told = below + timedelta(milliseconds=1) if up and below != value else below
+        return json.dumps(
+            told.strftime("%Y-%m-%dT%H:%M:%S.") + f"{told.microsecond // 1000:03}" + ("Z" if zoned else "")
+        )
+    if isinstance(value, float):
+        return json.dumps(value) if math.isfinite(value) else ""
+    if isinstance(value, str):
+        return json.dumps(value) if len(value) <= _LONGEST else ""
+    return (
+        format(value, "f")
+        if isinstance(value, Decimal)
+        else json.dumps(str(value) if isinstance(value, date) else value)
+    )

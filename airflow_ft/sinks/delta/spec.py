@@ -1,0 +1,118 @@
+"""What a DAG author writes to deliver into a Delta table. Imported at DAG parse, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+from airflow_ft.core.arguments import check_text, check_texts, check_type, is_template
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import Promise
+from airflow_ft.sinks.base.places import check_name, check_partition_by, is_late, name_of
+from airflow_ft.sinks.base.settings import refuse_unknown
+from airflow_ft.sinks.registry import Strategy
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "commit": Strategy(
+        Promise.ATOMIC, "one commit of the table's log, with the marker", "all at once, as a version: this decides"
+    )
+}
+_MAX_FILE_BYTES = 1 << 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSink:
+    """Rows of a pipeline into one Delta table. No Airflow connection is needed.
+
+    The rows of a checkpoint and the marker that proves them are one commit of the table's log (ATOMIC), which can carry
+    the commit point.
+
+    table: the table's folder: an absolute path, or a `file:///` URI, which all tasks reach under that name.
+    partition_by: the columns that a table which is made here is partitioned by. A table that is there has its own.
+    schema_evolution: columns that the table lacks are added to it. Else they are refused.
+    file_bytes: a file is ended when it has become that large. Files of the log under an eighth of it are put together.
+    create: the first checkpoint of a pipeline makes the table, if it is lacking, with the columns of the rows.
+    name: of the participant; tasks are named by it. "": made of the folder. To be given where that contains Jinja.
+
+    Raises:
+        ConfigurationError: at construction, for what cannot work.
+    """
+
+    table: str
+    partition_by: Sequence[str] = ()
+    schema_evolution: bool = False
+    file_bytes: int = 128 << 20
+    create: bool = True
+    name: str = ""
+
+    kind: ClassVar[str] = "delta"
+    conn_id: ClassVar[str] = ""
+    strategy: ClassVar[str] = "commit"
+    promise: ClassVar[Promise] = STRATEGIES["commit"].promise
+
+    def __post_init__(self) -> None:
+        for name in ("table", "name"):
+            check_text(name, getattr(self, name), of="DeltaSink")
+        check_texts("partition_by", self.partition_by, of="DeltaSink")
+        object.__setattr__(self, "partition_by", tuple(self.partition_by))
+        check_partition_by(self.partition_by, of="DeltaSink")
+        for name in ("schema_evolution", "create"):
+            check_type(name, getattr(self, name), bool, "give True or False.", of="DeltaSink")
+        check_type("file_bytes", self.file_bytes, int, "give a number of bytes.", of="DeltaSink")
+        if not 1 <= self.file_bytes <= _MAX_FILE_BYTES:
+            raise ConfigurationError(
+                f"file_bytes of DeltaSink is {self.file_bytes}.", remedy="give 128 << 20, for example: 128 MB."
+            )
+        check_name(self.name, self.table, of="DeltaSink", place="table", example="orders")
+        if not is_late(self.table):
+            self._check_table()
+
+    def _check_table(self) -> None:
+        parts = urlsplit(self.table)
+        if not self.table.startswith(("/", "file:///")):
+            what = f"on {parts.scheme}" if parts.scheme else "a relative path"
+            raise ConfigurationError(
+                f"table of DeltaSink is {self.table!r}, which is {what}.",
+                remedy="give an absolute path, or a file:/// URI, of a file system that all tasks have mounted. Object"
+                " stores and HDFS are not supported yet: FilesSink delivers Parquet into HDFS.",
+            )
+        if unquote(str(self.path)) != str(self.path):
+            raise ConfigurationError(
+                f"{str(self.path)!r} has a '%' and two digits in it, which delta-rs takes for another character.",
+                remedy="name another folder.",
+            )
+        if self.path == Path("/"):
+            raise ConfigurationError(f"{self.table!r} is the root of a file system.", remedy="name a folder in it.")
+
+    @property
+    def path(self) -> Path:
+        """The table's folder."""
+        return Path(self.table if self.table.startswith("/") else unquote(urlsplit(self.table).path))
+
+    @property
+    def participant(self) -> str:
+        """The name, or one that is made of the folder: it stays, whatever is rendered."""
+        return self.name or name_of("delta", self.table)
+
+    def at_least_once(self) -> Promise:
+        """The same: marker and rows are in one commit, so its rows come once all the same."""
+        return self.promise
+
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
+        for text in (self.table, *self.partition_by):
+            if is_template(text):
+                raise ConfigurationError(
+                    f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
+                )
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "name"}
+        return {**given, "partition_by": list(self.partition_by)}
+
+    @classmethod
+    def from_settings(cls, name: str, settings: Mapping[str, Any]) -> DeltaSink:
+        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
+        refuse_unknown(settings, {field.name for field in fields(cls)} - {"name"})
+        return cls(name=name, **settings)

@@ -1,0 +1,15 @@
+"""Delta Lake, as the registry knows it. It needs no connection."""
+
+from airflow_ft.sinks.delta.spec import STRATEGIES
+from airflow_ft.sinks.registry import System
+
+SYSTEM = System(
+    kind="delta",
+    title="Delta Lake",
+    package=__package__,
+    strategies=STRATEGIES,
+    clients=("deltalake",),
+    extra="delta",
+    preload=("airflow_ft.sinks.delta.participant",),
+    connects=False,
+)

@@ -1,0 +1,84 @@
+"""What the tables really hold of the log's rows, whoever has put their files together since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_ft.core.errors import SinkUnavailableError
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
+from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.sinks.base.comparison import Row, compare
+from airflow_ft.sinks.delta.columns import Column, cast, lacking
+from airflow_ft.sinks.delta.spec import DeltaSink
+from airflow_ft.sinks.delta.table import Snapshot, told
+from airflow_ft.sinks.set_aside import DeliveredLog
+
+_BATCH = 10_000
+
+
+def verify(
+    delivered: Sequence[Delivered],
+    plan: ParticipantPlan,
+    connection: ConnectionInfo,
+    wal: WalReader,
+    *,
+    full: bool = False,
+) -> list[SinkReport]:
+    """One report a table. SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared."""
+    log = DeliveredLog.of(wal, delivered)
+    sent: dict[str, list[tuple[Delivered, str]]] = {}
+    for each in delivered:
+        for name, given in each.plan.participant(plan.name).sinks.items():
+            sent.setdefault(str(given["table"]), []).append((each, name))
+    return [
+        _verify(of_table, plan.name, DeltaSink.from_settings(plan.name, {"table": table}), log)
+        for table, of_table in sent.items()
+    ]
+
+
+def _verify(sent: Sequence[tuple[Delivered, str]], participant: str, sink: DeltaSink, log: DeliveredLog) -> SinkReport:
+    report = SinkReport.begun(participant, (name for _, name in sent), str(sink.path), [each for each, _ in sent])
+    readers = [
+        (each.plan.number, name, reader)
+        for each, name in sent
+        for reader in map(log.open, each.plan.segments)
+        if name in reader.sinks()
+    ]
+    with told(sink.path, participant=participant):
+        there = Snapshot.newest(sink.path)
+        if there is None:
+            raise SinkUnavailableError(f"the table {sink.path} is not there.", remedy="bring it back.")
+        written: set[str] = set()
+        for _, name, reader in readers:
+            schema = reader.schema(name)
+            if gone := lacking(schema, there.columns).names:
+                return replace(report, error=f"it has no column {gone[0]!r}")
+            written |= {each.lower() for each in schema.names}
+        columns = [column for column in there.columns if column.name.lower() in written]
+
+        def in_log(reader: SegmentReader, name: str, file: WalFile) -> Iterator[list[Row]]:
+            for batch in reader.batches(name, file):
+                yield _rows(cast(batch, columns), columns)
+
+        return compare(report, readers, in_log, _in_table(sink, columns))
+
+
+def _in_table(sink: DeltaSink, columns: Sequence[Column]) -> Iterator[list[Row]]:
+    from deltalake import DeltaTable
+
+    dataset: Any = DeltaTable(str(sink.path)).to_pyarrow_dataset()
+    names = [column.name for column in columns]
+    for batch in dataset.to_batches(columns=names, batch_size=_BATCH) if names else ():
+        yield _rows(batch, columns)
+
+
+def _rows(rows: pa.RecordBatch, columns: Sequence[Column]) -> list[Row]:
+    """In the order of the columns; one that is lacking is NULL."""
+    names = rows.schema.names
+    values = [rows.column(c.name).to_pylist() if c.name in names else [None] * rows.num_rows for c in columns]
+    return list(zip(*values, strict=True))

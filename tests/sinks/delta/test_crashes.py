@@ -1,0 +1,154 @@
+"""What if the process dies before or behind each change that it makes, or sleeps there beside its successor?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_ft.core.model import Outcome, Plan
+from airflow_ft.testing.world import World
+from tests.sinks.delta.world import participant_of, table_of, world_of
+from tests.sinks.files.dying import Acting
+
+pytestmark = [pytest.mark.slow, pytest.mark.rotating]
+SETTINGS = [{}, {"partition_by": ("text",)}]
+
+
+def small(world: World) -> object:
+    return world.table((world.number + 1) * 40, 2)
+
+
+def begun(folder: Path, **settings: object) -> Iterator[tuple[int, World]]:
+    """One for each change, with a checkpoint that was delivered before."""
+    for at in count():
+        world = world_of(folder / str(at), **settings)
+        world.deliver(world.plan(small(world)))  # type: ignore[arg-type]
+        yield at, world
+
+
+def ids(*numbers: int) -> list[int]:
+    return [id for number in numbers for id in (number * 40, number * 40 + 1)]
+
+
+def goes_on(world: World, *numbers: int) -> None:
+    """The next checkpoint comes, once."""
+    world.predecessor = world.number
+    world.deliver(world.plan(small(world)))  # type: ignore[arg-type]
+    assert world.target.ids() == ids(*numbers, world.number)
+
+
+@pytest.mark.parametrize("act", ["prepare", "commit", "abort", "forget"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=["adopted", "written anew"])
+def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(
+    tmp_path: Path, act: str, settings: dict[str, object]
+) -> None:
+    for at, world in begun(tmp_path, **settings):
+        plan: Plan = world.plan(small(world))  # type: ignore[arg-type]
+        vote = world.prepare(plan)
+        if act == "forget":
+            world.commit(plan, vote)
+        ended = Acting(plan, act, world.attempt(), vote, at).wait()
+        assert world.target.ids() in ((ids(1), ids(1, 2)) if act in ("commit", "forget") else (ids(1),)), at
+        if act == "abort":
+            proof = participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {})
+            assert proof.outcome is Outcome.ABORTED and world.commit(plan, vote).outcome is Outcome.ABORTED
+            world.number = 1
+            assert world.target.ids() == ids(1)
+        else:
+            if act == "forget":
+                participant_of(world, plan).forget(world.fence(1, 99), 2)
+            else:
+                assert world.commit(plan, world.prepare(plan)).counts == {"rows": 2}
+            assert world.target.ids() == ids(1, 2)
+        if act != "abort":
+            goes_on(world, 1, 2)
+        if ended == "done":
+            assert at > 3
+            return
+        assert ended == ""
+
+
+def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    for at in count():
+        world = world_of(tmp_path / str(at))
+        plan = world.plan(small(world))  # type: ignore[arg-type]
+        ended = Acting(plan, "prepare", world.attempt(), at=at).wait()
+        assert world.target.ids() == []
+        assert world.commit(plan, world.prepare(plan)).outcome is Outcome.COMMITTED
+        goes_on(world, 1)
+        if ended == "done":
+            assert at > 5
+            return
+        assert ended == ""
+
+
+@pytest.mark.parametrize("rebase", ["", "1"], ids=["as it is", "delta-rs rebases as often as it likes"])
+@pytest.mark.parametrize("act", ["commit", "prepare"])
+def test_a_sleeper_adds_nothing_beside_its_successor(
+    tmp_path: Path, act: str, rebase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The successor delivers, or aborts; somebody else appends meanwhile, and has the log put together."""
+    monkeypatch.setenv("REBASE", rebase)
+    for at, world in begun(tmp_path):
+        aborts, others = at % 2 == 1, at % 3 == 1
+        plan = world.plan(small(world))  # type: ignore[arg-type]
+        vote = world.prepare(plan)
+        zombie = Acting(plan, act, world.attempt(), vote, at, stop="freeze")
+        stands = zombie.wait_until_it_stands()
+        path, expected = str(table_of(world).path), ids(1)
+        if not stands:
+            assert zombie.wait() == "done" and at > 3
+            return
+        if others:
+            write_deltalake(path, world.table(9_000, 1), mode="append")
+            expected = [*expected, 9_000]
+        if aborts:
+            outcome = participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {}).outcome
+        else:
+            outcome = world.commit(plan, vote).outcome
+        if others:
+            DeltaTable(path).create_checkpoint()
+            DeltaTable(path).optimize.compact()
+        told = zombie.wake()
+        assert told in ("done", "FencedError"), told
+        if outcome is Outcome.COMMITTED:
+            expected = [*expected, *ids(2)]
+        assert world.target.ids() == sorted(expected), f"it slept before change {at}: {told}"
+        found = participant_of(world, plan).proof(plan)
+        assert found is not None and found.outcome is outcome
+
+
+def test_a_name_in_the_log_that_is_free_again_is_no_way_in(tmp_path: Path) -> None:
+    """Log cleanup has removed the version that the sleeper commits next; nobody looks there any more."""
+    world = world_of(tmp_path)
+    world.deliver(world.plan(small(world)))  # type: ignore[arg-type]
+    plan = world.plan(small(world))  # type: ignore[arg-type]
+    vote = world.prepare(plan)
+    seen: set[str] = set()
+    for at in count():
+        zombie = Acting(plan, "commit", world.attempt(), vote, at, stop="freeze")
+        assert zombie.wait_until_it_stands()
+        if any(
+            each.name.startswith(f"checkpoint-{plan.number:010}.1-{world.attempts}")
+            for each in table_of(world).path.iterdir()
+        ):
+            state = sorted((table_of(world).path / "_airflow_ft").rglob("*.json"))
+            if seen and len(state) > len(seen):
+                break  # its ledger is written: the next thing is the commit
+            seen = {each.name for each in state}
+        zombie.process.kill()
+        zombie.wait()
+    assert world.commit(plan, vote).outcome is Outcome.COMMITTED
+    table = DeltaTable(str(table_of(world).path))
+    table.create_checkpoint()
+    newest = table.version()
+    for commit in (table_of(world).path / "_delta_log").glob("*.json"):
+        if int(commit.stem) < newest:
+            commit.unlink()
+    assert zombie.wake() in ("done", "FencedError")
+    assert world.target.ids() == ids(1, 2)
+    goes_on(world, 1, 2)

@@ -1,0 +1,311 @@
+"""A table beside other writers, other tables, and mistakes: what comes, and what is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Transaction, write_deltalake
+
+from airflow_ft import DeltaSink
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    DeclinedError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+)
+from airflow_ft.core.model import Outcome
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.delta import setup
+from airflow_ft.sinks.delta.columns import type_of
+from airflow_ft.sinks.delta.fitting import misfits
+from airflow_ft.sinks.delta.table import told
+from airflow_ft.testing.world import SINK, THEIRS, World
+from tests.sinks.delta.world import participant_of, table_of, world_of
+
+NOTHING = ConnectionInfo("", "")
+
+
+def log_of(world: World) -> list[dict[str, Any]]:
+    commits = sorted((table_of(world).path / "_delta_log").glob("*.json"))
+    return [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
+
+
+def refused(world: World, rows: pa.Table, kind: type[AirflowFtError]) -> str:
+    plan = world.plan(rows)
+    before = world.target.ids()
+    with pytest.raises(kind) as error:
+        world.commit(plan, world.prepare(plan))
+    assert error.value.remedy and world.target.ids() == before
+    aborted = participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {})
+    assert aborted.outcome is Outcome.ABORTED
+    return str(error.value)
+
+
+def test_rows_and_marker_are_one_commit_and_the_log_s_file_is_the_table_s(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    world.deliver(world.plan())
+    adds = [each["add"] for each in log_of(world) if "add" in each]
+    assert [each["path"].split("/")[0][:21] for each in adds] == ["checkpoint-0000000001"]
+    file = table_of(world).path / adds[0]["path"]
+    assert file.stat().st_nlink == 2, "a second name"
+    stats = json.loads(adds[0]["stats"])
+    assert stats == {
+        "numRecords": 40,
+        "minValues": {"id": 40, "text": "row 40"},
+        "maxValues": {"id": 79, "text": "row 79"},
+        "nullCount": {"id": 0, "text": 0},
+    }
+    last = sorted((table_of(world).path / "_delta_log").glob("*.json"))[-1].read_text()
+    kinds = [next(iter(json.loads(line))) for line in last.splitlines()]
+    assert sorted(kinds) == ["add", "commitInfo", "txn"]
+    assert json.loads(last.splitlines()[0])["commitInfo"]["airflow_ft"]["checkpoint"] == 1
+
+
+def test_a_file_that_waited_for_long_in_the_log_is_not_taken_for_waste(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    for file in (tmp_path / "wal").rglob("*.parquet"):
+        os.utime(file, (0, 0))
+    world.commit(plan, vote)
+    DeltaTable(str(table_of(world).path)).vacuum(retention_hours=200, dry_run=False)
+    assert world.target.ids() == world.ids_of(1)
+
+
+def test_others_append_and_vacuum_between_and_beside(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    path = str(table_of(world).path)
+    for number in range(1, 5):
+        plan = world.plan()
+        vote = world.prepare(plan)
+        write_deltalake(path, world.table(number, 1), mode="append")
+        world.commit(plan, vote)
+        world.predecessor = number
+    table = DeltaTable(path)
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    table.create_checkpoint()
+    world.deliver(world.plan())
+    assert world.target.ids() == [1, 2, 3, 4, *world.ids_of(1, 2, 3, 4, 5)]
+
+
+def test_two_pipelines_deliver_into_one_table(tmp_path: Path) -> None:
+    one, two = world_of(tmp_path), world_of(tmp_path)
+    for _ in range(2):
+        one.deliver(one.plan())
+        two.deliver(two.plan(two.table(1000 * two.number + 5000, 2)))
+    assert one.target.ids() == sorted([*one.ids_of(1, 2), 5000, 5001, 6000, 6001])
+
+
+def test_columns_are_added_where_that_was_asked_for(tmp_path: Path) -> None:
+    more = pa.table({"id": [1], "text": ["a"], "at": pa.array([7], pa.timestamp("us")), "x": [[1]]})
+    strict = world_of(tmp_path / "strict")
+    strict.deliver(strict.plan())
+    assert "schema_evolution=True" in refused(strict, more, UnfitTargetError)
+    world = world_of(tmp_path / "evolving", schema_evolution=True)
+    world.deliver(world.plan())
+    world.deliver(world.plan(more))
+    world.deliver(world.plan())
+    found = world.target.read().sort_by("id").to_pylist()  # type: ignore[attr-defined]
+    assert found[0]["at"].microsecond == 7 and found[0]["x"] == [1] and found[1]["x"] is None and len(found) == 81
+
+
+def test_a_pipeline_may_begin_without_columns(tmp_path: Path) -> None:
+    world = world_of(tmp_path, partition_by=("text",))
+    world.deliver(world.plan(pa.table({})))
+    assert table_of(world).read().column_names == ["_airflow_ft"]
+    world.deliver(world.plan())
+    table = DeltaTable(str(table_of(world).path))
+    assert table.metadata().partition_columns == ["text"] and world.target.ids() == world.ids_of(2)
+
+
+def test_what_is_aborted_before_there_is_a_table_never_comes(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    strange = pa.table({"id": pa.array([1], pa.uint64())})
+    assert "uint64" in refused(world, strange, DeclinedError)
+    world.deliver(world.plan())
+    assert world.target.read().column_names == ["id", "text"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ({"id": [1], "text": [1]}, "it is bigint, and string in the table"),
+        ({"id": [1], "text": ["a"], "TEXT": ["b"]}, "by case"),
+        ({"id": [1], "a b": ["a"]}, "no such name"),
+        ({"id": [1], "text": pa.array([1], pa.time64("us"))}, "no type for time64"),
+        ({"id": [1], "text": pa.array([1], pa.timestamp("ns"))}, "no type for timestamp"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(tmp_path: Path, rows: dict[str, Any], words: str) -> None:
+    world = world_of(tmp_path, schema_evolution=True)
+    world.deliver(world.plan())
+    table = pa.table(rows)
+    [planned] = world.plan().participants
+    assert any(words in str(each) and each.sink == SINK for each in misfits(planned, NOTHING, {SINK: table.schema}))
+
+
+def test_wider_columns_take_narrower_rows(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    schema = pa.schema([("id", pa.int64()), ("Price", pa.decimal128(20, 4)), ("ratio", pa.float64())])
+    DeltaTable.create(str(table_of(world).path), schema)
+    rows = pa.table({"ratio": pa.array([0.5], pa.float32()), "id": pa.array([1], pa.int8()), "price": [1]})
+    rows = rows.set_column(2, "price", rows["price"].cast(pa.decimal128(19, 0)).cast(pa.decimal128(20, 1)))
+    assert "decimal" in refused(world, rows, UnfitTargetError)
+    rows = rows.set_column(2, "price", rows["price"].cast(pa.decimal128(10, 2)))
+    world.deliver(world.plan(rows))
+    [row] = world.target.read().to_pylist()  # type: ignore[attr-defined]
+    assert (row["id"], row["ratio"], str(row["Price"])) == (1, 0.5, "1.0000")
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ({"delta.setTransactionRetentionDuration": "interval 1 days"}, "forgets what was delivered"),
+        ({"delta.constraints.positive": "id > 0"}, "constraint 'positive'"),
+        ({"delta.columnMapping.mode": "name"}, "maps columns"),
+    ],
+)
+def test_tables_that_only_spark_can_write_are_refused(tmp_path: Path, properties: dict[str, str], words: str) -> None:
+    world = world_of(tmp_path)
+    table_of(world).path.mkdir()
+    write_deltalake(table_of(world).path, world.table(1, 1))
+    first = table_of(world).path / "_delta_log" / f"{0:020}.json"
+    first.write_text(first.read_text().replace('"configuration":{}', f'"configuration":{json.dumps(properties)}'))
+    plan = world.plan()
+    with pytest.raises(UnfitTargetError, match=words):
+        world.prepare(plan)
+
+
+def test_a_table_that_was_changed_since_the_vote_takes_nothing(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    schema = pa.schema([("id", pa.float64()), ("text", pa.string())])
+    write_deltalake(table_of(world).path, schema.empty_table(), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(UnfitTargetError, match="it is bigint, and double in the table"):
+        world.commit(plan, vote)
+    assert world.target.ids() == []
+
+
+def test_what_the_table_has_forgotten_halts(tmp_path: Path) -> None:
+    for loss in ("the table", "the ledger", "a byte of it", "all"):
+        world = world_of(tmp_path / loss)
+        world.deliver(world.plan())
+        path = table_of(world).path
+        if loss == "the ledger":
+            shutil.rmtree(path / "_airflow_ft")
+        elif loss == "a byte of it":
+            newest = max((path / "_airflow_ft").rglob("*.json"))
+            newest.write_bytes(newest.read_bytes().replace(b'"floor":0', b'"floor":9'))
+        else:
+            shutil.rmtree(path)
+            if loss == "the table":
+                write_deltalake(path, world.table(1, 1))
+        plan = world.plan()
+        with pytest.raises(StoreBehindSinkError) as error:
+            world.prepare(plan)
+        assert error.value.remedy
+
+
+def test_a_damaged_log_is_told(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    world.deliver(world.plan())
+    newest = max((table_of(world).path / "_delta_log").glob("*.json"))
+    newest.write_text("{")
+    with pytest.raises(SinkAccessError, match="cannot be used") as error:
+        world.prepare(world.plan())
+    assert "_delta_log" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [(28, SinkUnavailableError, "is full"), (13, SinkAccessError, "cannot be written")],
+)
+def test_errors_of_the_disk_are_told(number: int, kind: type[AirflowFtError], words: str) -> None:
+    with pytest.raises(kind, match=words) as error, told(Path("/data/orders"), participant="delta-data"):
+        raise Exception(f"Generic LocalFileSystem error: ... (os error {number})")
+    assert error.value.remedy and error.value.participant == "delta-data"
+
+
+def test_the_app_transaction_alone_does_not_let_a_stranger_in(tmp_path: Path) -> None:
+    """Somebody else's commit under our app id names no ledger of ours."""
+    world = world_of(tmp_path)
+    plan = world.plan()
+    world.deliver(plan)
+    app = f"airflow_ft/{world.pipeline}/{table_of(world).sink.participant}"
+    from deltalake import CommitProperties
+
+    properties = CommitProperties(app_transactions=[Transaction(app, 1 << 40, 0)])
+    write_deltalake(table_of(world).path, world.table(1, 1), mode="append", commit_properties=properties)
+    with pytest.raises(StoreBehindSinkError):
+        world.prepare(world.plan())
+
+
+def test_another_installation_takes_over_behind_a_tombstone(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    world.deliver(world.plan())
+    plan = world.plan()
+    participant = participant_of(world, plan)
+    participant.abort(plan, world.fence(1, 1 << 20), {"message": "a test"})
+    [remnant] = participant.remnants(world.pipeline, THEIRS)
+    assert remnant.number == 2
+    participant.end_remnants(world.fence(5, 1, THEIRS), None)
+    participant.seed(world.fence(5, 2, THEIRS), 2, foreign=True)
+    participant.end_remnants(world.fence(5, 3, THEIRS), None, make_way=True)
+    assert participant.remnants(world.pipeline, THEIRS) == []
+    world.predecessor = 2
+    theirs = replace(world.plan(), installation=THEIRS)
+    assert world.commit(theirs, world.prepare(theirs, epoch=6), epoch=6).outcome is Outcome.COMMITTED
+
+
+def test_a_place_with_odd_characters(tmp_path: Path) -> None:
+    world = world_of(tmp_path / "ü % #x")
+    world.deliver(world.plan())
+    world.deliver(world.plan())
+    assert world.target.ids() == world.ids_of(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"table": "s3://bucket/orders"}, "on s3"),
+        ({"table": "hdfs://namenode:8020/orders"}, "on hdfs"),
+        ({"table": "orders"}, "relative"),
+        ({"table": "/"}, "root"),
+        ({"table": "/a%20b"}, "another character"),
+        ({"table": "/x", "partition_by": ["a", "a"]}, "partition_by"),
+        ({"table": "/x", "name": "a b"}, "name"),
+        ({"table": "/x", "file_bytes": 0}, "file_bytes"),
+        ({"table": "/x/{{ params.t }}"}, "give it a name"),
+    ],
+)
+def test_what_cannot_work_is_told_when_the_dag_is_parsed(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as error:
+        DeltaSink(**settings)
+    assert error.value.remedy
+
+
+def test_settings_come_back(tmp_path: Path) -> None:
+    sink = DeltaSink(table="file:///data/a%20b", partition_by=["c"], schema_evolution=True)
+    assert DeltaSink.from_settings(sink.name, sink.settings()) == sink and str(sink.path) == "/data/a b"
+    assert sink.participant == "delta-data-a-20b" and sink.at_least_once() is sink.promise
+    [planned] = world_of(tmp_path).plan().participants
+    assert setup.create("p", planned, NOTHING) == "" and "first checkpoint" in "".join(
+        setup.describe("p", planned, NOTHING)
+    )
+
+
+def test_types_are_called_as_spark_calls_them() -> None:
+    kind = pa.struct([("a", pa.list_(pa.map_(pa.string(), pa.decimal128(5, 2)))), ("b", pa.timestamp("ms", "UTC"))])
+    assert type_of(kind) == "struct<a:array<map<string,decimal(5,2)>>,b:timestamp>"
