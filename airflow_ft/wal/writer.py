@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -187,8 +187,32 @@ def write_table(table: pa.Table, to: Any, rows: int | None = None) -> None:
     """Writes a table as Spark's files are; `to`: a path or a stream, `rows`: of a row group."""
     import pyarrow.parquet as pq
 
-    # What PyArrow calls lz4 is lz4_raw.
-    pq.write_table(table, to, row_group_size=rows, coerce_timestamps="us", store_schema=False, compression="lz4")
+    pq.write_table(
+        table,
+        to,
+        row_group_size=rows,
+        coerce_timestamps="us",
+        store_schema=False,
+        compression="lz4",  # what PyArrow calls so is lz4_raw
+        write_statistics=bounded_columns(table.schema),
+    )
+
+
+def bounded_columns(schema: pa.Schema) -> list[str]:
+    """Paths of columns whose bounds a Parquet file should tell: none of floating point.
+
+    PyArrow leaves NaN out of the bounds. To Spark it is the largest number: it would pass a file by that has one.
+    """
+    import pyarrow as pa
+
+    def paths(name: str, of: pa.DataType) -> Iterator[str]:
+        if pa.types.is_struct(of):
+            for field in of:
+                yield from paths(f"{name}.{field.name}", field.type)
+        elif not pa.types.is_floating(of) and not pa.types.is_nested(of):
+            yield name
+
+    return [path for field in schema for path in paths(field.name, field.type)]
 
 
 def write_segment(

@@ -48,6 +48,8 @@ for name, value in {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.driver.memory": "700m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # else VACUUM lists by 10,000 tasks
     "spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC", "spark.sql.warehouse.dir": path + ".warehouse",
     "spark.databricks.delta.retentionDurationCheck.enabled": "false", "spark.log.level": "ERROR",
 }.items():

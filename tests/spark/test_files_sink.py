@@ -41,3 +41,15 @@ def test_spark_finds_the_columns_by_itself(tmp_path: Path, spark: SparkSession) 
     found = spark.read.option("mergeSchema", True).parquet(str(folder_of(world).path))
     assert {each.name for each in found.schema} == {"id", "text", "later", "checkpoint"}
     assert found.where("checkpoint = 3").collect()[0].later == 1.5 and found.count() == 81
+
+
+@pytest.mark.parametrize("compression", ["", "zstd"])  # adopted, and written anew
+def test_spark_finds_nan_by_comparing(tmp_path: Path, compression: str, spark: SparkSession) -> None:
+    """To Spark it is the largest number; bounds without it would have it pass the file by."""
+    world = world_of(tmp_path, compression=compression)
+    nan = float("nan")
+    part = pa.array([{"x": 1.0}, {"x": nan}], pa.struct([("x", pa.float32())]))
+    world.deliver(world.plan(pa.table({"id": [1, 2], "number": [1.0, nan], "part": part})))
+    found = spark.read.parquet(str(folder_of(world).path))
+    for where in ("number > 100", "number = double('NaN')", "part.x > 100", "number >= 1 and id = 2"):
+        assert [row.id for row in found.where(where).collect()] == [2], where

@@ -23,7 +23,7 @@ from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import offsets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
-from airflow_ft.wal.writer import COMPRESSION, ROW_GROUP_BYTES
+from airflow_ft.wal.writer import COMPRESSION, ROW_GROUP_BYTES, bounded_columns
 
 BUFFERED = 128 << 20
 OPEN_FILES = 200
@@ -123,7 +123,7 @@ class _File:
         if format == "parquet":
             self._parquet = pq.ParquetWriter(
                 pa.PythonFile(self._hashed, "w"), schema, compression=compression, store_schema=False,
-                coerce_timestamps="us", write_page_checksum=True,
+                coerce_timestamps="us", write_page_checksum=True, write_statistics=bounded_columns(schema),
             )  # fmt: skip
         elif compression == "gzip":
             self._to = gzip.GzipFile(fileobj=self._hashed, mode="wb", compresslevel=6, mtime=0)
