@@ -110,7 +110,7 @@ def examine(
 
 
 def _store(store: Store, pipeline: str) -> list[Check]:
-    from airflow_ft.store.examination import examine_store
+    from airflow_ft.store.doctor import examine_store
 
     return [*examine_store(store), *examine_state(store, pipeline)]
 
@@ -142,14 +142,14 @@ def _rows(store: Store, pipeline: str, wal: WalReader) -> tuple[list[Segment], l
 
 
 def _wal(root: str, wal: WalReader, needed: Sequence[Segment]) -> list[Check]:
-    from airflow_ft.wal.examination import examine_wal
+    from airflow_ft.wal.doctor import examine_wal
 
     return examine_wal(root, wal, needed)
 
 
 def _spark(patient: Patient) -> list[Check]:
     from airflow_ft import settings
-    from airflow_ft.spark.task.examination import examine_spark
+    from airflow_ft.spark.task.doctor import examine_spark
 
     return examine_spark(
         patient.spark_master,
@@ -161,7 +161,7 @@ def _spark(patient: Patient) -> list[Check]:
 
 
 def _source(name: str, source: Source, connections: ConnectionResolver) -> list[Check]:
-    from airflow_ft.sources.examination import examine_source
+    from airflow_ft.sources.doctor import examine_source
 
     return examine_source(name, source, connections)
 
@@ -177,7 +177,7 @@ def _sink(
     subject = f"connection {plan.name}"
     try:
         of_kind = system(plan.kind)
-        module = of_kind.part("examination")
+        module = of_kind.part("doctor")
         if module is None:
             exam = Examination(subject)
             exam.warn("examination", f"sinks of kind {plan.kind!r} have none", "its first prepare shows what is wrong.")

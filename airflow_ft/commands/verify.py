@@ -41,7 +41,7 @@ def verify_participant(
     from airflow_ft.wal import open_wal
 
     of_kind = system(plan.kind)
-    module = of_kind.part("verification")
+    module = of_kind.part("verify")
     if module is None:
         raise ConfigurationError(f"sinks of kind {plan.kind!r} cannot be compared.")
     connection = of_kind.connection(plan, server_connections)

@@ -1,6 +1,6 @@
 """What an examination finds: checks in words, with remedies. Whoever examines a system reads, and leaves nothing there.
 
-A system's own part is its module `examination` (`airflow_ft.sinks.<kind>.examination` and so on), which fills an
+A system's own part is its module `doctor` (`airflow_ft.sinks.<kind>.doctor` and so on), which fills an
 `Examination`; `airflow_ft.doctor` puts them together for a pipeline.
 """
 

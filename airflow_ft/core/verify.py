@@ -1,6 +1,6 @@
 """Compares what the write-ahead log holds with what is really in the sinks, and only reports (`airflow ft verify`).
 
-A sink package brings `verification.verify(delivered, plan, connection, wal, full=...)`, which returns a `SinkReport`
+A sink package brings `verify.verify(delivered, plan, connection, wal, full=...)`, which returns a `SinkReport`
 for each target. Rows are compared as multisets, by what was delivered of them, and all that went into one target is
 compared together, however its plans differ: else an equal row of another checkpoint would hide a loss. A table or topic
 may hold other rows, which are no difference; rows of the log that are not there are one, and so are rows that are there

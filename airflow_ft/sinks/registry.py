@@ -6,9 +6,9 @@ A system is a package, whose parts are imported when they are needed:
 | --- | --- |
 | `participant` | `open_participant(plan, connection, wal)`; see `airflow_ft.core.ports.Participant` |
 | `fitting` | `misfits(plan, connection, schemas)`: would it take such rows? |
-| `examination` | `examine(pipeline, plan, connection, rows, installation)`: what `airflow ft doctor` tells |
+| `doctor` | `examine(pipeline, plan, connection, rows, installation)`: what `airflow ft doctor` tells |
 | `setup` | `create(pipeline, plan, connection)` and `describe(...)`: what `airflow ft setup` makes |
-| `verification` | `verify(delivered, plan, connection, wal, full=...)`: what `airflow ft verify` compares |
+| `verify` | `verify(delivered, plan, connection, wal, full=...)`: what `airflow ft verify` compares |
 
 Only `participant` has to be there. The entry point is `kind = package.module:SYSTEM` in the group `airflow_ft.sinks`,
 and `SYSTEM` a `System`; the module that holds it imports nothing heavy, since whoever parses a DAG imports it.

@@ -417,7 +417,7 @@ class ParticipantConformance:
 
     @pytest.mark.parametrize("what", ["nothing", "loss", "double", "change"])
     def test_verify_finds_what_somebody_else_has_done(self, world: World, what: str) -> None:
-        verification = system(world.target.sink.kind).part("verification")
+        verification = system(world.target.sink.kind).part("verify")
         if verification is None:
             pytest.skip("it has no verification")
         first = world.plan()
@@ -457,7 +457,7 @@ class ParticipantConformance:
             assert world.target.ids() == []
 
     def _examined(self, world: World, sink: SinkSpec, connection: ConnectionInfo, rows: pa.Table) -> Sequence[Check]:
-        examination = system(sink.kind).part("examination")
+        examination = system(sink.kind).part("doctor")
         if examination is None:
             pytest.skip("it has no examination")
         [planned] = plan_delivery({SINK: sink}).participants

@@ -13,6 +13,7 @@ import pytest
 from airflow_ft import FilesSink
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.testing import ParticipantConformance, Target
+from airflow_ft.testing.world import World
 
 pytestmark = pytest.mark.rotating
 IDS = [1, 2, 3, 4]
@@ -49,6 +50,9 @@ class TestPartitions(ParticipantConformance):
         folder = Folder(tmp_path, partition_by=("text",))
         folder.refused, folder.taken = EMPTY, (1, 3)
         yield folder
+
+    def test_memory_does_not_grow_with_rows(self, world: World) -> None:
+        pytest.skip("each row would have a folder of its own")
 
 
 class TestCsv(ParticipantConformance):

@@ -38,7 +38,7 @@ from airflow_ft.sinks.kafka.participant import open_participant as open_kafka
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.token import Token
 from airflow_ft.sinks.kafka.transaction import Transaction
-from airflow_ft.sinks.kafka.verification import verify as verify_kafka
+from airflow_ft.sinks.kafka.verify import verify as verify_kafka
 from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink

@@ -15,7 +15,7 @@ from airflow_ft.core.errors import FencedError, UnfitTargetError
 from airflow_ft.core.model import Outcome
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.verify import Delivered
-from airflow_ft.sinks.files import examination, verification
+from airflow_ft.sinks.files import doctor, verify
 from airflow_ft.testing.world import SINK, Target, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import filesystem
@@ -71,7 +71,7 @@ def test_a_folder_on_hdfs_shows_each_checkpoint_once_and_whole(hdfs: Hdfs, tmp_p
     world.commit(following, vote)
     assert target.ids() == list(range(8)), "what is lost is delivered from the log"
     found = [Delivered(each, world.participant(each).proof(each), None) for each in (plan, following)]
-    [report] = verification.verify(found, world.participant_plan(), target.connection, open_wal())
+    [report] = verify.verify(found, world.participant_plan(), target.connection, open_wal())
     assert report.is_exact and report.expected == 8
-    [check] = examination.examine(world.pipeline, world.participant_plan(), target.connection, [])
+    [check] = doctor.examine(world.pipeline, world.participant_plan(), target.connection, [])
     assert check.verdict == "ok" and "2 checkpoints are visible" in check.text

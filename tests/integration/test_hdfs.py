@@ -25,7 +25,7 @@ from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
-from airflow_ft.wal.examination import examine_wal
+from airflow_ft.wal.doctor import examine_wal
 from airflow_ft.wal.filesystem import filesystem
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import read, value

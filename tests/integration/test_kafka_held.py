@@ -16,7 +16,7 @@ from airflow_ft.core.errors import FencedError, SinkAccessError, SinkUnavailable
 from airflow_ft.core.model import Outcome
 from airflow_ft.kafka.client import KafkaClients, KafkaSettings, is_fenced
 from airflow_ft.sinks.kafka import KafkaSink
-from airflow_ft.sinks.kafka.examination import examine
+from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.records import RecordColumns
 from airflow_ft.sinks.kafka.sending import ProducerLostError, Tally

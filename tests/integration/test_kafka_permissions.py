@@ -13,7 +13,7 @@ import pytest
 from airflow_ft.core.doctor import Check, Verdict
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.sinks.kafka import KafkaSink
-from airflow_ft.sinks.kafka.examination import examine
+from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.permissions import Grant, helpful, needed
 from tests.integration.guarded_kafka import PASSWORD, GuardedKafka
 from tests.integration.kafka_world import CONN_ID, World

@@ -18,11 +18,11 @@ from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.verify import Delivered
 from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka import KafkaSink
-from airflow_ft.sinks.kafka.examination import examine
+from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.plain import PlainParticipant
 from airflow_ft.sinks.kafka.records import RecordColumns
 from airflow_ft.sinks.kafka.sending import ProducerLostError, Sender, Tally
-from airflow_ft.sinks.kafka.verification import verify
+from airflow_ft.sinks.kafka.verify import verify
 from airflow_ft.testing.relay import Fate
 from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory

@@ -21,7 +21,7 @@ from airflow_ft.sinks.kafka import KafkaSink, participant
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
-from airflow_ft.sinks.kafka.verification import verify
+from airflow_ft.sinks.kafka.verify import verify
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from tests.integration.kafka_world import World, expected_ids, read, read_ids

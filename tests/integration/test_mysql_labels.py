@@ -12,7 +12,7 @@ from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan, Plan
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.core.verify import Delivered, SinkReport
-from airflow_ft.sinks.mysql.verification import verify
+from airflow_ft.sinks.mysql.verify import verify
 from airflow_ft.wal import open_wal
 from tests.sinks.mysql.world import MySqlWorld, each_way, make_world
 from tools.servers import Database

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
-from airflow_ft.sinks.mysql.examination import examine
+from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from tests.sinks.mysql.world import MySqlWorld, each_way, make_world, orders
 from tools.servers import Database, MariaDb, MySql

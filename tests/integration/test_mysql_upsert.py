@@ -19,7 +19,7 @@ from airflow_ft.core.errors import (
     UnfitTargetError,
 )
 from airflow_ft.core.model import Outcome
-from airflow_ft.sinks.mysql.examination import examine
+from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.wal import open_wal
 from tests.integration.proxy import Proxy
 from tests.sinks.mysql.committer import Committer

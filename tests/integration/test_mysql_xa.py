@@ -21,7 +21,7 @@ from airflow_ft.core.errors import (
 )
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.mysql import slices, xa, xa_preflight
-from airflow_ft.sinks.mysql.examination import examine
+from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xid import recover
 from airflow_ft.wal import open_wal

@@ -27,8 +27,8 @@ from airflow_ft.core.ports import ConnectionInfo, Store
 from airflow_ft.core.verify import Delivered, verify
 from airflow_ft.doctor import Patient, examine
 from airflow_ft.hooks.connections import connection_info
-from airflow_ft.sinks.kafka.verification import verify as verify_kafka
-from airflow_ft.sinks.mysql.verification import verify as verify_mysql
+from airflow_ft.sinks.kafka.verify import verify as verify_kafka
+from airflow_ft.sinks.mysql.verify import verify as verify_mysql
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.store import open_store

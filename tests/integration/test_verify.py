@@ -18,8 +18,8 @@ from airflow_ft.core.model import Plan, Proof
 from airflow_ft.core.ports import Store
 from airflow_ft.core.verify import Delivered, SinkReport, verify
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.verification import verify as verify_kafka
-from airflow_ft.sinks.mysql.verification import verify as verify_mysql
+from airflow_ft.sinks.kafka.verify import verify as verify_kafka
+from airflow_ft.sinks.mysql.verify import verify as verify_mysql
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory

@@ -17,10 +17,10 @@ from airflow_ft.core.model import Plan, Proof
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.verification import verify as verify_kafka
+from airflow_ft.sinks.kafka.verify import verify as verify_kafka
 from airflow_ft.sinks.mysql import slices
-from airflow_ft.sinks.mysql.examination import examine
-from airflow_ft.sinks.mysql.verification import verify as verify_mysql
+from airflow_ft.sinks.mysql.doctor import examine
+from airflow_ft.sinks.mysql.verify import verify as verify_mysql
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from tests.integration.kafka_world import World as KafkaWorld

@@ -29,7 +29,7 @@ from airflow_ft.sinks import ahead
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import refusals
-from airflow_ft.sinks.mysql.validation import Verdict
+from airflow_ft.sinks.mysql.vote import Verdict
 from airflow_ft.spark.driver import publisher, query, room, runner
 from airflow_ft.spark.state import (
     catching_up,
@@ -94,12 +94,12 @@ class Running:
             raise DeclinedError(f"NULL in a NOT NULL column of item {item.number}.", remedy="mend the job.")
 
     def judge_segment(self, target: Any, reader: Any) -> Verdict:
-        """In place of `airflow_ft.sinks.mysql.validation.check_segment`."""
+        """In place of `airflow_ft.sinks.mysql.vote.check_segment`."""
         self.judge(reader.item)
         return Verdict((), (), ())
 
     def judge_records(self, rows: Any, *_: Any) -> None:
-        """In place of `airflow_ft.sinks.kafka.validation.check_rows`."""
+        """In place of `airflow_ft.sinks.kafka.vote.check_rows`."""
         self.judge(rows.reader.item)
 
     def name(self, _: int = 0) -> str:

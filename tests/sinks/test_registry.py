@@ -22,7 +22,7 @@ from airflow_ft.sources import FileSource
 from airflow_ft.spec import PipelineSpec
 
 PACKAGE = Path(registry.__file__).parents[1]
-PARTS = ("participant", "fitting", "examination", "verification")
+PARTS = ("participant", "fitting", "doctor", "verify")
 LOGS = {"sqlite", "postgres"}  # the decision log may lie there, too
 SYSTEM = """
 from airflow_ft.sinks.registry import System
@@ -123,7 +123,7 @@ def test_a_system_that_needs_no_connection_is_asked_for_none(site: Path) -> None
     install(site)
     (site / "shelf" / "system.py").write_text(SYSTEM.format(clients=(), extra="").replace("extra=''", "connects=False"))
     given: list[ConnectionInfo] = []
-    for part, name in (("fitting", "misfits"), ("examination", "examine"), ("verification", "verify")):
+    for part, name in (("fitting", "misfits"), ("doctor", "examine"), ("verify", "verify")):
         (site / "shelf" / f"{part}.py").write_text(
             f"def {name}(*arguments, **_):\n    asked(*arguments)\n    return []\n"
         )

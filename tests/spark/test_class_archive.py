@@ -15,7 +15,7 @@ from airflow_ft.spark.process import Driver
 from airflow_ft.spark.session import class_archive
 from airflow_ft.spark.session.submit import environment, spark_home
 from airflow_ft.spark.task import warm_up
-from airflow_ft.spark.task.examination import examine_spark
+from airflow_ft.spark.task.doctor import examine_spark
 from tests.class_archives import QUICK
 from tests.integration.stage_world import StageWorld
 

@@ -24,7 +24,7 @@ from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session import connector
 from airflow_ft.spark.session.submit import settings
-from airflow_ft.spark.task.examination import examine_spark
+from airflow_ft.spark.task.doctor import examine_spark
 from tools.servers.base import local_folder
 
 JARS = local_folder() / "jars" / "spark"

@@ -43,7 +43,7 @@ from airflow_ft.sinks.kafka.token import (
 )
 from airflow_ft.sinks.kafka.tokens import Tokens, now
 from airflow_ft.sinks.kafka.transaction import Transaction
-from airflow_ft.sinks.kafka.validation import check_rows, check_topic, client_limits, refused_rows
+from airflow_ft.sinks.kafka.vote import check_rows, check_topic, client_limits, refused_rows
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.set_aside import DeliveredLog
 

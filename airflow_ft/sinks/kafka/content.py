@@ -13,7 +13,7 @@ from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.kafka.records import RecordColumns, RecordEncoder
 from airflow_ft.sinks.kafka.sending import Sender, Tally
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.validation import SegmentRows
+from airflow_ft.sinks.kafka.vote import SegmentRows
 
 SLICES_AHEAD = 4  # as many as a batch of the log has, or 32 MB
 

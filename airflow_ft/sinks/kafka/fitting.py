@@ -15,7 +15,7 @@ from airflow_ft.kafka.topics import TopicLimits, describe
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.kafka import records
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.validation import check_topic
+from airflow_ft.sinks.kafka.vote import check_topic
 
 
 def misfits(

@@ -27,7 +27,7 @@ from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.settlement import settled
 from airflow_ft.sinks.mysql.slices import Slice, divide, labels
-from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.mysql.vote import Target
 
 log = logging.getLogger(__name__)
 

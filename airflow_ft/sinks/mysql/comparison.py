@@ -26,7 +26,7 @@ from airflow_ft.sinks.mysql.load import ONE_BY_ONE, Loader
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.plain_text import definitions, without_labels
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.mysql.vote import Target
 from airflow_ft.sinks.view import SegmentView
 
 MAX_COLUMNS = 1017

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_ft.sinks.mysql.catalog import Column
-from airflow_ft.sinks.mysql.compatibility import BYTES
 from airflow_ft.sinks.mysql.naming import quote
+from airflow_ft.sinks.mysql.type_checks import BYTES
 
 
 def digest(alias: str, columns: Sequence[Column]) -> str:

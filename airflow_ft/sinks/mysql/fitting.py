@@ -13,14 +13,14 @@ from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.changes import missing_kind
 from airflow_ft.sinks.fitting import ASK_SECONDS
-from airflow_ft.sinks.mysql import validation
+from airflow_ft.sinks.mysql import vote
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.keys import check_keys
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import keyed_target
-from airflow_ft.sinks.mysql.verification import read_target
+from airflow_ft.sinks.mysql.verify import read_target
 
 _LIMITS = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_wait=1)
 
@@ -58,4 +58,4 @@ def _of_sink(session: Session, name: str, sink: MySqlSink, schema: pa.Schema) ->
         target = keyed_target(target, sink)
     if sink.change_column is not None and sink.change_column not in schema.names:
         found.append(missing_kind(sink.change_column))
-    return [*found, *validation.misfits(target, schema)]
+    return [*found, *vote.misfits(target, schema)]

@@ -14,7 +14,7 @@ from airflow_ft.sinks.mysql.catalog import rows_of
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.mysql.vote import Target
 
 
 @dataclass(slots=True)

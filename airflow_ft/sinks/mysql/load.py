@@ -20,7 +20,7 @@ from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types, parameters
 from airflow_ft.sinks.mysql.session import Insert, Load, Request, Session, Statement
 from airflow_ft.sinks.mysql.slices import SlicedSegment
-from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.mysql.vote import Target
 from airflow_ft.sinks.refused import Refused
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ import pyarrow as pa
 from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.mysql.labels import LABELLED, Labels
 from airflow_ft.sinks.mysql.naming import quote
-from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.mysql.vote import Target
 from airflow_ft.sinks.view import SegmentView
 
 

@@ -44,11 +44,11 @@ from airflow_ft.sinks.mysql.failures import (
     meaning,
 )
 from airflow_ft.sinks.mysql.fencing import announce, guarded_head
-from airflow_ft.sinks.mysql.inspection import check_privileges, check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import AnotherWay, Loader, Way, path
 from airflow_ft.sinks.mysql.naming import TableName
+from airflow_ft.sinks.mysql.preflight import check_privileges, check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.remnants import (
     end_prepared,
     find_remnants,
@@ -60,7 +60,7 @@ from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.settlement import settled
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upkeep import adopt_head, make_way, prune_markers, read_head
-from airflow_ft.sinks.mysql.validation import Target, check_rows, check_segment
+from airflow_ft.sinks.mysql.vote import Target, check_rows, check_segment
 from airflow_ft.sinks.refused import Refused
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.mysql.failures import failure
-from airflow_ft.sinks.mysql.inspection import ensure_ledger
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.naming import TableName
+from airflow_ft.sinks.mysql.preflight import ensure_ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 

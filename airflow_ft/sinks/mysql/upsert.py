@@ -27,16 +27,16 @@ from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.arrow import booleans
 from airflow_ft.sinks.base.changes import DeletedKeys, LiveRows, is_delete, missing_kind
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
-from airflow_ft.sinks.mysql.inspection import check_changes_allowed
 from airflow_ft.sinks.mysql.keys import check_keys
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import Encoder, Loader, Way
 from airflow_ft.sinks.mysql.local import LocalParticipant
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.parameters import parameter_types
+from airflow_ft.sinks.mysql.preflight import check_changes_allowed
 from airflow_ft.sinks.mysql.session import Changes, Insert, Request, Session, Statement
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.mysql.vote import Target
 
 VERSION = "airflow_ft_version"  # the source name of the column that is added
 ROW_ALIAS_FROM = (8, 0, 19)

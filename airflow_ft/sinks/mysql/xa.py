@@ -43,15 +43,15 @@ from airflow_ft.sinks.mysql.fencing import (
     still_named,
 )
 from airflow_ft.sinks.mysql.heuristic import committed_early, describe_early
-from airflow_ft.sinks.mysql.inspection import ensure_ledger
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
+from airflow_ft.sinks.mysql.preflight import ensure_ledger
 from airflow_ft.sinks.mysql.remnants import refuse_branches_of_others
 from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.settlement import settled
 from airflow_ft.sinks.mysql.slices import Slice
-from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.mysql.vote import Target
 from airflow_ft.sinks.mysql.xa_preflight import check_xa
 from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, Listed, Xid, end_branch, lock_of, owner_of, recover
 

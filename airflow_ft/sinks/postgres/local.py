@@ -31,8 +31,8 @@ from airflow_ft.sinks.postgres.gid import end_older_sessions, label_of
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.load import Load, declining
 from airflow_ft.sinks.postgres.naming import TableName
+from airflow_ft.sinks.postgres.preflight import check_server
 from airflow_ft.sinks.postgres.remnants import end_of_others, find_prepared, refuse_prepared_of_others
-from airflow_ft.sinks.postgres.server_checks import check_server
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.refused import Refused

@@ -29,12 +29,12 @@ from airflow_ft.core.model import ParticipantPlan, RunKey, Segment, SparkPositio
 from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec, Store
 from airflow_ft.core.steps import Context, commit_step, confirm_step, prepare_step, recover_step
-from airflow_ft.sinks.kafka import KafkaSink, tokens, validation  # noqa: F401  (imported before the fork)
+from airflow_ft.sinks.kafka import KafkaSink, tokens, vote  # noqa: F401  (imported before the fork)
 from airflow_ft.sinks.kafka import participant as kafka_participant
 from airflow_ft.sinks.kafka.held import HeldParticipant  # noqa: F401
 from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
-from airflow_ft.sinks.mysql import compatibility, examination, slices, verification  # noqa: F401
+from airflow_ft.sinks.mysql import doctor, slices, type_checks, verify  # noqa: F401
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.participant import open_participant as open_mysql
 from airflow_ft.sinks.mysql.session import Session

@@ -35,7 +35,7 @@ from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.remnants import PreparedEnding, RemnantKind
 from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.base.memory import Head
-from airflow_ft.sinks.files import examination, fitting, setup, verification
+from airflow_ft.sinks.files import doctor, fitting, setup, verify
 from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
@@ -462,7 +462,7 @@ def test_tombstones_of_a_former_owner_make_way(world: World) -> None:
 
 def checks(world: World, *rows: Plan) -> list[Check]:
     readers = [open_wal().open(segment) for plan in rows for segment in plan.segments]
-    return examination.examine(world.pipeline, world.participant_plan(), world.target.connection, readers)
+    return doctor.examine(world.pipeline, world.participant_plan(), world.target.connection, readers)
 
 
 def test_the_doctor_looks_at_folder_and_columns(world: World) -> None:
@@ -481,7 +481,7 @@ def test_the_doctor_looks_at_folder_and_columns(world: World) -> None:
 
 def verified(world: World, *plans: Plan) -> SinkReport:
     delivered = [Delivered(plan, participant_of(world, plan).proof(plan), None) for plan in plans]
-    [found] = verification.verify(delivered, world.participant_plan(), ConnectionInfo("", ""), open_wal())
+    [found] = verify.verify(delivered, world.participant_plan(), ConnectionInfo("", ""), open_wal())
     return found
 
 

@@ -11,7 +11,7 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import ParticipantPlan, Promise
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.kafka import KafkaSink
-from airflow_ft.sinks.kafka.examination import examine
+from airflow_ft.sinks.kafka.doctor import examine
 
 
 def test_a_topic_is_enough() -> None:
@@ -125,7 +125,7 @@ def test_the_doctor_names_the_extra_before_it_connects() -> None:
 
 def test_the_strategy_transaction_needs_no_second_client() -> None:
     """Everything that such a pipeline imports, where there is no kafka-python."""
-    modules = "participant setup examination verification permissions"
+    modules = "participant setup doctor verify permissions"
     imports = "".join(f"import airflow_ft.sinks.kafka.{name}\n" for name in modules.split())
     block = "import importlib.util, sys\nsys.modules['kafka'] = None\n"
     hide = "import airflow_ft.sinks.kafka.spec as s\ns.find_spec = lambda name: None\nimport airflow_ft.preload\n"

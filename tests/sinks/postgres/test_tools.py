@@ -14,7 +14,7 @@ import pytest
 from airflow_ft.core.doctor import Check, Verdict
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.verify import Delivered, SinkReport
-from airflow_ft.sinks.postgres import examination, setup, verification
+from airflow_ft.sinks.postgres import doctor, setup, verify
 from airflow_ft.sinks.postgres.gid import PROBE_NUMBER, new_gid
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.testing.world import OURS, World
@@ -31,7 +31,7 @@ OK, WARNING, PROBLEM = Verdict.OK, Verdict.WARNING, Verdict.PROBLEM
 def examined(world: World, *plans: object, installation: str | None = OURS) -> dict[str, Check]:
     rows = [open_wal().open(segment) for plan in plans for segment in plan.segments]  # type: ignore[attr-defined]
     planned, connection = world.participant_plan(), table_of(world).connection
-    found = examination.examine(world.pipeline, planned, connection, rows, installation)
+    found = doctor.examine(world.pipeline, planned, connection, rows, installation)
     return {check.name: check for check in found}
 
 
@@ -124,7 +124,7 @@ def test_verify_finds_a_loss_a_double_and_a_change(make: Make) -> None:
 
     def report(full: bool = False) -> SinkReport:
         planned = world.participant_plan()
-        [found] = verification.verify(delivered, planned, table.connection, open_wal(), full=full)
+        [found] = verify.verify(delivered, planned, table.connection, open_wal(), full=full)
         return found
 
     assert report().is_exact and (report().expected, report().other, report().target) == (40, 0, "orders")
@@ -152,7 +152,7 @@ def test_verify_compares_several_checkpoints_and_what_was_set_aside(make: Make) 
         world.predecessor = number
         delivered.append(Delivered(plan, proof, None))
     table_of(world).sql("DELETE FROM orders WHERE id IN (41, 90)")
-    [found] = verification.verify(delivered, world.participant_plan(), table_of(world).connection, open_wal())
+    [found] = verify.verify(delivered, world.participant_plan(), table_of(world).connection, open_wal())
     assert (found.expected, found.set_aside, found.missing, found.other) == (79, 1, 2, 0)
     assert [(each.number, each.rows) for each in found.differences] == [(1, 1), (2, 1)]
 
@@ -178,7 +178,7 @@ def test_verify_compares_what_the_types_make_of_values(make: Make) -> None:
     )
     plan = world.plan(rows)
     delivered = [Delivered(plan, world.deliver(plan), None)]
-    [found] = verification.verify(delivered, world.participant_plan(), table_of(world).connection, open_wal())
+    [found] = verify.verify(delivered, world.participant_plan(), table_of(world).connection, open_wal())
     assert found.is_exact and (found.expected, found.other) == (2, 0)
 
 
@@ -189,7 +189,7 @@ def test_who_may_not_compare_is_told_the_privileges(make: Make) -> None:
     limited(world, "INSERT ON orders")
     try:
         with pytest.raises(SinkAccessError, match="GRANT SELECT on orders and TEMPORARY"):
-            verification.verify(delivered, world.participant_plan(), table_of(world).connection, open_wal())
+            verify.verify(delivered, world.participant_plan(), table_of(world).connection, open_wal())
     finally:
         drop_user(world)
 

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_ft.core.errors import DeclinedError, FencedError, HaltError, SinkAccessError, UnfitTargetError
 from airflow_ft.core.verify import Delivered, SinkReport
-from airflow_ft.sinks.postgres import verification
+from airflow_ft.sinks.postgres import verify
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
 from tests.density import stride
@@ -191,7 +191,7 @@ def test_verify_compares_by_key(make: Make) -> None:
     table = table_of(world)
 
     def report(*which: Delivered) -> SinkReport:
-        [told] = verification.verify(which or delivered, world.participant_plan(), table.connection, open_wal())
+        [told] = verify.verify(which or delivered, world.participant_plan(), table.connection, open_wal())
         return told
 
     assert report().is_exact and not report().notes

@@ -25,7 +25,7 @@ from airflow_ft.core.errors import (
 from airflow_ft.core.model import Promise
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.core.verify import Delivered, SinkReport
-from airflow_ft.sinks.sqlite import examination, fitting, verification
+from airflow_ft.sinks.sqlite import doctor, fitting, verify
 from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.testing.world import SINK, Target, World
 from airflow_ft.wal import open_wal
@@ -321,7 +321,7 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     world = World(target, tmp_path)
     with pytest.raises(SinkAccessError, match="cannot be opened to write"):
         world.prepare(world.plan())
-    [check] = examination.examine("orders", world.participant_plan(), target.connection, [])
+    [check] = doctor.examine("orders", world.participant_plan(), target.connection, [])
     assert check.verdict is Verdict.PROBLEM and "no folder that can be written" in check.text
 
 
@@ -339,15 +339,15 @@ def test_a_file_that_is_lost_halts(world: World) -> None:
 def test_the_doctor_looks_at_file_and_columns(world: World) -> None:
     file = file_of(world)
     planned = world.participant_plan()
-    [check] = examination.examine("orders", planned, file.connection, [])
+    [check] = doctor.examine("orders", planned, file.connection, [])
     assert (check.verdict, "will be made" in check.text) == (Verdict.OK, True) and not file.path.exists()
     plan = world.plan()
     world.deliver(plan)
     rows = [open_wal().open(segment) for segment in plan.segments]
-    [check] = examination.examine("orders", planned, file.connection, rows)
+    [check] = doctor.examine("orders", planned, file.connection, rows)
     assert check.verdict is Verdict.OK and "bytes" in check.text
     file.sql("ALTER TABLE orders DROP COLUMN text")
-    assert [each.verdict for each in examination.examine("orders", planned, file.connection, rows)] == [
+    assert [each.verdict for each in doctor.examine("orders", planned, file.connection, rows)] == [
         Verdict.OK, Verdict.PROBLEM
     ]  # fmt: skip
 
@@ -358,7 +358,7 @@ def test_verify_finds_a_loss_a_double_and_a_change(world: World) -> None:
     file = file_of(world)
 
     def report() -> SinkReport:
-        [found] = verification.verify(delivered, world.participant_plan(), file.connection, open_wal())
+        [found] = verify.verify(delivered, world.participant_plan(), file.connection, open_wal())
         return found
 
     assert report().is_exact and (report().expected, report().other, report().target) == (40, 0, "orders")

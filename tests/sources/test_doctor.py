@@ -7,7 +7,7 @@ import pytest
 from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import CustomSource, FileSource, SocketSource
-from airflow_ft.sources.examination import examine_source
+from airflow_ft.sources.doctor import examine_source
 
 
 def _found(path: str) -> dict[str, tuple[Verdict, str]]:

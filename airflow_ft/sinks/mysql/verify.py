@@ -6,7 +6,7 @@ difference is one of rows, never of formats; only ENUM and SET are text there (`
 itself would be on both sides, and is for the encoder's tests. What of them is there the server then finds out by
 SHA-256 digests of the delivered columns (`comparison`): memory stays bounded on both ends, the work lies on the
 server's disk, and all of it vanishes with the session. It takes no lock on the target (READ COMMITTED). Needs SELECT on
-the target and CREATE TEMPORARY TABLES. What replaces rows by key is compared by key: `upsert_verification`.
+the target and CREATE TEMPORARY TABLES. What replaces rows by key is compared by key: `upsert_verify`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.plain_text import in_order
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.upsert_verification import verify_upserts
-from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.mysql.upsert_verify import verify_upserts
+from airflow_ft.sinks.mysql.vote import Target
 from airflow_ft.sinks.set_aside import DeliveredLog
 
 T = TypeVar("T")

@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError, together
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader
+from airflow_ft.sinks.mysql.asked_checks import Question, questions
 from airflow_ft.sinks.mysql.catalog import Column, Table
 from airflow_ft.sinks.mysql.charsets import Repertoire, repertoires
 from airflow_ft.sinks.mysql.checks import NULL_IN_A_DELETE, Check, Objection, null_checks
-from airflow_ft.sinks.mysql.compatibility import SERVER_JUDGES, judge
 from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of, is_text
 from airflow_ft.sinks.mysql.labels import shown
-from airflow_ft.sinks.mysql.server_checks import Question, questions
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.type_checks import SERVER_JUDGES, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Target:
         return columns, problems
 
     def judge(self, kind: pa.DataType, column: Column, source: str) -> Objection | Sequence[Check]:
-        """Whether values of this type, which the rows call `source`, go into the column; see `compatibility`."""
+        """Whether values of this type, which the rows call `source`, go into the column; see `type_checks`."""
         late = self.timestamps_to_2106
         return judge(kind, column, source=source, timestamps_to_2106=late, repertoires=self.repertoires)
 

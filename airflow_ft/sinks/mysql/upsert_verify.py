@@ -32,7 +32,7 @@ from airflow_ft.sinks.mysql.plain_text import definitions, in_order, without_lab
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import Upserter, fit_target
-from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.mysql.vote import Target
 
 _THERE, _GONE = "airflow_ft_verify_there", "airflow_ft_verify_gone"
 

@@ -26,7 +26,7 @@ from airflow_ft.kafka.topics import TopicLimits, describe, other_topics, topic_i
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.records import RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.validation import SegmentRows
+from airflow_ft.sinks.kafka.vote import SegmentRows
 from airflow_ft.sinks.multiset import Multiset
 from airflow_ft.sinks.set_aside import DeliveredLog
 

@@ -14,7 +14,7 @@ from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.session import Session, is_on
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.validation import Target
+from airflow_ft.sinks.mysql.vote import Target
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import WalReader
 from airflow_ft.wal.filesystem import is_hdfs, local_path
-from airflow_ft.wal.hdfs_examination import examine_hdfs
+from airflow_ft.wal.hdfs_doctor import examine_hdfs
 
 MINIMUM_FREE = 1 << 30  # bytes
 _VOLATILE = {"tmpfs", "ramfs"}

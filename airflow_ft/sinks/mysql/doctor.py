@@ -13,16 +13,16 @@ from airflow_ft.core.doctor import Check, Examination
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.mysql.failures import failure
-from airflow_ft.sinks.mysql.inspection import _engines, _probe, check_privileges, check_server, triggers_that_fire
 from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import Way, path
+from airflow_ft.sinks.mysql.preflight import _engines, _probe, check_privileges, check_server, triggers_that_fire
 from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import fit_target, judged_rows
-from airflow_ft.sinks.mysql.validation import check_rows, check_segment
-from airflow_ft.sinks.mysql.verification import read_target
+from airflow_ft.sinks.mysql.verify import read_target
+from airflow_ft.sinks.mysql.vote import check_rows, check_segment
 from airflow_ft.sinks.mysql.xa_preflight import check_listing, try_xa
 
 T = TypeVar("T")

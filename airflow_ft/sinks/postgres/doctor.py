@@ -20,7 +20,7 @@ from airflow_ft.sinks.postgres.gid import PROBE_NUMBER, end_prepared, listed, ne
 from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.local import ledger_of, sinks_of
 from airflow_ft.sinks.postgres.naming import TableName
-from airflow_ft.sinks.postgres.server_checks import check_server
+from airflow_ft.sinks.postgres.preflight import check_server
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 

@@ -12,7 +12,7 @@ from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.delta.fitting import misfits
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.delta.table import Snapshot, told
-from airflow_ft.sinks.files.examination import room
+from airflow_ft.sinks.files.doctor import room
 
 
 def examine(
