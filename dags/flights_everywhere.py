@@ -25,7 +25,7 @@ from airflow_ft import (
 
 COPIES = {
     "postgres": PostgresSink(table="flights"),
-    "files": FilesSink(folder="/data/lake/flights", name="files"),
+    "files": FilesSink(folder="/data/lake/files", name="files"),
     "delta": DeltaSink(table="/data/lake/delta", name="delta"),
 }
 

@@ -10,7 +10,7 @@ others may rightly have changed or deleted rows since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,21 @@ class Delivered:
     plan: Plan
     proof: Proof | None
     before: Proof | None
+
+
+Sent = tuple[Delivered, str]
+"""A delivery to one of a participant's sinks, by its name."""
+
+
+def by_target(
+    delivered: Iterable[Delivered], participant: str, target: Callable[[Mapping[str, Any]], str]
+) -> dict[str, list[Sent]]:
+    """What went into one target, whatever its sinks were called; `target` says which by a sink's settings."""
+    sent: dict[str, list[Sent]] = {}
+    for each in delivered:
+        for name, given in each.plan.participant(participant).sinks.items():
+            sent.setdefault(target(given), []).append((each, name))
+    return sent
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ may be staged while it is away.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_ft.core.background import beside
@@ -17,8 +18,9 @@ from airflow_ft.sinks.registry import system
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_ft.core.doctor import Examination
     from airflow_ft.core.model import ParticipantPlan
-    from airflow_ft.core.ports import ConnectionInfo, ConnectionResolver
+    from airflow_ft.core.ports import ConnectionInfo, ConnectionResolver, SegmentReader
 
     Fitting = Callable[[ParticipantPlan, ConnectionInfo, Mapping[str, pa.Schema]], Sequence[AirflowFtError]]
 
@@ -54,6 +56,15 @@ def misfits(
             names = ", ".join(name for name in plan.sinks if name in schemas)
             log.info("the job's columns fit connection %s (sinks: %s)", plan.name, names)
     return found
+
+
+def of_rows(
+    exam: Examination, plan: ParticipantPlan, connection: ConnectionInfo, rows: Iterable[SegmentReader], judge: Fitting
+) -> Iterator[AirflowFtError]:
+    """What speaks against published segments, for the doctor; who cannot be asked is a problem of `columns`."""
+    for reader in rows:
+        schemas = {name: reader.schema(name) for name in plan.sinks if name in reader.sinks()}
+        yield from exam.attempt("columns", partial(judge, plan, connection, schemas)) or ()
 
 
 def _question(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import DeadLetters, WalFile
+from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile
 from airflow_ft.core.set_aside import REASONS, SetAside, together
+from airflow_ft.sinks.arrow import flags
 
 MAX_ROWS = 10_000
 MAX_BYTES = 256 << 20
@@ -61,6 +64,41 @@ class Refused:
                 reasons = tuple(dict.fromkeys(row.reason for row in part))[:REASONS]
                 found.append({sink: SetAside(len(part), (uri,), reasons, _places(part))})
         return together(found)
+
+
+Judge = Callable[[pa.RecordBatch], tuple[pa.RecordBatch, Mapping[int, str]]]
+"""Rows of the log as the target gets them, and which of them it refuses: by position, and why."""
+
+
+def accepted(
+    reader: SegmentReader, sink: str, file: WalFile, letters: Refused | None, judge: Judge
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file as the target gets them, without those that are set aside.
+
+    Without `letters` DeclinedError for the first row that is refused.
+    """
+    first = 0
+    for batch in reader.batches(sink, file):
+        rows, wrong = judge(batch)
+        if wrong and letters is None:
+            index, why = min(wrong.items())
+            raise DeclinedError(
+                f"row {first + index + 1} of {file.path} is refused: {why}.",
+                remedy="mend the job; or replace such values in it.",
+                sink=sink,
+            )
+        if wrong and letters is not None:
+            for index, why in sorted(wrong.items()):
+                letters.add(sink, reader.segment, file, first + index, batch.slice(index, 1), why)
+            rows = _without(rows, wrong)
+        yield rows
+        first += batch.num_rows
+
+
+def _without(rows: pa.RecordBatch, positions: Mapping[int, str]) -> pa.RecordBatch:
+    keep = np.ones(rows.num_rows, np.bool_)
+    keep[list(positions)] = False
+    return rows.filter(flags(keep))
 
 
 def _table(rows: list[_Row]) -> pa.Table:

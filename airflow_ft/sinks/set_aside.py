@@ -10,7 +10,7 @@ import pyarrow as pa
 from airflow_ft.core.model import Plan, Segment
 from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile, WalReader
 from airflow_ft.core.set_aside import SetAside, of_proof
-from airflow_ft.core.verify import Delivered
+from airflow_ft.core.verify import Delivered, Sent
 from airflow_ft.sinks.view import SegmentView
 
 Places = Mapping[tuple[str, str], Sequence[tuple[int, int]]]  # by sink and file: first row, the one after the last
@@ -43,6 +43,15 @@ class DeliveredLog:
         reader = self.wal.open(segment)
         places = self.places.get(segment.number)
         return _Without(reader, places) if places else reader
+
+    def readers(self, sent: Iterable[Sent]) -> list[tuple[int, str, SegmentReader]]:
+        """Number, sink and segment of each of these deliveries."""
+        return [
+            (each.plan.number, sink, reader)
+            for each, sink in sent
+            for reader in map(self.open, each.plan.segments)
+            if sink in reader.sinks()
+        ]
 
     def dead_letters(self, plan: Plan) -> DeadLetters:
         """Those of the log itself."""

@@ -471,7 +471,7 @@ class ParticipantConformance:
         """Of the process that commits, from a hundred thousand to a million; what prepare needs is not looked at."""
         used = []
         for rows in _MANY_ROWS:
-            plan = world.plan(world.table(10_000_000 * world.number, rows))
+            plan = world.plan(world.table(10_000_000 * world.number, rows, world.target.texts))
             committing = world.process(plan, world.prepare(plan))
             assert committing.wait(600) == "done: COMMITTED"
             used.append(committing.megabytes())

@@ -49,6 +49,8 @@ class Target(ABC):
     taken: Sequence[int] = ()
     adopts: bool = False
     """Whether a commit takes the log's files as they are, and so looks at no row, before which it could be killed."""
+    texts: int | None = None
+    """How many different texts it takes of a million rows, where each is a place of its own; None: as many."""
 
     @abstractmethod
     def ids(self) -> list[int]:
@@ -97,14 +99,13 @@ class World:
     attempts: int = 0
     opened: list[Participant] = field(default_factory=list)
 
-    def table(self, first: int, rows: int = ROWS) -> pa.Table:
-        """Rows with the ids from `first` on."""
+    def table(self, first: int, rows: int = ROWS, texts: int | None = None) -> pa.Table:
+        """Rows with the ids from `first` on, and so many different texts (None: each has its own)."""
         import pyarrow as pa
 
         ids = range(first, first + rows)
-        return pa.table(
-            {"id": pa.array(ids, pa.int64()), "text": pa.array((f"row {each}" for each in ids), pa.string())}
-        )
+        told = (f"row {each if texts is None else each % texts}" for each in ids)
+        return pa.table({"id": pa.array(ids, pa.int64()), "text": pa.array(told, pa.string())})
 
     def segment(self, number: int, table: pa.Table) -> Segment:
         self.segments += 1

@@ -26,9 +26,12 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tools.demo.data import COLUMNS, Row, flights, is_late, rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 EXTRA = ("carrier_count", "random")
 EXAMPLES = 3
@@ -154,25 +157,25 @@ def read_files(folder: str) -> list[Row]:
     """All rows of the Parquet files in folders of checkpoints."""
     import pyarrow.parquet as pq
 
-    found: list[Row] = []
-    for path in sorted(Path(folder).glob("checkpoint=*/*.parquet")):
-        table = pq.ParquetFile(path).read(columns=[*COLUMNS, *EXTRA])
-        found += map(_in_utc, zip(*(table[name].to_pylist() for name in (*COLUMNS, *EXTRA)), strict=True))
-    return found
-
-
-def _in_utc(row: Sequence[Any]) -> Row:
-    """With times as MySQL has them."""
-    at = COLUMNS.index("time_hour")
-    return (*row[:at], row[at].astimezone(UTC).replace(tzinfo=None), *row[at + 1 :])
+    paths = sorted(Path(folder).glob("checkpoint=*/*.parquet"))
+    return [row for path in paths for row in _rows_of(pq.ParquetFile(path).read())]
 
 
 def read_delta(folder: str) -> list[Row]:
     """All rows of the newest version of a Delta table."""
     from deltalake import DeltaTable
 
-    table = DeltaTable(folder).to_pyarrow_table(columns=[*COLUMNS, *EXTRA])
+    return _rows_of(DeltaTable(folder).to_pyarrow_table())
+
+
+def _rows_of(table: pa.Table) -> list[Row]:
     return [_in_utc(row) for row in zip(*(table[name].to_pylist() for name in (*COLUMNS, *EXTRA)), strict=True)]
+
+
+def _in_utc(row: Sequence[Any]) -> Row:
+    """With times as MySQL has them."""
+    at = COLUMNS.index("time_hour")
+    return (*row[:at], row[at].astimezone(UTC).replace(tzinfo=None), *row[at + 1 :])
 
 
 COPIES: Mapping[str, Callable[[Any], list[Row]]] = {"postgres": read_postgres, "files": read_files, "delta": read_delta}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
-from airflow_ft.core.arguments import is_resolved_later, is_template
+from airflow_ft.core.arguments import check_type, is_resolved_later, is_template
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import ParticipantPlan
 
 _LONGEST_NAME = 60
+_MAX_FILE_BYTES = 1 << 40
 
 
 def is_late(place: str) -> bool:
@@ -43,3 +47,32 @@ def check_partition_by(columns: Sequence[str], *, of: str) -> None:
     """ConfigurationError when a column is named twice, or has no name."""
     if len(set(columns)) < len(columns) or not all(columns):
         raise ConfigurationError(f"partition_by of {of} is {list(columns)}.", remedy="name each column once.")
+
+
+def check_file_bytes(size: int, *, of: str) -> None:
+    """ConfigurationError when no file can be ended at that size."""
+    check_type("file_bytes", size, int, "give a number of bytes.", of=of)
+    if not 1 <= size <= _MAX_FILE_BYTES:
+        raise ConfigurationError(f"file_bytes of {of} is {size}.", remedy="give 128 << 20, for example: 128 MB.")
+
+
+def settings_of(sink: Any, *texts: str) -> dict[str, Any]:
+    """All fields of a sink but its name, as plain JSON. ConfigurationError while Jinja is left in a text or column."""
+    for text in (*texts, *sink.partition_by):
+        if is_template(text):
+            raise ConfigurationError(
+                f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
+            )
+    given = {field.name: getattr(sink, field.name) for field in fields(sink) if field.name != "name"}
+    return {**given, "partition_by": list(sink.partition_by)}
+
+
+def only_sink(plan: ParticipantPlan, place: str) -> tuple[str, Mapping[str, Any]]:
+    """Name and settings of the one sink that is the participant. ConfigurationError when there are several."""
+    if len(plan.sinks) != 1:
+        raise ConfigurationError(
+            f"the sinks {', '.join(plan.sinks)} are called {plan.name!r}, and a {place} is a participant of its own.",
+            remedy="give each another name: name=.",
+        )
+    [found] = plan.sinks.items()
+    return found

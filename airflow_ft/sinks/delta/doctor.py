@@ -13,6 +13,7 @@ from airflow_ft.sinks.delta.fitting import misfits
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.delta.table import Snapshot, told
 from airflow_ft.sinks.files.doctor import room
+from airflow_ft.sinks.fitting import of_rows
 
 
 def examine(
@@ -28,11 +29,10 @@ def examine(
         described = exam.attempt("table", lambda of=settings: _described(plan.name, of))  # type: ignore[misc]
         if described is not None:
             exam.ok("table", f"{name}: {described}")
-    for reader in rows if exam.checks[-1].verdict == "ok" else ():
-        schemas = {name: reader.schema(name) for name in plan.sinks if name in reader.sinks()}
-        for problem in exam.attempt("columns", lambda of=schemas: misfits(plan, connection, of)) or ():  # type: ignore[misc]
-            column = f"column {problem.column}: " if problem.column else ""
-            exam.problem("columns", f"{column}{problem.what}", problem.remedy)
+    published = rows if exam.checks[-1].verdict == "ok" else ()
+    for problem in of_rows(exam, plan, connection, published, misfits):
+        column = f"column {problem.column}: " if problem.column else ""
+        exam.problem("columns", f"{column}{problem.what}", problem.remedy)
     return exam.checks
 
 

@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 
 from airflow_ft.core.errors import (
     AirflowFtError,
-    ConfigurationError,
     SinkUnavailableError,
     StoreBehindSinkError,
     UnfitTargetError,
@@ -34,6 +33,7 @@ from airflow_ft.core.errors import (
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Proof
 from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
+from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.delta.columns import is_placeholder, lacking, misfits
 from airflow_ft.sinks.delta.ledger import OURS, Ledger
 from airflow_ft.sinks.delta.rows import Rows
@@ -48,12 +48,7 @@ _LONGEST_PAUSE = 0.5  # seconds
 
 def open_participant(plan: ParticipantPlan, _: ConnectionInfo, wal: WalReader) -> Participant:
     """The participant of a plan: one table. ConfigurationError when it has several."""
-    if len(plan.sinks) != 1:
-        raise ConfigurationError(
-            f"the sinks {', '.join(plan.sinks)} are called {plan.name!r}, and a table is a participant of its own.",
-            remedy="give each another name: name=.",
-        )
-    [(name, settings)] = plan.sinks.items()
+    name, settings = only_sink(plan, "table")
     return DeltaParticipant(plan.name, name, DeltaSink.from_settings(plan.name, settings), wal)
 
 

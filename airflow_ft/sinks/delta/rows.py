@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_ft.core.errors import AirflowFtError, DeclinedError
+from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import Plan
 from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import numbers
@@ -35,7 +35,7 @@ from airflow_ft.sinks.delta.columns import as_it_is, cast
 from airflow_ft.sinks.delta.table import Snapshot
 from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.writing import Files, large
-from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.refused import Refused, accepted
 from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
@@ -113,23 +113,11 @@ class Rows:
 
     def taken(self, reader: SegmentReader, file: WalFile, letters: Refused | None) -> Iterator[pa.RecordBatch]:
         """The rows of a file, as the table has them, without those that are set aside."""
-        first = 0
-        for batch in reader.batches(self.sink, file):
-            rows = cast(batch, self.snapshot.columns)
-            wrong = self._refused(rows)
-            if wrong and letters is None:
-                index, why = min(wrong.items())
-                raise DeclinedError(
-                    f"row {first + index + 1} of {file.path} is refused: {why}.",
-                    remedy="mend the job; or replace such values in it.",
-                    sink=self.sink,
-                )
-            if wrong and letters is not None:
-                for index, why in sorted(wrong.items()):
-                    letters.add(self.sink, reader.segment, file, first + index, batch.slice(index, 1), why)
-                rows = partitions.without(rows, wrong)
-            yield rows
-            first += batch.num_rows
+        return accepted(reader, self.sink, file, letters, self._judged)
+
+    def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
+        rows = cast(batch, self.snapshot.columns)
+        return rows, self._refused(rows)
 
     @property
     def _required(self) -> list[str]:

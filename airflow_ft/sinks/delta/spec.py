@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from airflow_ft.core.arguments import check_text, check_texts, check_type, is_template
+from airflow_ft.core.arguments import check_text, check_texts, check_type
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
-from airflow_ft.sinks.base.places import check_name, check_partition_by, is_late, name_of
+from airflow_ft.sinks.base.places import check_file_bytes, check_name, check_partition_by, is_late, name_of, settings_of
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.registry import Strategy
 
@@ -20,7 +20,6 @@ STRATEGIES: Mapping[str, Strategy] = {
         Promise.ATOMIC, "one commit of the table's log, with the marker", "all at once, as a version: this decides"
     )
 }
-_MAX_FILE_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +60,7 @@ class DeltaSink:
         check_partition_by(self.partition_by, of="DeltaSink")
         for name in ("schema_evolution", "create"):
             check_type(name, getattr(self, name), bool, "give True or False.", of="DeltaSink")
-        check_type("file_bytes", self.file_bytes, int, "give a number of bytes.", of="DeltaSink")
-        if not 1 <= self.file_bytes <= _MAX_FILE_BYTES:
-            raise ConfigurationError(
-                f"file_bytes of DeltaSink is {self.file_bytes}.", remedy="give 128 << 20, for example: 128 MB."
-            )
+        check_file_bytes(self.file_bytes, of="DeltaSink")
         check_name(self.name, self.table, of="DeltaSink", place="table", example="orders")
         if not is_late(self.table):
             self._check_table()
@@ -103,13 +98,7 @@ class DeltaSink:
 
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
-        for text in (self.table, *self.partition_by):
-            if is_template(text):
-                raise ConfigurationError(
-                    f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
-                )
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "name"}
-        return {**given, "partition_by": list(self.partition_by)}
+        return settings_of(self, self.table)
 
     @classmethod
     def from_settings(cls, name: str, settings: Mapping[str, Any]) -> DeltaSink:

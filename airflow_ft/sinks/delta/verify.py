@@ -11,7 +11,7 @@ import pyarrow as pa
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
-from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.core.verify import Delivered, Sent, SinkReport, by_target
 from airflow_ft.sinks.base.comparison import Row, compare
 from airflow_ft.sinks.delta.columns import Column, cast, lacking
 from airflow_ft.sinks.delta.spec import DeltaSink
@@ -31,24 +31,16 @@ def verify(
 ) -> list[SinkReport]:
     """One report a table. SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared."""
     log = DeliveredLog.of(wal, delivered)
-    sent: dict[str, list[tuple[Delivered, str]]] = {}
-    for each in delivered:
-        for name, given in each.plan.participant(plan.name).sinks.items():
-            sent.setdefault(str(given["table"]), []).append((each, name))
+    sent = by_target(delivered, plan.name, lambda given: str(given["table"]))
     return [
         _verify(of_table, plan.name, DeltaSink.from_settings(plan.name, {"table": table}), log)
         for table, of_table in sent.items()
     ]
 
 
-def _verify(sent: Sequence[tuple[Delivered, str]], participant: str, sink: DeltaSink, log: DeliveredLog) -> SinkReport:
+def _verify(sent: Sequence[Sent], participant: str, sink: DeltaSink, log: DeliveredLog) -> SinkReport:
     report = SinkReport.begun(participant, (name for _, name in sent), str(sink.path), [each for each, _ in sent])
-    readers = [
-        (each.plan.number, name, reader)
-        for each, name in sent
-        for reader in map(log.open, each.plan.segments)
-        if name in reader.sinks()
-    ]
+    readers = log.readers(sent)
     with told(sink.path, participant=participant):
         there = Snapshot.newest(sink.path)
         if there is None:

@@ -15,6 +15,7 @@ from airflow_ft.sinks.files.failures import telling
 from airflow_ft.sinks.files.fitting import misfits
 from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.sinks.files.spec import FilesSink
+from airflow_ft.sinks.fitting import of_rows
 from airflow_ft.wal.filesystem import is_hdfs, local_path
 
 
@@ -31,10 +32,9 @@ def examine(
         described = exam.attempt("folder", lambda of=settings: _described(pipeline, plan.name, of))  # type: ignore[misc]
         if described is not None:
             exam.ok("folder", f"{name}: {described}")
-    for reader in rows if exam.checks[-1].verdict == "ok" else ():
-        schemas = {name: reader.schema(name) for name in plan.sinks if name in reader.sinks()}
-        for problem in exam.attempt("columns", lambda of=schemas: misfits(plan, connection, of)) or ():  # type: ignore[misc]
-            exam.problem("columns", problem.what, problem.remedy)
+    published = rows if exam.checks[-1].verdict == "ok" else ()
+    for problem in of_rows(exam, plan, connection, published, misfits):
+        exam.problem("columns", problem.what, problem.remedy)
     return exam.checks
 
 

@@ -38,7 +38,6 @@ from typing import Any
 
 from airflow_ft.core.errors import (
     AirflowFtError,
-    ConfigurationError,
     HeuristicCommitError,
     SinkUnavailableError,
     StateConflictError,
@@ -60,6 +59,7 @@ from airflow_ft.sinks.base.memory import (
     refuse_markers_without_head,
     refuse_to_adopt,
 )
+from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.files.columns import misfits
 from airflow_ft.sinks.files.failures import telling
 from airflow_ft.sinks.files.ledger import Ledger
@@ -72,12 +72,7 @@ log = logging.getLogger(__name__)
 
 def open_participant(plan: ParticipantPlan, _: ConnectionInfo, wal: WalReader) -> Participant:
     """The participant of a plan: one folder. ConfigurationError when it has several, or names no place."""
-    if len(plan.sinks) != 1:
-        raise ConfigurationError(
-            f"the sinks {', '.join(plan.sinks)} are called {plan.name!r}, and a folder is a participant of its own.",
-            remedy="give each another name: name=.",
-        )
-    [(name, settings)] = plan.sinks.items()
+    name, settings = only_sink(plan, "folder")
     sink = FilesSink.from_settings(plan.name, settings)
     return FilesParticipant(plan.name, Staged(Ledger.of(sink.folder), sink, name), wal)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import flags, numbers, scalar
+from airflow_ft.sinks.arrow import numbers, scalar
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 255  # bytes of a name
@@ -56,13 +56,6 @@ def split(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, p
         if start < end:
             mine = order[start:end]
             yield folders.dictionary[int(which[mine[0]])].as_py(), rest.take(_positions(mine))
-
-
-def without(rows: pa.RecordBatch, positions: Mapping[int, str]) -> pa.RecordBatch:
-    """The other rows."""
-    keep = np.ones(rows.num_rows, np.bool_)
-    keep[list(positions)] = False
-    return rows.filter(flags(keep))
 
 
 def _positions(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from airflow_ft.core.arguments import check_text, check_texts, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
-from airflow_ft.sinks.base.places import check_name, check_partition_by, is_late, name_of
+from airflow_ft.sinks.base.places import check_file_bytes, check_name, check_partition_by, is_late, name_of, settings_of
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.registry import Strategy
 
@@ -26,7 +26,6 @@ STRATEGIES: Mapping[str, Strategy] = {
     )
 }
 _SCHEMES = ("/", "file:///", "hdfs://")
-_MAX_FILE_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +66,7 @@ class FilesSink:
         check_texts("partition_by", self.partition_by, of="FilesSink")
         object.__setattr__(self, "partition_by", tuple(self.partition_by))
         check_type("success_file", self.success_file, bool, "give True or False.", of="FilesSink")
-        check_type("file_bytes", self.file_bytes, int, "give a number of bytes.", of="FilesSink")
-        if not 1 <= self.file_bytes <= _MAX_FILE_BYTES:
-            raise ConfigurationError(
-                f"file_bytes of FilesSink is {self.file_bytes}.", remedy="give 128 << 20, for example: 128 MB."
-            )
+        check_file_bytes(self.file_bytes, of="FilesSink")
         check_partition_by(self.partition_by, of="FilesSink")
         if hidden := [column for column in self.partition_by if column[0] in "._"]:
             raise ConfigurationError(
@@ -123,14 +118,7 @@ class FilesSink:
 
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "name"}
-        given["partition_by"] = list(self.partition_by)
-        for text in (self.folder, self.format, self.compression, *self.partition_by):
-            if is_template(text):
-                raise ConfigurationError(
-                    f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
-                )
-        return given
+        return settings_of(self, self.folder, self.format, self.compression)
 
     @classmethod
     def from_settings(cls, name: str, settings: Mapping[str, Any]) -> FilesSink:

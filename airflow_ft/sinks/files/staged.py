@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_ft.core.errors import DeclinedError, WalCorruptError
+from airflow_ft.core.errors import WalCorruptError
 from airflow_ft.core.model import Fence, Plan, canonical_json
 from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.files import partitions
@@ -24,7 +24,7 @@ from airflow_ft.sinks.files.columns import layout
 from airflow_ft.sinks.files.ledger import OURS, Ledger
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.files.writing import Files, large, refused
-from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.refused import Refused, accepted
 
 _NAME = re.compile(r"\.?(\d+)\.(\d+)-(\d+)(\.removed)?")  # also what somebody has removed by half, and died
 Rank = tuple[int, int]
@@ -127,24 +127,10 @@ class Staged:
         return large(files, segments, self.sink.file_bytes)
 
     def _write(self, reader: SegmentReader, file: WalFile, out: Files, letters: Refused | None) -> None:
-        first = 0
-        for batch in reader.batches(self.name, file):
-            rows, wrong = batch, self._refused(batch)
-            if wrong and letters is None:
-                index, why = min(wrong.items())
-                raise DeclinedError(
-                    f"row {first + index + 1} of {file.path} is refused: {why}.",
-                    remedy="mend the job; or replace such values in it.",
-                    sink=self.name,
-                )
-            if wrong and letters is not None:
-                for index, why in sorted(wrong.items()):
-                    letters.add(self.name, reader.segment, file, first + index, batch.slice(index, 1), why)
-                rows = partitions.without(batch, wrong)
+        for rows in accepted(reader, self.name, file, letters, lambda batch: (batch, self._refused(batch))):
             for folder, part in partitions.split(rows, self.sink.partition_by):
                 if part.num_rows:
                     out.put(folder, part)
-            first += batch.num_rows
 
     def _refused(self, rows: Any) -> Mapping[int, str]:
         left = rows.drop_columns(list(self.sink.partition_by)) if self.sink.partition_by else rows

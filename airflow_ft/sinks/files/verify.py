@@ -14,7 +14,7 @@ from typing import Any
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, WalReader
-from airflow_ft.core.verify import Delivered, Difference, SinkReport, expected_rows
+from airflow_ft.core.verify import Delivered, Difference, Sent, SinkReport, by_target, expected_rows
 from airflow_ft.sinks.files.failures import telling
 from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.sinks.files.spec import FilesSink
@@ -31,15 +31,12 @@ def verify(
     full: bool = False,
 ) -> list[SinkReport]:
     """One report a folder. SinkUnavailableError, SinkAccessError: nothing could be compared."""
-    sent: dict[str, list[tuple[Delivered, str]]] = {}
-    for each in delivered:
-        for name, given in each.plan.participant(plan.name).sinks.items():
-            sent.setdefault(FilesSink.from_settings(plan.name, given).folder, []).append((each, name))
+    sent = by_target(delivered, plan.name, lambda given: FilesSink.from_settings(plan.name, given).folder)
     with telling(plan.name, participant=plan.name):
         return [_verify(of_folder, plan.name, folder) for folder, of_folder in sent.items()]
 
 
-def _verify(sent: Sequence[tuple[Delivered, str]], participant: str, folder: str) -> SinkReport:
+def _verify(sent: Sequence[Sent], participant: str, folder: str) -> SinkReport:
     ledger = Ledger.of(folder)
     if not ledger.files.exists(ledger.root):
         raise SinkUnavailableError(f"{folder} is not there.", remedy="bring it back.")

@@ -17,7 +17,7 @@ import psycopg2
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
-from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, sample
+from airflow_ft.core.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, sample
 from airflow_ft.sinks.postgres.catalog import Table, read_table
 from airflow_ft.sinks.postgres.failures import failure
 from airflow_ft.sinks.postgres.load import Load
@@ -30,7 +30,6 @@ from airflow_ft.sinks.view import SegmentView
 
 LIMITS = Limits(answer=6 * 3600)  # one statement reads a whole table
 _LOG = TableName("pg_temp", "airflow_ft_log")
-_Sent = tuple[Delivered, str]  # a delivery to one of its sinks
 _COUNTED = """
 CREATE TEMPORARY TABLE airflow_ft_counted ON COMMIT DROP AS
 SELECT digest, coalesce(expected, 0) AS expected, coalesce(there, 0) AS there
@@ -52,16 +51,14 @@ def verify(
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """
     log = DeliveredLog.of(wal, delivered)
-    sent: dict[str, list[_Sent]] = {}
-    for each in delivered:
-        for name, given in each.plan.participant(plan.name).sinks.items():
-            table = PostgresSink.from_settings(plan.name, plan.strategy, given).table
-            sent.setdefault(table, []).append((each, name))
+    sent = by_target(
+        delivered, plan.name, lambda given: PostgresSink.from_settings(plan.name, plan.strategy, given).table
+    )
     return [_translated(of_table, plan.name, table, connection, log) for table, of_table in sent.items()]
 
 
 def _translated(
-    sent: Sequence[_Sent], participant: str, name: str, connection: ConnectionInfo, log: DeliveredLog
+    sent: Sequence[Sent], participant: str, name: str, connection: ConnectionInfo, log: DeliveredLog
 ) -> SinkReport:
     try:
         with closing(Session(connection, LIMITS)) as session:
@@ -73,19 +70,14 @@ def _translated(
         raise found.located(participant=participant) from None
 
 
-def _verify(sent: Sequence[_Sent], participant: str, name: str, session: Session, log: DeliveredLog) -> SinkReport:
+def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session, log: DeliveredLog) -> SinkReport:
     delivered = list({each.plan.number: each for each, _ in sent}.values())
     report = SinkReport.begun(participant, (sink for _, sink in sent), name, delivered)
     try:
         table = read_table(session, TableName.parse(name), "")
     except SinkAccessError as error:
         return replace(report, error=error.what)
-    readers = [
-        (each.plan.number, sink, reader)
-        for each, sink in sent
-        for reader in map(log.open, each.plan.segments)
-        if sink in reader.sinks()
-    ]
+    readers = log.readers(sent)
     _, newest = sent[-1]
     last = delivered[-1].plan.participant(participant)
     sink_of = PostgresSink.from_settings(last.name, last.strategy, last.sinks[newest])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from airflow_ft.core.doctor import Check, Examination
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.fitting import of_rows
 from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.sinks.sqlite.fitting import misfits
 
@@ -25,8 +26,6 @@ def examine(
     if described is None:
         return exam.checks
     exam.ok("file", described)
-    for reader in rows:
-        schemas = {name: reader.schema(name) for name in plan.sinks if name in reader.sinks()}
-        for problem in exam.attempt("columns", lambda of=schemas: misfits(plan, connection, of)) or ():  # type: ignore[misc]
-            exam.problem("columns", problem.what, problem.remedy)
+    for problem in of_rows(exam, plan, connection, rows, misfits):
+        exam.problem("columns", problem.what, problem.remedy)
     return exam.checks

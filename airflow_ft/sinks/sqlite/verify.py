@@ -9,7 +9,7 @@ from dataclasses import replace
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
-from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.core.verify import Delivered, Sent, SinkReport, by_target
 from airflow_ft.sinks.base.comparison import Row, compare
 from airflow_ft.sinks.set_aside import DeliveredLog
 from airflow_ft.sinks.sqlite.columns import quoted, read_columns, values
@@ -17,7 +17,6 @@ from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 
 _BATCH = 10_000
-_Sent = tuple[Delivered, str]  # a delivery to one of its sinks
 
 
 def verify(
@@ -33,10 +32,7 @@ def verify(
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """
     log = DeliveredLog.of(wal, delivered)
-    sent: dict[str, list[_Sent]] = {}
-    for each in delivered:
-        for name, given in each.plan.participant(plan.name).sinks.items():
-            sent.setdefault(SqliteSink.from_settings(plan.name, given).table.lower(), []).append((each, name))
+    sent = by_target(delivered, plan.name, lambda given: SqliteSink.from_settings(plan.name, given).table.lower())
     with SqliteFile.of(connection).opened(participant=plan.name) as db:
         if db is None:
             raise SinkUnavailableError("its file is not there.", remedy="bring it back.", participant=plan.name)
@@ -44,16 +40,11 @@ def verify(
 
 
 def _verify(
-    sent: Sequence[_Sent], participant: str, table: str, db: sqlite3.Connection, log: DeliveredLog
+    sent: Sequence[Sent], participant: str, table: str, db: sqlite3.Connection, log: DeliveredLog
 ) -> SinkReport:
     delivered = list({each.plan.number: each for each, _ in sent}.values())
     report = SinkReport.begun(participant, (name for _, name in sent), table, delivered)
-    readers = [
-        (each.plan.number, name, reader)
-        for each, name in sent
-        for reader in map(log.open, each.plan.segments)
-        if name in reader.sinks()
-    ]
+    readers = log.readers(sent)
     written = {tuple(field.name.lower() for field in reader.schema(name)) for _, name, reader in readers}
     there = read_columns(db, table)
     if lacking := sorted({column for columns in written for column in columns} - there.keys()):
