@@ -31,7 +31,7 @@ WORKERS ?= 4
 pytest := $(bin)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: test
-test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, ROTATION=0..5: which part
+test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, ROTATION=0..11: which part
 	@ROTATION="$(ROTATION)" $(pytest) $(ARGS)
 
 .PHONY: seeded
@@ -112,7 +112,9 @@ model: ## let Spin look at every schedule of the formal models; CALLS=number of 
 	@CALLS="$(CALLS)" $(bin)/python -m tests.model $(ARGS)
 
 .PHONY: lock
-lock: venv ## renew requirements.lock from setup.cfg
+lock: venv ## renew requirements.lock from setup.cfg, and tools/s3.lock
+	@echo 'moto[server,s3]' | $(uv) pip compile - --upgrade --quiet --universal --python-version 3.11 --no-annotate \
+		--no-header --output-file tools/s3.lock
 	@$(uv) pip compile setup.cfg --extra dev --constraint tools/lock-constraints.txt --upgrade --quiet \
 		--universal --python-version 3.11 --no-annotate --no-header --output-file requirements.lock
 	@git --no-pager diff --stat -- requirements.lock

@@ -4,7 +4,7 @@ A server that cannot be started fails the test; nothing is skipped.
 
 | fixture | scope | gives |
 | --- | --- | --- |
-| `mariadb`, `mysql`, `postgres`, `kafka`, `hdfs` | session | the shared server (see `tools.servers`) |
+| `mariadb`, `mysql`, `postgres`, `kafka`, `hdfs`, `s3` | session | the shared server (see `tools.servers`) |
 | `any_mysql` | session | MariaDB, then MySQL: the test runs twice |
 | `mariadb_database`, `mysql_database`, `any_mysql_database`, `postgres_database` | function | a fresh `Database` |
 | `topic_factory`, `topic` | function | creates Kafka topics under random names; one such name |
@@ -26,10 +26,10 @@ import pytest
 
 from tests.class_archives import java_options
 from tests.tiers import Tiers, add_options
-from tools.servers import Database, Hdfs, Kafka, MariaDb, MySql, Postgres, Server
+from tools.servers import S3, Database, Hdfs, Kafka, MariaDb, MySql, Postgres, Server
 from tools.servers.base import local_folder
 
-_SERVER_FIXTURES = frozenset({"mariadb", "mysql", "postgres", "kafka", "hdfs", "any_mysql", "own_server"})
+_SERVER_FIXTURES = frozenset({"mariadb", "mysql", "postgres", "kafka", "hdfs", "s3", "any_mysql", "own_server"})
 _run = local_folder() / "run" / f"tests-{os.getpid()}"
 
 S = TypeVar("S", bound=Server)
@@ -158,6 +158,12 @@ def postgres(servers_folder: Path) -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def kafka(servers_folder: Path) -> Iterator[Kafka]:
     with Kafka(servers_folder / "kafka") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3(servers_folder: Path) -> Iterator[S3]:
+    with S3(servers_folder / "s3") as server:
         yield server
 
 

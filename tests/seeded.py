@@ -31,7 +31,7 @@ import tests.simulation.savepoint_defects
 import tests.simulation.state_defects
 import tests.simulation.stream_defects  # noqa: F401  they register what they hold
 from tests.simulation.defect import DEFECTS
-from tests.tiers import SIXTHS
+from tests.tiers import TWELFTHS
 
 PROJECT = Path(__file__).resolve().parents[1]
 VARIABLE = "AIRFLOW_FT_SEEDED_DEFECT"
@@ -97,7 +97,7 @@ def main() -> int:
     parser.add_argument("--unknowing", action="store_true", help="without the tests that know of the defects")
     given = parser.parse_args()
     missed = 0
-    parts = range(SIXTHS if given.unknowing else 1)
+    parts = range(TWELFTHS if given.unknowing else 1)
     heads = " | ".join(f"ROTATION={number}" for number in parts)
     print(f"| seeded defect | {heads} | detected by |", flush=True)
     print("| --- |" + " --- |" * (len(parts) + 1), flush=True)

@@ -1,10 +1,10 @@
-"""What `make test` leaves out: each commit tries something of every matrix, six in a row all of it."""
+"""What `make test` leaves out: each commit tries something of every matrix, twelve in a row all of it."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.tiers import MATRICES, SIXTHS, THIRDS, out_of_turn
+from tests.tiers import MATRICES, SIXTHS, TWELFTHS, out_of_turn
 
 
 class Case:
@@ -30,9 +30,9 @@ def tried(cases: list[Case], turn: int) -> list[str]:
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 13])
 @pytest.mark.parametrize("kind", ["of tests/integration", "marked", "marked together", "marked as a file"])
 def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: int, kind: str) -> None:
-    parts = SIXTHS
+    parts = TWELFTHS
     if kind == "of tests/integration":
-        cases, parts = [Case(f"{MATRICES}test_a.py::test_b[{n}]") for n in range(count)], THIRDS
+        cases, parts = [Case(f"{MATRICES}test_a.py::test_b[{n}]") for n in range(count)], SIXTHS
     elif kind == "marked":
         cases = [Case(f"tests/core/test_a.py::test_b[{n}]", own=pytest.mark.rotating) for n in range(count)]
     elif kind == "marked together":
@@ -48,4 +48,4 @@ def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: 
 def test_what_is_no_matrix_is_always_tried() -> None:
     cases = [Case(f"tests/core/test_a.py::test_b[{n}]") for n in range(4)]
     cases += [Case(f"{MATRICES}test_a.py::test_{n}") for n in range(4)]
-    assert all(len(tried(cases, turn)) == 8 for turn in range(SIXTHS))
+    assert all(len(tried(cases, turn)) == 8 for turn in range(TWELFTHS))

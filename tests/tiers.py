@@ -6,10 +6,11 @@
 | `make test-all`, before a release | everything |
 
 A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), of which a
-third is run; or what is marked: a function or a whole file by `rotating`, or all functions of a file by
-`rotating("of what")`, of which it is a sixth, for they take long. The part follows from the number of commits, so six
-commits in a row try all of it; ROTATION=0 to 5 chooses one. Cases are counted in the order of collection, so that
-neighbours (the same place to die, on the other server) fall into different parts; of few cases there is always one.
+sixth is run; or what is marked: a function or a whole file by `rotating`, or all functions of a file by
+`rotating("of what")`, of which it is a twelfth, for they take long. The part follows from the number of commits, so
+twelve commits in a row try all of it; ROTATION=0 to 11 chooses one. Cases are counted in the order of collection, so
+that neighbours (the same place to die, on the other server) fall into different parts; of few cases there is always
+one.
 Whoever names single tests gets them, whatever their tier.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
@@ -31,7 +32,7 @@ from typing import Any
 
 import pytest
 
-THIRDS, SIXTHS = 3, 6
+SIXTHS, TWELFTHS = 6, 12
 MATRICES = "tests/integration/"
 """Where every test with several cases is one."""
 DIVIDED = 10.0
@@ -110,7 +111,7 @@ class Tiers:
 
 def turn() -> int:
     """Which part it is: ROTATION, else by the number of commits; 0 where neither is known."""
-    return int(os.environ.get("ROTATION") or commits()) % SIXTHS
+    return int(os.environ.get("ROTATION") or commits()) % TWELFTHS
 
 
 def commits() -> int:
@@ -136,7 +137,7 @@ def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
         else:
             continue
         matrices[name].append(item)
-        parts[name] = SIXTHS if item.get_closest_marker("rotating") else THIRDS
+        parts[name] = TWELFTHS if item.get_closest_marker("rotating") else SIXTHS
     return [
         case
         for name, cases in matrices.items()

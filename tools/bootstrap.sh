@@ -13,6 +13,7 @@
 #   mariadb      .local/servers/mariadb
 #   mysql        .local/servers/mysql
 #   postgres     .local/servers/postgres
+#   s3           .local/s3             moto, a server with the S3 API, in an environment of its own (it wants an old dateutil)
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
 #   class-archives .local/class-archives   what lets the JVMs of the tests start in half the time (after all others)
 #
@@ -79,6 +80,16 @@ install_venv() {
   # editable install maps dags/ and plugins/ to airflow_ft.example_dags and airflow_ft.plugins.
   printf -- '-e %s\n' "$root" >"$local_/project.txt"
   VIRTUAL_ENV=$venv uv pip sync --quiet --compile-bytecode "$root/requirements.lock" "$local_/project.txt"
+}
+
+# A server of its own environment: what it depends on does not fit to what we depend on.
+install_s3() {
+  local venv=$local_/s3 python
+  python=$(python_path)
+  install_uv "$python"
+  follow_pip_settings "$python"
+  uv venv --quiet --clear --python "$python" "$venv"
+  VIRTUAL_ENV=$venv uv pip sync --quiet --compile-bytecode "$here/s3.lock"
 }
 
 # --- jars ------------------------------------------------------------------------------------------------------------
@@ -186,12 +197,13 @@ recipe() {
   case $1 in
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
     kafka | spark-jars | delta-jars | jdbc-jars | flink-jars | hdfs) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
+    s3) cat "$here/s3.lock"; declare -f install_s3 ;;
     mariadb | mysql | spin) declare -f unpack "install_$1" ;;
     class-archives) # the JVM and the jars: an archive of others would be refused
       cat "$root/tests/class_archives.py"
       stat -L -c '%n %s %Y' "$(command -v java)" "$local_"/jars/kafka/* "$local_"/venv/lib/python*/site-packages/pyspark/jars/* ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs mariadb mysql postgres spin class-archives)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs mariadb mysql postgres s3 spin class-archives)" ;;
   esac
 }
 
@@ -217,7 +229,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs mariadb mysql postgres spin class-archives
+[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs mariadb mysql postgres s3 spin class-archives
 jobs=()
 archives=
 for name in "$@"; do

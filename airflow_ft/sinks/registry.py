@@ -16,7 +16,7 @@ and `SYSTEM` a `System`; the module that holds it imports nothing heavy, since w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module, metadata
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 GROUP = "airflow_ft.sinks"
 _OURS = "airflow-ft"
+
+
+def _none(_: ParticipantPlan) -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ class System:
     `kind` is what plans call it, `title` what people do. `strategies` has the default first. `clients` are the modules
     that have to be importable, and `extra` the extra of airflow-ft that installs them ("": they come with it).
     `preload` are modules that a process imports from which tasks are forked. `connects`: its participants are named by
-    Airflow connections; else they need none, and are given an empty one.
+    Airflow connections; else `conn_id` tells which one a participant needs. By default that is none (""), and it is
+    given an empty one.
     """
 
     kind: str
@@ -61,6 +66,7 @@ class System:
     extra: str = ""
     preload: Sequence[str] = ()
     connects: bool = True
+    conn_id: Callable[[ParticipantPlan], str] = _none
 
     def part(self, name: str) -> Any:
         """A module of its package; None where it has none of that name."""
@@ -74,7 +80,8 @@ class System:
 
     def connection(self, plan: ParticipantPlan, connections: ConnectionResolver) -> ConnectionInfo:
         """How a participant of it is reached; raises as `connections` does."""
-        return connections(plan.name) if self.connects else ConnectionInfo(plan.name, "")
+        conn_id = plan.name if self.connects else self.conn_id(plan)
+        return connections(conn_id) if conn_id else ConnectionInfo(plan.name, "")
 
     def require_clients(self) -> None:
         """ConfigurationError when a client is not installed."""

@@ -1,4 +1,4 @@
-"""Files in a folder do what the protocol demands, in every format, with and without partitions."""
+"""Files in a folder do what the protocol demands: in every format, with and without partitions, and in a bucket."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.testing import ParticipantConformance, Target
+from tests.sinks.files.bucket import Bucket
 from tests.sinks.files.world import Folder
+from tools.servers import S3
 
 pytestmark = pytest.mark.rotating
 IDS = [1, 2, 3, 4]
@@ -44,3 +46,19 @@ class TestJson(ParticipantConformance):
         folder = Folder(tmp_path, format="json", compression="gzip")
         folder.refused, folder.taken = NAN, (1, 3)
         yield folder
+
+
+@pytest.mark.server
+class TestS3(ParticipantConformance):
+    @pytest.fixture
+    def target(self, s3: S3) -> Iterator[Target]:
+        yield Bucket(s3)
+
+
+@pytest.mark.server
+class TestPartitionsInS3(ParticipantConformance):
+    @pytest.fixture
+    def target(self, s3: S3) -> Iterator[Target]:
+        bucket = Bucket(s3, partition_by=("text",))
+        bucket.refused, bucket.taken, bucket.texts = EMPTY, (1, 3), 16
+        yield bucket

@@ -18,6 +18,7 @@ UPSERT = {"key_columns": ["id"], "version_column": "version"}
 EXAMPLES: list[SinkSpec] = [
     DeltaSink(table="/data/orders"),
     FilesSink(folder="/data/orders"),
+    FilesSink(folder="s3://bucket/orders"),
     KafkaSink(topic="orders"),
     KafkaSink(topic="orders", strategy="held"),
     MySqlSink(table="orders"),

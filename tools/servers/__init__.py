@@ -17,5 +17,6 @@ from tools.servers.kafka import Kafka
 from tools.servers.mariadb import MariaDb
 from tools.servers.mysql import MySql
 from tools.servers.postgres import Postgres
+from tools.servers.s3 import S3
 
-__all__ = ["Database", "Hdfs", "Kafka", "MariaDb", "MySql", "Postgres", "Server", "ServerError"]
+__all__ = ["S3", "Database", "Hdfs", "Kafka", "MariaDb", "MySql", "Postgres", "Server", "ServerError"]

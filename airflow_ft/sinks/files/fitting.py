@@ -15,12 +15,14 @@ from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.sinks.files.spec import FilesSink
 
 
-def misfits(plan: ParticipantPlan, _: ConnectionInfo, schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
+def misfits(
+    plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
+) -> Sequence[AirflowFtError]:
     """See `airflow_ft.sinks.fitting`."""
     found: list[AirflowFtError] = []
     for name, schema in schemas.items():
         sink = FilesSink.from_settings(plan.name, plan.sinks[name])
         with telling(sink.folder, participant=plan.name):
-            before = Ledger.of(sink.folder).newest_layout()
+            before = Ledger.of(sink.folder, connection).newest_layout()
         found += misfits_of_columns(sink, schema, before, name)
     return found

@@ -9,7 +9,8 @@
     _<folder>.airflow_ft/         beside it: what is prepared, and nobody sees (`airflow_ft.sinks.files.staged`)
 
 There are no transactions over files, and no lock outlives a process that stands still. There is one thing that a file
-system does once: to give a name that is free (`FileSystem.write`, a hard link). All that is remembered rests on that:
+system does once: to give a name that is free (`FileSystem.write`, a hard link). All that is remembered rests on that.
+An object store has the same (`airflow_ft.sinks.files.objects`).
 
 - The head is a register with compare-and-set: whoever has read version 7 makes version 8, and one alone can. Old
   versions are deleted, the newest ones are always kept; so one who has slept since may make 8 anew, but then sees that
@@ -24,35 +25,53 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from airflow_ft.core.errors import SinkUnavailableError, StoreBehindSinkError, UnfitTargetError, WalCorruptError
 from airflow_ft.core.model import Outcome, canonical_json
+from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.memory import Head, Marker
+from airflow_ft.sinks.files.objects import Objects
+from airflow_ft.sinks.files.spec import is_object_store
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 OURS = "_airflow_ft"  # readers pass names by that begin so
 LABEL = "checkpoint"
 _KEPT = 16  # versions of the head
 _TRIES = 100
+_ABORTED = "aborted"
 _VERSION = re.compile(r"(\d+)\.json")
 _PUBLISHED = re.compile(rf"{LABEL}=(\d{{10,}})")
+
+
+def _probe() -> str:
+    return f"probe-{uuid.uuid4().hex}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version of the head, and the aborted numbers above the last delivered one that it knows."""
+
+    version: int = 0
+    head: Head | None = None
+    aborted: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """The memory of one folder; `root` is its URI. Methods raise what the file system raises."""
 
-    files: FileSystem
+    files: FileSystem | Objects
     root: str
+    _known: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, folder: str) -> Self:
+    def of(cls, folder: str, connection: ConnectionInfo) -> Self:
         """Of a folder as an author names it. ConfigurationError: it is no place."""
-        files = filesystem(folder)
+        files = Objects.of(folder, connection, OURS) if is_object_store(folder) else filesystem(folder)
         return cls(files, files.uri(folder))
 
     def uri(self, *names: str) -> str:
@@ -80,14 +99,20 @@ class Ledger:
 
     def pipeline(self) -> str:
         """The pipeline that the folder belongs to; "": none yet."""
-        found = self._json(self.uri("pipeline.json"))
+        found = self._claimed()
         return str(found["pipeline"]) if found else ""
+
+    def _claimed(self) -> Mapping[str, Any]:
+        """What never changes once it is there."""
+        if not self._known:
+            self._known.update(self._json(self.uri("pipeline.json")) or {})
+        return self._known
 
     def claim(self, pipeline: str) -> None:
         """Makes the folder that pipeline's; UnfitTargetError when it is another one's."""
         owner = self.pipeline()
         if not owner:
-            says = {"pipeline": pipeline, "staged": "beside" if self._can_rename_from(self._beside) else "inside"}
+            says = {"pipeline": pipeline, "staged": "beside" if self._is_best_beside() else "inside"}
             with suppress(FileExistsError):
                 self.files.write(self.uri("pipeline.json"), canonical_json(says).encode())
             self.files.sync_folders(self.uri(), self.root)
@@ -106,8 +131,7 @@ class Ledger:
         Beside the folder, if a rename leads from there into it: some readers (PyArrow) walk through hidden folders,
         too, and fail when one vanishes meanwhile. Else in `_airflow_ft`. That was tried when the folder was claimed.
         """
-        found = self._json(self.uri("pipeline.json"))
-        if found is None or found["staged"] == "inside":
+        if self._claimed().get("staged", "inside") == "inside":
             return self.uri("staged"), self.root
         return self._beside, self._parent
 
@@ -120,8 +144,14 @@ class Ledger:
         parent, _, name = self.root.rpartition("/")
         return f"{parent}/_{name}.airflow_ft"
 
+    def _is_best_beside(self) -> bool:
+        if isinstance(self.files, Objects):  # nobody walks through its folders
+            self.files.require_conditions(self.uri(_probe()))
+            return False
+        return self._can_rename_from(self._beside)
+
     def _can_rename_from(self, place: str) -> bool:
-        name = f"probe-{uuid.uuid4().hex}"
+        name = _probe()
         source, target = self.files.uri(place, name), self.uri(name)
         try:
             with suppress(FileExistsError):
@@ -140,7 +170,7 @@ class Ledger:
 
     def head(self) -> Head | None:
         """What it remembers, with what was delivered last as of now."""
-        return self._as_of_now(self._newest()[1])
+        return self._as_of_now(self._newest()).head
 
     def change(self, new: Callable[[Head | None], Head]) -> Head:
         """Puts a head in the place of the one that `new` was given; returns it.
@@ -149,15 +179,16 @@ class Ledger:
         changes nothing more. SinkUnavailableError when others are always faster.
         """
         for _ in range(_TRIES):
-            version, stored = self._newest()
-            found = self._as_of_now(stored)
-            head = new(found)
-            if head == found:
+            stored = self._newest()
+            version, found = stored.version, self._as_of_now(stored)
+            head = new(found.head)
+            if head == found.head and found.aborted == stored.aborted:
                 return head
-            last, floor = (stored.last_delivered, stored.floor) if stored else (0, 0)
+            last, floor = (stored.head.last_delivered, stored.head.floor) if stored.head else (0, 0)
             if head.floor > floor:  # the markers that say it go; else it is not written down a second time
-                last = max(last, head.floor, self._marked())
-            data = canonical_json(asdict(replace(head, last_delivered=last))).encode()
+                last = max(last, head.floor, self._marked(found.aborted)[0])
+            says = {**asdict(replace(head, last_delivered=last)), _ABORTED: sorted(found.aborted)}
+            data = canonical_json(says).encode()
             try:
                 self.files.write(self._version(version + 1), data)
             except FileExistsError:
@@ -173,36 +204,44 @@ class Ledger:
             return head
         raise self._too_fast()
 
-    def _newest(self) -> tuple[int, Head | None]:
-        """The newest version, and what it says; 0: there is none."""
+    def _newest(self) -> _Version:
+        """The newest version; 0: there is none."""
         for _ in range(_TRIES):
             versions = self._versions()
             if not versions:
-                return 0, None
+                return _Version()
             found = self._json(self._version(versions[-1]))
             if found is not None:  # else newer ones were made since
-                return versions[-1], Head(**found)
+                aborted = frozenset(found.pop(_ABORTED, ()))
+                return _Version(versions[-1], Head(**found), aborted)
         raise self._too_fast()
 
-    def _as_of_now(self, stored: Head | None) -> Head | None:
-        if stored is None:
-            return None
-        last = max(stored.last_delivered, self._marked())
+    def _as_of_now(self, stored: _Version) -> _Version:
+        if stored.head is None:
+            return stored
+        marked, aborted = self._marked(stored.aborted)
+        last = max(stored.head.last_delivered, marked)
         # Visible without a marker: whoever has published it died before he wrote one.
-        for number in reversed(self.visible()):
-            if number <= last:
-                break
+        for number in reversed(self.visible(last)):
             if self.manifest(self.published(number)) is not None:
                 last = number
-        return replace(stored, last_delivered=last)
+                break
+        return _Version(stored.version, replace(stored.head, last_delivered=last), aborted)
 
-    def _marked(self) -> int:
-        """The highest number that a marker says was committed; 0: there is none."""
+    def _marked(self, aborted: frozenset[int]) -> tuple[int, frozenset[int]]:
+        """The highest number that a marker says was committed (0: there is none), and the aborted ones above it.
+
+        Some of those are known to be `aborted`: else all of them would be read again and again. A number that lost its
+        marker is known no more as soon as the head is raised, which whoever writes another one has done before.
+        """
+        above: set[int] = set()
         for number in reversed(self._numbers("markers")):
-            marker = self.marker(number)
+            marker = None if number in aborted else self.marker(number)
             if marker is not None and marker.outcome is Outcome.COMMITTED:
-                return number
-        return 0
+                return number, frozenset(above)
+            if marker is not None or number in aborted:
+                above.add(number)
+        return 0, frozenset(above)
 
     def _too_fast(self) -> SinkUnavailableError:
         where = self.told(self.uri("head"))
@@ -257,10 +296,14 @@ class Ledger:
 
     # --- what is visible -----------------------------------------------------------------------------------------
 
-    def visible(self) -> list[int]:
-        """Numbers that have a folder, ascending, whoever has made it."""
-        matches = map(_PUBLISHED.fullmatch, self.files.names(self.root))
-        return sorted(int(match[1]) for match in matches if match)
+    def visible(self, above: int = 0) -> list[int]:
+        """Higher numbers that have a folder, ascending, whoever has made it."""
+        if isinstance(self.files, Objects) and above:  # a store lists a thousand names at a time
+            names: Iterable[str] = self.files.names_after(self.root, self.label(above))
+        else:
+            names = self.files.names(self.root)
+        found = (int(match[1]) for match in map(_PUBLISHED.fullmatch, names) if match)
+        return sorted(number for number in found if number > above)
 
     def manifest(self, folder: str) -> dict[str, Any] | None:
         """What a checkpoint's folder says of itself, visible or staged; None: nothing."""
@@ -272,11 +315,16 @@ class Ledger:
 
     def newest_layout(self) -> dict[str, Any] | None:
         """Format, partitioning and columns of the newest rows that are visible; None: there are none of ours."""
-        for number in reversed(self.visible()):
+        head = self.head()
+        for number in self._newest_first(head.last_delivered if head else 0):
             found = self.manifest(self.published(number))
             if found is not None and "columns" in found:
                 return found
         return None
+
+    def _newest_first(self, last: int) -> Iterator[int]:
+        yield last
+        yield from reversed(self.visible())
 
     def _numbers(self, folder: str) -> list[int]:
         matches = map(_VERSION.fullmatch, self.files.names(self.uri(folder)))

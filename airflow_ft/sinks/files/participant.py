@@ -70,11 +70,11 @@ from airflow_ft.sinks.refused import Refused
 log = logging.getLogger(__name__)
 
 
-def open_participant(plan: ParticipantPlan, _: ConnectionInfo, wal: WalReader) -> Participant:
+def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
     """The participant of a plan: one folder. ConfigurationError when it has several, or names no place."""
     name, settings = only_sink(plan, "folder")
     sink = FilesSink.from_settings(plan.name, settings)
-    return FilesParticipant(plan.name, Staged(Ledger.of(sink.folder), sink, name), wal)
+    return FilesParticipant(plan.name, Staged(Ledger.of(sink.folder, connection), sink, name), wal)
 
 
 @dataclass
@@ -165,8 +165,13 @@ class FilesParticipant:
         if floor <= 0:
             return
         with self._telling():
-            self._require_head(fence)
-            self.ledger.change(lambda head: replace(found := check_epoch(head, fence), floor=max(found.floor, floor)))
+            self._require_claim(fence)
+
+            def raised(head: Head | None) -> Head:
+                found = check_epoch(self._required(head), fence)
+                return replace(found, floor=max(found.floor, floor))
+
+            self.ledger.change(raised)
             self.ledger.prune(floor)
 
     def head(self, pipeline: str) -> SinkHead | None:
@@ -256,27 +261,30 @@ class FilesParticipant:
             self.ledger.require_folder()
             self.ledger.claim(fence.pipeline)
         else:
-            self._require_head(fence)
+            self._require_claim(fence)
 
         def raised(head: Head | None) -> Head:
             if head is None and begins:
                 refuse_markers_without_head(self.ledger.newest(), self.ledger.told(self.ledger.uri("head")))
                 return _head(fence)
-            check_owner(head, fence)
-            assert head is not None  # check_owner raises
-            return replace(head, epoch=fence.epoch, attempt=fence.attempt)
+            found = self._required(head)
+            check_owner(found, fence)
+            return replace(found, epoch=fence.epoch, attempt=fence.attempt)
 
         return self.ledger.change(raised)
 
-    def _require_head(self, fence: Fence) -> None:
-        owner = self.ledger.pipeline()
-        if owner:
-            self.ledger.claim(fence.pipeline)
-        if not owner or self.ledger.head() is None:
+    def _require_claim(self, fence: Fence) -> None:
+        if not self.ledger.pipeline():
+            self._required(None)
+        self.ledger.claim(fence.pipeline)
+
+    def _required(self, head: Head | None) -> Head:
+        if head is None:
             raise StoreBehindSinkError(
                 f"the sink has lost its head: {self.ledger.told(self.ledger.uri())} is gone, or what is in it.",
                 remedy=self._bring_back,
             )
+        return head
 
     @property
     def _bring_back(self) -> str:
@@ -294,7 +302,10 @@ class FilesParticipant:
         manifest = self.ledger.manifest(self.ledger.published(plan.number))
         if manifest is None:
             return None
-        self.staged.sync()  # whoever has renamed it may have died before
+        try:
+            self.staged.finish(plan.number, manifest)  # whoever has renamed it may have died before
+        except FileExistsError as error:
+            raise self._in_the_way(plan.number) from error
         return self._marker(plan.number, manifest)
 
     def _marker(self, number: int, manifest: Mapping[str, Any]) -> Marker:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 
 from airflow_ft.core.arguments import check_text, check_texts, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
@@ -13,6 +15,9 @@ from airflow_ft.core.model import Promise
 from airflow_ft.sinks.base.places import check_file_bytes, check_name, check_partition_by, is_late, name_of, settings_of
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.registry import Strategy
+
+if TYPE_CHECKING:
+    from airflow_ft.core.model import ParticipantPlan
 
 FORMATS: Mapping[str, Sequence[str]] = {
     "parquet": ("lz4", "none", "snappy", "zstd", "gzip"),
@@ -23,18 +28,48 @@ FORMATS: Mapping[str, Sequence[str]] = {
 STRATEGIES: Mapping[str, Strategy] = {
     "rename": Strategy(
         Promise.TWO_PHASE, "a hidden folder, written before the decision, then renamed", "all at once, as one folder"
-    )
+    ),
+    "copy": Strategy(
+        Promise.TWO_PHASE,
+        "in S3: hidden objects, written before the decision, then copied by the store",
+        "file by file, each as a whole; the checkpoint's marker comes when all are there",
+    ),
 }
-_SCHEMES = ("/", "file:///", "hdfs://")
+SCHEME = "s3"
+LARGEST = 5 << 30
+"""Bytes of a file that S3 copies in one request."""
+_SCHEMES = ("/", "file:///", "hdfs://", f"{SCHEME}://")
+
+
+def is_object_store(place: str) -> bool:
+    """Whether it names a folder in an object store."""
+    return place.startswith(f"{SCHEME}://")
+
+
+def conn_id(plan: ParticipantPlan) -> str:
+    """The Airflow connection that a folder names, as `s3://CONNECTION@BUCKET/FOLDER`; "": none."""
+    for settings in plan.sinks.values():
+        if is_object_store(settings["folder"]):
+            return urlsplit(settings["folder"]).username or ""
+    return ""
+
+
+def missing_client() -> ConfigurationError:
+    """Obstore is not installed."""
+    return ConfigurationError(
+        "a folder in S3 needs obstore, which is not installed here.",
+        remedy="pip install 'airflow-ft[s3]', where DAGs are parsed and where tasks run.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesSink:
     """Rows of a pipeline as files in a folder, which belongs to this pipeline alone. No Airflow connection is needed.
 
-    The rows of a checkpoint become visible as one folder, `checkpoint=0000000042`, in one step.
+    The rows of a checkpoint become visible as one folder, `checkpoint=0000000042`, in one step; in S3 file by file.
 
-    folder: an absolute path, a `file:///` URI, or `hdfs://NAMENODE:PORT/PATH`, which all tasks reach under that name.
+    folder: an absolute path, a `file:///` URI, or `hdfs://NAMENODE:PORT/PATH`, which all tasks reach under that name;
+        or `s3://BUCKET/FOLDER`, as `s3://CONNECTION@BUCKET/FOLDER` with an Airflow connection of type `aws`.
     format: "parquet", "csv" (with a header), or "json" (lines, each an object).
     partition_by: columns whose values name folders inside that of a checkpoint, `country=DE`, as Hive has it.
     compression: "none", "gzip"; of Parquet also "lz4", "snappy", "zstd". "": as the log's own files are (lz4), which
@@ -57,7 +92,6 @@ class FilesSink:
 
     kind: ClassVar[str] = "files"
     conn_id: ClassVar[str] = ""
-    strategy: ClassVar[str] = "rename"
     promise: ClassVar[Promise] = STRATEGIES["rename"].promise
 
     def __post_init__(self) -> None:
@@ -83,11 +117,28 @@ class FilesSink:
         if not self.folder.startswith(_SCHEMES):
             raise ConfigurationError(
                 f"{self.folder!r} is no folder to deliver into.",
-                remedy="give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH; others are not supported"
-                " yet.",
+                remedy="give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH, or s3://BUCKET/FOLDER; others"
+                " are not supported yet.",
             )
-        if not re.sub(r"^(file|hdfs)://[^/]*", "", self.folder).strip("/"):
+        if not re.sub(r"^(file|hdfs|s3)://[^/]*", "", self.folder).strip("/"):
             raise ConfigurationError(f"{self.folder!r} is the root of a file system.", remedy="name a folder in it.")
+        if is_object_store(self.folder):
+            self._check_bucket()
+
+    def _check_bucket(self) -> None:
+        if not re.fullmatch(r"s3://([\w.-]+@)?[a-z0-9][a-z0-9.-]+(/[^/]+)+/?", self.folder):
+            shown = re.sub("//.*@", "//...@", self.folder)  # somebody may have put keys there
+            raise ConfigurationError(
+                f"{shown!r} is no folder in a bucket.",
+                remedy="give s3://BUCKET/FOLDER, or s3://CONNECTION@BUCKET/FOLDER, which names an Airflow connection.",
+            )
+        if self.file_bytes > LARGEST:
+            raise ConfigurationError(
+                f"file_bytes of FilesSink is {self.file_bytes}, and S3 copies {LARGEST} at most.",
+                remedy="give 128 << 20, for example: 128 MB.",
+            )
+        if find_spec("obstore") is None:
+            raise missing_client()
 
     def _check_format(self) -> None:
         if is_template(self.format) or is_template(self.compression):
@@ -101,6 +152,11 @@ class FilesSink:
                 f"{self.format} cannot be compressed by {self.compression!r}.",
                 remedy=f"choose one of {', '.join(FORMATS[self.format])}.",
             )
+
+    @property
+    def strategy(self) -> str:
+        """How rows become visible: "rename", in an object store "copy"."""
+        return "copy" if is_object_store(self.folder) else "rename"
 
     @property
     def is_late(self) -> bool:

@@ -16,12 +16,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.errors import StoreBehindSinkError, WalCorruptError
 from airflow_ft.core.model import Fence, Plan, canonical_json
 from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.columns import layout
 from airflow_ft.sinks.files.ledger import OURS, Ledger
+from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.files.writing import Files, large, refused
 from airflow_ft.sinks.refused import Refused, accepted
@@ -113,6 +114,20 @@ class Staged:
         """Makes it visible, durably. FileExistsError: something is there; FileNotFoundError: it is gone."""
         ledger = self.ledger
         ledger.files.rename_folder(self.uri(number, rank), ledger.published(number))
+        self.sync()
+
+    def finish(self, number: int, manifest: Mapping[str, Any]) -> None:
+        """Returns when what somebody has published, and died, is whole, and survives a power cut."""
+        files = self.ledger.files
+        if isinstance(files, Objects):
+            target = self.ledger.published(number)
+            try:
+                files.copy(self.uri(number, tuple(manifest["rank"])), target, manifest["files"])
+            except FileNotFoundError as error:
+                raise StoreBehindSinkError(
+                    f"{target} lacks files of its manifest, and what was prepared for it is gone.",
+                    remedy=f"remove all that is below {target}: it is delivered from the write-ahead log.",
+                ) from error
         self.sync()
 
     def sync(self) -> None:

@@ -33,11 +33,11 @@ def verify(
     """One report a folder. SinkUnavailableError, SinkAccessError: nothing could be compared."""
     sent = by_target(delivered, plan.name, lambda given: FilesSink.from_settings(plan.name, given).folder)
     with telling(plan.name, participant=plan.name):
-        return [_verify(of_folder, plan.name, folder) for folder, of_folder in sent.items()]
+        return [_verify(of_folder, plan.name, folder, connection) for folder, of_folder in sent.items()]
 
 
-def _verify(sent: Sequence[Sent], participant: str, folder: str) -> SinkReport:
-    ledger = Ledger.of(folder)
+def _verify(sent: Sequence[Sent], participant: str, folder: str, connection: ConnectionInfo) -> SinkReport:
+    ledger = Ledger.of(folder, connection)
     if not ledger.files.exists(ledger.root):
         raise SinkUnavailableError(f"{folder} is not there.", remedy="bring it back.")
     report = SinkReport.begun(participant, (name for _, name in sent), folder, [each for each, _ in sent])

@@ -9,9 +9,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +23,8 @@ from airflow_ft.core.errors import AirflowFtError, WalCorruptError
 from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import offsets, scalar
 from airflow_ft.sinks.base import json_columns
+from airflow_ft.sinks.files.objects import Objects
+from airflow_ft.sinks.files.spec import LARGEST
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
 from airflow_ft.wal.writer import COMPRESSION, ROW_GROUP_BYTES, bounded_columns
 
@@ -39,19 +42,20 @@ _DEFAULT = COMPRESSION.removesuffix("_raw")  # what PyArrow calls lz4 is lz4_raw
 def large(files: Sequence[WalFile], segments: int, file_bytes: int) -> list[WalFile]:
     """Files of the log that are worth to be adopted as they are; small ones are put together, unless there is one."""
     alone = segments == 1 and len(files) == 1
-    return [file for file in files if alone or file.bytes * SMALL >= file_bytes]
+    return [file for file in files if (alone or file.bytes * SMALL >= file_bytes) and file.bytes <= LARGEST]
 
 
 class Files:
     """The files of one attempt, in its folder `root` (a URI)."""
 
-    def __init__(self, files: FileSystem, root: str, format: str, compression: str, file_bytes: int) -> None:
+    def __init__(self, files: FileSystem | Objects, root: str, format: str, compression: str, file_bytes: int) -> None:
         self._files, self._root, self._format, self._file_bytes = files, root, format, file_bytes
         self._compression = compression or (_DEFAULT if format == "parquet" else "none")
         self._suffix = _SUFFIX[format] + (".gz" if format != "parquet" and self._compression == "gzip" else "")
         self._open: dict[tuple[str, pa.Schema], _File] = {}  # in the order of their last use
         self._written: list[WalFile] = []
         self._count = 0
+        self._open_files = files.open_files if isinstance(files, Objects) else OPEN_FILES
 
     def place(self, folder: str = "") -> tuple[str, str]:
         """The next file of a partition folder: its name below the root, and its URI."""
@@ -64,18 +68,26 @@ class Files:
         """A file of the log as it is, under a second name. WalCorruptError: it does not match its checksum."""
         source = filesystem(reader.segment.location).uri(reader.segment.location, *file.path.split("/"))
         name, target = self.place()
-        link_file(source, target)
-        hashed = hashlib.sha256()
-        with self._files.open(target) as copied:  # what became of it, not what the log had
-            while chunk := copied.read(_CHUNK):
-                hashed.update(chunk)
-        if hashed.hexdigest() != file.sha256:
+        if isinstance(self._files, Objects):
+            checksum = self._sent(source, target)
+        else:
+            link_file(source, target)
+            with self._files.open(target) as copied:  # what became of it, not what the log had
+                checksum = hashlib.file_digest(cast("io.BufferedReader", copied), "sha256").hexdigest()
+        if checksum != file.sha256:
             raise WalCorruptError(
                 f"{source} does not match its checksum",
                 sink=sink,
                 remedy="restore the file from a backup; the rows are not delivered as they are",
             )
         self._written.append(WalFile(name, file.rows, file.bytes, file.sha256))
+
+    def _sent(self, source: str, target: str) -> str:
+        """The checksum of what was sent: the store compares what it got."""
+        with filesystem(source).open(source) as log, self._files.create(target) as out:
+            hashed = _Hashed(out)
+            shutil.copyfileobj(log, hashed, _CHUNK)
+        return hashed.sha256.hexdigest()
 
     def put(self, folder: str, rows: pa.RecordBatch) -> None:
         """Rows behind those that this folder has."""
@@ -85,7 +97,7 @@ class Files:
         file.add(rows)
         if file.bytes >= self._file_bytes:
             self._end(key)
-        elif len(self._open) > OPEN_FILES:
+        elif len(self._open) > self._open_files:
             self._end(next(iter(self._open)))
         while sum(each.waiting for each in self._open.values()) > BUFFERED:
             max(self._open.values(), key=lambda each: each.waiting).flush()
@@ -113,7 +125,7 @@ class _File:
     """One file that is being written."""
 
     def __init__(
-        self, name: str, files: FileSystem, out: BinaryIO, schema: pa.Schema, format: str, compression: str
+        self, name: str, files: FileSystem | Objects, out: BinaryIO, schema: pa.Schema, format: str, compression: str
     ) -> None:
         self._name, self._files, self._out, self._rows = name, files, out, 0
         self._format, self.waiting = format, 0

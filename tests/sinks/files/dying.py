@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from airflow_ft.core.model import Fence, Plan, Vote
+from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks import open_participant
 from airflow_ft.wal import open_wal
 
@@ -30,6 +31,7 @@ class Acting:
     vote: Vote | None = None
     at: int = -1
     stop: str = "kill"
+    connection: ConnectionInfo | None = None
 
     def __post_init__(self) -> None:
         given = {
@@ -40,6 +42,7 @@ class Acting:
             "notes": dict(self.vote.notes) if self.vote else None,
             "at": self.at,
             "stop": self.stop,
+            "connection": asdict(self.connection) if self.connection else None,
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", __name__, json.dumps(given)], stdout=subprocess.PIPE, text=True
@@ -99,17 +102,36 @@ def _around_commits(root: str, *, rebase: bool) -> None:
         table._properties = lambda transactions, says=None: CommitProperties(says, 15, transactions)
 
 
+def _before_requests(root: str) -> None:
+    """Nor does the client of an object store tell."""
+    import obstore
+
+    from airflow_ft.sinks.files.objects import _Upload
+
+    for place, name in ((obstore, "put"), (obstore, "copy"), (obstore, "delete"), (_Upload, "close")):
+        call = getattr(place, name)
+
+        def stopping(*of: Any, _call: Any = call, **more: Any) -> Any:
+            sys.audit("airflow_ft.commit", root)
+            return _call(*of, **more)
+
+        setattr(place, name, stopping)
+
+
 def main() -> None:
     given = json.loads(sys.argv[1])
     plan = Plan.from_json(given["plan"])
     [planned] = plan.participants
-    participant: Any = open_participant(planned, lambda _: None, open_wal())  # type: ignore[arg-type, return-value]
+    connection = ConnectionInfo(**given["connection"]) if given["connection"] else ConnectionInfo("", "")
+    participant: Any = open_participant(planned, lambda _: connection, open_wal())
     fence = Fence(plan.pipeline, plan.installation, 1, given["attempt"])
     vote = Vote(planned.name, given["prepared"], given["prepared"], None, given["notes"] or {})
     settings = next(iter(planned.sinks.values()))
     folder = Path(settings.get("folder") or settings["table"])
     if planned.kind == "delta":
         _around_commits(str(folder.parent), rebase=bool(os.environ.get("REBASE")))
+    if given["connection"]:
+        _before_requests(str(folder.parent))
     _stop_before(given["at"], given["stop"], str(folder.parent))
     try:
         if given["act"] == "prepare":

@@ -222,7 +222,7 @@ def test_a_head_that_many_change_at_once_is_changed_by_one_after_the_other(tmp_p
     first = Head(installation=OURS, epoch=0, attempt=0, last_delivered=0, floor=0)
 
     def work(times: int) -> None:
-        ledger = Ledger.of(str(tmp_path))
+        ledger = Ledger.of(str(tmp_path), ConnectionInfo("", ""))
         for _ in range(times):
             ledger.change(lambda head: replace(head or first, epoch=(head or first).epoch + 1))
 
@@ -231,13 +231,13 @@ def test_a_head_that_many_change_at_once_is_changed_by_one_after_the_other(tmp_p
         thread.start()
     for thread in threads:
         thread.join()
-    head = Ledger.of(str(tmp_path)).head()
+    head = Ledger.of(str(tmp_path), ConnectionInfo("", "")).head()
     assert head is not None and head.epoch >= 200, "none was lost"
     assert 16 <= len(list((tmp_path / "_airflow_ft" / "head").iterdir())) <= 20, "old versions are deleted"
 
 
 def test_who_slept_while_versions_were_deleted_has_lost(tmp_path: Path) -> None:
-    ledger, others = Ledger.of(str(tmp_path)), Ledger.of(str(tmp_path))
+    ledger, others = Ledger.of(str(tmp_path), ConnectionInfo("", "")), Ledger.of(str(tmp_path), ConnectionInfo("", ""))
     first = Head(installation=OURS, epoch=1, attempt=0, last_delivered=0, floor=0)
     ledger.change(lambda _: first)
     asked: list[int] = []

@@ -27,9 +27,10 @@ def test_a_folder_is_enough() -> None:
     ("settings", "words"),
     [
         ({"folder": "orders"}, "no folder to deliver into"),
-        ({"folder": "s3://bucket/orders"}, "others are not supported yet"),
+        ({"folder": "gs://bucket/orders"}, "others are not supported yet"),
         ({"folder": "/"}, "root of a file system"),
         ({"folder": "hdfs://namenode:8020"}, "root of a file system"),
+        ({"folder": "s3://bucket"}, "root of a file system"),
         ({"folder": 7}, "folder"),
         ({"format": "orc"}, "choose one of parquet, csv, json"),
         ({"compression": "lzo"}, "parquet cannot be compressed by 'lzo'"),

@@ -1,0 +1,374 @@
+"""Folders of an object store, through the S3 API: what `FileSystem` is to disks, as far as this sink asks for it.
+
+There are no folders, and nothing can be renamed. There is one thing that a store does once: to put an object where none
+is (If-None-Match). All that a folder remembers rests on that. What a rename does to a prepared folder takes three steps
+here, each of which can be taken again by anybody:
+
+1. its manifest is put beside where the rows will be, if none is there. Whose manifest that is, his files come: of
+   several attempts one alone is ever shown.
+2. each file is copied by the store to its visible place, in one request. Whoever does that again copies the same.
+3. the prepared files are deleted, by whoever has written the marker.
+
+A process that wakes up late finds the manifest of another attempt, or nothing any more that it could copy. Readers see
+each file as a whole; the files of one checkpoint one after the other. That all are there, its marker tells.
+
+What a client repeats since the answer got lost, it may have done itself: then what is there equals what it has put.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, cast
+from urllib.parse import urlsplit
+
+from airflow_ft.core.errors import (
+    ConfigurationError,
+    SinkAccessError,
+    SinkUnavailableError,
+    UnfitTargetError,
+    WalCorruptError,
+)
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.files.spec import SCHEME, missing_client
+
+if TYPE_CHECKING:
+    from obstore import ReadableFile
+    from obstore.store import RetryConfig, S3Store
+
+T = TypeVar("T")
+_PART = 5 << 20  # the least that S3 takes as a part of an upload; so much of each open file is in memory
+_CHUNK = 1 << 20
+_AT_ONCE = 2  # parts of one file under way
+_COPIES = 8
+_SUCCESS = "_SUCCESS"
+_REFUSED = re.compile(r"status code: 40[13]\b")
+_KEYS = {
+    "region_name": "region",
+    "endpoint_url": "endpoint",
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+}
+_RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects of one bucket. `manifest` is the name of what is put first when a folder is published.
+
+    Methods raise SinkAccessError and SinkUnavailableError, and FileNotFoundError and FileExistsError as files do.
+    """
+
+    bucket: str
+    store: S3Store
+    manifest: str
+    open_files: int = 40
+
+    @classmethod
+    def of(cls, place: str, connection: ConnectionInfo, manifest: str) -> Objects:
+        """Of `s3://BUCKET/...`; ConfigurationError for a connection that cannot be used."""
+        bucket = urlsplit(place).hostname or ""
+        return cls(bucket, _store(bucket, tuple(sorted(_config(connection).items()))), manifest)
+
+    def uri(self, location: str, *names: str) -> str:
+        bucket, key = _split(location)
+        return "/".join((f"{SCHEME}://{bucket}", *(part for part in (key, *names) if part)))
+
+    def hadoop_path(self, uri: str) -> str:
+        return uri
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def exists(self, uri: str) -> bool:
+        return any(self._under(uri)) or self._ask(uri, self._size) is not None
+
+    def names(self, uri: str) -> list[str]:
+        import obstore
+
+        found = self._ask(uri, lambda key: obstore.list_with_delimiter(self.store, key))
+        below = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
+        return [str(path).rpartition("/")[2] for path in below]
+
+    def names_after(self, uri: str, folder: str) -> set[str]:
+        """Names of folders (and objects) that come after this one in the order of their bytes."""
+        _, key = _split(uri)
+        return {path.removeprefix(f"{key}/").partition("/")[0] for path, _ in self._under(uri, f"{key}/{folder}0")}
+
+    def tree(self, uri: str) -> dict[str, int]:
+        _, key = _split(uri)
+        return {path.removeprefix(f"{key}/"): size for path, size in self._under(uri)}
+
+    def open(self, uri: str) -> BinaryIO:
+        import obstore
+
+        source = self._read(uri, lambda key: obstore.open_reader(self.store, key))
+        return io.BufferedReader(_Download(self, uri, source), _CHUNK)
+
+    def read(self, uri: str) -> bytes:
+        import obstore
+
+        return self._read(uri, lambda key: bytes(obstore.get(self.store, key).bytes()))
+
+    def size(self, uri: str) -> int:
+        size = self._ask(uri, self._size)
+        if size is None:
+            raise FileNotFoundError(errno.ENOENT, "there is no such object", uri)
+        return size
+
+    # --- changing ------------------------------------------------------------------------------------------------
+
+    def create(self, uri: str) -> BinaryIO:
+        """Its name is its writer's alone; it is there, and durable, when it is closed."""
+        return cast(BinaryIO, _Upload(self, uri))
+
+    def write(self, uri: str, data: bytes) -> None:
+        import obstore
+
+        try:
+            self._ask(uri, lambda key: obstore.put(self.store, key, data, mode="create", use_multipart=False))
+        except FileExistsError:
+            if self.read(uri) != data:
+                raise
+
+    def make_folder(self, uri: str) -> None:
+        """There are none; the bucket has to be there."""
+        self.names(uri)
+
+    def remove(self, uri: str) -> None:
+        import obstore
+
+        self._ask(uri, lambda key: obstore.delete(self.store, key))
+
+    def remove_tree(self, uri: str) -> None:
+        import obstore
+
+        keys = [path for path, _ in self._under(uri)]
+        last = [key for key in keys if key.rpartition("/")[2] == self.manifest]  # without it nothing counts as whole
+        for some in (last, [key for key in keys if key not in last]):
+            if some:
+                self._ask(uri, lambda _, gone=some: obstore.delete(self.store, gone))  # type: ignore[misc]
+
+    def sync_file(self, file: BinaryIO) -> None:
+        """What is closed is durable."""
+
+    def sync_folders(self, uri: str, up_to: str) -> None:
+        """There are none."""
+
+    def sync_tree(self, uri: str, up_to: str, synced: object) -> None:
+        """As `sync_file`."""
+
+    def rename_folder(self, source: str, target: str) -> None:
+        """Steps 1 and 2 (see the module). FileExistsError: another manifest or file is there; FileNotFoundError: what
+        was prepared is gone.
+        """
+        claim = self.uri(target, self.manifest)
+        try:
+            manifest = self.read(self.uri(source, self.manifest))
+        except WalCorruptError as error:
+            raise FileNotFoundError(errno.ENOENT, "nothing is prepared any more", source) from error
+        self.write(claim, manifest)
+        try:
+            self.copy(source, target, json.loads(manifest)["files"])
+        except FileNotFoundError:
+            if not set(self.tree(target)) - {self.manifest}:  # it was shown, and deleted, while this one slept
+                self.remove(claim)
+            raise
+
+    def copy(self, source: str, target: str, files: Sequence[Mapping[str, Any]]) -> None:
+        """Step 2 for the files of a manifest; those that are there already are let be. Raises as `rename_folder`."""
+        with ThreadPoolExecutor(_COPIES) as pool:
+            for _ in pool.map(lambda file: self._copy(source, target, file["path"], file["bytes"]), files):
+                pass
+        if _SUCCESS in self.names(source):
+            self._copy(source, target, _SUCCESS, 0)
+
+    def _copy(self, source: str, target: str, path: str, size: int) -> None:
+        import obstore
+
+        place = self.uri(target, path)
+        there = self._ask(place, self._size)
+        if there == size:
+            return
+        if there is not None:
+            raise FileExistsError(errno.EEXIST, "it is there already", place)
+        try:  # one request: who sleeps does so before it, or behind it
+            self._ask(self.uri(source, path), lambda key: obstore.copy(self.store, key, _split(place)[1]))
+        except FileNotFoundError:
+            if self._ask(place, self._size) != size:
+                raise
+
+    def require_conditions(self, probe: str) -> None:
+        """UnfitTargetError where the store does not keep others from replacing what is there.
+
+        `probe` is a name that nobody has. Some stores do not know If-None-Match, and replace without a word.
+        """
+        self.write(probe, b"1")
+        try:
+            self.write(probe, b"2")
+        except FileExistsError:
+            return
+        finally:
+            self.remove(probe)
+        raise UnfitTargetError(
+            f"the store of bucket {self.bucket!r} replaces an object that is there, though it is asked not to.",
+            remedy="exactly-once rests on conditional puts (If-None-Match): use a store, or a release of it, that has"
+            " them.",
+        )
+
+    # --- asking --------------------------------------------------------------------------------------------------
+
+    def _under(self, uri: str, after: str | None = None) -> Iterator[tuple[str, int]]:
+        import obstore
+
+        _, key = _split(uri)
+        with self._telling(uri):
+            for some in obstore.list(self.store, key, offset=after):
+                for each in some:
+                    yield str(each["path"]), int(each["size"])
+
+    def _size(self, key: str) -> int | None:
+        import obstore
+
+        try:
+            return int(obstore.head(self.store, key)["size"])
+        except FileNotFoundError:
+            return None
+
+    def _read(self, uri: str, call: Callable[[str], T]) -> T:
+        try:
+            return self._ask(uri, call)
+        except FileNotFoundError as error:
+            raise WalCorruptError(f"{uri} is missing", remedy="bring it back from a backup.") from error
+
+    def _ask(self, uri: str, call: Callable[[str], T]) -> T:
+        with self._telling(uri):
+            return call(_split(uri)[1])
+
+    @contextmanager
+    def _telling(self, uri: str) -> Iterator[None]:
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        try:
+            yield
+        except AlreadyExistsError as error:
+            raise FileExistsError(errno.EEXIST, "it is there already", uri) from error
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                self._tell(uri, error)
+            raise
+        except BaseError as error:
+            self._tell(uri, error)
+
+    def _tell(self, uri: str, error: Exception) -> NoReturn:
+        """As the errors of this package. The text of the client's holds no secret: they travel in headers."""
+        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+        text = str(error)
+        said = text.split("\n", 1)[0].partition("<?xml")[0].rpartition("Error performing ")[2]
+        if "NoSuchBucket" in text:
+            raise SinkAccessError(
+                f"there is no bucket {self.bucket!r} at {_endpoint(self.store)}.",
+                remedy="make it; or name another one, or the connection that reaches it: s3://CONNECTION@BUCKET/FOLDER.",
+            ) from error
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _REFUSED.search(text):
+            raise SinkAccessError(
+                f"{uri} is refused: {_code(text) or said}.",
+                remedy="see whether login and password of the connection are right, and may list, get, put and delete"
+                " objects there.",
+            ) from error
+        raise SinkUnavailableError(f"{uri}: {said}", remedy="it is tried again.") from error
+
+
+class _Download(io.RawIOBase):
+    """An object, which comes as it is asked for."""
+
+    def __init__(self, objects: Objects, uri: str, source: ReadableFile) -> None:
+        self._objects, self._uri, self._source = objects, uri, source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        with self._objects._telling(self._uri):
+            found = memoryview(self._source.read(len(into)))
+        into[: len(found)] = found
+        return len(found)
+
+
+class _Upload(io.RawIOBase):
+    """A new object, sent part by part."""
+
+    def __init__(self, objects: Objects, uri: str) -> None:
+        import obstore
+
+        self._objects, self._uri = objects, uri
+        self._out = obstore.open_writer(objects.store, _split(uri)[1], buffer_size=_PART, max_concurrency=_AT_ONCE)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        with self._objects._telling(self._uri):
+            return self._out.write(bytes(data))  # the client keeps what it is given for a while
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                with self._objects._telling(self._uri):
+                    self._out.close()
+            finally:
+                super().close()
+
+
+@lru_cache(8)
+def _store(bucket: str, config: tuple[tuple[str, str], ...]) -> S3Store:
+    try:
+        from obstore.store import S3Store
+    except ImportError as error:
+        raise missing_client() from error
+
+    plain = dict(config).get("endpoint", "").startswith("http://")
+    return S3Store(
+        bucket,
+        config=dict(config),  # type: ignore[arg-type]
+        client_options={"allow_http": plain, "connect_timeout": "5s", "timeout": "300s"},
+        retry_config=_RETRIES,
+    )
+
+
+def _config(connection: ConnectionInfo) -> dict[str, str]:
+    """Of an Airflow connection of type `aws`; without one the client looks into its environment by itself."""
+    if unknown := sorted(set(connection.extra) - set(_KEYS)):
+        raise ConfigurationError(
+            f"the extra of connection {connection.conn_id!r} has {', '.join(unknown)}, which this sink does not know.",
+            remedy=f"give {', '.join(_KEYS)}; or name no connection, and let the environment of the worker say it.",
+        )
+    given = {_KEYS[name]: str(value) for name, value in connection.extra.items()}
+    if connection.login:
+        given |= {"access_key_id": connection.login, "secret_access_key": connection.password}
+    if connection.host and "endpoint" not in given:
+        port = f":{connection.port}" if connection.port else ""
+        given["endpoint"] = f"{connection.schema or 'https'}://{connection.host}{port}"
+    return given
+
+
+def _endpoint(store: S3Store) -> str:
+    return str((store.config or {}).get("endpoint", "AWS"))
+
+
+def _split(uri: str) -> tuple[str, str]:
+    bucket, _, key = uri.removeprefix(f"{SCHEME}://").partition("/")
+    return bucket.rpartition("@")[2], key.strip("/")
+
+
+def _code(text: str) -> str:
+    return text.partition("<Code>")[2].partition("</Code>")[0]

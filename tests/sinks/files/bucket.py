@@ -1,0 +1,84 @@
+"""A folder in a bucket that is not there yet, and its readers."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import obstore
+import pyarrow.dataset as ds
+from pyarrow.fs import FileSelector, S3FileSystem
+
+from airflow_ft import FilesSink
+from airflow_ft.core.ports import ConnectionInfo, SinkSpec
+from airflow_ft.sinks.files.objects import Objects
+from airflow_ft.testing.world import Target
+from tools.servers import S3
+
+REGION = "us-east-1"
+
+
+class Bucket(Target):
+    """Read by listing it, by a client that is not the sink's."""
+
+    def __init__(self, server: S3, **settings: Any) -> None:
+        self.server, self.path = server, f"{server.bucket}/{uuid.uuid4().hex}/orders"
+        self.sink = FilesSink(folder=f"s3://aws@{self.path}", name="lake", **settings)
+        self.connection = ConnectionInfo(
+            "aws", "aws", host=server.host, port=server.port, login=server.login, password=server.password,
+            schema="http", extra={"region_name": REGION},
+        )  # fmt: skip
+        self.reader = S3FileSystem(
+            access_key=server.login, secret_key=server.password, endpoint_override=server.url, region=REGION
+        )
+
+    def names(self) -> dict[str, int]:
+        """All objects with their bytes, by name below the folder."""
+        found = self.reader.get_file_info(FileSelector(self.path, recursive=True, allow_not_found=True))
+        return {each.path.removeprefix(f"{self.path}/"): each.size for each in found if each.is_file}
+
+    def files(self) -> list[str]:
+        """What readers see, by name: nothing that begins with an underscore or a dot."""
+        return sorted(name for name in self.names() if not any(part[0] in "._" for part in name.split("/")))
+
+    def staged(self) -> list[str]:
+        """What is prepared and nobody sees."""
+        return sorted(name for name in self.names() if name.startswith("_airflow_ft/staged/"))
+
+    def ids(self) -> list[int]:
+        """By PyArrow, in files of their own schemas."""
+        found = [f"{self.path}/{name}" for name in self.files() if not name.endswith("_SUCCESS")]
+        tables = [ds.dataset(file, format=self.sink.format, filesystem=self.reader).to_table() for file in found]
+        return sorted(id for table in tables for id in table["id"].to_pylist())
+
+    def text(self, name: str) -> str:
+        with self.reader.open_input_file(f"{self.path}/{name}") as file:
+            return bytes(file.read()).decode()
+
+    def manifest(self, number: int) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.text(f"checkpoint={number:010}/_airflow_ft"))
+        return found
+
+    def put(self, name: str, data: bytes) -> None:
+        """An object, as somebody else would, whatever is there."""
+        obstore.put(self._store, self._key(name), data)
+
+    def delete(self, *names: str) -> None:
+        """Objects, as somebody else would. PyArrow would leave empty ones in the place of their folders."""
+        obstore.delete(self._store, [self._key(name) for name in names])
+
+    @property
+    def _store(self) -> Any:
+        return Objects.of(self.sink.folder, self.connection, "").store
+
+    def _key(self, name: str) -> str:
+        return f"{self.path.partition('/')[2]}/{name}"
+
+    def delete_checkpoint(self, number: int) -> None:
+        self.delete(*(name for name in self.names() if name.startswith(f"checkpoint={number:010}/")))
+
+    def mistaken(self) -> Mapping[str, tuple[SinkSpec, ConnectionInfo]]:
+        nowhere = FilesSink(folder="s3://aws@nobody/orders", name="lake")
+        return {**super().mistaken(), "no such bucket": (nowhere, self.connection)}
