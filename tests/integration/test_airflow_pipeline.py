@@ -25,12 +25,13 @@ import httpx
 import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from pyarrow.fs import S3FileSystem
 
 from airflow_ft.core.model import CheckpointState, RunKey
 from airflow_ft.spark.session.loans import Kept, kept
 from tests.integration.airflow_world import AirflowWorld
 from tests.waiting import wait_for
-from tools.servers import Database, Kafka, MariaDb, processes
+from tools.servers import S3, Database, Kafka, MariaDb, processes
 
 pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -100,7 +101,7 @@ class Shop:
 
 
 @pytest.fixture(scope="module")
-def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def shop(mariadb: MariaDb, kafka: Kafka, s3: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     home = tmp_path_factory.mktemp("airflow")
     topic = f"t-{uuid.uuid4().hex[:12]}"
     kafka.create_topic(topic, 2)
@@ -110,6 +111,9 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
     shutil.copytree(DAGS, home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     for example in ("files_to_mysql", "files_to_sqlite", "files_to_files"):
         shutil.copy(EXAMPLES / f"{example}.py", home / "dags")
+    again = (EXAMPLES / "files_to_files.py").read_text()
+    again = again.replace("files_to_files", "files_to_bucket").replace("files-to-files", "files-to-bucket")
+    (home / "dags" / "files_to_bucket.py").write_text(again)
     with Database.fresh(mariadb) as database, Database.fresh(mariadb) as examples:
         for statement in (EXAMPLES / "files_to_mysql.sql").read_text().split(";")[:-1]:
             examples.sql(statement)
@@ -144,6 +148,12 @@ def shop(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
                 "shop_wrong_password": {**mysql, "password": PASSWORD},
                 "shop_down": {**mysql, "port": 1, "password": PASSWORD},
                 "bus": {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.bootstrap})},
+                "lake": {
+                    "conn_type": "aws",
+                    "login": s3.login,
+                    "password": s3.password,
+                    "extra": json.dumps({"endpoint_url": s3.url, "region_name": "us-east-1"}),
+                },
             },
             # A hundred tasks start here. What they do without it, the recovery's tests and the demonstration show.
             {"airflow_ft__preload": "True"},
@@ -391,7 +401,7 @@ def test_the_page_is_for_those_who_may_see_it(shop: Shop) -> None:
 
 
 @pytest.mark.rotating("a DAG of its own")
-def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop) -> None:
+def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop, s3: S3) -> None:
     airflow = shop.airflow
     folder = airflow.home / "csv"
     folder.mkdir()
@@ -420,6 +430,16 @@ def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop
     assert rejected.read_text() == '"line","file"\n"x,Eve,2026-01-01 11:00:00,1.00","one.csv"\n'
     told = airflow.command("ft", "verify", "files-to-files")
     assert "orders: sink orders" in told and "complete: 1 of 1" in told and "INCOMPLETE" not in told
+    # The same in a bucket.
+    lake = f"{s3.bucket}/{uuid.uuid4().hex}"
+    run_id, states = airflow.run("files_to_bucket", {"folder": str(folder), "lake": f"s3://lake@{lake}"})
+    assert set(states.values()) == {"success"}, states
+    reader = S3FileSystem(access_key=s3.login, secret_key=s3.password, endpoint_override=s3.url, region="us-east-1")
+    [row] = ds.dataset(f"{lake}/orders", filesystem=reader).to_table().to_pylist()
+    assert (row["id"], row["customer"], row["amount"], row["file"]) == (1, "Ann", Decimal("3.50"), "one.csv")
+    told = airflow.command("ft", "verify", "files-to-bucket")
+    assert "orders: sink orders" in told and "complete: 1 of 1" in told and "INCOMPLETE" not in told
+    assert s3.password not in airflow.log_text("files_to_bucket", run_id, "files-to-bucket.prepare.orders")
 
 
 @pytest.mark.rotating("a DAG of its own")
