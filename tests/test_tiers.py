@@ -28,7 +28,9 @@ def tried(cases: list[Case], turn: int) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 13])
-@pytest.mark.parametrize("kind", ["of tests/integration", "marked", "marked together", "marked as a file"])
+@pytest.mark.parametrize(
+    "kind", ["of tests/integration", "marked", "marked together", "marked as a file", "among others"]
+)
 def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: int, kind: str) -> None:
     parts = TWELFTHS
     if kind == "of tests/integration":
@@ -37,6 +39,9 @@ def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: 
         cases = [Case(f"tests/core/test_a.py::test_b[{n}]", own=pytest.mark.rotating) for n in range(count)]
     elif kind == "marked together":
         cases = [Case(f"tests/core/test_a.py::test_{n}", own=pytest.mark.rotating("of these")) for n in range(count)]
+    elif kind == "among others":
+        among = pytest.mark.rotating(among="others")
+        cases = [Case(f"tests/core/test_{n}.py::test_a", of_the_file=among) for n in range(count)]
     else:
         cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=pytest.mark.rotating) for n in range(count)]
     turns = [tried(cases, turn) for turn in range(parts)]

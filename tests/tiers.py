@@ -6,12 +6,11 @@
 | `make test-all`, before a release | everything |
 
 A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), of which a
-sixth is run; or what is marked: a function or a whole file by `rotating`, or all functions of a file by
-`rotating("of what")`, of which it is a twelfth, for they take long. The part follows from the number of commits, so
-twelve commits in a row try all of it; ROTATION=0 to 11 chooses one. Cases are counted in the order of collection, so
-that neighbours (the same place to die, on the other server) fall into different parts; of few cases there is always
-one.
-Whoever names single tests gets them, whatever their tier.
+sixth is run; or what is marked, of which it is a twelfth, for it takes long: a function or a whole file by `rotating`,
+functions of a file together by `rotating("of what")`, those of several files by `rotating(among="what")`. The part
+follows from the number of commits, so twelve commits in a row try all of it; ROTATION=0 to 11 chooses one. Cases are
+counted in the order of collection, so that neighbours (the same place to die, on the other server) fall into different
+parts; of few cases there is always one. Whoever names single tests gets them, whatever their tier.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
 tests, unless they share something dear (a fixture of the module, Spark's session). What a file takes is in
@@ -128,7 +127,10 @@ def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
     for item in items:
         function = item.nodeid.partition("[")[0]
         own = next((mark for mark in item.own_markers if mark.name == "rotating"), None)
-        if own is not None:
+        closest = own or item.get_closest_marker("rotating")
+        if closest is not None and "among" in closest.kwargs:
+            name = closest.kwargs["among"]
+        elif own is not None:
             name = " ".join([_file(item), *own.args]) if own.args else function
         elif item.get_closest_marker("rotating") is not None:
             name = _file(item)

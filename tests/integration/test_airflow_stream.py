@@ -173,7 +173,7 @@ def test_a_stream_delivers_while_it_runs_opens_gates_and_stops_when_asked(stream
     assert event["numbers"] == airflow.xcom("copy", third, "copy.stream")["numbers"]
 
 
-@pytest.mark.rotating("ends and kills of a stream")
+@pytest.mark.rotating(among="streams in Airflow")
 def test_a_paused_dag_stops_its_stream_and_the_next_run_goes_on(streams: Streams) -> None:
     airflow = streams.airflow
     run_id = streams.start()
@@ -189,7 +189,7 @@ def test_a_paused_dag_stops_its_stream_and_the_next_run_goes_on(streams: Streams
     streams.check_both_sinks()
 
 
-@pytest.mark.rotating("ends and kills of a stream")
+@pytest.mark.rotating(among="streams in Airflow")
 def test_a_stream_that_is_marked_or_cleared_ends_at_once_and_is_gone_on_with(streams: Streams) -> None:
     airflow = streams.airflow
     run_id = streams.start()
@@ -218,7 +218,7 @@ def _epoch(streams: Streams) -> int:
         return store.pipeline("copy").epoch
 
 
-@pytest.mark.rotating("ends and kills of a stream")
+@pytest.mark.rotating(among="streams in Airflow")
 @pytest.mark.parametrize("victim", ["task", "driver"])
 def test_a_stream_whose_process_is_killed_goes_on(streams: Streams, victim: str) -> None:
     airflow = streams.airflow
@@ -268,7 +268,7 @@ def test_a_continuous_dag_begins_its_stream_anew_until_it_is_paused(streams: Str
 # --- examples ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rotating("an example")
+@pytest.mark.rotating(among="streams in Airflow")
 def test_nothing_of_a_failing_checkpoint_is_visible_and_then_each_value_is_there_once(streams: Streams) -> None:
     airflow = streams.airflow
 
@@ -374,7 +374,7 @@ def _attempts(streams: Streams, pipeline: str) -> int:
     return 0
 
 
-@pytest.mark.rotating("an example")
+@pytest.mark.rotating(among="streams in Airflow")
 def test_counts_of_words_are_those_of_the_model_though_the_job_fails_and_is_killed(streams: Streams) -> None:
     airflow = streams.airflow
     run_id = airflow.trigger("word_count", {"failing": 0.05})
@@ -416,7 +416,7 @@ def _confirmed(streams: Streams, pipeline: str) -> list[int]:
     return []
 
 
-@pytest.mark.rotating("ends and kills of a stream")
+@pytest.mark.rotating(among="streams in Airflow")
 def test_a_stream_is_drained_by_the_command_and_a_later_run_is_refused_at_once(streams: Streams) -> None:
     airflow = streams.airflow
     nobody = {"deaths": str(airflow.home / "nobody-dies")}

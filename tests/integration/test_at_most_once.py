@@ -20,7 +20,12 @@ from tests.integration.test_stream import World, world
 from tools.stream_task import Stream
 
 __all__ = ["world"]
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 
 MOST = {"interval": 0.3, "mode": "AT_MOST_ONCE"}
 

@@ -21,7 +21,12 @@ from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_conne
 from tests.integration.stage_world import world as stage_world
 from tools.servers import Kafka
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 
 @pytest.fixture

@@ -24,7 +24,12 @@ from airflow_ft.wal.filesystem import local_path
 from tests.integration.converted_states import CASES
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 SMALL = {"spark.driver.memory": "700m"}
 
 

@@ -21,7 +21,7 @@ from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import filesystem
 from tools.servers import Hdfs
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.rotating(among="HDFS"), pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Folder(Target):

@@ -23,7 +23,12 @@ from tests.integration.stage_jobs import fill, recreate
 from tests.integration.stage_world import JARS, StageWorld, with_connection, world
 from tools.servers import Kafka
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 
 @pytest.fixture

@@ -17,7 +17,12 @@ from airflow_ft.spark.request import StageRequest
 from airflow_ft.splits import Redistribution
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 PAGE = Path(__file__).parents[2] / "docs" / "sources.md"
 JOB = """
 def transform(spark, sources):

@@ -32,7 +32,12 @@ from tests.core.systems import Metered
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 JOBS = "stage_jobs"
 
 

@@ -26,7 +26,12 @@ from tests.integration.stage_world import StageWorld, world
 from tools.servers import Database, Kafka
 from tools.servers.processes import free_port
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 Sinks = dict[str, Any]
 SINKS: Sinks = {

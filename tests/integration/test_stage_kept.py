@@ -32,7 +32,12 @@ from tests.waiting import wait_for
 from tools.servers import Kafka
 from tools.servers.processes import has_ended
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 ROOT = Path(__file__).parents[2]
 KEEP = 300.0
 JOB = """

@@ -21,7 +21,12 @@ from airflow_ft.spark.task.launcher import Driver
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 HOUR = 3_600_000
 PAGE = Path(__file__).parents[2] / "docs" / "state.md"
 

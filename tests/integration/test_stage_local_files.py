@@ -12,7 +12,12 @@ from airflow_ft.spark.driver.local_files import MANAGER
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 # With either, Spark does as it does by itself, and did in releases before this one.
 HIVES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.hive.ql.io.ProxyLocalFileSystem"}
 MANAGERS = {MANAGER: "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"}

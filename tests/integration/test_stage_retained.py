@@ -23,7 +23,12 @@ from airflow_ft.wal.filesystem import local_path
 from airflow_ft.wal.retention import WalArchive
 from tests.integration.stage_world import JARS, KEPT_SECONDS, PIPELINE, StageWorld, world
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 
 RETAINED, WAITING = 7, 4
 # Spark deletes what it need not keep at once, and makes a full snapshot of every other version.

@@ -17,7 +17,12 @@ from airflow_ft.wal.filesystem import local_path
 from tests.core.systems import Metered
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 UNLOAD = "spark.sql.streaming.stateStore.unloadOnCommit"

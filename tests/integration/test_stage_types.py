@@ -10,7 +10,12 @@ from airflow_ft.core.errors import JobError
 from airflow_ft.sources import FileSource
 from tests.integration.stage_world import StageWorld, world
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 VARIANT = """parse_json('{"a": 1}')"""
 INTERVAL = "interval '1 2:03:04' day to second"
 

@@ -17,7 +17,12 @@ from airflow_ft.spark.state.settings import ENCODING
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 AVRO = {ENCODING: "avro"}
 LARGE = 2_147_483_646  # two rows more, and it is no int any more
 

@@ -38,7 +38,12 @@ from tests.integration.kafka_world import read, value
 from tools.servers import Database, Kafka
 from tools.stream_task import Stream, newest_driver
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 
 PROJECT = Path(__file__).parents[2]
 

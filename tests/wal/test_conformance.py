@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 ALL: Callable[[PurePosixPath], bool] = lambda name: True  # noqa: E731
 
 
-@pytest.fixture(params=["local", "hdfs"])
+@pytest.fixture(params=["local", pytest.param("hdfs", marks=pytest.mark.rotating(among="HDFS"))])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "local":
         return str(tmp_path / "root")
