@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
+import airflow_ft.sinks.files.participant
 import airflow_ft.sinks.kafka.held
 import airflow_ft.sinks.kafka.plain
 import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before names in them are replaced
@@ -46,6 +47,7 @@ from airflow_ft.spark.state import reset as state_reset
 from airflow_ft.spark.state import schemas as state_schemas
 from airflow_ft.spark.state import settings as state_settings
 from airflow_ft.spark.task import stage, stream
+from tests.simulation.folders import Bucket, Disk, ModelFiles, obstore
 from tests.simulation.kernel import Death, Kernel
 from tests.simulation.spark import Spark, listening
 from tests.simulation.threads import ModelThreading
@@ -59,6 +61,7 @@ class Running:
         self.kernel = Kernel(lambda *_: None)
         self.connect: Callable[[str], Any] = lambda _: None
         self.admin: Callable[[str], Any] = lambda _: None
+        self.folder: Callable[[str], Any] = lambda _: None
         self.names = itertools.count(1)
         self.declines: dict[int, int] = {}  # item -> how many votes on it are still refused
         self.store: Any = None
@@ -263,6 +266,16 @@ def product_over_models() -> Iterator[Running]:
         "client_settings": lambda settings: {"conn_id": settings.conn_id},
         "KafkaAdminClient": lambda conn_id, **_: RUNNING.admin(conn_id),
     }
+    files = {
+        "filesystem": lambda folder: Disk(RUNNING.folder(folder.strip("/"))),
+        "find_spec": lambda name: name,
+        "Files": ModelFiles,
+        "large": lambda files, *_: files,
+        "misfits": lambda *_: [],
+        "uuid": SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=RUNNING.name())),
+        "ThreadPoolExecutor": OneByOne,
+        "_store": lambda bucket, config: Bucket(lambda name: RUNNING.folder(name)),
+    }
     filed = {
         "filesystem": lambda _: RUNNING.files,
         "link_tree": lambda *told: RUNNING.files.link_tree(*told),
@@ -341,6 +354,7 @@ def product_over_models() -> Iterator[Running]:
         *streams,
         *_modules("mysql", mysql),
         *_modules("kafka", kafka),
+        *_modules("files", files),
     ]
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -348,6 +362,7 @@ def product_over_models() -> Iterator[Running]:
         with ExitStack() as stack:
             for module, changed in places:
                 stack.enter_context(patch.multiple(module, **changed))
+            stack.enter_context(patch.dict(sys.modules, {"obstore": obstore()}))
             yield RUNNING
     finally:
         logging.disable(before)

@@ -36,6 +36,7 @@ from airflow_ft.sinks.kafka.token import parse
 from airflow_ft.sinks.mysql.spec import BRANCHED
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.branch_laws import BranchLaws
+from tests.simulation.folders import Folded
 from tests.simulation.kafka_broker import Appended, EndedTransaction
 from tests.simulation.kernel import Death, Violation
 from tests.simulation.mysql_server import MySqlServer
@@ -217,7 +218,7 @@ class Laws:
 
     # --- the sinks ------------------------------------------------------------------------------------------------
 
-    def _look_at(self, name: str, commit: Commit | EndedTransaction | Appended | TwoPhaseCommit) -> None:
+    def _look_at(self, name: str, commit: Commit | EndedTransaction | Appended | TwoPhaseCommit | Folded) -> None:
         match commit:
             case Commit() if commit.taken_back:
                 self._branches.taken_back(name, commit)
@@ -229,6 +230,10 @@ class Laws:
                 self._look_at_appended(name, commit)
             case TwoPhaseCommit():
                 self._look_at_delivery(name, commit.number, commit.rows)
+            case Folded() if commit.is_whole:
+                self._look_at_delivery(name, commit.number, commit.rows)
+            case Folded():
+                self._look_at_some(name, commit)
         self._look_at_rows(name)
 
     def _look_at_mysql(self, name: str, commit: Commit) -> None:
@@ -284,6 +289,15 @@ class Laws:
         expected = self._items(plan, plan.participant(name).sinks)
         if sorted(map(str, expected)) != sorted(map(str, rows)):
             raise Violation("I2", f"{name} delivered {_told(rows)} under number {number}; planned is {_told(expected)}")
+        self._require_decided(name, plan)
+
+    def _look_at_some(self, name: str, commit: Folded) -> None:
+        plan = self._plans.get(commit.number)
+        planned = self._items(plan, plan.participant(name).sinks) if plan is not None else []
+        if plan is None or not set(commit.rows) <= set(planned):
+            raise Violation(
+                "I2", f"{name} shows {_told(commit.rows)} under number {commit.number}; planned is {planned}"
+            )
         self._require_decided(name, plan)
 
     def _require_decided(self, name: str, plan: Plan) -> None:

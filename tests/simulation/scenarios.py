@@ -479,7 +479,20 @@ SAVED += (
     ),
 )
 
-_SCHEDULED = (*SCENARIOS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING)
+_DISK, _BUCKET = {"tables": ("disk", "lake")}, {"objects": ("bucket", "store")}
+DISK = Scenario("files on a disk", _DISK, runs=(2,), events=("prepare declines item 2",))
+BUCKET = Scenario("files in a bucket", _BUCKET, runs=(2,), events=("prepare declines item 2",))
+FOLDERS = (
+    DISK,
+    BUCKET,
+    replace(DISK, name="files on a disk, two runs at once", runs=(1, 2), concurrent=True),
+    replace(BUCKET, name="files in a bucket, two runs at once", runs=(1, 2), concurrent=True),
+    Scenario("MySQL decides, files follow", {**_MYSQL, **_DISK, **_BUCKET}, runs=(1, 2), events=DB),
+    replace(DISK, name="files on a disk, a person aborts what is prepared", person="abort carried", runs=(2, 3)),
+    replace(BUCKET, name="files in a bucket, a person aborts what is prepared", person="abort carried", runs=(2, 3)),
+)
+
+_SCHEDULED = (*SCENARIOS, *FOLDERS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING)
 ALL = (*_SCHEDULED, *STREAMS, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED)
 
 

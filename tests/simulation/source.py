@@ -162,7 +162,7 @@ class SegmentModel:
         return list(self.segment.rows)
 
     def schema(self, sink: str) -> Any:
-        return None
+        return ()
 
     def files(self, sink: str) -> Sequence[WalFile]:
         rows = self.segment.rows[sink]

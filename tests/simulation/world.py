@@ -37,6 +37,8 @@ from airflow_ft.core.steps import (
     take_turn,
 )
 from airflow_ft.core.sweep import ORPHAN_AGE
+from airflow_ft.sinks.files.participant import open_participant as open_folder
+from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.plain import PlainParticipant
@@ -48,6 +50,7 @@ from airflow_ft.spark.state.locations import open_location
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.adapters import Running
 from tests.simulation.files import Files
+from tests.simulation.folders import FolderServer
 from tests.simulation.kafka_broker import KafkaCluster, ModelClients
 from tests.simulation.kafka_coordinator import ModelAdmin
 from tests.simulation.kernel import Chooser, Kernel, Process, Violation
@@ -69,7 +72,7 @@ from tests.simulation.windows import Windows
 HEALING_TRIES = 12
 JUMP = 2 * 86_400.0  # seconds: more than any time-out, lease, or age after which something is done
 LATE = 1_200.0  # more than a checkpoint's time-out
-Server = MySqlServer | KafkaCluster | TwoPhaseServer
+Server = MySqlServer | KafkaCluster | TwoPhaseServer | FolderServer
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,8 @@ class Scenario:
             "kafka": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn),
             "held": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn, strategy="held"),
             "two-phase": lambda sink, conn: TwoPhaseSink(conn_id=conn),
+            "disk": lambda sink, conn: FilesSink(folder=f"/{conn}", name=conn),
+            "bucket": lambda sink, conn: FilesSink(folder=f"s3://lake/{conn}", name=conn),
         }
         return plan_delivery({sink: makers[kind](sink, conn) for sink, (kind, conn) in self.sinks.items()}, mode=mode)
 
@@ -163,7 +168,8 @@ class Scenario:
     @property
     def rows(self) -> Mapping[str, int]:
         """How many rows an item has in each sink: enough for two branches where there are any."""
-        return {sink: 2 if kind in BRANCHED else 1 for sink, (kind, _) in self.sinks.items()}
+        several = {*BRANCHED, "disk", "bucket"}
+        return {sink: 2 if kind in several else 1 for sink, (kind, _) in self.sinks.items()}
 
 
 @dataclass
@@ -198,7 +204,7 @@ class World:
         self.scenario = scenario
         self.kernel = kernel = Kernel(choose, telling=telling)
         running.kernel, running.names = kernel, itertools.count(1)
-        running.connect, running.admin = self._connect, self._admin
+        running.connect, running.admin, running.folder = self._connect, self._admin, self._folder
         self._declines = running.declines = dict[int, int]()
         self._store_is_ahead = 0.0  # seconds
         store: Any = (RealStore if real_store else ModelStore)(self.store_clock)
@@ -215,6 +221,7 @@ class World:
             "mysql": lambda kernel, name: MySqlServer(kernel, name, is_mariadb=not name.startswith("mysql")),
             "kafka": KafkaCluster,
             "two-phase": TwoPhaseServer,
+            "files": FolderServer,
         }
         for participant in self.delivery.participants:
             self.servers[participant.name] = makers[participant.kind](kernel, participant.name)
@@ -477,12 +484,19 @@ class World:
             if not plan.keeps_markers:
                 kind = PlainParticipant
             return kind(plan, self._clients[plan.name], self.wal)
+        if isinstance(server, FolderServer):
+            return open_folder(plan, ConnectionInfo(plan.name, ""), self.wal)
         return TwoPhaseParticipant(plan, server, self.wal)
 
     def _connect(self, conn_id: str) -> ModelSession:
         server = self.servers[conn_id]
         assert isinstance(server, MySqlServer)
         return ModelSession(server, LIMITS)
+
+    def _folder(self, name: str) -> FolderServer:
+        server = self.servers[name]
+        assert isinstance(server, FolderServer)
+        return server
 
     def _admin(self, conn_id: str) -> ModelAdmin:
         server = self.servers[conn_id]

@@ -323,7 +323,8 @@ class Ledger:
         return None
 
     def _newest_first(self, last: int) -> Iterator[int]:
-        yield last
+        if last:
+            yield last
         yield from reversed(self.visible())
 
     def _numbers(self, folder: str) -> list[int]:

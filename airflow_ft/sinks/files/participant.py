@@ -264,8 +264,11 @@ class FilesParticipant:
             self._require_claim(fence)
 
         def raised(head: Head | None) -> Head:
+            if head is None and begins and (marked := self.ledger.newest()):
+                head = self.ledger.head()  # somebody may have begun, and delivered, since it was looked for
+                if head is None:
+                    refuse_markers_without_head(marked, self.ledger.told(self.ledger.uri("head")))
             if head is None and begins:
-                refuse_markers_without_head(self.ledger.newest(), self.ledger.told(self.ledger.uri("head")))
                 return _head(fence)
             found = self._required(head)
             check_owner(found, fence)
