@@ -25,8 +25,8 @@ from tests.simulation.kernel import Kernel, Violation
 from tests.simulation.source import Item
 
 _SHOWN = re.compile(r"checkpoint=(\d+)/(.+)")
+_HEAD = re.compile(rf"{OURS}/head/(\d+)\.json")
 _MARKER = re.compile(rf"{OURS}/markers/(\d+)\.json")
-_PROBE = "probe-"
 _TRIES = 2  # of the client of a bucket
 
 
@@ -50,6 +50,8 @@ class FolderServer:
     commits: list[Folded] = field(default_factory=list)
 
     def put(self, name: str, data: bytes) -> None:
+        if version := _HEAD.fullmatch(name):
+            self._look_at_head(int(version[1]), json.loads(data))
         self.data[name] = data
         if marker := _MARKER.fullmatch(name):
             self._look_at_marker(int(marker[1]), json.loads(data))
@@ -85,6 +87,14 @@ class FolderServer:
         is_whole = all(name in self.data for name in whole)
         all_of_them = tuple(_row(self.data[name]) for name in whole) if is_whole else rows
         self.commits.append(Folded(number, all_of_them, is_whole))
+
+    def _look_at_head(self, version: int, head: Mapping[str, Any]) -> None:
+        """I5: the newest version has the highest rank; what comes behind newer ones, nobody reads."""
+        newest = max((name for name in self.data if _HEAD.fullmatch(name)), default="")
+        match = _HEAD.fullmatch(newest)
+        before = json.loads(self.data[newest]) if match is not None and int(match[1]) < version else head
+        if (head["epoch"], head["attempt"]) < (before["epoch"], before["attempt"]):
+            raise Violation("I5", f"the head of {self.name} went back from {before} to {head}")
 
     def _look_at_marker(self, number: int, marker: Mapping[str, Any]) -> None:
         """Readers of several files go by it."""

@@ -490,6 +490,12 @@ FOLDERS = (
     Scenario("MySQL decides, files follow", {**_MYSQL, **_DISK, **_BUCKET}, runs=(1, 2), events=DB),
     replace(DISK, name="files on a disk, a person aborts what is prepared", person="abort carried", runs=(2, 3)),
     replace(BUCKET, name="files in a bucket, a person aborts what is prepared", person="abort carried", runs=(2, 3)),
+    replace(BUCKET, name="files in a bucket, side by side", sinks={**_DISK, **_BUCKET}, parallel=True, runs=(1, 2)),
+    replace(BUCKET, name="files in a bucket, several numbers as one", max_rows=1000, runs=(2, 4)),
+    replace(RESTORED, name="files in a bucket, a decision log restored from a backup", sinks=_BUCKET),
+    replace(STREAM, name="a stream of files", sinks={**_DISK, **_BUCKET}, events=RUNNING),
+    replace(STREAM, name="a stream of files that a person stops", sinks=_BUCKET, events=RUNNING, person="stop"),
+    replace(STREAM, name="a stream into MySQL, files follow", sinks={**_MYSQL, **_BUCKET}, events=DB + RUNNING),
 )
 
 _SCHEDULED = (*SCENARIOS, *FOLDERS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING)

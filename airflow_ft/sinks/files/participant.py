@@ -265,7 +265,7 @@ class FilesParticipant:
 
         def raised(head: Head | None) -> Head:
             if head is None and begins and (marked := self.ledger.newest()):
-                head = self.ledger.head()  # somebody may have begun, and delivered, since it was looked for
+                head = self._begun_since()
                 if head is None:
                     refuse_markers_without_head(marked, self.ledger.told(self.ledger.uri("head")))
             if head is None and begins:
@@ -275,6 +275,10 @@ class FilesParticipant:
             return replace(found, epoch=fence.epoch, attempt=fence.attempt)
 
         return self.ledger.change(raised)
+
+    def _begun_since(self) -> Head | None:
+        """Somebody may have begun, and delivered, since the head was looked for."""
+        return self.ledger.head()
 
     def _require_claim(self, fence: Fence) -> None:
         if not self.ledger.pipeline():

@@ -84,6 +84,21 @@ def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(tmp_pa
             return
 
 
+def test_whoever_sleeps_in_the_very_first_prepare_contradicts_nothing(tmp_path: Path) -> None:
+    """He has seen that nothing is there; what his successor has delivered meanwhile is no ledger that lost its head."""
+    for at in count():
+        world = world_of(tmp_path / str(at))
+        (tmp_path / str(at)).mkdir()
+        plan = world.plan(small(world))
+        sleeper = Acting(plan, "prepare", world.attempt(), at=at, stop="sleep")
+        if not sleeper.wait_until_it_stands():
+            assert sleeper.wait() == "done" and at > 10
+            return
+        settle(world, plan)
+        assert sleeper.wake() in ("done", "FencedError", "SinkUnavailableError"), f"it slept before change {at}"
+        assert is_whole(folder_of(world), 1)
+
+
 def test_whoever_dies_in_an_abort_leaves_nothing_visible_and_the_next_one_finishes(tmp_path: Path) -> None:
     for at, world, folder in worlds(tmp_path):
         plan = world.plan(small(world))
