@@ -177,6 +177,7 @@ def _sink(
     subject = f"connection {plan.name}"
     try:
         of_kind = system(plan.kind)
+        subject = of_kind.called(plan)
         module = of_kind.part("doctor")
         if module is None:
             exam = Examination(subject)

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import tests.simulation.branch_defects
 import tests.simulation.defects
+import tests.simulation.folder_defects
 import tests.simulation.held_defects
 import tests.simulation.later_defects
 import tests.simulation.mode_defects

@@ -486,10 +486,10 @@ def test_a_sink_without_a_connection_is_examined_and_set_up_by_its_name(
     with pytest.raises(SystemExit):  # there are no files to read
         ft("doctor", "files-to-files", "--dag", str(dag))
     told = capsys.readouterr().out
-    assert "connection orders" in told and f"ok      folder: orders: {tmp_path}/lake/orders, parquet" in told, told
+    assert "participant orders" in told and f"ok      folder: orders: {tmp_path}/lake/orders, parquet" in told, told
     text = ft("setup", "files-to-files", "--dag", str(dag), "--print")
     assert f"-- rejected: {tmp_path}/lake/rejected is made by the first checkpoint." in text
-    assert "connection orders: nothing was lacking" in ft("setup", "files-to-files", "--dag", str(dag))
+    assert "participant orders: nothing was lacking" in ft("setup", "files-to-files", "--dag", str(dag))
 
 
 def test_setup_prints_what_a_dag_that_never_ran_needs(ft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

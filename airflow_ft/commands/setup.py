@@ -22,14 +22,15 @@ def setup(args: Namespace) -> None:
     """`airflow ft setup PIPELINE [--dag FILE] [--print]`: makes what is lacking, or prints how; may be repeated."""
     for plan in _participants(args).values():
         module = _module(plan)
-        connection = system(plan.kind).connection(plan, server_connections)
+        of_kind = system(plan.kind)
+        connection = of_kind.connection(plan, server_connections)
         if args.print:
             for line in module.describe(args.pipeline, plan, connection):
                 say(line)
             say("")
         else:
             made = module.create(args.pipeline, plan, connection)
-            say(f"connection {plan.name}: {f'{made} made' if made else 'nothing was lacking'}")
+            say(f"{of_kind.called(plan)}: {f'{made} made' if made else 'nothing was lacking'}")
 
 
 def _participants(args: Namespace) -> Mapping[str, ParticipantPlan]:

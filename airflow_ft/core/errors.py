@@ -22,6 +22,8 @@ class AirflowFtError(Exception):
 
     abort_reason: ClassVar[AbortReason] = AbortReason.STAGE_FAILED
     """The reason of a checkpoint that this error ends before it is published."""
+    unconnected: int = False
+    """Whether the participant is called by another name than that of an Airflow connection (`located`)."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class AirflowFtError(Exception):
             for label, value in (
                 ("pipeline", self.pipeline),
                 ("checkpoint", self.checkpoint),
-                ("connection", self.participant),
+                ("participant" if self.unconnected else "connection", self.participant),
                 ("sink", self.sink),
                 ("column", self.column),
                 ("row", self.row),

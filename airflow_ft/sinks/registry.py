@@ -83,6 +83,10 @@ class System:
         conn_id = plan.name if self.connects else self.conn_id(plan)
         return connections(conn_id) if conn_id else ConnectionInfo(plan.name, "")
 
+    def called(self, plan: ParticipantPlan) -> str:
+        """How people are told of a participant."""
+        return f"{'connection' if self.connects else 'participant'} {plan.name}"
+
     def require_clients(self) -> None:
         """ConfigurationError when a client is not installed."""
         if missing := self.missing_clients():

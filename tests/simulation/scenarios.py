@@ -495,6 +495,13 @@ FOLDERS = (
     replace(RESTORED, name="files in a bucket, a decision log restored from a backup", sinks=_BUCKET),
     replace(STREAM, name="a stream of files", sinks={**_DISK, **_BUCKET}, events=RUNNING),
     replace(STREAM, name="a stream of files that a person stops", sinks=_BUCKET, events=RUNNING, person="stop"),
+    replace(BUCKET, name="files in a bucket, at least once", modes=(CheckpointingMode.AT_LEAST_ONCE,), runs=(1, 2)),
+    replace(
+        DISK,
+        name="files on a disk, from at least once to exactly once",
+        modes=(CheckpointingMode.AT_LEAST_ONCE, CheckpointingMode.EXACTLY_ONCE),
+        runs=(1, 2),
+    ),
     replace(STREAM, name="a stream into MySQL, files follow", sinks={**_MYSQL, **_BUCKET}, events=DB + RUNNING),
 )
 

@@ -24,7 +24,7 @@ def examine(
     installation: str | None = None,
 ) -> list[Check]:
     """The checks of one table. `rows` are published segments, whose columns are judged as `prepare` would."""
-    exam = Examination(f"connection {plan.name}")
+    exam = Examination(f"participant {plan.name}")
     for name, settings in plan.sinks.items():
         described = exam.attempt("table", lambda of=settings: _described(plan.name, of))  # type: ignore[misc]
         if described is not None:

@@ -158,6 +158,9 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
             f"others keep committing into {self.sink.path} while {doing}.", remedy="it is tried again."
         ).located(**self._where(plan))
 
+    def _where(self, plan: Plan | None) -> dict[str, Any]:
+        return {**super()._where(plan), "unconnected": True}
+
     # --- what the steps share ----------------------------------------------------------------------------------------
 
     def _app(self, pipeline: str) -> str:

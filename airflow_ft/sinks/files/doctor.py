@@ -28,7 +28,7 @@ def examine(
     installation: str | None = None,
 ) -> list[Check]:
     """The checks of one folder. `rows` are published segments, whose columns are judged as `prepare` would."""
-    exam = Examination(f"connection {plan.name}")
+    exam = Examination(f"participant {plan.name}")
     for name, settings in plan.sinks.items():
         described = exam.attempt("folder", lambda of=settings: _described(pipeline, plan.name, of, connection))  # type: ignore[misc]
         if described is not None:

@@ -13,6 +13,7 @@ from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavaila
 @contextmanager
 def telling(root: str, **where: Any) -> Iterator[None]:
     """Errors of the file system as ours, and all of ours with their place."""
+    where = {"unconnected": True, **where}
     try:
         yield
     except AirflowFtError as error:
