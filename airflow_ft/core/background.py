@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,7 +12,12 @@ T = TypeVar("T")
 
 
 def beside(call: Callable[[], T], name: str) -> Future[T]:
-    """The call's result to come, from a thread of this name that a process which ends does not wait for."""
+    """The call's result to come, from a thread of this name that a process which ends does not wait for.
+
+    RuntimeError while the interpreter shuts down: a thread never begins then, and who starts it would wait for ever.
+    """
+    if sys.is_finalizing():
+        raise RuntimeError("the interpreter is shutting down.")
     done: Future[T] = Future()
 
     def run() -> None:

@@ -1,9 +1,11 @@
-"""The files sink on a real HDFS: prepared out of sight, visible by one rename, and what is in the way is told."""
+"""The files sink on a real HDFS: prepared out of sight, visible by one rename, also when the process dies before each
+request that changes something; and what is in the way is told."""
 
 from __future__ import annotations
 
 import io
 import uuid
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,13 +14,14 @@ import pytest
 
 from airflow_ft import FilesSink
 from airflow_ft.core.errors import FencedError, UnfitTargetError
-from airflow_ft.core.model import Outcome
+from airflow_ft.core.model import Outcome, Vote
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.verify import Delivered
 from airflow_ft.sinks.files import doctor, verify
 from airflow_ft.testing.world import SINK, Target, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import filesystem
+from tests.sinks.files.dying import Acting
 from tools.servers import Hdfs
 
 pytestmark = [pytest.mark.rotating(among="HDFS"), pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -75,3 +78,30 @@ def test_a_folder_on_hdfs_shows_each_checkpoint_once_and_whole(hdfs: Hdfs, tmp_p
     assert report.is_exact and report.expected == 8
     [check] = doctor.examine(world.pipeline, world.participant_plan(), target.connection, [])
     assert check.verdict == "ok" and "2 checkpoints are visible" in check.text
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("stop", ["kill", "sleep"])
+@pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
+def test_whoever_dies_or_sleeps_anywhere_leaves_all_or_nothing(hdfs: Hdfs, tmp_path: Path, act: str, stop: str) -> None:
+    first, both = [0, 1, 2, 3], list(range(8))
+    for at in count():
+        (tmp_path / str(at)).mkdir()
+        target = Folder(hdfs.url)
+        world = World(target, tmp_path / str(at))
+        world.deliver(world.plan(rows(0)))
+        plan = world.plan(rows(4))
+        vote = Vote("", 0, 0, None, {}) if act == "deliver what is lost" else world.prepare(plan)
+        acting = Acting(plan, "prepare" if act == "prepare" else "commit", world.attempt(), vote, at, stop)
+        stood = stop == "sleep" and acting.wait_until_it_stands()
+        ended = "" if stood else acting.wait()
+        assert target.ids() in ([first] if act == "prepare" else [first, both]), f"before change {at}"
+        assert world.commit(plan, world.prepare(plan) if act == "prepare" else vote).counts == {SINK: 4}
+        assert target.ids() == both
+        if stood:
+            acting.wake()
+            assert target.ids() == both, f"it slept before change {at}"
+        assert filesystem(target.url).names(target.staged) == [] or stood
+        if ended == "done":
+            assert at > 4
+            return

@@ -118,7 +118,8 @@ class Files:
         return _File(name, self._files, self._files.create(uri), schema, self._format, self._compression)
 
     def _end(self, key: tuple[str, pa.Schema]) -> None:
-        self._written.append(self._open.pop(key).close())
+        self._written.append(self._open[key].close())
+        del self._open[key]  # not before: what fails is abandoned
 
 
 class _File:
@@ -166,7 +167,11 @@ class _File:
             self._pending, self.waiting = [], 0
 
     def abandon(self) -> None:
+        """Ends it without writing any more: PyArrow's writer would do that whenever it is collected."""
+        self._hashed.abandoned = True
         with suppress(OSError, AirflowFtError):
+            if self._format == "parquet":
+                self._parquet.close()
             self._out.close()
 
     def close(self) -> WalFile:
@@ -185,13 +190,15 @@ class _Hashed(io.RawIOBase):
 
     def __init__(self, out: BinaryIO) -> None:
         self._out, self.sha256, self.size = out, hashlib.sha256(), 0
+        self.abandoned = False
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         with memoryview(data) as view:
-            self._out.write(view)
+            if not self.abandoned:
+                self._out.write(view)
             self.sha256.update(view)
             self.size += view.nbytes
             return view.nbytes

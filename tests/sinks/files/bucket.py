@@ -30,14 +30,18 @@ class Bucket(Target):
             "aws", "aws", host=server.host, port=server.port, login=server.login, password=server.password,
             schema="http", extra={"region_name": REGION},
         )  # fmt: skip
+        self._read: dict[Any, list[int]] = {}
         self.reader = S3FileSystem(
             access_key=server.login, secret_key=server.password, endpoint_override=server.url, region=REGION
         )
 
     def names(self) -> dict[str, int]:
         """All objects with their bytes, by name below the folder."""
+        return {each.path.removeprefix(f"{self.path}/"): each.size for each in self._infos()}
+
+    def _infos(self) -> list[Any]:
         found = self.reader.get_file_info(FileSelector(self.path, recursive=True, allow_not_found=True))
-        return {each.path.removeprefix(f"{self.path}/"): each.size for each in found if each.is_file}
+        return [each for each in found if each.is_file]
 
     def files(self) -> list[str]:
         """What readers see, by name: nothing that begins with an underscore or a dot."""
@@ -48,10 +52,17 @@ class Bucket(Target):
         return sorted(name for name in self.names() if name.startswith("_airflow_ft/staged/"))
 
     def ids(self) -> list[int]:
-        """By PyArrow, in files of their own schemas."""
-        found = [f"{self.path}/{name}" for name in self.files() if not name.endswith("_SUCCESS")]
-        tables = [ds.dataset(file, format=self.sink.format, filesystem=self.reader).to_table() for file in found]
-        return sorted(id for table in tables for id in table["id"].to_pylist())
+        """By PyArrow, in files of their own schemas; what was read is read again when it was replaced."""
+        found = []
+        for info in self._infos():
+            name = info.path.removeprefix(f"{self.path}/")
+            if not any(part[0] in "._" for part in name.split("/")):
+                key = (name, info.mtime_ns, info.size)
+                if key not in self._read:
+                    table = ds.dataset(info.path, format=self.sink.format, filesystem=self.reader).to_table()
+                    self._read[key] = table["id"].to_pylist()
+                found += self._read[key]
+        return sorted(found)
 
     def text(self, name: str) -> str:
         with self.reader.open_input_file(f"{self.path}/{name}") as file:

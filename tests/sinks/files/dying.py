@@ -50,7 +50,7 @@ class Acting:
 
     def wait(self) -> str:
         """What came of it: "done", an error's name, "" when it was killed."""
-        out, _ = self.process.communicate(timeout=60)
+        out, _ = self.process.communicate(timeout=240)
         return out.strip()
 
     def wait_until_it_stands(self) -> bool:
@@ -103,12 +103,15 @@ def _around_commits(root: str, *, rebase: bool) -> None:
 
 
 def _before_requests(root: str) -> None:
-    """Nor does the client of an object store tell."""
+    """Nor do the clients of object stores and of HDFS tell."""
     import obstore
 
     from airflow_ft.sinks.files.objects import _Upload
+    from airflow_ft.wal.hdfs import HdfsFileSystem, _Writer
 
-    for place, name in ((obstore, "put"), (obstore, "copy"), (obstore, "delete"), (_Upload, "close")):
+    of_hdfs: list[tuple[Any, str]] = [(HdfsFileSystem, name) for name in ("create", "_rename", "remove", "remove_tree")]
+    of_s3: list[tuple[Any, str]] = [(obstore, name) for name in ("put", "copy", "delete")]
+    for place, name in (*of_hdfs, (_Writer, "close"), *of_s3, (_Upload, "close")):
         call = getattr(place, name)
 
         def stopping(*of: Any, _call: Any = call, **more: Any) -> Any:
@@ -130,7 +133,7 @@ def main() -> None:
     folder = Path(settings.get("folder") or settings["table"])
     if planned.kind == "delta":
         _around_commits(str(folder.parent), rebase=bool(os.environ.get("REBASE")))
-    if given["connection"]:
+    if "://" in str(settings["folder"] if planned.kind == "files" else ""):
         _before_requests(str(folder.parent))
     _stop_before(given["at"], given["stop"], str(folder.parent))
     try:
