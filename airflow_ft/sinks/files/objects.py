@@ -118,12 +118,6 @@ class Objects:
 
         return self._read(uri, lambda key: bytes(obstore.get(self.store, key).bytes()))
 
-    def size(self, uri: str) -> int:
-        size = self._ask(uri, self._size)
-        if size is None:
-            raise FileNotFoundError(errno.ENOENT, "there is no such object", uri)
-        return size
-
     # --- changing ------------------------------------------------------------------------------------------------
 
     def create(self, uri: str) -> BinaryIO:
@@ -152,8 +146,8 @@ class Objects:
         import obstore
 
         keys = [path for path, _ in self._under(uri)]
-        last = [key for key in keys if key.rpartition("/")[2] == self.manifest]  # without it nothing counts as whole
-        for some in (last, [key for key in keys if key not in last]):
+        first = [key for key in keys if key.rpartition("/")[2] == self.manifest]  # without it nothing counts as whole
+        for some in (first, [key for key in keys if key not in first]):
             if some:
                 self._ask(uri, lambda _, gone=some: obstore.delete(self.store, gone))  # type: ignore[misc]
 

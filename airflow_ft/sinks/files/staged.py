@@ -10,6 +10,7 @@ takes the folder out of its place, so it can happen once; and where the checkpoi
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.columns import layout
 from airflow_ft.sinks.files.ledger import OURS, Ledger
 from airflow_ft.sinks.files.objects import Objects
-from airflow_ft.sinks.files.spec import FilesSink
+from airflow_ft.sinks.files.spec import LARGEST, FilesSink
 from airflow_ft.sinks.files.writing import Files, large, refused
 from airflow_ft.sinks.refused import Refused, accepted
 
@@ -139,7 +140,9 @@ class Staged:
         files = list(reader.files(self.name))
         if self.sink.format != "parquet" or self.sink.partition_by or self.sink.compression:
             return []
-        return large(files, segments, self.sink.file_bytes)
+        found = large(files, segments, self.sink.file_bytes)
+        most = LARGEST if isinstance(self.ledger.files, Objects) else math.inf
+        return [file for file in found if file.bytes <= most]
 
     def _write(self, reader: SegmentReader, file: WalFile, out: Files, letters: Refused | None) -> None:
         for rows in accepted(reader, self.name, file, letters, lambda batch: (batch, self._refused(batch))):

@@ -24,7 +24,6 @@ from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import offsets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.files.objects import Objects
-from airflow_ft.sinks.files.spec import LARGEST
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
 from airflow_ft.wal.writer import COMPRESSION, ROW_GROUP_BYTES, bounded_columns
 
@@ -42,7 +41,7 @@ _DEFAULT = COMPRESSION.removesuffix("_raw")  # what PyArrow calls lz4 is lz4_raw
 def large(files: Sequence[WalFile], segments: int, file_bytes: int) -> list[WalFile]:
     """Files of the log that are worth to be adopted as they are; small ones are put together, unless there is one."""
     alone = segments == 1 and len(files) == 1
-    return [file for file in files if (alone or file.bytes * SMALL >= file_bytes) and file.bytes <= LARGEST]
+    return [file for file in files if alone or file.bytes * SMALL >= file_bytes]
 
 
 class Files:
