@@ -94,7 +94,7 @@ def test_each_write_counts_what_it_did_once_and_tells_each_failure(
     with SqliteStore(tmp_path / "ft.db") as store:
         scene, meter = Scene(store), Metered()
         store.meter = meter
-        numbers = scene.stage(4)
+        numbers = scene.stage(4, goes_on=True)
         scene.complete(2, [1, 2])
         assert meter.told == [("confirmed", PIPELINE, 2)]
         for _ in range(2):

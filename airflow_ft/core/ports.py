@@ -175,7 +175,10 @@ class Store(Protocol):
         """
 
     def trigger(self, pipeline: str, epoch: int, run: RunKey | None) -> int:
-        """A new number, TRIGGERED."""
+        """A new number, TRIGGERED.
+
+        StateConflictError when this epoch has ended the run's stage: the request of a driver that is gone comes late.
+        """
 
     def publish(
         self,

@@ -115,11 +115,13 @@ class StagingOperations:
             write.require_active()
             of_run = (None, None, -1) if run is None else key_of(run)
             number = write.draw("next_number")  # only ever grows: a number is never used twice
-            write.tx.change(
+            triggered = write.tx.change(
                 "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, map_index, predecessor,"
                 " positions, message, finalised, triggered_at, spec)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?, COALESCE((SELECT spec FROM run"
-                " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?), ''))",
+                " SELECT ?, ?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?, COALESCE((SELECT spec FROM run"
+                " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?), '')"
+                " WHERE NOT EXISTS (SELECT 1 FROM run"
+                " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ? AND epoch = ? AND staged = 1)",
                 pipeline,
                 number,
                 CheckpointState.TRIGGERED.value,
@@ -128,7 +130,16 @@ class StagingOperations:
                 write.now,
                 pipeline,
                 *of_run,
+                pipeline,
+                *of_run,
+                epoch,
             )
+            if triggered != 1:
+                raise StateConflictError(
+                    f"the stage of run {run} has ended, so it triggers nothing more.",
+                    remedy="nothing, when this came from a driver that has ended; otherwise begin the stage again.",
+                    pipeline=pipeline,
+                )
             whose = "outside a run" if run is None else f"in run {run}"
             write.event(EventKind.TRIGGERED, f"{whose}, by epoch {epoch}", number=number)
             return number

@@ -230,6 +230,7 @@ class ModelStore(ModelStreams):
     def trigger(self, pipeline: str, epoch: int, run: RunKey | None) -> int:
         known = self._require_epoch(pipeline, epoch)
         self._require_active(pipeline)
+        self._require_open_stage(epoch, run)
         number = known.next_number
         self._set(next_number=number + 1)
         self._touched[number] = self.now()
@@ -239,6 +240,11 @@ class ModelStore(ModelStreams):
         )  # fmt: skip
         self.version += 1
         return number
+
+    def _require_open_stage(self, epoch: int, run: RunKey | None) -> None:
+        begun = None if run is None else self._runs.get(run)
+        if begun is not None and begun.staged and begun.epoch == epoch:
+            raise StateConflictError(f"the stage of run {run} has ended.")
 
     def publish(
         self,

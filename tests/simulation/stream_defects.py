@@ -262,6 +262,16 @@ def a_stop_answered_without_asking_whose_turn_it_is(change: Change) -> None:
     change(streams, "answer_stops", lambda of, said: answer(replace(of, store=_Unfenced(of.store)), said))
 
 
+@defect(
+    NAMED["a drain by a run that reads nothing new"],
+    "I9",
+    told=("A1dq2:4:EVENT:source grows", "A1dq2:6:DELAY", "A1:68:YIELD:A1dq2~6"),
+)
+def a_number_triggered_when_the_stage_has_ended(change: Change) -> None:
+    """Found by the simulator: the request of a driver that had ended was still under way."""
+    change(ModelStore, "_require_open_stage", lambda self, epoch, run: None)
+
+
 class _Unfenced:
     """The decision log for somebody who answers whatever has happened since."""
 

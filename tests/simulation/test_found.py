@@ -133,6 +133,11 @@ FOUND = {
         "a drain by each run that goes on",
         ["B1:13:SLEEP", "C1o:114:YIELD:B1"],
     ),
+    # The driver had ended, and its request for a number came between the task's last look and its answer.
+    "a_request_of_a_driver_that_has_ended_triggers_nothing": (
+        "a drain by a run that reads nothing new",
+        ["A1dq2:4:EVENT:source grows", "A1dq2:6:DELAY", "A1:68:YIELD:A1dq2~6"],
+    ),
 }
 
 

@@ -80,8 +80,8 @@ class Scene:
             as_of,
         )
 
-    def stage(self, count: int = 1, run: RunKey = RUN) -> list[int]:
-        """Takes an epoch if there is none, and publishes so many checkpoints."""
+    def stage(self, count: int = 1, run: RunKey = RUN, *, goes_on: bool = False) -> list[int]:
+        """Takes an epoch if there is none, and publishes so many checkpoints. `goes_on`: more may be triggered."""
         if not self.epoch:
             self.take()
         self.store.begin_stage(self.pipeline, self.epoch, run)
@@ -89,7 +89,8 @@ class Scene:
         for _ in range(count):
             numbers.append(self.trigger(run))
             self.publish(numbers[-1])
-        self.store.end_stage(self.pipeline, self.epoch, run, a_position(numbers[-1]))
+        if not goes_on:
+            self.store.end_stage(self.pipeline, self.epoch, run, a_position(numbers[-1]))
         return numbers
 
     def carry(self) -> int:

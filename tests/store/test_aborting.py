@@ -127,7 +127,7 @@ class TestRollbacks:
 class TestRewinds:
     def test_a_rewind_marks_everything_undelivered_from_there_on(self, scene: Scene) -> None:
         scene.stage(2)
-        scene.stage(5, LATER_RUN)
+        scene.stage(5, LATER_RUN, goes_on=True)
         scene.complete(1)
         scene.abort(3)  # carried
         scene.plan(5, [3, 4, 5])  # 4 is SUBSUMED
@@ -240,7 +240,7 @@ class TestRewinds:
         assert scene.store.referenced_locations(PIPELINE) == {fresh.location}
 
     def test_state_is_not_dropped_by_an_older_owner_or_while_a_batch_is_computed(self, scene: Scene) -> None:
-        scene.complete(scene.stage(1)[0])
+        scene.complete(scene.stage(1, goes_on=True)[0])
         scene.trigger()
         with pytest.raises(StateConflictError, match="it is TRIGGERED"):
             scene.store.reset_state(PIPELINE, 1, a_position(0), "by hand")
@@ -251,7 +251,7 @@ class TestRewinds:
 
     def test_an_attempt_that_began_before_a_rewind_publishes_nothing_after_it(self, scene: Scene) -> None:
         """I1, I10: its state contains the rewound rows, and its base would leave them out."""
-        scene.stage(2)
+        scene.stage(2, goes_on=True)
         working = scene.trigger()
         scene.store.rewind(PIPELINE, 1, 2, a_position(1), "by hand")
         assert scene.checkpoint(working).state is S.ABORTED

@@ -11,7 +11,7 @@ S = CheckpointState
 
 class TestAdoption:
     def test_it_goes_on_above_what_the_sinks_hold(self, scene: Scene) -> None:
-        scene.stage(2)
+        scene.stage(2, goes_on=True)
         scene.plan(2, [1, 2])
         triggered = scene.trigger()
         scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")

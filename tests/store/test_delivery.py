@@ -155,7 +155,7 @@ class TestPlans:
             scene.store.plan(PIPELINE, 1, replace(plan, participants=plan.participants * 2))
 
     def test_only_a_staged_number_is_planned(self, scene: Scene) -> None:
-        scene.stage(2)
+        scene.stage(2, goes_on=True)
         triggered = scene.trigger()
         with pytest.raises(StateConflictError, match="it is TRIGGERED"):
             scene.plan(triggered)

@@ -279,7 +279,7 @@ class TestTurns:
 
 class TestHalts:
     def test_a_halted_pipeline_stages_attempts_and_decides_nothing(self, scene: Scene) -> None:
-        prepared, planned, staged = scene.stage(3)
+        prepared, planned, staged = scene.stage(3, goes_on=True)
         scene.prepare(prepared)
         scene.plan(planned)
         attempt = scene.attempt(planned, "db")

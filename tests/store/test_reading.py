@@ -109,7 +109,7 @@ class TestReading:
 
     def test_where_a_rewind_behind_a_drain_goes_is_referenced(self, scene: Scene) -> None:
         """I10: a drain is the newest number that is delivered, and has no position."""
-        scene.complete(scene.stage(1)[0])
+        scene.complete(scene.stage(1, goes_on=True)[0])
         fresh = SparkPosition("file:///spark/2-0", -1)
         scene.store.reset_state(PIPELINE, 1, fresh, "a test")
         drain = scene.trigger()

@@ -83,7 +83,7 @@ def test_a_lock_that_is_not_given_up_is_an_unavailable_store(path: Path, monkeyp
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT", 0.05)
     with SqliteStore(path) as store:
         scene = Scene(store)
-        scene.stage(1)
+        scene.stage(1, goes_on=True)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailableError, match="find the one that is stopped or hangs") as caught:
@@ -97,7 +97,7 @@ def test_a_lock_that_is_not_given_up_is_an_unavailable_store(path: Path, monkeyp
 def test_a_full_disk_changes_nothing_and_says_what_to_do(path: Path) -> None:
     with SqliteStore(path) as store:
         scene = Scene(store)
-        scene.stage(1)
+        scene.stage(1, goes_on=True)
         before = scene.told()
         pages = store._database.read("PRAGMA page_count")[0]["page_count"]
         connection, _ = store._database._pool.take()  # type: ignore[attr-defined]
@@ -140,7 +140,7 @@ def test_a_restored_backup_opens_and_gives_numbers_out_again(path: Path, tmp_pat
     """R11: the sinks' digests are there to notice."""
     with SqliteStore(path) as store:
         scene = Scene(store)
-        scene.stage(1)
+        scene.stage(1, goes_on=True)
         _back_up(path, tmp_path / "backup.db")
         scene.take()
         assert scene.trigger() == 2

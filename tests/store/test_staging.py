@@ -90,6 +90,19 @@ class TestStaging:
         with pytest.raises(StateConflictError, match="was not begun by epoch 1"):
             scene.store.end_stage(PIPELINE, 1, RUN, a_position(1))
 
+    def test_a_stage_that_has_ended_triggers_nothing_more(self, scene: Scene) -> None:
+        """The request of a driver that is gone arrives late: nothing would ever publish its number."""
+        scene.stage(1)
+        told = scene.told()
+        with pytest.raises(StateConflictError, match="the stage of run dag/run-1 has ended"):
+            scene.trigger()
+        assert scene.told() == told
+        assert scene.trigger(LATER_RUN) == 2  # the number was not used up
+        scene.abort(2)
+        assert scene.trigger(None) == 3
+        scene.take("other")  # and what this one does for a run that another has staged is its own
+        assert scene.trigger() == 4
+
     def test_a_number_is_never_used_twice(self, scene: Scene) -> None:
         scene.take()
         first = scene.trigger()
@@ -124,7 +137,7 @@ class TestStaging:
         assert scene.checkpoint(number).message == "nul \\0 and half \\udc80 ?%s"
 
     def test_a_publication_must_follow_the_last_one_ever_published(self, scene: Scene) -> None:
-        scene.stage(2)
+        scene.stage(2, goes_on=True)
         scene.abort(2)  # also when that one was aborted
         number = scene.trigger()
         for wrong in (0, 1, 3):
