@@ -116,7 +116,7 @@ def adopt(
         with closing(participants(plan)) as sink:
             sink.end_remnants(fence, ending, make_way=in_place)
             if not in_place:
-                sink.seed(fence, found[name].number, foreign=True)
+                sink.adopt(fence, found[name].number)
     store.resume(pipeline, who)
     return Adoption(heads, epoch)
 

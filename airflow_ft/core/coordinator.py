@@ -57,7 +57,7 @@ from airflow_ft.core.planning import (
     tombstone_detail,
     wants_vote,
 )
-from airflow_ft.core.ports import Participant, ParticipantFactory, Store
+from airflow_ft.core.ports import Expiring, Participant, ParticipantFactory, Store
 from airflow_ft.core.set_aside import of_proof
 
 log = logging.getLogger(__name__)
@@ -222,6 +222,8 @@ class Coordinator:
         try:
             return sink.prepare(plan, fence)
         except TokenLostError:
+            if not isinstance(sink, Expiring):
+                raise
             delivered = self._store.last_delivered(self._pipeline, name)
             settled = all(c.state is not S.COMMITTING for c in self._store.open_checkpoints(self._pipeline))
             if not settled or plan.participant(name).predecessor != delivered:
@@ -308,7 +310,8 @@ class Coordinator:
             return False
         if participant not in self._forgotten:
             with self._open(plan, participant) as sink:
-                self._forgotten[participant] = not sink.remembers(self._pipeline)
+                lasting = sink.remembers if isinstance(sink, Expiring) else sink.head
+                self._forgotten[participant] = not lasting(self._pipeline)
         return self._forgotten[participant]
 
     def _settle(self, checkpoint: Checkpoint, plan: Plan, proof: Proof) -> Checkpoint:

@@ -532,18 +532,11 @@ class Participant(Protocol):
     def head(self, pipeline: str) -> SinkHead | None:
         """What the sink remembers of the pipeline, whoever owns it; None: nothing."""
 
-    def remembers(self, pipeline: str) -> bool:
-        """Whether all that it remembers a pipeline by is there, as of its last commit; never waits for what is open.
+    def adopt(self, fence: Fence, number: int) -> None:
+        """Makes the sink remember `number` as the last delivered one, under `fence`, whatever stands there.
 
-        Asked of a participant that has voted, so False means that a part of it was lost since.
-        """
-
-    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
-        """Makes the sink remember `number` as the last delivered one, under `fence`.
-
-        For a token that has vanished while every number is settled; with `foreign`, for a person who takes the
-        pipeline over from another installation (`airflow ft adopt`): then whatever stands there gives way, and no
-        number at or below `number` can be delivered any more. StateConflictError: the former owner has gone past it.
+        For a person who takes the pipeline over from another installation (`airflow ft adopt`): no number at or below
+        `number` can be delivered any more. StateConflictError: the former owner has gone past it.
         """
 
     def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
@@ -552,7 +545,7 @@ class Participant(Protocol):
     def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
         """For a person who adopts: shuts the former owner out, then ends what it has left prepared. Repeatable.
 
-        The sink goes on naming that owner until `seed`. What this installation itself has prepared is rolled back:
+        The sink goes on naming that owner until `adopt`. What this installation itself has prepared is rolled back:
         the store has given all that was planned up. StateConflictError: something is prepared, and `ending` is None.
 
         With `make_way`, in a sink that is this installation's, the former owner's marks go instead, so that what this
@@ -566,6 +559,29 @@ class Participant(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Expiring(Protocol):
+    """A participant whose memory goes by itself when nobody writes to it for long, as Kafka's group offsets do.
+
+    What any other participant remembers goes only when somebody removes it.
+    """
+
+    def remembers(self, pipeline: str) -> bool:
+        """Whether all that it remembers a pipeline by is there, as of its last commit; never waits for what is open.
+
+        Asked of a participant that has voted, so False means that a part of it was lost since.
+        """
+
+    def seed(self, fence: Fence, number: int) -> None:
+        """Makes it remember `number` anew, when that has vanished while every number up to it is settled.
+
+        TokenLostError when it stands elsewhere, and so has not vanished.
+        """
+
+    def renew(self, fence: Fence) -> None:
+        """Writes what it remembers once more, before it goes. FencedError as in `forget`."""
 
 
 class SinkSpec(Protocol):

@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from airflow_ft.core.coordinator import Coordinator, coordinating
-from airflow_ft.core.errors import AirflowFtError, FencedError, StateConflictError
+from airflow_ft.core.errors import AirflowFtError, FencedError, StateConflictError, StoreBehindSinkError
 from airflow_ft.core.lease import LEASE_SECONDS, Worker
 from airflow_ft.core.model import (
     AbortReason,
@@ -31,7 +31,7 @@ from airflow_ft.core.model import (
     HaltReason,
     PipelineStatus,
 )
-from airflow_ft.core.ports import ParticipantFactory, Store
+from airflow_ft.core.ports import Expiring, ParticipantFactory, Store
 from airflow_ft.core.transitions import IN_DOUBT, MAY_BE_VISIBLE
 
 log = logging.getLogger(__name__)
@@ -136,6 +136,14 @@ class Resolver:
             with closing(self.participants(participant)) as sink:
                 if sink.head(self.pipeline) is not None:
                     continue
+                if not isinstance(sink, Expiring):
+                    raise StoreBehindSinkError(
+                        "it has lost all that it remembered of the pipeline, which does not go by itself.",
+                        remedy="bring it back: the tables, or the files, that it keeps beside its rows.",
+                        pipeline=self.pipeline,
+                        checkpoint=found.number,
+                        participant=participant.name,
+                    )
                 attempt = self.store.begin_attempt(self.pipeline, epoch, found.number, participant.name)
                 log.warning("the token of %s is set to %d by %s", participant.name, participant.predecessor, self.who)
                 fence = Fence(self.pipeline, self.store.installation, epoch, attempt)

@@ -14,7 +14,7 @@ from contextlib import closing
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import Checkpoint, CheckpointState, Fence
-from airflow_ft.core.ports import Archive, ParticipantFactory, Progress, Store
+from airflow_ft.core.ports import Archive, Expiring, ParticipantFactory, Progress, Store
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +106,8 @@ def _prune(
         for participant in latest.plan.participants:
             with closing(participants(participant)) as sink:
                 sink.forget(fence, floor)
+                if isinstance(sink, Expiring):
+                    sink.renew(fence)
     _delete(store, pipeline, archive, old)
     log.info("pruned %d old checkpoints of %s, up to %d", len(old), pipeline, old[-1].number)
     return len(old)

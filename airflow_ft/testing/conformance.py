@@ -36,7 +36,7 @@ from airflow_ft.core.errors import (
 )
 from airflow_ft.core.model import Outcome, Plan, Promise, Vote
 from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec
+from airflow_ft.core.ports import ConnectionInfo, Expiring, Participant, SinkSpec
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.core.verify import Delivered
 from airflow_ft.sinks.registry import system
@@ -304,7 +304,7 @@ class ParticipantConformance:
         participant = world.participant(plan)
         assert participant.head(world.pipeline) is None and participant.proof(plan) is None
         world.deliver(plan)
-        assert participant.remembers(world.pipeline)
+        assert not isinstance(participant, Expiring) or participant.remembers(world.pipeline)
         for one in (participant, world.participant(plan)):
             head = one.head(world.pipeline)
             assert head is not None and head.number == 1 and one.head("another") is None
@@ -317,6 +317,8 @@ class ParticipantConformance:
         participant = world.participant(plans[-1])
         for _ in range(2):
             participant.forget(world.fence(1, 1), 2)  # of the epoch at work; whose attempts go on
+            if isinstance(participant, Expiring):
+                participant.renew(world.fence(1, 1))
         participant.forget(world.fence(1, 1), 0)
         kept = participant.proof(plans[2])
         assert kept is not None and kept.outcome is _COMMITTED
@@ -334,8 +336,12 @@ class ParticipantConformance:
         plan = world.plan()
         vote = world.prepare(plan, 1, epoch=2)
         world.commit(plan, vote, 2, epoch=2)
+        participant = world.participant(plan)
         with suppress(FencedError):  # or it has no markers to forget
-            world.participant(plan).forget(world.fence(1, 9), 1)
+            participant.forget(world.fence(1, 9), 1)
+        if isinstance(participant, Expiring):
+            with suppress(FencedError):  # or it is too young to be renewed
+                participant.renew(world.fence(1, 9))
         assert world.participant(plan).proof(plan) is not None
 
     # --- another installation takes over --------------------------------------------------------------------------
@@ -350,7 +356,7 @@ class ParticipantConformance:
         head = participant.head(world.pipeline)
         assert head is not None and head.installation != THEIRS, "it names its former owner until it is taken over"
         for attempt in (2, 3):
-            participant.seed(world.fence(5, attempt, THEIRS), 1, foreign=True)
+            participant.adopt(world.fence(5, attempt, THEIRS), 1)
         late = world.plan()
         with pytest.raises((ForeignOwnerError, FencedError)):
             world.commit(late, world.prepare(late))
@@ -363,7 +369,7 @@ class ParticipantConformance:
         plan = world.plan()
         world.deliver(plan)
         with pytest.raises(StateConflictError):
-            world.participant(plan).seed(world.fence(5, 1, THEIRS), 1, foreign=True)
+            world.participant(plan).adopt(world.fence(5, 1, THEIRS), 1)
 
     # --- rows that cannot be taken ---------------------------------------------------------------------------------
 

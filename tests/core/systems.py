@@ -42,6 +42,8 @@ class System:
     declines_in_prepare: bool = False
     declines_in_commit: bool = False  # a row of each sink, until it is set aside
     token_is_gone: bool = False
+    expires: bool = True  # its token goes by itself
+    renewed: int = 0
     foreign: bool = False
     away: bool = False
     owner: str = "other"
@@ -129,12 +131,7 @@ class ModelParticipant:
     def head(self, pipeline: str) -> SinkHead | None:
         return None if self.system.token_is_gone else SinkHead(self.system.owner, self.system.rank[0], self.system.last)
 
-    def remembers(self, pipeline: str) -> bool:
-        return not self.system.token_is_gone
-
-    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
-        if not foreign:
-            self.system.raise_head(fence)
+    def adopt(self, fence: Fence, number: int) -> None:
         self.system.rank, self.system.last, self.system.token_is_gone = fence.rank, number, False
         self.system.foreign = False
 
@@ -178,6 +175,20 @@ class PlainModel(ModelParticipant):
         return None
 
 
+class ExpiringModel(ModelParticipant):
+    """One whose token goes when nobody writes it for long."""
+
+    def remembers(self, pipeline: str) -> bool:
+        return not self.system.token_is_gone
+
+    def seed(self, fence: Fence, number: int) -> None:
+        self.system.raise_head(fence)
+        self.adopt(fence, number)
+
+    def renew(self, fence: Fence) -> None:
+        self.system.renewed += 1
+
+
 @dataclass
 class Systems:
     """The participant factory of the tests; knows what is open."""
@@ -188,8 +199,9 @@ class Systems:
 
     def __call__(self, plan: ParticipantPlan) -> ModelParticipant:
         self.opened.append(plan.name)
-        kind = ModelParticipant if plan.keeps_markers else PlainModel
-        return kind(plan.name, self.systems[plan.name], self.closed)
+        system = self.systems[plan.name]
+        keeps = ExpiringModel if system.expires else ModelParticipant
+        return (keeps if plan.keeps_markers else PlainModel)(plan.name, system, self.closed)
 
 
 @dataclass(frozen=True)

@@ -415,6 +415,7 @@ def test_old_markers_are_forgotten_below_the_floor_only(world: World, monkeypatc
     deliver_one_by_one(world, range(5))
     assert sorted(world.systems["db"].markers) == [3, 4, 5]
     assert world.systems["db"].floor == 2
+    assert world.systems["log"].renewed > 0
 
 
 @pytest.mark.parametrize("lost", [0, 1, 4])
@@ -469,6 +470,20 @@ def test_a_token_that_vanished_while_all_was_settled_is_seeded_anew(world: World
     second = world.stage(1, run=run)
     world.steps(world.context(run=run))
     world.check_exactly_once([*first, *second])
+
+
+def test_a_memory_that_does_not_go_by_itself_is_not_made_anew(world: World) -> None:
+    """Somebody has removed it: what was delivered may have gone with it."""
+    world.stage(1)
+    world.steps(world.context())
+    world.systems["log"].token_is_gone, world.systems["log"].expires = True, False
+    run = RunKey("dag", "a month later")
+    recover_step(world.context(run=run))
+    (second,) = world.stage(1, run=run)
+    with pytest.raises(TokenLostError):
+        world.steps(world.context(run=run))
+    assert world.store.pipeline(PIPELINE).halt_reason is HaltReason.TOKEN_LOST
+    assert second not in world.systems["log"].rows and world.systems["log"].token_is_gone
 
 
 @pytest.mark.parametrize("promise", [Promise.REDO, Promise.TWO_PHASE])

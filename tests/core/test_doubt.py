@@ -21,6 +21,7 @@ from airflow_ft.core.errors import (
     QuarantinedError,
     SinkUnavailableError,
     StateConflictError,
+    StoreBehindSinkError,
     TokenLostError,
 )
 from airflow_ft.core.lease import Worker, new_epoch
@@ -340,6 +341,17 @@ def test_a_lost_token_of_a_decided_number_is_set_on_a_persons_word_only(world: W
     assert resolver(world).redeliver(2).state is S.COMPLETED
     assert log.rows == world.systems["db"].rows == [1, 2]
     assert "RESUMED: by a test by ada" in told(world)
+
+
+def test_what_does_not_go_by_itself_is_not_set_anew(world: World) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    decided(world)
+    log = world.systems["log"]
+    log.token_is_gone, log.last, log.expires = True, 0, False
+    with pytest.raises(StoreBehindSinkError, match=r"lost all that it remembered .* Remedy: bring it back"):
+        resolver(world).redeliver(2)
+    assert log.rows == [1] and state(world, 2) is S.COMMITTING
 
 
 def test_redeliver_of_what_needs_none_is_a_commit(world: World) -> None:

@@ -56,6 +56,11 @@ class Through:
     def __init__(self, target: Any, fault: Fault, label: str) -> None:
         self._target, self._fault, self._label = target, fault, label
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """That of the target, by whose class its capabilities are asked."""
+        return type(self._target)
+
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._target, name)
         if not callable(attribute) or name in {"close", "now", "release_lease", "renew_lease"}:

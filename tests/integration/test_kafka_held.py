@@ -257,7 +257,7 @@ def test_renewing_tokens_leaves_a_held_transaction_alone(
     world.prepare(plan)
     monkeypatch.setattr("airflow_ft.sinks.kafka.token.RENEW_AFTER", timedelta(0))
     participant = world.open(plan)
-    participant.forget(world.fence(), 0)
+    participant.renew(world.fence())
     participant.close()
     assert is_open(world)
     assert world.commit(plan).detail["attempt"] == world.votes[1].prepared

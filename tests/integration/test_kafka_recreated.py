@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_ft.core.doubt import Finding, doubts
 from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError, TokenLostError
 from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import CheckpointState, HaltReason, Outcome, Vote
+from airflow_ft.core.model import CheckpointState, HaltReason, Outcome, Plan, Vote
 from airflow_ft.core.resolution import Resolver
 from airflow_ft.core.verify import Delivered
 from airflow_ft.sinks.kafka import KafkaSink, participant
@@ -107,12 +107,33 @@ def test_a_topic_that_is_recreated_while_rows_are_sent_gets_them_all(
 
     monkeypatch.setattr(PlanContent, "send", recreating)
     plan = world.checkpoint(1, 50)
-    with pytest.raises(SinkUnavailableError, match="recreated while rows were sent"):
+    with pytest.raises(SinkUnavailableError, match="recreated before all rows were sent"):
         world.prepare(plan)
         world.commit(plan)
     world.prepare(plan)
     world.commit(plan)
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50))
+
+
+def test_a_topic_that_is_recreated_between_two_checkpoints_of_one_task_gets_the_second_one(
+    world: World, kafka: Kafka, topic: str
+) -> None:
+    """The task has kept what the topic was; its token would name the topic that is gone."""
+    fence = world.fence()
+    first, second = world.checkpoint(1, 50), world.checkpoint(2, 30)
+    participant = world.open(first)
+
+    def deliver(plan: Plan) -> None:
+        notes = participant.prepare(plan, fence)
+        participant.commit(plan, fence, Vote("kafka_default", fence.attempt, fence.attempt, None, notes))
+
+    deliver(first)
+    recreate(kafka, topic)
+    with pytest.raises(SinkUnavailableError, match="recreated before all rows were sent"):
+        deliver(second)
+    deliver(second)
+    participant.close()
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((2, 30))
 
 
 def test_a_delivery_into_a_topic_that_was_recreated_is_not_proven(

@@ -82,7 +82,7 @@ def test_a_token_that_is_there_is_not_seeded_over_unless_a_person_says_so(world:
     part = world.open(world.plan(3))
     with pytest.raises(TokenLostError, match="stands at 2 and is not gone"):
         part.seed(world.fence(), 1)
-    part.seed(world.fence(), 1, foreign=True)
+    part.adopt(world.fence(), 1)
     part.close()
     assert numbers(world) == [1]
 
@@ -133,7 +133,7 @@ def test_another_installation_is_stopped_until_it_adopts(world: World, kafka: Ka
     assert part.proof(plan) is None, "number 2 was never delivered by anybody"
     with pytest.raises(ForeignOwnerError):
         part.seed(world.fence(), 1)
-    part.seed(world.fence(), 1, foreign=True)
+    part.adopt(world.fence(), 1)
     part.close()
     world.prepare(plan)
     world.commit(plan)
@@ -225,13 +225,13 @@ def test_an_old_token_is_renewed_and_a_fresh_one_left_alone(world: World, monkey
     before = slot.read_token()
     assert before is not None
     housekeeping = world.fence(attempt=0)  # retention has no attempt of its own
-    part.forget(housekeeping, 1)
+    part.renew(housekeeping)
     assert slot.read_token() == before
     later = datetime.now(UTC) + timedelta(hours=2)
     monkeypatch.setattr(tokens, "now", lambda: later)
     with pytest.raises(FencedError):
-        part.forget(replace(housekeeping, epoch=0), 1)
-    part.forget(housekeeping, 1)
+        part.renew(replace(housekeeping, epoch=0))
+    part.renew(housekeeping)
     after = slot.read_token()
     assert after is not None
     assert after == replace(before, written_at=after.written_at)

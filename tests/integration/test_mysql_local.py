@@ -165,7 +165,7 @@ def test_an_adopted_head_goes_on_after_what_it_holds_and_shuts_the_old_owner_out
     head = participant.head(new.pipeline)
     assert head is not None
     assert (head.installation, head.number) == (before, old.number)
-    participant.seed(world.fence(7, 0), old.number, foreign=True)
+    participant.adopt(world.fence(7, 0), old.number)
     participant.prepare(new, world.fence(7, 1))
     participant.commit(new, world.fence(7, 2))
     assert world.count() == 5

@@ -158,10 +158,7 @@ class TwoPhaseParticipant:
     def head(self, pipeline: str) -> SinkHead | None:
         return SinkHead("", self._server.rank[0], self._server.last)
 
-    def remembers(self, pipeline: str) -> bool:
-        return True
-
-    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
+    def adopt(self, fence: Fence, number: int) -> None:
         raise NotImplementedError("the model is never adopted")
 
     def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:

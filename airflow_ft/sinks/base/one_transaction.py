@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from airflow_ft.core.errors import AirflowFtError, StoreBehindSinkError, together
+from airflow_ft.core.errors import AirflowFtError, together
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
 from airflow_ft.core.ports import SegmentReader, WalReader
 from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
@@ -119,14 +119,8 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         """The head's row, whoever owns it; None where the database has never seen the pipeline."""
         return self._persist("reading the head", lambda: self._head(pipeline))
 
-    def remembers(self, pipeline: str) -> bool:
-        """Whether the head's row is there."""
-        return self.head(pipeline) is not None
-
-    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
-        """Takes the head over from another installation. A head does not vanish by itself: nothing else is seeded."""
-        if not foreign:
-            raise StoreBehindSinkError("the sink has lost its head.", remedy="bring the ledger's tables back.")
+    def adopt(self, fence: Fence, number: int) -> None:
+        """Takes the head over from another installation."""
         self._persist("adopting the head", lambda: self._adopt(fence, number), fence)
 
     def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:

@@ -180,14 +180,8 @@ class FilesParticipant:
             head = self.ledger.head() if self.ledger.pipeline() == pipeline else None
         return None if head is None else head.told
 
-    def remembers(self, pipeline: str) -> bool:
-        """Whether there is a head."""
-        return self.head(pipeline) is not None
-
-    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
-        """Takes the head over from another installation. A head does not vanish by itself: nothing else is seeded."""
-        if not foreign:
-            raise StoreBehindSinkError("the sink has lost its head.", remedy=self._bring_back)
+    def adopt(self, fence: Fence, number: int) -> None:
+        """Takes the head over from another installation."""
 
         def taken(head: Head | None) -> Head:
             marked = [found for found, marker in self.ledger.markers(number) if _is_foreign(marker, fence)]

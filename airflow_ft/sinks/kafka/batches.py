@@ -17,7 +17,7 @@ four things:
    producer before it are in the log of this partition, in order. What failed or was lost before it (timed out, refused,
    without an answer) is either sent again under its number, or makes all that come after it fail.
 4. Librdkafka counts the deliveries of a transaction that failed, and refuses to commit it when there was one; after a
-   permanent failure it refuses to write the token, too, and `Transaction.flush` says why.
+   permanent failure it refuses to write the token, too (`Sender` finds out why).
 
 The handle is the first field behind the object header of a Producer in CPython. `open_batches` makes sure of all it can
 before it sends anything by it; where something is odd, the records go one by one through confluent_kafka.

@@ -26,6 +26,7 @@ from airflow_ft.kafka.topics import (
     topic_ids,
 )
 from airflow_ft.sinks.kafka.content import PlanContent, Reading
+from airflow_ft.sinks.kafka.known_topics import KnownTopics
 from airflow_ft.sinks.kafka.readable import await_readable, require_same_topics
 from airflow_ft.sinks.kafka.sending import merge_ends
 from airflow_ft.sinks.kafka.slot import Slot
@@ -66,6 +67,7 @@ class KafkaParticipant:
         }
         self._wal = wal
         self._content = PlanContent(plan.name, self._sinks, wal)
+        self._known = KnownTopics(clients)
         self._known_limits: Mapping[str, Any] | None = None
         self._tokens = Tokens(plan, clients, max((sink.slots for sink in self._sinks.values()), default=1))
 
@@ -82,7 +84,7 @@ class KafkaParticipant:
         for slot in slots:
             slot.connect()
         token_topic = self._clients.settings.token_topic
-        topics = describe(self._clients, [token_topic, *self._topics])
+        topics = self._known.limits([token_topic, *self._topics])
         if topics[token_topic] is None:
             create_token_topic(self._clients)
         births: dict[str, list[int]] = {}
@@ -162,15 +164,7 @@ class KafkaParticipant:
         return self._proof(plan, tokens)
 
     def forget(self, fence: Fence, floor: int) -> None:
-        """Renews tokens that were written more than an hour ago, under their number and the newer head.
-
-        There are no markers to prune, so `floor` is not used. A vanished token is left to `prepare`, which
-        judges it.
-
-        Raises:
-            FencedError: the token's epoch is newer.
-        """
-        self._tokens.renew(fence)
+        """There are no markers to prune: a token gives way to the next one."""
 
     def head(self, pipeline: str) -> SinkHead | None:
         """What the tokens remember together; None: all are gone, or were never written."""
@@ -184,16 +178,24 @@ class KafkaParticipant:
         """The number at which each slot's token stands; None: gone, or never written."""
         return self._tokens.numbers(pipeline)
 
-    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
-        """Sets the token of every slot to `number` under `fence`; see `Tokens.seed`."""
-        self._tokens.seed(fence, number, foreign=foreign)
+    def seed(self, fence: Fence, number: int) -> None:
+        """Sets the tokens that have vanished to `number` under `fence`; see `Tokens.seed`."""
+        self._tokens.seed(fence, number)
+
+    def renew(self, fence: Fence) -> None:
+        """Renews tokens that were written more than an hour ago; one that has vanished is left to `prepare`."""
+        self._tokens.renew(fence)
+
+    def adopt(self, fence: Fence, number: int) -> None:
+        """Sets the token of every slot to `number` under `fence`, whatever stands there; see `Tokens.adopt`."""
+        self._tokens.adopt(fence, number)
 
     def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
-        """A transaction that is open under one of its transactional ids: `seed` aborts it."""
+        """A transaction that is open under one of its transactional ids: `adopt` aborts it."""
         return ()
 
     def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
-        """Nothing to do before `seed`, which initialises every producer and so ends what is open."""
+        """Nothing to do before `adopt`, which initialises every producer and so ends what is open."""
 
     def heuristic(self, plan: Plan) -> str:
         """Nothing is sent before the decision."""
@@ -272,19 +274,20 @@ class KafkaParticipant:
 
         Equal ids of a topic before and after prove that the records went into that one, which the token then names.
         """
-        ids = topic_ids(self._clients, self._topics)
-        transaction.begin()
-        tallies = (content or self._content).send(plan, slot.index, reading, transaction)
+        with self._known as known:
+            ids = known.ids(self._topics)
+            transaction.begin()
+            tallies = (content or self._content).send(plan, slot.index, reading, transaction)
+            ends = merge_ends(tallies.values())
+            after = topic_ids(self._clients, ends)
+            if others := [topic for topic in ends if ids[topic] is None or after[topic] != ids[topic]]:
+                raise SinkUnavailableError(
+                    f"topics were deleted or recreated before all rows were sent to them: {', '.join(others)}.",
+                    remedy="Nothing was committed; try again.",
+                    participant=self._plan.name,
+                )
         counts = {name: tally.total for name, tally in tallies.items()}
         delivery = Delivery(plan.number, plan.digest, counts)
-        ends = merge_ends(tallies.values())
-        after = topic_ids(self._clients, ends)
-        if others := [topic for topic in ends if ids[topic] is None or after[topic] != ids[topic]]:
-            raise SinkUnavailableError(
-                f"topics were deleted or recreated while rows were sent to them: {', '.join(others)}.",
-                remedy="Nothing was committed; try again.",
-                participant=self._plan.name,
-            )
         into = {topic: found for topic in ends if (found := ids[topic])}
         return delivered(before, fence, delivery, self._tokens.count, ends, now(), into, note)
 
@@ -357,15 +360,16 @@ class KafkaParticipant:
     def _check_rows(self, plan: Plan, topics: Mapping[str, TopicLimits | None]) -> dict[str, Any]:
         """Whether the topics would take every row; returns notes for people."""
         notes: dict[str, Any] = {}
-        limits = self._require_topics(topics, notes)
-        self._known_limits = client_limits(self._clients, limits)
-        message_max_bytes = self._known_limits["message.max.bytes"]
-        for rows, _ in self._content.rows(plan):
-            try:
-                check_rows(rows, limits[rows.sink.topic], message_max_bytes)
-            except AirflowFtError as error:
-                error.located(sink=rows.name, pipeline=plan.pipeline, checkpoint=plan.number)
-                raise
+        with self._known:
+            limits = self._require_topics(topics, notes)
+            self._known_limits = client_limits(self._clients, limits)
+            message_max_bytes = self._known_limits["message.max.bytes"]
+            for rows, _ in self._content.rows(plan):
+                try:
+                    check_rows(rows, limits[rows.sink.topic], message_max_bytes)
+                except AirflowFtError as error:
+                    error.located(sink=rows.name, pipeline=plan.pipeline, checkpoint=plan.number)
+                    raise
         return notes
 
     def _check_token_size(self) -> None:

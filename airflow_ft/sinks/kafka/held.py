@@ -66,7 +66,7 @@ class HeldParticipant(KafkaParticipant):
         """
         hold = holding(self._clients, self._coordinator, self._sinks.values())
         if self._waits(plan, fence):
-            notes = self._check_rows(plan, describe(self._clients, self._topics))
+            notes = self._check_rows(plan, self._known.limits(self._topics))
             predecessor = plan.participant(self._plan.name).predecessor
             return {**notes, "deferred": f"number {predecessor} is not delivered yet: sent after the decision"}
         notes = dict(super().prepare(plan, fence))

@@ -17,7 +17,7 @@ from airflow_ft.core.errors import StateConflictError
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
 from airflow_ft.core.set_aside import SetAside, together
 from airflow_ft.core.set_aside import detail as set_aside_detail
-from airflow_ft.kafka.topics import describe, topic_ids
+from airflow_ft.kafka.topics import topic_ids
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant, add_ends
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.sending import ProducerLostError, Sender, Tally, merge_ends
@@ -33,7 +33,7 @@ class PlainParticipant(KafkaParticipant):
     def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         """Whether the topics would take the rows, as they were when they were first looked at."""
         if self._sender is None:
-            return self._check_rows(plan, describe(self._clients, self._topics))
+            return self._check_rows(plan, self._known.limits(self._topics))
         return {}
 
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
@@ -73,7 +73,7 @@ class PlainParticipant(KafkaParticipant):
         )
 
     def forget(self, fence: Fence, floor: int) -> None:
-        """There is nothing to forget. The token of former deliveries, if there is one, is left to them."""
+        """There is nothing to forget."""
 
     def head(self, pipeline: str) -> SinkHead | None:
         """None: it remembers nothing."""
@@ -87,7 +87,13 @@ class PlainParticipant(KafkaParticipant):
         """There are no tokens."""
         return []
 
-    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
+    def seed(self, fence: Fence, number: int) -> None:
+        """There is nothing to set."""
+
+    def renew(self, fence: Fence) -> None:
+        """There is nothing to renew. The token of former deliveries, if there is one, is left to them."""
+
+    def adopt(self, fence: Fence, number: int) -> None:
         """There is nothing to set."""
 
     def close(self) -> None:

@@ -171,8 +171,6 @@ class Sender:
                 progress(-left, doing)
         for tally in tallies:
             self._check(tally, doing)  # flush() returns 0 even when deliveries failed
-        if (error := self._abortable()) is not None:  # one without a report of its own (`batches`)
-            raise ProducerLostError(error, doing)
 
     def discard(self) -> None:
         """Throws the producer away."""

@@ -125,27 +125,21 @@ class Tokens:
         check_owner(token, fence, self._participant.name, slot.group)
         return token.taken_over(fence, now())
 
-    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
-        """Sets the token of every slot to `number` under `fence`, so that delivery can go on after it.
+    def seed(self, fence: Fence, number: int) -> None:
+        """Sets the tokens that have vanished to `number` under `fence`, so that delivery can go on after it.
 
-        When tokens have vanished: only while every number up to `number` is settled and none is COMMITTING;
-        tokens that stand at `number` already are only taken over. With `foreign`, for a person who has decided
-        (`airflow ft adopt`): whatever stands there is overwritten, another installation's and a newer head too.
+        Only while every number up to `number` is settled and none is COMMITTING. Tokens that stand at `number` already
+        are taken over.
 
         Raises:
-            StateConflictError: the former owner has gone past `number` (with `foreign`).
-            TokenLostError: a token stands elsewhere (and `foreign` is not set).
-            ForeignOwnerError, FencedError: as everywhere, unless `foreign` is set.
+            TokenLostError: a token stands elsewhere.
+            ForeignOwnerError, FencedError: as everywhere.
         """
-        if describe(self._clients, [self._clients.settings.token_topic])[self._clients.settings.token_topic] is None:
-            create_token_topic(self._clients)
 
         def choose(slot: Slot) -> Token:
-            if foreign and slot is slots[0]:  # its producer is initialised: the former owner cannot deliver any more
-                refuse_to_adopt(self.head(fence.pipeline), (), fence.installation, number)
-            token = None if foreign else slot.read_token(fence)
+            token = slot.read_token(fence)
             if token is None:
-                return seeded(fence, number, self._count, now()) if number else genesis(fence, self._count, now())
+                return self._anew(fence, number)
             check_owner(token, fence, self._participant.name, slot.group)
             if token.number != number:
                 raise TokenLostError(
@@ -157,11 +151,36 @@ class Tokens:
                 )
             return token.taken_over(fence, now())
 
-        slots = self.slots(fence.pipeline)
-        for slot in slots:
-            self._write(slot, fence, partial(choose, slot), foreign=foreign)
+        self._write_all(fence, choose)
+
+    def adopt(self, fence: Fence, number: int) -> None:
+        """Sets the token of every slot to `number` under `fence`, for a person who has decided (`airflow ft adopt`).
+
+        Whatever stands there is overwritten, another installation's and a newer head too.
+
+        Raises:
+            StateConflictError: the former owner has gone past `number`.
+        """
+
+        def choose(slot: Slot) -> Token:
+            if slot.index == 0:  # its producer is initialised: the former owner cannot deliver any more
+                refuse_to_adopt(self.head(fence.pipeline), (), fence.installation, number)
+            return self._anew(fence, number)
+
+        self._write_all(fence, choose, foreign=True)
 
     # --- small things --------------------------------------------------------------------------------------------
+
+    def _anew(self, fence: Fence, number: int) -> Token:
+        return seeded(fence, number, self._count, now()) if number else genesis(fence, self._count, now())
+
+    def _write_all(self, fence: Fence, choose: Callable[[Slot], Token], *, foreign: bool = False) -> None:
+        """One transaction after the other; the topic that they need is made when it is lacking."""
+        topic = self._clients.settings.token_topic
+        if describe(self._clients, [topic])[topic] is None:
+            create_token_topic(self._clients)
+        for slot in self.slots(fence.pipeline):
+            self._write(slot, fence, partial(choose, slot), foreign=foreign)
 
     def _write(self, slot: Slot, fence: Fence, choose: Callable[[], Token], foreign: bool = False) -> Token:
         """One transaction that writes the token that `choose` makes of the present one."""

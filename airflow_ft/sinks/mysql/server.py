@@ -26,7 +26,6 @@ from airflow_ft.core.errors import (
     SinkAccessError,
     SinkUnavailableError,
     StateConflictError,
-    StoreBehindSinkError,
 )
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, DeadLetters, SegmentReader, WalReader
@@ -146,14 +145,8 @@ class ServerParticipant(ABC):
         """The head's row, whoever owns it; None where the sink has never seen the pipeline."""
         return self._persist("reading the head", None, lambda _: self._head(pipeline))
 
-    def remembers(self, pipeline: str) -> bool:
-        """Whether the head's row is there."""
-        return self.head(pipeline) is not None
-
-    def seed(self, fence: Fence, number: int, *, foreign: bool = False) -> None:
-        """Takes the head over from another installation. A head does not vanish by itself: nothing else is seeded."""
-        if not foreign:
-            raise StoreBehindSinkError("the sink has lost its head.", remedy="bring the ledger's tables back.")
+    def adopt(self, fence: Fence, number: int) -> None:
+        """Takes the head over from another installation."""
         self._persist("adopting the head", None, lambda _: self._adopt(fence, number))
 
     def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:

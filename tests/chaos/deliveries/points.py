@@ -77,6 +77,11 @@ class _Through:
     def __init__(self, target: Any, label: str, points: Points) -> None:
         self._target, self._label, self._points = target, label, points
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """That of the target, by whose class its capabilities are asked."""
+        return type(self._target)
+
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._target, name)
         if not callable(attribute) or name in UNCOUNTED:

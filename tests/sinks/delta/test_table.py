@@ -261,7 +261,7 @@ def test_another_installation_takes_over_behind_a_tombstone(tmp_path: Path) -> N
     [remnant] = participant.remnants(world.pipeline, THEIRS)
     assert remnant.number == 2
     participant.end_remnants(world.fence(5, 1, THEIRS), None)
-    participant.seed(world.fence(5, 2, THEIRS), 2, foreign=True)
+    participant.adopt(world.fence(5, 2, THEIRS), 2)
     participant.end_remnants(world.fence(5, 3, THEIRS), None, make_way=True)
     assert participant.remnants(world.pipeline, THEIRS) == []
     world.predecessor = 2

@@ -196,8 +196,6 @@ def test_a_memory_that_is_gone_stops_the_pipeline(world: World) -> None:
     plan = world.plan()
     with pytest.raises(HaltError, match=r"has lost its head.*bring .*/orders/_airflow_ft back"):
         world.prepare(plan)
-    with pytest.raises(HaltError, match="lost its head"):
-        participant_of(world, plan).seed(world.fence(), 1)
     assert folder_of(world).ids() == world.ids_of(1)
 
 
@@ -432,7 +430,7 @@ def test_what_a_former_owner_has_left_prepared_is_ended_as_a_person_says(world: 
         participant.end_remnants(world.fence(5, 0, THEIRS), ending)
     rows = world.ids_of(1, 2) if ending is PreparedEnding.COMMIT else world.ids_of(1)
     assert folder_of(world).ids() == rows and not participant.remnants(world.pipeline, THEIRS)
-    participant.seed(world.fence(5, 0, THEIRS), 2, foreign=True)
+    participant.adopt(world.fence(5, 0, THEIRS), 2)
     with pytest.raises(HaltError):
         world.commit(plan, vote)
     following = world.plan_of(3, world.segment(3, world.table(3 * 40)), installation=THEIRS)
@@ -450,8 +448,8 @@ def test_tombstones_of_a_former_owner_make_way(world: World) -> None:
     assert remnant.kind is RemnantKind.ABORTED and "for a test" in remnant.text
     participant.end_remnants(world.fence(5, 0, THEIRS), None)
     with pytest.raises(StateConflictError):
-        participant.seed(world.fence(5, 0, THEIRS), 0, foreign=True)
-    participant.seed(world.fence(5, 0, THEIRS), 1, foreign=True)
+        participant.adopt(world.fence(5, 0, THEIRS), 0)
+    participant.adopt(world.fence(5, 0, THEIRS), 1)
     later = replace(plan, number=2)
     with pytest.raises(HaltError):
         world.prepare(later)

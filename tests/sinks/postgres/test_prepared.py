@@ -420,7 +420,7 @@ def test_what_a_former_owner_has_left_is_told_and_ended_as_a_person_says(make: M
     head = participant.head(world.pipeline)
     assert head is not None and (head.installation, head.number) == (OURS, delivered[-1])
     assert participant.remnants(world.pipeline, THEIRS) == []
-    participant.seed(world.fence(5, 4, THEIRS), 2, foreign=True)
+    participant.adopt(world.fence(5, 4, THEIRS), 2)
     world.predecessor = 2
     following = world.plan_of(3, world.segment(3, world.table(3 * 40)), installation=THEIRS)
     world.commit(following, world.prepare(following, epoch=5), epoch=5)
@@ -439,7 +439,7 @@ def test_the_statements_that_are_told_end_it(make: Make) -> None:
 def test_rows_that_a_former_owner_has_prepared_stop_a_delivery_that_waits_for_them(make: Make) -> None:
     world = make(ORDERS, **PREPARED)
     left_prepared(world)
-    world.participant(world.plan_of(3)).seed(world.fence(5, 1, THEIRS), 1, foreign=True)
+    world.participant(world.plan_of(3)).adopt(world.fence(5, 1, THEIRS), 1)
     world.predecessor = 1
     same = world.plan_of(2, world.segment(2, world.table(2 * 40)), installation=THEIRS)
     with pytest.raises(ForeignOwnerError, match=r"has left rows prepared.*adopt"):

@@ -1,0 +1,56 @@
+"""What the brokers have said of a cluster's topics, kept for checkpoints that follow each other closely.
+
+Asked at each checkpoint it costs round trips, and memory that never comes back: confluent_kafka 2.16 never frees the id
+of a topic that it has described (docs/findings.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from airflow_ft.kafka.client import KafkaClients
+from airflow_ft.kafka.topics import TopicLimits, describe, topic_ids
+
+LOOK_AGAIN_SECONDS = 10.0
+"""How old the limits of topics may be when rows are judged by them; the brokers judge each batch all the same."""
+
+
+class KnownTopics(AbstractContextManager["KnownTopics"]):
+    """What was seen last. As a context: whatever goes wrong in it may be due to what is no longer so."""
+
+    def __init__(self, clients: KafkaClients) -> None:
+        self._clients = clients
+        self._limits: dict[str, TopicLimits] = {}
+        self._limits_until = 0.0
+        self._ids: dict[str, str] = {}
+
+    def limits(self, names: Sequence[str]) -> Mapping[str, TopicLimits | None]:
+        """As `describe`, at most so old. What is lacking is looked for each time."""
+        now = time.monotonic()
+        if now < self._limits_until and self._limits.keys() >= set(names):
+            return {name: self._limits[name] for name in names}
+        found = describe(self._clients, names)
+        self._limits = {name: limits for name, limits in found.items() if limits is not None}
+        self._limits_until = now + LOOK_AGAIN_SECONDS
+        return found
+
+    def ids(self, names: Sequence[str]) -> Mapping[str, str | None]:
+        """As `topic_ids`, of any time before now: a topic that has the same id later is the same one all along."""
+        if not self._ids.keys() >= set(names):
+            found = topic_ids(self._clients, names)
+            self._ids = {name: id for name, id in found.items() if id is not None}
+            return found
+        return {name: self._ids[name] for name in names}
+
+    def forget(self) -> None:
+        """All is asked for anew."""
+        self._limits, self._ids = {}, {}
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.forget()
