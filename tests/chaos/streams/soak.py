@@ -3,8 +3,9 @@
 A stateful job (Python in its state) from Kafka into MariaDB and Kafka, by one task and one driver, without a fault.
 Now and then it is looked at from outside: memory, file handles and threads of the task, of the driver's Python, of its
 workers and of the JVM, and the files in its folders. What they are in the last quarter is compared with the second one
-(a JVM takes its heap in the first). The decision log keeps a row for each checkpoint, by design: its bytes are told,
-and not judged. In the end an outside judge counts the rows.
+(a JVM takes its heap in the first). Of the memory of Python's processes it is told what 100,000 checkpoints at the pace
+of the second half would add, and from 5,000 checkpoints on that is judged, too. The decision log keeps a row for each
+checkpoint, by design: its bytes are told, and not judged. In the end an outside judge counts the rows.
 Exit status 0 only if nothing has grown, and every row is there once.
 """
 
@@ -18,6 +19,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from itertools import combinations
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -33,6 +35,11 @@ TOLD = frozenset({"decision log MB"})
 """Measures that are told, and not judged."""
 MORE, SOME = 1.1, {"MB": 40.0, "files": 40.0}
 """What counts as growth: more than this times, and beyond so much (handles and threads: 8)."""
+
+PACED = ("task MB", "driver MB", "Python workers MB")
+"""Memory that nothing bounds, unlike the JVM's heap."""
+AHEAD, KNOWN_FROM, TOO_MUCH = 100_000, 5_000, 100.0
+"""So many checkpoints are looked ahead, from so many that were played; what they may add, in MB."""
 
 Sample = Mapping[str, float]
 
@@ -101,12 +108,27 @@ def grown(samples: Sequence[Sample]) -> list[str]:
     return found
 
 
+def paces(numbers: Sequence[int], samples: Sequence[Sample]) -> dict[str, float]:
+    """By name, what `AHEAD` checkpoints would add at the pace of the second half (Theil and Sen's estimate)."""
+    half = len(samples) // 2
+    later = list(zip(numbers[half:], samples[half:], strict=True))
+    return {
+        name: AHEAD
+        * statistics.median(
+            (after[name] - before[name]) / (number - earlier)
+            for (earlier, before), (number, after) in combinations(later, 2)
+            if number > earlier and name in before and name in after
+        )
+        for name in PACED
+    }
+
+
 def run(folder: Path, checkpoints: int) -> int:
     """Plays the stream; the exit status."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     folder.chmod(0o711)
-    began, samples = time.monotonic(), list[Sample]()
+    began, samples, numbers = time.monotonic(), list[Sample](), list[int]()
     _say(_HEAD)
     with Servers(folder) as servers, Feeder(servers.kafka, at_a_time=1) as feeder, closing(store_of(folder)) as store:
         store.register(PIPELINE)
@@ -114,6 +136,7 @@ def run(folder: Path, checkpoints: int) -> int:
         try:
             for wanted in range(1, SAMPLES + 1):
                 newest = _await(store, task, checkpoints * wanted // SAMPLES)
+                numbers.append(newest)
                 samples.append(look(task, folder))
                 _say(_line(newest, time.monotonic() - began, samples[-1]))
             feeder.stop()
@@ -126,6 +149,11 @@ def run(folder: Path, checkpoints: int) -> int:
             task.process.wait()
         problems = judge(servers, feeder.sent)
     problems += [f"grown: {each}" for each in grown(samples)]
+    for name, more in paces(numbers, samples).items():
+        told = f"{name}: {more:+,.0f} in {AHEAD:,} checkpoints, at the pace of the second half"
+        _say(told)
+        if checkpoints >= KNOWN_FROM and more > TOO_MUCH:
+            problems.append(f"growing: {told}")
     _say(f"{checkpoints:,} checkpoints, {feeder.sent:,} numbers, {time.monotonic() - began:,.0f} s")
     _say("FLAT and EXACT." if not problems else "\n".join(["NOT FLAT, OR NOT EXACT:", *problems]))
     return 1 if problems else 0

@@ -1,0 +1,28 @@
+"""What the soak calls flat."""
+
+from __future__ import annotations
+
+import random
+
+from tests.chaos.streams.soak import AHEAD, PACED, SAMPLES, TOO_MUCH, grown, paces
+
+NUMBERS = [100 * wanted for wanted in range(1, SAMPLES + 1)]
+
+
+def growing(by: float) -> list[dict[str, float]]:
+    """Samples of a process that takes so many KB more at each checkpoint, unevenly."""
+    noise = random.Random(1)
+    return [dict.fromkeys(PACED, 130 + number * by / 1024 + noise.uniform(-2, 2)) for number in NUMBERS]
+
+
+def test_a_steady_pace_is_seen_before_it_has_grown_much() -> None:
+    slow, none = growing(3.6), growing(0)
+    assert not grown(slow), "it has not grown by a tenth yet"
+    for name in PACED:
+        assert abs(paces(NUMBERS, slow)[name] - AHEAD * 3.6 / 1024) < 60
+        assert paces(NUMBERS, slow)[name] > TOO_MUCH > abs(paces(NUMBERS, none)[name])
+
+
+def test_what_has_grown_is_named() -> None:
+    samples = [{"task handles": 10.0 + number / 100, "log and state files": 500.0} for number in NUMBERS]
+    assert grown(samples) == ["task handles: 33 in the second quarter, 63 in the last one"]
