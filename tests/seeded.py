@@ -30,7 +30,8 @@ import tests.simulation.later_defects
 import tests.simulation.mode_defects
 import tests.simulation.savepoint_defects
 import tests.simulation.state_defects
-import tests.simulation.stream_defects  # noqa: F401  they register what they hold
+import tests.simulation.stream_defects
+import tests.simulation.transaction_defects  # noqa: F401  they register what they hold
 from tests.simulation.defect import DEFECTS
 from tests.tiers import TWELFTHS
 

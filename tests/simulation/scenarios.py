@@ -505,7 +505,24 @@ FOLDERS = (
     replace(STREAM, name="a stream into MySQL, files follow", sinks={**_MYSQL, **_BUCKET}, events=DB + RUNNING),
 )
 
-_SCHEDULED = (*SCENARIOS, *FOLDERS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING)
+_MODEL, _OTHER = {"lines": ("model", "shelf")}, {"more": ("model", "store")}
+SHELF = ("shelf refuses item 1", "shelf refuses item 2")
+MODEL = Scenario("one transaction", _MODEL, runs=(2,), events=SHELF)
+MODELS = (
+    MODEL,
+    replace(MODEL, name="one transaction, two runs at once", runs=(1, 2), concurrent=True),
+    replace(MODEL, name="one transaction, a person aborts what is prepared", person="abort carried", runs=(2, 3)),
+    replace(MODEL, name="one transaction, several numbers as one", max_rows=1000, runs=(2, 4)),
+    Scenario("one transaction decides, Kafka follows", {**_MODEL, **_KAFKA}, events=SHELF + LOG),
+    Scenario("one transaction decides, another follows", {**_MODEL, **_OTHER}, runs=(1, 2), events=SHELF),
+    Scenario("one transaction, prepared before it", {**_MODEL, **_BRANCHES}, events=SHELF + XA),
+    replace(RESTORED, name="one transaction, a decision log restored from a backup", sinks=_MODEL),
+    replace(STREAM, name="a stream into one transaction", sinks=_MODEL, events=SHELF + RUNNING),
+    replace(STREAM, name="a stream into one transaction and Kafka", sinks={**_MODEL, **_KAFKA}, events=RUNNING),
+    replace(MODEL, name="one transaction, at least once", modes=(CheckpointingMode.AT_LEAST_ONCE,), runs=(1, 2)),
+)
+
+_SCHEDULED = (*SCENARIOS, *FOLDERS, *MODELS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING)
 ALL = (*_SCHEDULED, *STREAMS, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED)
 
 

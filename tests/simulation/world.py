@@ -48,7 +48,9 @@ from airflow_ft.sinks.mysql.spec import BRANCHED, MySqlSink
 from airflow_ft.spark.state.catching_up import catch_up, is_planned
 from airflow_ft.spark.state.locations import open_location
 from airflow_ft.store.errors import UnknownPipelineError
+from airflow_ft.testing.model import ModelParticipant, ModelSink
 from tests.simulation.adapters import Running
+from tests.simulation.databases import ModelServer
 from tests.simulation.files import Files
 from tests.simulation.folders import FolderServer
 from tests.simulation.kafka_broker import KafkaCluster, ModelClients
@@ -72,7 +74,7 @@ from tests.simulation.windows import Windows
 HEALING_TRIES = 12
 JUMP = 2 * 86_400.0  # seconds: more than any time-out, lease, or age after which something is done
 LATE = 1_200.0  # more than a checkpoint's time-out
-Server = MySqlServer | KafkaCluster | TwoPhaseServer | FolderServer
+Server = MySqlServer | KafkaCluster | TwoPhaseServer | FolderServer | ModelServer
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,7 @@ class Scenario:
             "kafka": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn),
             "held": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn, strategy="held"),
             "two-phase": lambda sink, conn: TwoPhaseSink(conn_id=conn),
+            "model": lambda sink, conn: ModelSink(conn_id=conn),
             "disk": lambda sink, conn: FilesSink(folder=f"/{conn}", name=conn),
             "bucket": lambda sink, conn: FilesSink(folder=f"s3://lake/{conn}", name=conn),
         }
@@ -168,7 +171,7 @@ class Scenario:
     @property
     def rows(self) -> Mapping[str, int]:
         """How many rows an item has in each sink: enough for two branches where there are any."""
-        several = {*BRANCHED, "disk", "bucket"}
+        several = {*BRANCHED, "disk", "bucket", "model"}
         return {sink: 2 if kind in several else 1 for sink, (kind, _) in self.sinks.items()}
 
 
@@ -222,6 +225,7 @@ class World:
             "kafka": KafkaCluster,
             "two-phase": TwoPhaseServer,
             "files": FolderServer,
+            "model": ModelServer,
         }
         for participant in self.delivery.participants:
             self.servers[participant.name] = makers[participant.kind](kernel, participant.name)
@@ -270,7 +274,7 @@ class World:
             self.spark.failures = 0
             self._declines.clear()
             for server in self.servers.values():
-                if isinstance(server, MySqlServer):
+                if isinstance(server, MySqlServer | ModelServer):
                     server.refuses.clear()  # what is decided and refused waits for a target that somebody mends
             if kernel.telling:
                 kernel.say(Process("-"), "everything can be reached and takes every row; one more run, without faults")
@@ -486,6 +490,8 @@ class World:
             return kind(plan, self._clients[plan.name], self.wal)
         if isinstance(server, FolderServer):
             return open_folder(plan, ConnectionInfo(plan.name, ""), self.wal)
+        if isinstance(server, ModelServer):
+            return ModelParticipant(plan, server, self.wal)
         return TwoPhaseParticipant(plan, server, self.wal)
 
     def _connect(self, conn_id: str) -> ModelSession:
@@ -527,7 +533,7 @@ class World:
                 server.branches.lose()
             case "forgets its last XA COMMITs" if isinstance(server, MySqlServer):
                 server.branches.forget_commits()
-            case "refuses item 1" | "refuses item 2" if isinstance(server, MySqlServer):
+            case "refuses item 1" | "refuses item 2" if isinstance(server, MySqlServer | ModelServer):
                 server.refuses[int(what[-1])] = 1
             case "declines item 1" | "declines item 2" | "declines item 3":
                 self._declines[int(what[-1])] = 1

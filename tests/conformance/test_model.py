@@ -1,0 +1,56 @@
+"""The kit's own model keeps what it demands: the simulator plays a participant that is one.
+
+In one process: what happens to processes and requests is played there (tests/simulation/databases.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec
+from airflow_ft.testing import ParticipantConformance, Target
+from airflow_ft.testing.model import ModelParticipant, ModelSink, ModelSystem
+from airflow_ft.testing.world import SINK
+
+
+@dataclass
+class Shelf(Target):
+    system: ModelSystem = field(default_factory=lambda: ModelSystem("shelf"))
+    sink: SinkSpec = field(default_factory=lambda: ModelSink("shelf"))
+    connection: ConnectionInfo = ConnectionInfo("shelf", "model")
+
+    def ids(self) -> list[int]:
+        return sorted(row["id"] for row in self.system.state.rows.get(SINK, ()))
+
+
+def _opened(system: ModelSystem, plan: ParticipantPlan, _: Any, wal: Any) -> Participant:
+    return ModelParticipant(plan, system, wal)
+
+
+class TestModel(ParticipantConformance):
+    @pytest.fixture
+    def target(self, monkeypatch: pytest.MonkeyPatch) -> Target:
+        shelf = Shelf()
+        monkeypatch.setattr("airflow_ft.testing.world.open_participant", partial(_opened, shelf.system))
+        return shelf
+
+
+NOT_OF_A_MODEL = (
+    "test_a_process_that_is_killed_leaves_nothing_that_is_not_finished_by_the_next",
+    "test_a_process_that_wakes_up_beside_its_successor_adds_nothing",
+    "test_several_that_commit_at_once_deliver_once",
+    "test_whatever_is_lost_on_the_way_the_next_one_finishes",
+    "test_a_column_that_does_not_fit_is_named_before_anything_is_visible",  # it has none
+    "test_verify_finds_what_somebody_else_has_done",
+    "test_the_doctor_finds_nothing_wrong_where_nothing_is",
+    "test_a_mistake_is_told_by_the_doctor_and_before_anything_is_visible",
+    "test_memory_does_not_grow_with_rows",
+)
+for name in NOT_OF_A_MODEL:
+    assert hasattr(TestModel, name)
+    setattr(TestModel, name, None)
