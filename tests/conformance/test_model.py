@@ -22,7 +22,7 @@ from airflow_ft.testing.world import SINK
 class Shelf(Target):
     system: ModelSystem = field(default_factory=lambda: ModelSystem("shelf"))
     sink: SinkSpec = field(default_factory=lambda: ModelSink("shelf"))
-    connection: ConnectionInfo = ConnectionInfo("shelf", "model")
+    connection: ConnectionInfo = field(default_factory=lambda: ConnectionInfo("shelf", "model"))
 
     def ids(self) -> list[int]:
         return sorted(row["id"] for row in self.system.state.rows.get(SINK, ()))

@@ -142,10 +142,10 @@ class OneTransactionParticipant(ABC, Generic[Db]):
 
     def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         notes = self._preflight()
-        readers = [self.wal.open(segment) for segment in plan.segments]
         with self._writing(fence, plan, create=True) as (_, ledger):
             self._begin(ledger, plan, fence)
             self._raised(ledger, fence)
+        readers = [self.wal.open(segment) for segment in plan.segments]  # they are there: nobody newer has pruned them
         # It stays raised, whatever is found now: no older attempt can write any more.
         with self._writing(fence, plan) as (db, ledger):
             head = self._raised(ledger, fence)
