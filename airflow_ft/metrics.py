@@ -6,6 +6,7 @@ The pipeline is part of the name, since plain StatsD has no tags: `airflow_ft.un
 
 from __future__ import annotations
 
+from airflow_ft.core.headway import Taken
 from airflow_ft.core.reasons import AbortReason, WaitReason
 from airflow_ft.core.sweep import Health
 
@@ -44,6 +45,11 @@ class Counters:
         sizes = {"state_changes_bytes": changes, "state_snapshot_bytes": snapshot, "state_replayed": replayed}
         for name, value in sizes.items():
             _gauge(f"airflow_ft.{name}.{pipeline}", float(value))
+
+    def taken(self, pipeline: str, taken: Taken) -> None:
+        """Gauges of a sink whose delivery takes long: rows that are taken, of so many."""
+        for name, value in {"taken_rows": taken.rows, "rows_to_take": taken.of}.items():
+            _gauge(f"airflow_ft.{name}.{pipeline}.{taken.sink}", float(value))
 
 
 def _count(name: str, count: int) -> None:

@@ -114,6 +114,7 @@ def _pipeline(store: Store, name: str, limit: int, visible: frozenset[str]) -> d
         "halted": f"{row.halt_reason}: {row.halt_message}" if row.status is PipelineStatus.HALTED else "",
         "confirmed": latest.number if latest else 0,
         "at_work": str(row.turn) if row.turn else "",
+        "doing": [lease.doing for lease in store.leases(name) if lease.doing] if row.turn else [],
         "checkpoints": [_checkpoint(c) for c in newest[:limit]],
     }
 

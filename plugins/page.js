@@ -81,7 +81,8 @@ function Pipeline({ pipeline, now, opened }) {
         ? h(Badge, { colorPalette: "red", variant: "solid" }, "HALTED")
         : h(Text, { color: "fg.muted", fontSize: "sm" },
             pipeline.confirmed ? `confirmed up to checkpoint ${pipeline.confirmed}` : "nothing confirmed yet"),
-      pipeline.at_work && h(Text, { color: "fg.muted", fontSize: "sm" }, `at work: ${pipeline.at_work}`)),
+      pipeline.at_work && h(Text, { color: "fg.muted", fontSize: "sm" }, `at work: ${pipeline.at_work}`),
+      pipeline.doing.map((text) => h(Text, { key: text, color: "fg.muted", fontSize: "sm" }, text))),
     pipeline.halted && h(Text, { paddingX: "3", paddingBottom: "3", color: "fg.error" }, pipeline.halted),
     h("table", { style: { width: "100%", borderCollapse: "collapse" } },
       h("thead", null, h("tr", null, head.map((name) =>

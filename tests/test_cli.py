@@ -82,6 +82,18 @@ def test_looking_changes_nothing(world: World, ft: Any) -> None:
     assert len(world.store.events(PIPELINE)) == before
 
 
+def test_whoever_is_at_work_says_how_far_it_has_come(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    worker = Worker("d/commit_db")
+    with new_epoch(world.store, PIPELINE, worker, "a test", lease_seconds=60) as (epoch, _):
+        [lease] = world.store.leases(PIPELINE)
+        assert json.loads(ft("pipelines", "-o", "json"))[0]["doing"] is None
+        world.store.renew_lease(PIPELINE, epoch, lease.holder, "checkpoint 7: db has taken 5 of 8 rows of rows")
+        [row] = json.loads(ft("pipelines", "-o", "json"))
+        assert row["doing"] == "checkpoint 7: db has taken 5 of 8 rows of rows"
+    assert json.loads(ft("pipelines", "-o", "json"))[0]["doing"] is None
+
+
 def test_a_failed_checkpoint_is_shown_with_its_reason_and_what_to_do(world: World, ft: Any) -> None:
     world.store.register(PIPELINE)
     with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.core.headway import Taken
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import AbortReason, RunKey
 from airflow_ft.core.reasons import FAILURE, WaitReason, failure_text
@@ -146,7 +147,7 @@ def test_counters_go_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> Non
         assert f"`{plain}`" in PAGE
 
 
-def test_sizes_of_the_state_go_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_of_the_state_and_headway_go_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.observability import stats
 
     from airflow_ft.metrics import Counters
@@ -154,12 +155,15 @@ def test_sizes_of_the_state_go_by_airflows_metrics(monkeypatch: pytest.MonkeyPat
     sent: dict[str, float] = {}
     monkeypatch.setattr(stats, "gauge", lambda name, value: sent.update({name: value}))
     Counters().state("shop", 10, 2000, 3)
+    Counters().taken("shop", Taken(7, "db", "orders", 5, 8))
     assert sent == {
+        "airflow_ft.taken_rows.shop.orders": 5,
+        "airflow_ft.rows_to_take.shop.orders": 8,
         "airflow_ft.state_changes_bytes.shop": 10,
         "airflow_ft.state_snapshot_bytes.shop": 2000,
         "airflow_ft.state_replayed.shop": 3,
     }
-    assert all(f"`{name.replace('shop', '<pipeline>')}`" in PAGE for name in sent)
+    assert all(f"`{name.replace('shop', '<pipeline>').replace('orders', '<sink>')}`" in PAGE for name in sent)
 
 
 @pytest.mark.airflow

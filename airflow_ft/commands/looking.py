@@ -40,6 +40,7 @@ def pipelines(args: Namespace) -> None:
                     "unsettled": sum(not c.is_settled for c in store.open_checkpoints(row.name)),
                     "epoch": row.epoch,
                     "at_work": str(row.turn) if row.turn else None,
+                    "doing": "; ".join(lease.doing for lease in store.leases(row.name) if lease.doing) or None,
                 }
             )
         print_table(rows, args.output)

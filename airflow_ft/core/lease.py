@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from airflow_ft.core.errors import FencedError, LeaseHeldError, StateConflictError, StoreUnavailableError
+from airflow_ft.core.headway import HEADWAY
 from airflow_ft.core.model import Lease
 from airflow_ft.core.ports import Store
 
@@ -98,7 +99,10 @@ class LeaseKeeper:
     def _renew(self) -> None:
         while not self._stop.wait(self._interval):
             try:
-                self._store.renew_lease(self._pipeline, self._epoch, self._holder)
+                taken = HEADWAY.now()
+                self._store.renew_lease(self._pipeline, self._epoch, self._holder, "; ".join(map(str, taken)))
+                for each in taken:
+                    self._store.meter.taken(self._pipeline, each)
             except FencedError as error:
                 self._fenced = error
                 return

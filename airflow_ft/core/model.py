@@ -313,7 +313,7 @@ class Lease:
     """A process at work on a pipeline.
 
     `counter` grows at each renewal; a challenger watches it over its own monotonic clock. `task` names the Airflow
-    task instance without its try ("" outside Airflow).
+    task instance without its try ("" outside Airflow). `doing`: for people, how far a long delivery has come.
     """
 
     holder: str
@@ -321,6 +321,7 @@ class Lease:
     task: str
     try_number: int
     counter: int
+    doing: str = ""
 
 
 @dataclass(frozen=True, slots=True)

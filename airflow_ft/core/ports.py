@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from airflow_ft.core.headway import Taken
 from airflow_ft.core.model import (
     AbortReason,
     AfterAbort,
@@ -73,6 +74,9 @@ class Meter(Protocol):
     def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
         """How large its state is, as `airflow_ft.spark.state.files.StateSizes` says."""
 
+    def taken(self, pipeline: str, taken: Taken) -> None:
+        """How far a delivery that takes long has come."""
+
 
 class Unmetered:
     """Counts nothing."""
@@ -88,6 +92,9 @@ class Unmetered:
 
     def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
         """See `Meter.state`."""
+
+    def taken(self, pipeline: str, taken: Taken) -> None:
+        """See `Meter.taken`."""
 
 
 class Store(Protocol):
@@ -138,8 +145,11 @@ class Store(Protocol):
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
         """Adds a lease under the current epoch (a delivery task joining its run's epoch). No event."""
 
-    def renew_lease(self, pipeline: str, epoch: int, holder: str) -> None:
-        """Counter + 1; FencedError when the epoch is newer or the lease is gone. No event."""
+    def renew_lease(self, pipeline: str, epoch: int, holder: str, doing: str = "") -> None:
+        """Counter + 1, and what the holder says of itself. No event.
+
+        FencedError when the epoch is newer or the lease is gone.
+        """
 
     def release_lease(self, pipeline: str, holder: str) -> None:
         """Drops the lease if it is there. No event."""

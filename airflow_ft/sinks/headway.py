@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_ft.core.headway import HEADWAY, Taken
 from airflow_ft.core.model import Plan, Segment
 from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.view import SegmentView
@@ -59,11 +60,6 @@ class _Told(SegmentView):
         self._told = now
         read = sum(rows for (name, _), rows in list(self._read.items()) if name == sink)
         segment = self.segment
-        log.info(
-            "checkpoint %d: %s has taken %s of %s rows of %s",
-            segment.number,
-            self._wal.participant,
-            f"{read:,}",
-            f"{segment.rows.get(sink, 0):,}",
-            sink,
-        )
+        taken = Taken(segment.number, self._wal.participant, sink, read, segment.rows.get(sink, 0))
+        HEADWAY.tell(taken)
+        log.info("%s", taken)

@@ -109,12 +109,13 @@ class EpochOperations:
                 write, lease, max(lease.counter, *(row["counter"] + 1 for row in rows)) if rows else lease.counter
             )
 
-    def renew_lease(self, pipeline: str, epoch: int, holder: str) -> None:
+    def renew_lease(self, pipeline: str, epoch: int, holder: str, doing: str = "") -> None:
         """See `Store.renew_lease`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             renewed = write.tx.change(
-                "UPDATE lease SET counter = counter + 1 WHERE pipeline = ? AND holder = ? AND epoch = ?",
+                "UPDATE lease SET counter = counter + 1, doing = ? WHERE pipeline = ? AND holder = ? AND epoch = ?",
+                clean_text(doing),
                 pipeline,
                 holder,
                 epoch,

@@ -94,7 +94,7 @@ def to_pipeline(row: Row) -> Pipeline:
 
 def to_lease(row: Row) -> Lease:
     """A row of `lease`."""
-    return Lease(row["holder"], row["epoch"], row["task"], row["try_number"], row["counter"])
+    return Lease(row["holder"], row["epoch"], row["task"], row["try_number"], row["counter"], row["doing"])
 
 
 def to_run(row: Row) -> Run:

@@ -248,3 +248,6 @@ class Metered:
 
     def state(self, *told: Any) -> None:
         self.told.append(("state", *told))
+
+    def taken(self, *told: Any) -> None:
+        self.told.append(("taken", *told))

@@ -161,12 +161,12 @@ class ModelStore(ModelStreams):
         self._leases[lease.holder] = replace(lease, epoch=epoch, counter=counter)
         self.version += 1
 
-    def renew_lease(self, pipeline: str, epoch: int, holder: str) -> None:
+    def renew_lease(self, pipeline: str, epoch: int, holder: str, doing: str = "") -> None:
         self._require_epoch(pipeline, epoch)
         held = self._leases.get(holder)
         if held is None or held.epoch != epoch:
             raise FencedError("the lease is gone.")
-        self._leases[holder] = replace(held, counter=held.counter + 1)
+        self._leases[holder] = replace(held, counter=held.counter + 1, doing=doing)
         self.version += 1
 
     def release_lease(self, pipeline: str, holder: str) -> None:
