@@ -22,6 +22,7 @@ from airflow_ft.core.errors import (
     StateConflictError,
     TransientError,
 )
+from airflow_ft.core.memory import give_back
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress
 from airflow_ft.core.pulse import Pulse
@@ -134,6 +135,7 @@ class Overlap:
         self._pruned, self._bytes = time.monotonic(), 0
         self._coordinator.close()  # the sinks are told over connections of their own to forget old markers
         retain(context.store, context.pipeline, self._config, context.participants, self._archive, self._progress)
+        give_back()
 
     def check(self) -> None:
         """Raises what ended it, such as DeclinedError."""

@@ -285,7 +285,13 @@ def product_over_models() -> Iterator[Running]:
     waiting = SimpleNamespace(sleep=RUNNING.wait, monotonic=RUNNING.monotonic, time=lambda: RUNNING.kernel.wall_clock())
     middle = SimpleNamespace(random=lambda: 0.5)
     streams: list[tuple[Any, dict[str, Any]]] = [
-        (overlap, {"threading": threads, "time": waiting, "RETAINED_TOGETHER": 2, "PRUNED_EACH": 8.0}),
+        (overlap, {
+            "threading": threads,
+            "time": waiting,
+            "give_back": lambda: None,
+            "RETAINED_TOGETHER": 2,
+            "PRUNED_EACH": 8.0,
+        }),
         (pulse, {"time": waiting}),
         (stage, {
             "threading": threads,
@@ -307,6 +313,7 @@ def product_over_models() -> Iterator[Running]:
             "has_state": lambda uri: RUNNING.windows.has_state(uri),
             "upload": lambda _: None,
             "sizes": lambda *_: None,
+            "give_back": lambda: None,
             "batch_listings": lambda *_: [],
             "check_listings": lambda *_: None,
             "named_positions": lambda *_: {},

@@ -22,6 +22,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.core.memory import give_back
 from airflow_ft.core.ports import Store
 from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source
 from airflow_ft.spark.driver.inputs import Sources, named_positions
@@ -418,9 +419,10 @@ class _State:
         self._location, self._told = location, time.monotonic()
 
     def tell_now_and_then(self, batch: int | None) -> None:
-        """As often as Spark's maintenance makes a difference."""
+        """As often as Spark's maintenance makes a difference; memory is given back as often."""
         if batch is not None and time.monotonic() - self._told > _STATE_EACH:
             self.tell(batch)
+            give_back()
 
     def tell(self, batch: int) -> None:
         """Of a batch that is published."""
