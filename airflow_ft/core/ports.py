@@ -573,7 +573,7 @@ class Participant(Protocol):
 
 @runtime_checkable
 class Expiring(Protocol):
-    """A participant whose memory goes by itself when nobody writes to it for long, as Kafka's group offsets do.
+    """A participant whose memory goes by itself when nobody writes for long, as offsets of a consumer group do.
 
     What any other participant remembers goes only when somebody removes it.
     """

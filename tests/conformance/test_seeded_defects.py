@@ -174,7 +174,7 @@ def it_is_adopted_over_whatever_stands_there(change: Change) -> None:
 
 @noticed_by("test_who_adopts_goes_on_and_the_former_owner_is_shut_out")
 def the_former_owner_stays_named(change: Change) -> None:
-    change(SqliteParticipant, "seed", lambda *_, **__: None)
+    change(SqliteParticipant, "adopt", lambda *_, **__: None)
 
 
 @noticed_by("test_rows_that_are_set_aside_are_named_and_the_others_come")

@@ -208,7 +208,7 @@ def test_an_adoption_that_dies_at_any_call_is_repeated(
         for owner, name in (
             (type(world.store), "adopt"),
             (ServerParticipant, "end_remnants"),
-            (ServerParticipant, "seed"),
+            (ServerParticipant, "adopt"),
             (type(world.store), "resume"),
         ):
             patched.setattr(owner, name, mortal(getattr(owner, name)))

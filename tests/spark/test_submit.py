@@ -61,6 +61,15 @@ KAFKA = {
 }
 
 
+def test_what_only_a_ui_shows_is_kept_where_there_is_one(tmp_path: Path) -> None:
+    """Of a stream that goes on for days it would fill the heap."""
+    retained = "spark.sql.ui.retainedExecutions"
+    assert settings(_request(), tmp_path)[retained] == "20"
+    for shown in ("true", "TRUE"):
+        assert retained not in settings(_request(conf={"spark.ui.enabled": shown}), tmp_path)
+    assert settings(_request(conf={retained: "7"}), tmp_path)[retained] == "7"
+
+
 def test_a_request_survives_being_plain_data() -> None:
     request = _request(**KAFKA)
     assert StageRequest.from_json(json.loads(json.dumps(request.to_json()))) == request

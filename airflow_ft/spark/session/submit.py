@@ -11,7 +11,7 @@ from pathlib import Path
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.spark.private import PROPERTIES, write
-from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, StageRequest, listed
+from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, UNSEEN_CONF, StageRequest, listed
 from airflow_ft.spark.session import class_archive, connector
 
 REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
@@ -86,6 +86,8 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
         # Python functions travel by the name of their module: executors import the job from the same folders.
         conf["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(request.python_path)
     conf |= request.conf
+    if conf["spark.ui.enabled"].lower() != "true":
+        conf = UNSEEN_CONF | conf
     if request.master:
         conf["spark.master"] = request.master
     if not conf["spark.master"].startswith("local") and not request.streaming:
