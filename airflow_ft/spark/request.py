@@ -59,7 +59,7 @@ DEFAULT_CONF = {
 
 
 UNSEEN_CONF = {
-    # What Spark keeps of jobs that have ended is for its UI alone: of each micro-batch some 40 KB, up to 100,000 tasks.
+    # What Spark keeps of jobs that have ended is for its UI alone, and grows for thousands of micro-batches (100,000 tasks).
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "1000",
