@@ -59,7 +59,7 @@ DEFAULT_CONF = {
 
 
 UNSEEN_CONF = {
-    # What Spark keeps of jobs that have ended is for its UI alone, and grows for thousands of micro-batches (100,000 tasks).
+    # What Spark keeps of jobs that have ended is for its UI alone, and grows for thousands of micro-batches.
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "1000",
