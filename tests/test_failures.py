@@ -155,7 +155,7 @@ def test_sizes_of_the_state_and_headway_go_by_airflows_metrics(monkeypatch: pyte
     sent: dict[str, float] = {}
     monkeypatch.setattr(stats, "gauge", lambda name, value: sent.update({name: value}))
     Counters().state("shop", 10, 2000, 3)
-    Counters().taken("shop", Taken(7, "db", "orders", 5, 8))
+    Counters().taken("shop", Taken("shop", 7, "db", "orders", 5, 8))
     assert sent == {
         "airflow_ft.taken_rows.shop.orders": 5,
         "airflow_ft.rows_to_take.shop.orders": 8,

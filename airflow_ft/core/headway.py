@@ -13,6 +13,7 @@ FRESH_SECONDS = 30.0
 class Taken:
     """Rows of a checkpoint's segment that a participant has read, of those that it is to deliver."""
 
+    pipeline: str
     number: int
     participant: str
     sink: str
@@ -25,20 +26,20 @@ class Taken:
 
 
 class Headway:
-    """What was told last by each participant; what is older than half a minute is over, or stands still."""
+    """What each participant of each pipeline told last; what is older than half a minute is over, or stands still."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._told: dict[str, tuple[float, Taken]] = {}
+        self._told: dict[tuple[str, str], tuple[float, Taken]] = {}
 
     def tell(self, taken: Taken) -> None:
         """From any thread."""
-        self._told[taken.participant] = (self._clock(), taken)
+        self._told[taken.pipeline, taken.participant] = (self._clock(), taken)
 
-    def now(self) -> list[Taken]:
+    def now(self, pipeline: str) -> list[Taken]:
         """By participant."""
-        since = self._clock() - FRESH_SECONDS
-        return [taken for _, (at, taken) in sorted(self._told.copy().items()) if at >= since]
+        since, told = self._clock() - FRESH_SECONDS, sorted(self._told.copy().items())
+        return [taken for (of, _), (at, taken) in told if of == pipeline and at >= since]
 
 
 HEADWAY = Headway()

@@ -12,12 +12,12 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_ft.core.errors import FencedError, LeaseHeldError, StateConflictError, StoreUnavailableError
-from airflow_ft.core.headway import HEADWAY
+from airflow_ft.core.headway import HEADWAY, Taken
 from airflow_ft.core.model import Lease
 from airflow_ft.core.ports import Store
 
@@ -93,21 +93,32 @@ class LeaseKeeper:
         self._interval = lease_seconds / 3
         self._stop = threading.Event()
         self._fenced: FencedError | None = None
+        self._measured: dict[str, Taken] = {}
         self._thread = threading.Thread(target=self._renew, name=f"lease-{pipeline}", daemon=True)
         self._thread.start()
 
     def _renew(self) -> None:
         while not self._stop.wait(self._interval):
             try:
-                taken = HEADWAY.now()
+                taken = HEADWAY.now(self._pipeline)
                 self._store.renew_lease(self._pipeline, self._epoch, self._holder, "; ".join(map(str, taken)))
-                for each in taken:
-                    self._store.meter.taken(self._pipeline, each)
+                self._measure(taken)
             except FencedError as error:
                 self._fenced = error
                 return
             except StoreUnavailableError as error:  # the lease may run out meanwhile: that is safe (I5)
                 log.warning("the lease on %s could not be renewed: %s", self._pipeline, error)
+
+    def _measure(self, taken: Sequence[Taken]) -> None:
+        """What is over goes back to nothing. Whatever goes wrong with it, the lease is renewed on."""
+        now = {each.sink: each for each in taken}
+        over = [replace(each, rows=0, of=0) for sink, each in self._measured.items() if sink not in now]
+        self._measured = now
+        try:
+            for each in (*over, *taken):
+                self._store.meter.taken(self._pipeline, each)
+        except Exception as error:
+            log.warning("how far deliveries of %s have come is not measured: %s", self._pipeline, error)
 
     def check(self) -> None:
         """Raises FencedError once a renewal was refused: a cheap early stop; safety does not rest on it."""
@@ -118,6 +129,7 @@ class LeaseKeeper:
         """Stops renewing and gives the lease back."""
         self._stop.set()
         self._thread.join()
+        self._measure(())
         try:
             self._store.release_lease(self._pipeline, self._holder)
         except StoreUnavailableError as error:

@@ -60,6 +60,7 @@ class _Told(SegmentView):
         self._told = now
         read = sum(rows for (name, _), rows in list(self._read.items()) if name == sink)
         segment = self.segment
-        taken = Taken(segment.number, self._wal.participant, sink, read, segment.rows.get(sink, 0))
+        pipeline = segment.location.rsplit("/", 3)[1]  # <root>/<pipeline>/<epoch>-<attempt>/<batch> (`airflow_ft.wal`)
+        taken = Taken(pipeline, segment.number, self._wal.participant, sink, read, segment.rows.get(sink, 0))
         HEADWAY.tell(taken)
         log.info("%s", taken)

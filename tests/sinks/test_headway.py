@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from airflow_ft.core.headway import HEADWAY, Taken
 from airflow_ft.sinks.headway import EACH_SECONDS, TellingWal
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
@@ -35,6 +36,8 @@ def test_a_slow_sink_tells_what_it_has_taken(tmp_path: Path, caplog: pytest.LogC
                     now[0] += seconds
             assert sum(taken) == ROWS and len(taken) > 1
             so_far = [sum(taken[: count + 1]) for count in range(len(taken))] if seconds else []
+            if seconds:
+                assert HEADWAY.now("orders") == [Taken("orders", 7, "shop", "orders", ROWS, ROWS)]
             assert told(caplog) == [
                 f"checkpoint 7: shop has taken {rows:,} of 300,000 rows of orders" for rows in so_far
             ]

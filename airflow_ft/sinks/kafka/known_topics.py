@@ -29,9 +29,9 @@ class KnownTopics(AbstractContextManager["KnownTopics"]):
 
     def limits(self, names: Sequence[str]) -> Mapping[str, TopicLimits | None]:
         """As `describe`, at most so old. What is lacking is looked for each time."""
-        now = time.monotonic()
-        if now < self._limits_until and self._limits.keys() >= set(names):
-            return {name: self._limits[name] for name in names}
+        now, known = time.monotonic(), self._limits  # the slots of a participant ask side by side
+        if now < self._limits_until and known.keys() >= set(names):
+            return {name: known[name] for name in names}
         found = describe(self._clients, names)
         self._limits = {name: limits for name, limits in found.items() if limits is not None}
         self._limits_until = now + LOOK_AGAIN_SECONDS
@@ -39,11 +39,12 @@ class KnownTopics(AbstractContextManager["KnownTopics"]):
 
     def ids(self, names: Sequence[str]) -> Mapping[str, str | None]:
         """As `topic_ids`, of any time before now: a topic that has the same id later is the same one all along."""
-        if not self._ids.keys() >= set(names):
-            found = topic_ids(self._clients, names)
-            self._ids = {name: id for name, id in found.items() if id is not None}
-            return found
-        return {name: self._ids[name] for name in names}
+        known = self._ids
+        if known.keys() >= set(names):
+            return {name: known[name] for name in names}
+        found = topic_ids(self._clients, names)
+        self._ids = {name: id for name, id in found.items() if id is not None}
+        return found
 
     def forget(self) -> None:
         """All is asked for anew."""
