@@ -1,7 +1,7 @@
 """Memory that was freed goes back to the machine.
 
 Glibc keeps it for the heap that it was taken from, and has one for each of many threads: what a stream has freed adds
-up for days, though it holds no more than in its first hour (docs/chaos.md, docs/findings.md).
+up for days, though it holds no more than in its first hour (docs/chaos.md).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class State:
 
     version: int = 0
     heads: Mapping[Owner, Head] = field(default_factory=dict)
-    markers: Mapping[tuple[Owner, int], Marker] = field(default_factory=dict)
+    markers: Mapping[Owner, Mapping[int, Marker]] = field(default_factory=dict)
     rows: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
@@ -101,45 +101,42 @@ class ModelLedger:
             self._change_head(floor=floor)
 
     def marker(self, number: int) -> Marker | None:
-        return self.transaction.state.markers.get((self.owner, number))
+        return self._markers.get(number)
 
     def newest(self) -> int:
-        return max((number for owner, number in self.transaction.state.markers if owner == self.owner), default=0)
+        return max(self._markers, default=0)
 
     def write_marker(
         self, plan: Plan, fence: Fence, outcome: Outcome, counts: Mapping[str, int], detail: Mapping[str, Any]
     ) -> None:
         marker = Marker(fence.installation, outcome, *fence.rank, plan.digest, dict(counts), dict(detail))
-        self.transaction.change(markers={**self.transaction.state.markers, (self.owner, plan.number): marker})
+        self._keep({**self._markers, plan.number: marker})
 
     def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]:
-        return sorted(
-            (
-                (number, marker)
-                for (owner, number), marker in self.transaction.state.markers.items()
-                if owner == self.owner and number > above and marker.installation != installation
-            ),
-            key=lambda found: found[0],
-        )
+        return [
+            (number, marker)
+            for number, marker in sorted(self._markers.items(), key=lambda item: item[0])
+            if number > above and marker.installation != installation
+        ]
 
     def drop_markers_of_others(self, above: int, installation: str) -> None:
-        self._drop({number for number, _ in self.markers_of_others(above, installation)})
+        dropped = dict(self.markers_of_others(above, installation))
+        self._keep({number: marker for number, marker in self._markers.items() if number not in dropped})
 
     def prune(self, floor: int) -> None:
-        self._drop({number for owner, number in self.transaction.state.markers if number <= floor})
+        self._keep({number: marker for number, marker in self._markers.items() if number > floor})
+
+    @property
+    def _markers(self) -> Mapping[int, Marker]:
+        return self.transaction.state.markers.get(self.owner, {})
+
+    def _keep(self, markers: Mapping[int, Marker]) -> None:
+        self.transaction.change(markers={**self.transaction.state.markers, self.owner: markers})
 
     def _change_head(self, **parts: Any) -> None:
         head = self.head()
         if head is not None:
             self.write_head(replace(head, **parts))
-
-    def _drop(self, numbers: set[int]) -> None:
-        kept = {
-            (owner, number): marker
-            for (owner, number), marker in self.transaction.state.markers.items()
-            if owner != self.owner or number not in numbers
-        }
-        self.transaction.change(markers=kept)
 
 
 class ModelParticipant(OneTransactionParticipant[Transaction]):

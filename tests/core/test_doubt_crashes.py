@@ -15,7 +15,8 @@ from airflow_ft.core.model import AfterAbort, CheckpointState
 from airflow_ft.core.resolution import Resolver
 from tests.core.systems import Systems
 from tests.core.test_doubt import decided, resolver, state
-from tests.core.world import PIPELINE, Crash, Fault, Through, World, crash
+from tests.core.world import PIPELINE, Crash, Fault, World, crash
+from tests.through import Through
 
 S = CheckpointState
 

@@ -16,6 +16,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.core.steps import Context, commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.store import open_store
 from tests.core.systems import ModelSink, NoArchive, System, Systems
+from tests.through import Through
 
 PIPELINE = "orders"
 RUN = RunKey("dag", "run-1")
@@ -36,6 +37,7 @@ class Fault:
     act: Callable[[], None]
     calls: int = 0
     struck: str = ""
+    past = frozenset({"close", "now", "release_lease", "renew_lease"})
 
     def around(self, name: str, call: Callable[[], Any]) -> Any:
         self.calls += 1
@@ -48,28 +50,6 @@ class Fault:
             self.struck = f"after call {self.at} ({name})"
             self.act()
         return result
-
-
-class Through:
-    """Passes every method call of `target` through a fault."""
-
-    def __init__(self, target: Any, fault: Fault, label: str) -> None:
-        self._target, self._fault, self._label = target, fault, label
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        """That of the target, by whose class its capabilities are asked."""
-        return type(self._target)
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._target, name)
-        if not callable(attribute) or name in {"close", "now", "release_lease", "renew_lease"}:
-            return attribute
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self._fault.around(f"{self._label}.{name}", lambda: attribute(*args, **kwargs))
-
-        return call
 
 
 def crash() -> None:

@@ -45,11 +45,12 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.retention import WalArchive, sweep
 from tests.conftest import TopicFactory
-from tests.core.world import Crash, Fault, Through, crash
+from tests.core.world import Crash, Fault, crash
 from tests.density import stride
 from tests.integration import test_mysql_mixes
 from tests.integration.test_kafka_prepare import set_config
 from tests.integration.test_mysql_mixes import ROWS, Mix, Statements
+from tests.through import Through
 from tools.servers import Database, Kafka
 
 pytestmark = pytest.mark.server

@@ -37,9 +37,10 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.conftest import TopicFactory
-from tests.core.world import LEASE_SECONDS, PIPELINE, RUN, Crash, Fault, Through, World, crash
+from tests.core.world import LEASE_SECONDS, PIPELINE, RUN, Crash, Fault, World, crash
 from tests.density import stride
 from tests.integration.kafka_world import ids, read_ids
+from tests.through import Through
 from tools.servers import Database, Kafka
 
 pytestmark = [pytest.mark.server, pytest.mark.chaos, pytest.mark.slow]

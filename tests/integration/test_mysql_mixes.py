@@ -29,10 +29,11 @@ from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.core.systems import NoArchive
-from tests.core.world import Crash, Fault, Through, crash
+from tests.core.world import Crash, Fault, crash
 from tests.density import stride
 from tests.integration.kafka_world import read, value
 from tests.sinks.mysql.world import QUICK, orders
+from tests.through import Through
 from tools.servers import Database
 
 pytestmark = pytest.mark.server

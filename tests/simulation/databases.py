@@ -6,13 +6,13 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 from airflow_ft.core.errors import DeclinedError, SinkUnavailableError
 from airflow_ft.sinks.base.memory import Head, Marker
-from airflow_ft.testing.model import ModelSystem, State
+from airflow_ft.testing.model import ModelSystem, Owner, State
 from tests.simulation.kernel import Kernel
 from tests.simulation.mysql_state import Commit, Row
 from tests.simulation.source import Item
@@ -27,8 +27,12 @@ class ModelServer(ModelSystem):
         super().__init__(name)
         self._kernel = kernel
         self.refuses: dict[int, int] = {}  # item -> how often its rows are still refused
-        self.visible: dict[str, list[Item]] = {}
         self.commits: list[Commit] = []
+
+    @property
+    def visible(self) -> Mapping[str, Sequence[Item]]:
+        """By sink, what readers see."""
+        return self.state.rows
 
     def ask(self, what: str, act: Callable[[], T], *, writes: bool = True) -> T:
         return self._kernel.call(f"{self.name} {what}", act, _lost, writes=writes)
@@ -46,11 +50,15 @@ class ModelServer(ModelSystem):
         added = tuple(
             (sink, item) for sink, rows in after.rows.items() for item in rows[len(before.rows.get(sink, ())) :]
         )
-        markers = [_row(marker, number) for (owner, number), marker in after.markers.items()
-                   if before.markers.get((owner, number)) is not marker]  # fmt: skip
-        pruned = tuple(number for owner, number in before.markers if (owner, number) not in after.markers)
-        self.visible = {sink: list(rows) for sink, rows in after.rows.items()}
-        self.commits.append(Commit(self.name, added, tuple(markers), pruned, _head(before), _head(after)))
+        old, new = _markers(before), _markers(after)
+        written = tuple(_row(marker, number) for (owner, number), marker in new.items()
+                        if old.get((owner, number)) is not marker)  # fmt: skip
+        pruned = tuple(number for owner, number in old if (owner, number) not in new)
+        self.commits.append(Commit(self.name, added, written, pruned, _head(before), _head(after)))
+
+
+def _markers(state: State) -> Mapping[tuple[Owner, int], Marker]:
+    return {(owner, number): marker for owner, mine in state.markers.items() for number, marker in mine.items()}
 
 
 def _head(state: State) -> Row | None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from airflow_ft.core.errors import FencedError, SinkUnavailableError, StateConflictError, StoreBehindSinkError
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from tests.simulation.kernel import Kernel
 from tests.simulation.source import Item, Wal
@@ -201,19 +201,3 @@ class TwoPhaseParticipant:
 
 def _lost(sent: bool) -> Exception:
     return SinkUnavailableError("the connection was lost.", remedy="it is tried again.")
-
-
-@dataclass(frozen=True)
-class TwoPhaseSink:
-    """A sink specification for `plan_delivery`."""
-
-    conn_id: str
-    promise: Promise = Promise.TWO_PHASE
-    kind: str = "two-phase"
-    strategy: str = "model"
-
-    def at_least_once(self) -> Promise:
-        return self.promise
-
-    def settings(self) -> Mapping[str, Any]:
-        return {}

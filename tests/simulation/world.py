@@ -68,7 +68,7 @@ from tests.simulation.source import EMPTY, Wal, empties, opened
 from tests.simulation.spark import Spark
 from tests.simulation.store_client import StoreClient
 from tests.simulation.streams import Streams
-from tests.simulation.two_phase import TwoPhaseParticipant, TwoPhaseServer, TwoPhaseSink
+from tests.simulation.two_phase import TwoPhaseParticipant, TwoPhaseServer
 from tests.simulation.windows import Windows
 
 HEALING_TRIES = 12
@@ -146,7 +146,7 @@ class Scenario:
             ),
             "kafka": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn),
             "held": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn, strategy="held"),
-            "two-phase": lambda sink, conn: TwoPhaseSink(conn_id=conn),
+            "two-phase": lambda sink, conn: ModelSink(conn, Promise.TWO_PHASE, kind="two-phase", strategy="model"),
             "model": lambda sink, conn: ModelSink(conn_id=conn),
             "disk": lambda sink, conn: FilesSink(folder=f"/{conn}", name=conn),
             "bucket": lambda sink, conn: FilesSink(folder=f"s3://lake/{conn}", name=conn),

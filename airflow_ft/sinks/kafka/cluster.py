@@ -68,7 +68,7 @@ class KafkaParticipant:
         self._wal = wal
         self._content = PlanContent(plan.name, self._sinks, wal)
         self._known = KnownTopics(clients)
-        self._known_limits: Mapping[str, Any] | None = None
+        self._demanded: Mapping[str, Any] | None = None
         self._tokens = Tokens(plan, clients, max((sink.slots for sink in self._sinks.values()), default=1))
 
     # --- the protocol --------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class KafkaParticipant:
     def _set_aside(self, slot: Slot, plan: Plan) -> dict[str, SetAside]:
         """Writes those rows of a slot into dead letters that `prepare` would refuse by the topics as they are now."""
         topics = self._require_topics(describe(self._clients, self._topics), {})
-        self._known_limits = limits = client_limits(self._clients, topics)
+        self._demanded = limits = client_limits(self._clients, topics)
         refused = Refused(self._wal.dead_letters(plan), f"slot{slot.index}")
         for rows, file in self._content.loads(plan, slot.index):
             for index, row, reason in refused_rows(rows, file, topics[rows.sink.topic], limits["message.max.bytes"]):
@@ -274,8 +274,8 @@ class KafkaParticipant:
 
         Equal ids of a topic before and after prove that the records went into that one, which the token then names.
         """
-        with self._known as known:
-            ids = known.ids(self._topics)
+        with self._known.trusted():
+            ids = self._known.ids(self._topics)
             transaction.begin()
             tallies = (content or self._content).send(plan, slot.index, reading, transaction)
             ends = merge_ends(tallies.values())
@@ -352,18 +352,18 @@ class KafkaParticipant:
 
     def _limits(self) -> Mapping[str, Any]:
         """What the topics demand of a producer, as they were seen last: the brokers judge each batch."""
-        if self._known_limits is None:
+        if self._demanded is None:
             topics = self._require_topics(describe(self._clients, self._topics), {})
-            self._known_limits = client_limits(self._clients, topics)
-        return self._known_limits
+            self._demanded = client_limits(self._clients, topics)
+        return self._demanded
 
     def _check_rows(self, plan: Plan, topics: Mapping[str, TopicLimits | None]) -> dict[str, Any]:
         """Whether the topics would take every row; returns notes for people."""
         notes: dict[str, Any] = {}
-        with self._known:
+        with self._known.trusted():
             limits = self._require_topics(topics, notes)
-            self._known_limits = client_limits(self._clients, limits)
-            message_max_bytes = self._known_limits["message.max.bytes"]
+            self._demanded = client_limits(self._clients, limits)
+            message_max_bytes = self._demanded["message.max.bytes"]
             for rows, _ in self._content.rows(plan):
                 try:
                     check_rows(rows, limits[rows.sink.topic], message_max_bytes)

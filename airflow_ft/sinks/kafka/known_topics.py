@@ -7,9 +7,8 @@ of a topic that it has described (docs/findings.md).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from airflow_ft.kafka.client import KafkaClients
 from airflow_ft.kafka.topics import TopicLimits, describe, topic_ids
@@ -18,8 +17,8 @@ LOOK_AGAIN_SECONDS = 10.0
 """How old the limits of topics may be when rows are judged by them; the brokers judge each batch all the same."""
 
 
-class KnownTopics(AbstractContextManager["KnownTopics"]):
-    """What was seen last. As a context: whatever goes wrong in it may be due to what is no longer so."""
+class KnownTopics:
+    """What was seen last."""
 
     def __init__(self, clients: KafkaClients) -> None:
         self._clients = clients
@@ -46,12 +45,11 @@ class KnownTopics(AbstractContextManager["KnownTopics"]):
         self._ids = {name: id for name, id in found.items() if id is not None}
         return found
 
-    def forget(self) -> None:
-        """All is asked for anew."""
-        self._limits, self._ids = {}, {}
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self.forget()
+    @contextmanager
+    def trusted(self) -> Iterator[None]:
+        """Whatever goes wrong in this context may be due to what is no longer so: all is asked for anew."""
+        try:
+            yield
+        except BaseException:
+            self._limits, self._ids = {}, {}
+            raise

@@ -72,9 +72,6 @@ class PlainParticipant(KafkaParticipant):
             participant=self._plan.name,
         )
 
-    def forget(self, fence: Fence, floor: int) -> None:
-        """There is nothing to forget."""
-
     def head(self, pipeline: str) -> SinkHead | None:
         """None: it remembers nothing."""
         return None

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-UNCOUNTED = frozenset({"close", "now", "renew_lease"})  # local, or called by a thread beside the steps
+from tests.through import Through
+
 _TABLES = {"airflow_ft_ledger": "ledger", "airflow_ft_head": "head"}
 
 
@@ -36,6 +37,8 @@ class Point:
 
 class Points:
     """Counts the calls of a process, and acts once, at the point that was asked for. Safe among threads."""
+
+    past = frozenset({"close", "now", "renew_lease"})  # local, or called by a thread beside the steps
 
     def __init__(self, wanted: Point | None, act: Callable[[Point], None]) -> None:
         self._wanted, self._act = wanted, act
@@ -61,7 +64,7 @@ class Points:
 
     def through(self, target: Any, label: str) -> Any:
         """`target`, with points around its methods."""
-        return _Through(target, label, self)
+        return Through(target, self, label)
 
     def instrument(self, cls: type, method: str, name: Callable[..., str]) -> None:
         """Puts points around a method of a class, for the rest of this process. `name` gets the call's arguments."""
@@ -71,26 +74,6 @@ class Points:
             return self.around(name(instance, *args), lambda: original(instance, *args, **kwargs))
 
         setattr(cls, method, call)
-
-
-class _Through:
-    def __init__(self, target: Any, label: str, points: Points) -> None:
-        self._target, self._label, self._points = target, label, points
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        """That of the target, by whose class its capabilities are asked."""
-        return type(self._target)
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._target, name)
-        if not callable(attribute) or name in UNCOUNTED:
-            return attribute
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self._points.around(f"{self._label}.{name}", lambda: attribute(*args, **kwargs))
-
-        return call
 
 
 def statement_name(sql: str) -> str:

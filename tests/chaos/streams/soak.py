@@ -2,7 +2,7 @@
 
 A stateful job (Python in its state) from Kafka into MariaDB and Kafka, by one task and one driver, without a fault.
 Now and then it is looked at from outside: memory, file handles and threads of the task, of the driver's Python, of its
-workers and of the JVM, what is alive in the JVM's heap, and the files in its folders. What they are in the last quarter
+workers and of the JVM (which collects its heap first), and the files in its folders. What they are in the last quarter
 is compared with the second one. Of the memory of Python's processes it is told what 100,000 checkpoints at the pace of
 the second half would add, and from 5,000 checkpoints on that is judged, too. The decision log keeps a row for each
 checkpoint, by design: its bytes are told, and not judged. In the end an outside judge counts the rows.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import statistics
 import subprocess
@@ -33,8 +32,8 @@ from tools.servers.base import local_folder
 from tools.servers.processes import tree
 
 SAMPLES = 60
-TOLD = frozenset({"decision log MB", "JVM MB"})
-"""Measures that are told, and not judged: a JVM takes its heap up to -Xmx before it collects what is in it."""
+TOLD = "decision log MB"
+"""It is told, and not judged."""
 MORE, SOME = 1.1, {"MB": 40.0, "files": 40.0}
 """What counts as growth: more than this times, and beyond so much (handles and threads: 8)."""
 
@@ -52,13 +51,12 @@ def look(task: Task, folder: Path) -> dict[str, float]:
     for pid in tree(task.process.pid):
         try:
             process = psutil.Process(pid)
-            words = process.cmdline()
+            who = _role(pid, task, process.cmdline())
+            if who == "JVM":  # it takes its heap up to -Xmx before it collects, and gives back what it then has free
+                subprocess.run(["jcmd", str(pid), "GC.run"], check=True, stdout=subprocess.DEVNULL)
             held = (process.memory_info().rss / 2**20, process.num_fds(), process.num_threads())
         except psutil.Error:
             continue  # it has just ended
-        who = _role(pid, task, words)
-        if who == "JVM":
-            found["JVM heap MB"] = live_heap(pid)
         for what, number in zip(("MB", "handles", "threads"), held, strict=True):
             found[f"{who} {what}"] = found.get(f"{who} {what}", 0.0) + number
     names = [Path(root, name) for root, _, files in os.walk(folder / "wal") for name in files]
@@ -68,19 +66,9 @@ def look(task: Task, folder: Path) -> dict[str, float]:
     return found
 
 
-def live_heap(pid: int) -> float:
-    """What is alive in a JVM's heap, in MB: it collects everything first."""
-    said = [
-        subprocess.run(["jcmd", str(pid), what], capture_output=True, text=True, check=False).stdout
-        for what in ("GC.run", "GC.heap_info")
-    ][-1]
-    used, young = re.search(r"used (\d+)K", said), re.search(r"young \((\d+)K\)", said)
-    return (int(used[1]) - int(young[1] if young else 0)) / 1024 if used else 0.0
-
-
 _WHO = ("task", "driver", "Python workers", "JVM")
 _HEAD = f"{'checkpoint':>10} {'s':>6}" + "".join(f"   {who + ': MB, handles, threads':>38}" for who in _WHO)
-_HEAD += f"   {'live heap: MB':>13}   {'log and state: files, MB':>25}   {'decision log: MB':>17}"
+_HEAD += f"   {'log and state: files, MB':>25}   {'decision log: MB':>17}"
 
 
 def _line(number: int, seconds: float, sample: Sample) -> str:
@@ -90,8 +78,7 @@ def _line(number: int, seconds: float, sample: Sample) -> str:
     ]
     stored = f"{sample['log and state files']:,.0f}, {sample['log and state MB']:,.1f}"
     held = "".join(f"   {part:>38}" for part in parts)
-    heap = f"{sample.get('JVM heap MB', 0):,.0f}"
-    return f"{number:>10,} {seconds:>6,.0f}{held}   {heap:>13}   {stored:>25}   {sample['decision log MB']:>17,.1f}"
+    return f"{number:>10,} {seconds:>6,.0f}{held}   {stored:>25}   {sample['decision log MB']:>17,.1f}"
 
 
 def _role(pid: int, task: Task, words: Sequence[str]) -> str:
@@ -118,7 +105,7 @@ def grown(samples: Sequence[Sample]) -> list[str]:
             statistics.median(sample.get(name, 0.0) for sample in part)
             for part in (samples[quarter : 2 * quarter], samples[-quarter:])
         )
-        if name not in TOLD and after > before * MORE and after - before > SOME.get(name.rsplit(" ", 1)[1], 8.0):
+        if name != TOLD and after > before * MORE and after - before > SOME.get(name.rsplit(" ", 1)[1], 8.0):
             found.append(f"{name}: {before:,.0f} in the second quarter, {after:,.0f} in the last one")
     return found
 
