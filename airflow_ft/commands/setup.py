@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_ft.commands.common import command, open_store, say
 from airflow_ft.commands.doctor import from_dag
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 def setup(args: Namespace) -> None:
     """`airflow ft setup PIPELINE [--dag FILE] [--print]`: makes what is lacking, or prints how; may be repeated."""
     for plan in _participants(args).values():
-        module = _module(plan)
         of_kind = system(plan.kind)
+        module = of_kind.part("setup")
+        if module is None:
+            say(f"{'-- ' * args.print}{of_kind.called(plan)}: its first prepare makes what it needs")
+            continue
         connection = of_kind.connection(plan, server_connections)
         if args.print:
             for line in module.describe(args.pipeline, plan, connection):
@@ -50,12 +53,3 @@ def _participants(args: Namespace) -> Mapping[str, ParticipantPlan]:
             pipeline=args.pipeline,
         )
     return found
-
-
-def _module(plan: ParticipantPlan) -> Any:
-    module = system(plan.kind).part("setup")
-    if module is None:
-        raise ConfigurationError(
-            f"sinks of kind {plan.kind!r} are not set up by this command.", remedy="their first prepare does it."
-        )
-    return module

@@ -1,10 +1,13 @@
-"""A Delta table does what the protocol demands: with files of the log as they are, and with rows written anew."""
+"""A Delta table does what the protocol demands, on disk and in a bucket: files of the log, and rows written anew."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -12,21 +15,24 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_ft import DeltaSink
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
+from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing import ParticipantConformance, Target
-from tests.sinks.delta.world import Table as ReadTable
+from airflow_ft.testing.world import Fate
+from tests.sinks.delta.world import Table, TableInBucket
+from tools.servers import S3
 
 pytestmark = pytest.mark.rotating
 EMPTY = pa.table({"id": [1, 2, 3, 4], "text": ["a", "", None, "d" * 300]})
 NULLS = pa.table({"id": [1, 2, 3, 4], "text": ["a", None, "c", None]})
 
 
-class Table(ReadTable):
-    """A table that is not there yet, which somebody else can change."""
+class Changed(Table):
+    """A table that somebody else can change."""
 
     adopts = True
 
     def plant(self, what: str, id: int) -> bool:
-        table = DeltaTable(str(self.path))
+        table = self.open()
         if what == "loss":
             table.delete(f"id = {id}")
         elif what == "change":
@@ -38,32 +44,58 @@ class Table(ReadTable):
         return True
 
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
-        folder = self.path.parent
-        (folder / "full").mkdir(exist_ok=True)
-        for name in ("full/part-00000.parquet", "file"):
-            (folder / name).write_bytes(b"something")
-        other = folder / "another"
-        if not other.exists():
-            write_deltalake(other, pa.table({"id": ["one"], "text": ["a"]}))
-        sinks = {
-            "a folder of something else": DeltaSink(table=str(folder / "full")),
-            "no folder": DeltaSink(table=str(folder / "file")),
-            "no such table": DeltaSink(table=str(folder / "nothing"), create=False),
-            "another type": DeltaSink(table=str(other)),
-        }
-        return {name: (sink, self.connection) for name, sink in sinks.items()}
+        folder = self.uri.rpartition("/")[0]
+        self.put("full/part-00000.parquet", b"something")
+        if not DeltaTable.is_deltatable(f"{folder}/another", self.options):
+            rows = pa.table({"id": ["one"], "text": ["a"]})
+            write_deltalake(f"{folder}/another", rows, storage_options=self.options)
+        places = {"a folder of something else": "full", "no such table": "nothing", "another type": "another"}
+        sinks = {what: self.beside(name, create=what != "no such table") for what, name in places.items()}
+        return {name: (sink, self.connection) for name, sink in {**sinks, **self.more_mistakes()}.items()}
+
+    def beside(self, name: str, **settings: Any) -> DeltaSink:
+        """A sink into another table of the same folder."""
+        return DeltaSink(table=f"{self.sink.table.rpartition('/')[0]}/{name}", name=self.sink.name, **settings)
+
+    def put(self, name: str, data: bytes) -> None:
+        path = self.path.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+
+    def more_mistakes(self) -> dict[str, DeltaSink]:
+        self.put("file", b"something")
+        return {"no folder": self.beside("file")}
+
+
+class ChangedInBucket(TableInBucket, Changed):
+    """The same in S3."""
+
+    def put(self, name: str, data: bytes) -> None:
+        key = f"{self.uri.removeprefix(f's3://{self.server.bucket}/').rpartition('/')[0]}/{name}"
+        obstore.put(Objects.of(self.sink.table, self.connection, "").store, key, data)
+
+    @contextmanager
+    def losing(self, fate: Fate, skip: int) -> Iterator[tuple[ConnectionInfo, Callable[[], bool]] | None]:
+        """Each entry of the log is a request: so somebody puts them together, as Spark does every ten versions."""
+        if DeltaTable.is_deltatable(self.uri, self.options):
+            self.open().create_checkpoint()
+        with super().losing(fate, skip) as way:
+            yield way
+
+    def more_mistakes(self) -> dict[str, DeltaSink]:
+        return {"no such bucket": DeltaSink(table="s3://aws@nobody/orders", name="lake")}
 
 
 class TestDelta(ParticipantConformance):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[Target]:
-        yield Table(tmp_path)
+        yield Changed(tmp_path)
 
 
 class TestPartitions(ParticipantConformance):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[Target]:
-        table = Table(tmp_path, partition_by=("text",))
+        table = Changed(tmp_path, partition_by=("text",))
         table.refused, table.taken, table.adopts, table.texts = EMPTY, (1, 3), False, 16
         yield table
 
@@ -73,8 +105,24 @@ class TestExisting(ParticipantConformance):
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[Target]:
-        table = Table(tmp_path, schema_evolution=True)
+        table = Changed(tmp_path, schema_evolution=True)
         schema = pa.schema([("id", pa.int64()), pa.field("TEXT", pa.string(), nullable=False), ("more", pa.float64())])
         DeltaTable.create(str(table.path), schema)
         table.refused, table.taken, table.adopts = NULLS, (1, 3), False
+        yield table
+
+
+@pytest.mark.server
+class TestS3(ParticipantConformance):
+    @pytest.fixture
+    def target(self, s3: S3) -> Iterator[Target]:
+        yield ChangedInBucket(s3)
+
+
+@pytest.mark.server
+class TestPartitionsInS3(ParticipantConformance):
+    @pytest.fixture
+    def target(self, s3: S3) -> Iterator[Target]:
+        table = ChangedInBucket(s3, partition_by=("text",))
+        table.refused, table.taken, table.adopts, table.texts = EMPTY, (1, 3), False, 16
         yield table

@@ -25,6 +25,7 @@ import httpx
 import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from deltalake import DeltaTable
 from pyarrow.fs import S3FileSystem
 
 from airflow_ft.core.model import CheckpointState, RunKey
@@ -113,6 +114,10 @@ def shop(mariadb: MariaDb, kafka: Kafka, s3: S3, tmp_path_factory: pytest.TempPa
         shutil.copy(EXAMPLES / f"{example}.py", home / "dags")
     again = (EXAMPLES / "files_to_files.py").read_text()
     again = again.replace("files_to_files", "files_to_bucket").replace("files-to-files", "files-to-bucket")
+    again = again.replace("FilesSink\n", "FilesSink, DeltaSink\n").replace(
+        'FilesSink(folder="{{ params.lake }}/rejected", name="rejected", format="csv")',
+        'DeltaSink(table="{{ params.lake }}/rejected", name="rejected")',
+    )
     (home / "dags" / "files_to_bucket.py").write_text(again)
     with Database.fresh(mariadb) as database, Database.fresh(mariadb) as examples:
         for statement in (EXAMPLES / "files_to_mysql.sql").read_text().split(";")[:-1]:
@@ -437,9 +442,15 @@ def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop
     reader = S3FileSystem(access_key=s3.login, secret_key=s3.password, endpoint_override=s3.url, region="us-east-1")
     [row] = ds.dataset(f"{lake}/orders", filesystem=reader).to_table().to_pylist()
     assert (row["id"], row["customer"], row["amount"], row["file"]) == (1, "Ann", Decimal("3.50"), "one.csv")
+    options = {"AWS_ACCESS_KEY_ID": s3.login, "AWS_SECRET_ACCESS_KEY": s3.password, "AWS_ENDPOINT": s3.url,
+               "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}  # fmt: skip
+    rejected_in_bucket = DeltaTable(f"s3://{lake}/rejected", storage_options=options).to_pyarrow_table()
+    assert rejected_in_bucket.to_pylist() == [{"line": lines[2], "file": "one.csv"}]
     told = airflow.command("ft", "verify", "files-to-bucket")
     assert "orders: sink orders" in told and "complete: 1 of 1" in told and "INCOMPLETE" not in told
-    assert s3.password not in airflow.log_text("files_to_bucket", run_id, "files-to-bucket.prepare.orders")
+    assert "rejected: sink rejected" in told
+    for task in ("prepare.orders", "commit.rejected"):
+        assert s3.password not in airflow.log_text("files_to_bucket", run_id, f"files-to-bucket.{task}")
 
 
 @pytest.mark.rotating("a DAG of its own")

@@ -268,7 +268,6 @@ def product_over_models() -> Iterator[Running]:
     }
     files = {
         "filesystem": lambda folder: Disk(RUNNING.folder(folder.strip("/"))),
-        "find_spec": lambda name: name,
         "Files": ModelFiles,
         "large": lambda files, *_: files,
         "misfits": lambda *_: [],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,14 +141,18 @@ def test_a_system_that_needs_no_connection_is_asked_for_none(site: Path) -> None
     assert given == [ConnectionInfo("a_shelf", "")] * 3
 
 
-def test_what_it_does_not_offer_is_said(site: Path) -> None:
+def test_what_it_does_not_offer_is_said(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     install(site)
     schemas: Any = MappingProxyType({"rows": object()})
     assert fitting.misfits([plan()], pytest.fail, schemas) == []
     [check] = doctor._sink("orders", plan(), pytest.fail, [], pytest.fail, None)
     assert (check.verdict, check.name) == ("warning", "examination") and "'shelf' have none" in check.text
-    with pytest.raises(ConfigurationError, match="'shelf' are not set up by this command"):
-        setup._module(plan())
+    monkeypatch.setattr(setup, "_participants", lambda _: {"a_shelf": plan()})
+    for printed, told in ((False, ""), (True, "-- ")):
+        setup.setup(Namespace(pipeline="orders", print=printed))
+        assert capsys.readouterr().out == f"{told}connection a_shelf: its first prepare makes what it needs\n"
     with pytest.raises(ConfigurationError, match="'shelf' cannot be compared"):
         verify.verify_participant([], plan())
 

@@ -1,4 +1,7 @@
-"""Sinks that need no connection, and are named by a place: how their names are made, and checked at DAG parse."""
+"""Sinks that are named by a place: how their names are made, and checked at DAG parse.
+
+They need no connection; a place in S3 may name one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 from airflow_ft.core.arguments import check_type, is_resolved_later, is_template
 from airflow_ft.core.errors import ConfigurationError
@@ -14,11 +19,42 @@ from airflow_ft.core.model import ParticipantPlan
 
 _LONGEST_NAME = 60
 _MAX_FILE_BYTES = 1 << 40
+S3 = "s3"
 
 
 def is_late(place: str) -> bool:
     """Whether it is known only in a run."""
     return is_template(place) or is_resolved_later(place)
+
+
+def is_object_store(place: str) -> bool:
+    """Whether it names a folder in an object store."""
+    return place.startswith(f"{S3}://")
+
+
+def conn_id_of(place: str) -> str:
+    """The Airflow connection that a place names, as `s3://CONNECTION@BUCKET/FOLDER`; "": none."""
+    return (urlsplit(place).username or "") if is_object_store(place) else ""
+
+
+def check_bucket(place: str, folders: str = "[^/]+") -> None:
+    """ConfigurationError for a place in S3 that cannot be one, or where its client is lacking."""
+    if not re.fullmatch(rf"s3://([\w.-]+@)?[a-z0-9][a-z0-9.-]+(/{folders})+/?", place):
+        shown = re.sub("//.*@", "//...@", place)  # somebody may have put keys there
+        raise ConfigurationError(
+            f"{shown!r} is no folder in a bucket.",
+            remedy="give s3://BUCKET/FOLDER, or s3://CONNECTION@BUCKET/FOLDER, which names an Airflow connection.",
+        )
+    if find_spec("obstore") is None:
+        raise missing_client()
+
+
+def missing_client() -> ConfigurationError:
+    """Obstore is not installed."""
+    return ConfigurationError(
+        "a folder in S3 needs obstore, which is not installed here.",
+        remedy="pip install 'airflow-ft[s3]', where DAGs are parsed and where tasks run.",
+    )
 
 
 def check_name(name: str, at: str, *, of: str, place: str, example: str) -> None:

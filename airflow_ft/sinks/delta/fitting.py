@@ -11,17 +11,21 @@ from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.delta.columns import is_placeholder
 from airflow_ft.sinks.delta.columns import misfits as misfits_of_columns
+from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.delta.table import Snapshot, told
 
 
-def misfits(plan: ParticipantPlan, _: ConnectionInfo, schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
+def misfits(
+    plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
+) -> Sequence[AirflowFtError]:
     """See `airflow_ft.sinks.fitting`."""
     found: list[AirflowFtError] = []
     for name, schema in schemas.items():
         sink = DeltaSink.from_settings(plan.name, plan.sinks[name])
-        with told(sink.path, participant=plan.name, sink=name):
-            there = Snapshot.newest(sink.path)
+        place = Place.of(sink, connection)
+        with told(place, participant=plan.name, sink=name):
+            there = Snapshot.newest(place)
             if there is not None:
                 found += (problem.located(sink=name) for problem in there.oddities())
             columns = there.columns if there is not None and not is_placeholder(there.columns) else None

@@ -12,19 +12,19 @@ app transactions. Vacuum, OPTIMIZE and readers pass names that begin with an und
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.errors import StoreBehindSinkError
+from airflow_ft.core.errors import StoreBehindSinkError, WalCorruptError
 from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
 from airflow_ft.sinks.base.memory import Head, Marker
-from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.sinks.delta.place import Place
 
 OURS = "_airflow_ft"
 _KEPT = 16  # files that counted before
@@ -34,12 +34,13 @@ _NAME = re.compile(r"(\d{10})-[0-9a-f]{8}\.json")
 class Ledger:
     """The memory as of one version of the table; what is written into it counts with the next commit."""
 
-    def __init__(self, table: Path, app: str, version: int | None) -> None:
+    def __init__(self, table: Place, app: str, version: int | None) -> None:
         """`app` is the app id, `version` that of its app transaction; None: the table has none.
 
         FileNotFoundError: the file is not there (any more).
         """
-        self._folder, self._version = table.joinpath(OURS, *app.split("/")[1:]), version or 0
+        self._table, self._version = table, version or 0
+        self._names = (OURS, *app.split("/")[1:])
         found = self._read() if version else {"head": None, "markers": {}, "synced": -1}
         self.synced: int = found["synced"]
         """Up to which version the table's log survives a power cut."""
@@ -51,9 +52,9 @@ class Ledger:
         self._before = self._text()
 
     @property
-    def place(self) -> Path:
+    def uri(self) -> str:
         """Where the file that counts lies."""
-        return self._folder / f"{self._version >> 32:010}-{self._version & 0xFFFFFFFF:08x}.json"
+        return self._table.uri(*self._names, f"{self._version >> 32:010}-{self._version & 0xFFFFFFFF:08x}.json")
 
     @property
     def has_changed(self) -> bool:
@@ -64,23 +65,25 @@ class Ledger:
         """Writes the file, durably; returns the version for the app transaction that makes it count."""
         data = self._text().encode()
         self._version = ((self._version >> 32) + 1) << 32 | _checksum(data)
-        files = filesystem(str(self._folder))
         with suppress(FileExistsError):  # one name, one content
-            files.write(self.place.as_uri(), data)
-        files.sync_folders(self._folder.as_uri(), self._folder.parents[2].as_uri())
+            self._table.files.write(self.uri, data)
+        self._table.files.sync_folders(self._table.uri(*self._names), self._table.root)
         return self._version
 
     def sweep(self) -> None:
         """Deletes files that have not counted for long; whoever still reads one reads anew."""
-        for path in self._folder.iterdir():
-            if (match := _NAME.fullmatch(path.name)) and int(match[1]) + _KEPT <= self._version >> 32:
-                path.unlink(missing_ok=True)
+        for name in self._table.files.names(self._table.uri(*self._names)):
+            if (match := _NAME.fullmatch(name)) and int(match[1]) + _KEPT <= self._version >> 32:
+                self._table.files.remove(self._table.uri(*self._names, name))
 
     def _read(self) -> dict[str, Any]:
-        data = self.place.read_bytes()
+        try:
+            data = self._table.files.read(self.uri)
+        except WalCorruptError as error:
+            raise FileNotFoundError(errno.ENOENT, "it is gone", self.uri) from error
         if _checksum(data) != self._version & 0xFFFFFFFF:
             raise StoreBehindSinkError(
-                f"{self.place} is damaged: it does not match the checksum in the table's log.",
+                f"{self.uri} is damaged: it does not match the checksum in the table's log.",
                 remedy="bring it back from a backup; compare before resuming.",
             )
         found: dict[str, Any] = json.loads(data)

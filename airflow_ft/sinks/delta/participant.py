@@ -36,6 +36,7 @@ from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.delta.columns import is_placeholder, lacking, misfits
 from airflow_ft.sinks.delta.ledger import OURS, Ledger
+from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.rows import Rows
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.delta.table import OvertakenError, Snapshot, told
@@ -46,10 +47,11 @@ _TRIES = 30
 _LONGEST_PAUSE = 0.5  # seconds
 
 
-def open_participant(plan: ParticipantPlan, _: ConnectionInfo, wal: WalReader) -> Participant:
+def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
     """The participant of a plan: one table. ConfigurationError when it has several."""
     name, settings = only_sink(plan, "table")
-    return DeltaParticipant(plan.name, name, DeltaSink.from_settings(plan.name, settings), wal)
+    sink = DeltaSink.from_settings(plan.name, settings)
+    return DeltaParticipant(plan.name, name, sink, Place.of(sink, connection), wal)
 
 
 @dataclass
@@ -59,15 +61,17 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
     name: str
     sink_name: str
     sink: DeltaSink
+    place: Place
     wal: WalReader
+    _seen: Snapshot | None = None
 
     def _preflight(self) -> dict[str, Any]:
-        return {"table": str(self.sink.path)}
+        return {"table": str(self.place)}
 
     def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         if not self.sink.create and self._there(plan) is None:
             raise UnfitTargetError(
-                f"there is no table {self.sink.path}, and it is not made: create=False.",
+                f"there is no table {self.place}, and it is not made: create=False.",
                 remedy="create it, or name another one.",
                 sink=self.sink_name,
             ).located(**self._where(plan))
@@ -95,7 +99,7 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         if plan.commit_point != self.name and (there := self._there(plan)) is not None:
-            with told(self.sink.path, **self._where(plan)):
+            with told(self.place, **self._where(plan)):
                 Rows(there, self.sink_name, self.sink.file_bytes).try_out(readers)
         return {}
 
@@ -114,13 +118,15 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
     ) -> Iterator[tuple[Rows, Ledger]]:
         """One version of the table, onto which what was written is committed when the block ends without an error."""
-        with told(self.sink.path, **self._where(plan)):
-            snapshot = Snapshot.newest(self.sink.path)
+        with told(self.place, **self._where(plan)):
+            snapshot = self._newest()
             if snapshot is None and create:
-                snapshot = Snapshot.made(self.sink.path, self._first_schema(plan), self.sink.partition_by)
+                snapshot = Snapshot.made(self.place, self._first_schema(plan), self.sink.partition_by)
             ledger = snapshot.ledger(self._app(fence.pipeline)) if snapshot is not None else None
             if snapshot is None or ledger is None or (ledger.head() is None and not create):
                 raise self._lost()
+            if ledger.head() is None:
+                self.place.require_conditions()
             rows = Rows(snapshot, self.sink_name, self.sink.file_bytes, fence.rank)
             try:
                 yield rows, ledger
@@ -131,7 +137,8 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
                 snapshot.sync(ledger)  # whoever has committed it may have died before
             elif keep:
                 try:
-                    snapshot.commit(self._app(fence.pipeline), ledger, rows.adds, self._says(fence, plan))
+                    app = self._app(fence.pipeline)
+                    self._seen = snapshot.commit(app, ledger, rows.adds, self._says(fence, plan))
                 except OvertakenError as error:
                     if error.nothing:  # else a commit that was not heard of may name the files
                         rows.discard()
@@ -140,8 +147,8 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
     @contextmanager
     def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[Ledger | None]:
         """None: there is no table, or it has never seen the pipeline."""
-        with told(self.sink.path, **self._where(plan)):
-            snapshot = Snapshot.newest(self.sink.path)
+        with told(self.place, **self._where(plan)):
+            snapshot = self._newest()
             ledger = snapshot.ledger(self._app(pipeline)) if snapshot is not None else None
             if snapshot is not None and ledger is not None:
                 snapshot.sync(ledger)
@@ -155,7 +162,7 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
             except OvertakenError:
                 time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.005 * 2**tried)))
         raise SinkUnavailableError(
-            f"others keep committing into {self.sink.path} while {doing}.", remedy="it is tried again."
+            f"others keep committing into {self.place} while {doing}.", remedy="it is tried again."
         ).located(**self._where(plan))
 
     def _where(self, plan: Plan | None) -> dict[str, Any]:
@@ -167,8 +174,12 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
         return f"airflow_ft/{pipeline}/{self.name}"
 
     def _there(self, plan: Plan) -> Snapshot | None:
-        with told(self.sink.path, **self._where(plan)):
-            return Snapshot.newest(self.sink.path)
+        with told(self.place, **self._where(plan)):
+            return self._newest()
+
+    def _newest(self) -> Snapshot | None:
+        self._seen = Snapshot.newest(self.place, self._seen)
+        return self._seen
 
     def _judged(self, snapshot: Snapshot, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
         """All that speaks against these rows in this version of the table."""
@@ -198,6 +209,6 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
 
     def _lost(self) -> StoreBehindSinkError:
         return StoreBehindSinkError(
-            f"the sink has lost its head: {self.sink.path} is gone, or was made anew, or its app transaction is lost.",
+            f"the sink has lost its head: {self.place} is gone, or was made anew, or its app transaction is lost.",
             remedy=f"bring the table back, with {OURS} in it; compare before resuming.",
         )

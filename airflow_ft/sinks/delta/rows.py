@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import time
 import uuid
@@ -19,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -36,7 +34,6 @@ from airflow_ft.sinks.delta.table import Snapshot
 from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.writing import Files, large
 from airflow_ft.sinks.refused import Refused, accepted
-from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
@@ -55,7 +52,7 @@ class Rows:
     file_bytes: int
     rank: tuple[int, int] = (0, 0)
     adds: list[AddAction] = field(default_factory=list)
-    folders: list[Path] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
 
     def write(self, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None) -> int:
         """All rows, durably; how many. Without `letters` DeclinedError for rows that the table refuses."""
@@ -63,10 +60,10 @@ class Rows:
         if not mine:
             return 0
         epoch, attempt = self.rank
-        folder = self.snapshot.path / f"checkpoint-{plan.number:010}.{epoch}-{attempt}-{uuid.uuid4().hex[:8]}"
+        place, name = self.snapshot.place, f"checkpoint-{plan.number:010}.{epoch}-{attempt}-{uuid.uuid4().hex[:8]}"
+        folder, files = place.uri(name), place.files
         self.folders.append(folder)
-        files = filesystem(str(folder))
-        out = Files(files, folder.as_uri(), "parquet", "", self.file_bytes)
+        out = Files(files, folder, "parquet", "", self.file_bytes)
         by = self.snapshot.partition_by
         finite: set[str] = set()
         places: dict[str, str] = {}
@@ -79,23 +76,24 @@ class Rows:
                         out.adopt(reader, file, self.sink)
                     else:
                         for rows in self.taken(reader, file, letters):
-                            for place, part in partitions.split(rows, by):
+                            for partition, part in partitions.split(rows, by):
                                 if part.num_rows:
-                                    out.put(places.setdefault(place, _folder(place)), part)
+                                    out.put(places.setdefault(partition, _folder(partition)), part)
             written = out.close()
         except BaseException:
             out.abandon()
             raise
         now = time.time()
-        for each in written:  # VACUUM goes by the age of files, and that of the log may have waited for long
-            os.utime(folder / each.path, (now, now))
-        if written:
-            files.sync_tree(folder.as_uri(), self.snapshot.path.as_uri(), {})
-        values = {each: _values(place, by) for place, each in places.items()}
         for each in written:
-            stats = statistics(pq.read_metadata(folder / each.path), finite)
+            place.renew(place.uri(name, each.path))
+        if written:
+            files.sync_tree(folder, place.root, {})
+        values = {each: _values(partition, by) for partition, each in places.items()}
+        for each in written:
+            with files.open(place.uri(name, each.path)) as footer:
+                stats = statistics(pq.read_metadata(footer), finite)
             of = values.get(each.path.rpartition("/")[0], {})
-            self.adds.append(_add(f"{folder.name}/{each.path}", each.bytes, of, int(now * 1000), stats))
+            self.adds.append(_add(f"{name}/{each.path}", each.bytes, of, int(now * 1000), stats))
         return sum(each.rows for each in written)
 
     def try_out(self, readers: Sequence[SegmentReader]) -> None:
@@ -109,7 +107,7 @@ class Rows:
     def discard(self) -> None:
         """Removes what was written: for rows that no commit names, and none will."""
         for folder in self.folders:
-            filesystem(str(folder)).remove_tree(folder.as_uri())
+            self.snapshot.place.files.remove_tree(folder)
 
     def taken(self, reader: SegmentReader, file: WalFile, letters: Refused | None) -> Iterator[pa.RecordBatch]:
         """The rows of a file, as the table has them, without those that are set aside."""

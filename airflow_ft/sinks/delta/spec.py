@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from airflow_ft.core.arguments import check_text, check_texts, check_type
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
-from airflow_ft.sinks.base.places import check_file_bytes, check_name, check_partition_by, is_late, name_of, settings_of
+from airflow_ft.sinks.base.places import (
+    check_bucket,
+    check_file_bytes,
+    check_name,
+    check_partition_by,
+    conn_id_of,
+    is_late,
+    is_object_store,
+    name_of,
+    settings_of,
+)
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.registry import Strategy
+
+if TYPE_CHECKING:
+    from airflow_ft.core.model import ParticipantPlan
 
 STRATEGIES: Mapping[str, Strategy] = {
     "commit": Strategy(
@@ -22,14 +35,20 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 
 
+def conn_id(plan: ParticipantPlan) -> str:
+    """The Airflow connection that a plan's table names; "": none."""
+    return next(filter(None, (conn_id_of(settings["table"]) for settings in plan.sinks.values())), "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSink:
-    """Rows of a pipeline into one Delta table. No Airflow connection is needed.
+    """Rows of a pipeline into one Delta table. No Airflow connection is needed on disk.
 
     The rows of a checkpoint and the marker that proves them are one commit of the table's log (ATOMIC), which can carry
     the commit point.
 
-    table: the table's folder: an absolute path, or a `file:///` URI, which all tasks reach under that name.
+    table: the table's folder: an absolute path, or a `file:///` URI, which all tasks reach under that name; or
+        `s3://BUCKET/FOLDER`, as `s3://CONNECTION@BUCKET/FOLDER` with an Airflow connection of type `aws`.
     partition_by: the columns that a table which is made here is partitioned by. A table that is there has its own.
     schema_evolution: columns that the table lacks are added to it. Else they are refused.
     file_bytes: a file is ended when it has become that large. Files of the log under an eighth of it are put together.
@@ -67,12 +86,15 @@ class DeltaSink:
 
     def _check_table(self) -> None:
         parts = urlsplit(self.table)
+        if is_object_store(self.table):
+            check_bucket(self.table, r"[\w.=+-]+")
+            return
         if not self.table.startswith(("/", "file:///")):
             what = f"on {parts.scheme}" if parts.scheme else "a relative path"
             raise ConfigurationError(
                 f"table of DeltaSink is {self.table!r}, which is {what}.",
-                remedy="give an absolute path, or a file:/// URI, of a file system that all tasks have mounted. Object"
-                " stores and HDFS are not supported yet: FilesSink delivers Parquet into HDFS.",
+                remedy="give an absolute path, or a file:/// URI, of a file system that all tasks have mounted, or"
+                " s3://BUCKET/FOLDER. HDFS is not supported: FilesSink delivers Parquet there.",
             )
         if unquote(str(self.path)) != str(self.path):
             raise ConfigurationError(
@@ -84,7 +106,7 @@ class DeltaSink:
 
     @property
     def path(self) -> Path:
-        """The table's folder."""
+        """The table's folder, on disk."""
         return Path(self.table if self.table.startswith("/") else unquote(urlsplit(self.table).path))
 
     @property

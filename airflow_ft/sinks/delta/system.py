@@ -1,6 +1,6 @@
-"""Delta Lake, as the registry knows it. It needs no connection."""
+"""Delta Lake, as the registry knows it. It needs no connection, but in S3 a table may name one."""
 
-from airflow_ft.sinks.delta.spec import STRATEGIES
+from airflow_ft.sinks.delta.spec import STRATEGIES, conn_id
 from airflow_ft.sinks.registry import System
 
 SYSTEM = System(
@@ -12,4 +12,5 @@ SYSTEM = System(
     extra="delta",
     preload=("airflow_ft.sinks.delta.participant",),
     connects=False,
+    conn_id=conn_id,
 )

@@ -1,8 +1,8 @@
-"""A Delta table on disk, through delta-rs: one version of it, and commits onto exactly that one.
+"""A Delta table, through delta-rs: one version of it, and commits onto exactly that one.
 
-delta-rs commits by giving the name of the next version, which a file system does once (a hard link). When somebody else
-was faster, it would look at what he did, and try the version behind it (a rebase); an append of a process that has
-slept would so come in behind its successor. Two things close that, each by itself:
+delta-rs commits by giving the name of the next version, which is given once (`airflow_ft.sinks.delta.place`). When
+somebody else was faster, it would look at what he did, and try the version behind it (a rebase); an append of a process
+that has slept would so come in behind its successor. Two things close that, each by itself:
 
 - Commits here are tried once (`max_commit_retries=0`), onto the version that was read. Whoever was overtaken, by his
   successor or by anybody else, reads the table anew, and with it the head. (The name of an old version is free again
@@ -16,7 +16,6 @@ Appends of others, OPTIMIZE and VACUUM may come in between: then the step is don
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -24,17 +23,23 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    SinkAccessError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+    WalCorruptError,
+)
 from airflow_ft.sinks.delta.columns import PLACEHOLDER, Column, is_placeholder, new_schema, of_table
 from airflow_ft.sinks.delta.ledger import OURS, Ledger
+from airflow_ft.sinks.delta.place import LOG, Place
 from airflow_ft.sinks.files.failures import telling
-from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.sinks.files.objects import Objects
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.(json|checkpoint.*parquet)")
 _FEATURES = frozenset(
     ("appendOnly", "invariants", "timestampNtz", "deletionVectors", "domainMetadata", "v2Checkpoint", "changeDataFeed",
@@ -64,42 +68,74 @@ class OvertakenError(Exception):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One version of a table."""
+    """One version of a table. What it knows of `apps` is the version of their transactions."""
 
-    path: Path
+    place: Place
     table: DeltaTable
+    version: int
+    mark: object
+    apps: dict[str, int | None] = field(default_factory=dict)
 
     @classmethod
-    def newest(cls, path: Path) -> Self | None:
-        """None: there is nothing. UnfitTargetError: there is something else."""
-        names = [entry.name for entry in (path / _LOG).iterdir()] if (path / _LOG).is_dir() else []
-        if any(map(_COMMIT.fullmatch, names)):
-            from deltalake import DeltaTable
+    def newest(cls, place: Place, seen: Self | None = None) -> Self | None:
+        """None: there is nothing. UnfitTargetError: there is something else. After `seen` only what is new is read."""
+        from deltalake.exceptions import TableNotFoundError
 
-            return cls(path, DeltaTable(str(path)))
-        if path.is_dir() and any(entry.name != _LOG for entry in path.iterdir()):
+        if seen is not None and (found := seen._later()) is not None:
+            return found
+        if place.files.exists(place.uri(LOG)):
+            try:
+                table = place.open()
+                return cls(place, table, int(table.version()), place.mark(int(table.version())))
+            except TableNotFoundError:
+                if any(map(_COMMIT.fullmatch, place.files.names(place.uri(LOG)))):
+                    raise
+        if any(name != LOG for name in place.files.names(place.root)):
             raise UnfitTargetError(
-                f"{path} is not empty, and no Delta table: it has no {_LOG}.",
+                f"{place} is not empty, and no Delta table: it has no {LOG}.",
                 remedy="name another folder; or make a table of it: CONVERT TO DELTA.",
             )
-        if path.exists() and not path.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(path))
         return None
 
     @classmethod
-    def made(cls, path: Path, schema: pa.Schema | None, partition_by: Sequence[str]) -> Self:
+    def made(cls, place: Place, schema: pa.Schema | None, partition_by: Sequence[str]) -> Self:
         """A new table; without a schema one with a placeholder. OvertakenError: somebody has just made one."""
-        _create(path, schema, partition_by)
-        _sync_log(path, range(1))
-        filesystem(str(path)).sync_folders(path.as_uri(), path.parent.as_uri())
-        found = cls.newest(path)
+        _create(place, schema, partition_by)
+        place.sync_log(range(1))
+        place.sync()
+        found = cls.newest(place)
         if found is None:
             raise OvertakenError
         return found
 
-    @cached_property
-    def version(self) -> int:
-        return int(self.table.version())
+    def _later(self) -> Self | None:
+        """The newest version, by what was committed since; None: this one is not in the log any more.
+
+        delta-rs reads the whole log anew when a table is opened, and for each question for an app transaction.
+        """
+        if self.mark is None or self.place.mark(self.version) != self.mark:  # dropped, made anew, or cleaned up
+            return None
+        if self.place.mark(self.version + 1) is None:
+            return self
+        self.table.update_incremental()
+        version = int(self.table.version())
+        if self.place.put_together() > version:  # names behind this one are free again, and nobody reads there
+            return None
+        apps = dict(self.apps)
+        try:
+            for number in range(self.version + 1, version + 1):
+                for transaction in (each["txn"] for each in self.place.actions(number) if "txn" in each):
+                    if transaction["appId"] in apps:
+                        apps[transaction["appId"]] = int(transaction["version"])
+        except WalCorruptError:  # cleaned up meanwhile
+            return None
+        return type(self)(self.place, self.table, version, self.place.mark(version), apps)
+
+    def of_app(self, app: str) -> int | None:
+        """The version of its transaction; None: there is none."""
+        if app not in self.apps:
+            self.apps[app] = self.table.transaction_version(app)
+        return self.apps[app]
 
     @cached_property
     def columns(self) -> list[Column]:
@@ -111,16 +147,16 @@ class Snapshot:
 
     def ledger(self, app: str) -> Ledger:
         """What this version remembers. OvertakenError: it is too old for that."""
-        version = self.table.transaction_version(app)
+        version = self.of_app(app)
         try:
-            return Ledger(self.path, app, version)
+            return Ledger(self.place, app, version)
         except FileNotFoundError as error:
-            newest = Snapshot.newest(self.path)
-            if newest is None or newest.table.transaction_version(app) != version:
+            newest = Snapshot.newest(self.place)
+            if newest is None or newest.of_app(app) != version:
                 raise OvertakenError from error
             raise StoreBehindSinkError(
                 f"the sink has lost its head: {error.filename} is gone.",
-                remedy=f"bring {self.path / OURS} back; compare before resuming.",
+                remedy=f"bring {self.place.below(OURS)} back; compare before resuming.",
             ) from error
 
     def oddities(self) -> Iterator[UnfitTargetError]:
@@ -142,12 +178,14 @@ class Snapshot:
 
     def sync(self, ledger: Ledger) -> None:
         """Returns when this version survives a power cut, with all before it; `ledger` is its own."""
-        _sync_log(self.path, range(ledger.synced + 1, self.version + 1))
+        self.place.sync_log(range(ledger.synced + 1, self.version + 1))
 
     # --- commits ---------------------------------------------------------------------------------------------------
 
-    def commit(self, app: str, ledger: Ledger, adds: Sequence[AddAction], says: Mapping[str, Any]) -> None:
+    def commit(self, app: str, ledger: Ledger, adds: Sequence[AddAction], says: Mapping[str, Any]) -> Self:
         """Adds files, and makes the ledger count, in one commit. OvertakenError: nothing came of it.
+
+        Returns the newest version.
 
         What if the process dies before the log has the commit's name: nothing happened. Behind it: it is committed, and
         the next one finds it, as does this one when delta-rs fails behind it (a checkpoint of the log, for example).
@@ -155,7 +193,7 @@ class Snapshot:
         from deltalake import Transaction
         from deltalake.exceptions import CommitFailedError
 
-        before, failure = self.table.transaction_version(app), None
+        before, failure = self.of_app(app), None
         self.sync(ledger)
         ledger.synced = self.version
         version = ledger.write()
@@ -166,16 +204,19 @@ class Snapshot:
             )
         except Exception as error:
             failure = error
-        now = Snapshot.newest(self.path)
-        found = now.table.transaction_version(app) if now is not None else None
+        now = type(self).newest(self.place, self)
+        found = now.of_app(app) if now is not None else None
         if now is None or found != version:
             if failure is None or found != before or isinstance(failure, CommitFailedError):
-                raise OvertakenError(nothing=found == before) from failure
+                # A request that is still under way can do nothing any more once the version was given to another one.
+                taken = now is not None and now.version > self.version
+                raise OvertakenError(nothing=found == before and taken) from failure
             raise failure
         if failure is not None:
-            log.warning("%s: the commit is there, but what follows it failed: %s", self.path, failure)
-        _sync_log(self.path, range(self.version + 1, now.version + 1))
+            log.warning("%s: the commit is there, but what follows it failed: %s", self.place, failure)
+        self.place.sync_log(range(self.version + 1, now.version + 1))
         ledger.sweep()
+        return now
 
     def add_columns(self, schema: pa.Schema) -> None:
         """Adds columns, onto this version. OvertakenError: it is not the newest any more."""
@@ -187,7 +228,7 @@ class Snapshot:
             self.table.alter.add_columns(fields, commit_properties=_properties([]))
         except CommitFailedError as error:
             raise OvertakenError from error
-        _sync_log(self.path, range(self.version + 1, self.version + 2))
+        self.place.sync_log(range(self.version + 1, self.version + 2))
 
     def define(self, schema: pa.Schema, partition_by: Sequence[str]) -> None:
         """Gives a table that has no columns yet its own, onto this version. OvertakenError as above.
@@ -196,28 +237,26 @@ class Snapshot:
         first commit (protocol and metadata) becomes the next one of this.
         """
         assert is_placeholder(self.columns)
-        model = self.path / OURS / f"model-{uuid.uuid4().hex}"
+        model = self.place.below(OURS, f"model-{uuid.uuid4().hex}")
         try:
             _create(model, schema, partition_by)
-            _sync_log(model, range(1))
-            os.link(_commit(model, 0), _commit(self.path, self.version + 1))
+            model.sync_log(range(1))
+            self.place.take(self.version + 1, model.commit_uri(0))
         except FileExistsError as error:
             raise OvertakenError from error
         finally:
-            filesystem(str(model)).remove_tree(model.as_uri())
-        _sync_log(self.path, range(self.version + 1, self.version + 2))
+            model.files.remove_tree(model.root)
+        self.place.sync_log(range(self.version + 1, self.version + 2))
 
 
-def _create(path: Path, schema: pa.Schema | None, partition_by: Sequence[str]) -> None:
+def _create(place: Place, schema: pa.Schema | None, partition_by: Sequence[str]) -> None:
     import pyarrow as pa
-    from deltalake import DeltaTable
     from deltalake.exceptions import CommitFailedError
 
     made = new_schema(schema) if schema is not None else pa.schema([(PLACEHOLDER, pa.bool_())])
     by = list(partition_by) if schema is not None else None
-    path.mkdir(parents=True, exist_ok=True)
     try:
-        DeltaTable.create(str(path), made, partition_by=by, commit_properties=_properties([]))
+        place.create(made, by, _properties([]))
     except CommitFailedError as error:
         raise OvertakenError from error
     except Exception as error:
@@ -232,44 +271,36 @@ def _properties(transactions: list[Any], says: dict[str, Any] | None = None) -> 
     return CommitProperties(custom_metadata=says, max_commit_retries=0, app_transactions=transactions)
 
 
-def _commit(path: Path, version: int) -> Path:
-    return path / _LOG / f"{version:020}.json"
-
-
-def _sync_log(path: Path, versions: range) -> None:
-    """Returns when these commits survive a power cut: delta-rs leaves that to the system."""
-    for version in versions:
-        with suppress(FileNotFoundError), _commit(path, version).open("rb") as file:
-            os.fsync(file.fileno())
-    filesystem(str(path)).sync_folders((path / _LOG).as_uri(), path.as_uri())
-
-
 def _unfit(what: str) -> UnfitTargetError:
     return UnfitTargetError(what, remedy="deliver into a table without, and copy from there by Spark.")
 
 
 @contextmanager
-def told(path: Path, **where: Any) -> Iterator[None]:
-    """Errors of delta-rs and of the file system as ours, and all of ours with their place."""
-    with telling(str(path), **where):
+def told(place: Place, **where: Any) -> Iterator[None]:
+    """Errors of delta-rs, of the file system and of the store as ours, and all of ours with their place."""
+    with telling(str(place), **where):
         try:
             yield
         except (AirflowFtError, OvertakenError):
             raise
         except Exception as error:
-            if (ours := _told(path, error)) is error:
+            if (ours := _told(place, error)) is error:
                 raise
             raise ours from error
 
 
-def _told(path: Path, error: Exception) -> Exception:
-    if match := re.search(r"os error (\d+)", str(error)):  # of the file system, which delta-rs has in words
-        return OSError(int(match[1]), os.strerror(int(match[1])), str(path))
+def _told(place: Place, error: Exception) -> Exception:
+    text = re.sub(r"\x1b\[\d*m|\s*↳", "", str(error)).replace("\n", ": ")  # colours, and what led to what
+    text = re.sub(r"\s+", " ", text)
+    if match := re.search(r"os error (\d+)", text) if not place.is_bucket else None:  # of the file system, in words
+        return OSError(int(match[1]), os.strerror(int(match[1])), str(place))
+    if isinstance(place.files, Objects) and ("Generic S3 error" in text or "Error performing" in text):
+        return place.files.explain(str(place), text)
     if type(error).__module__.partition(".")[0] not in ("_internal", "deltalake"):
         return error
-    if type(error).__name__ == "DeltaProtocolError" or "features" in str(error):
-        return _unfit(f"{path} cannot be written by delta-rs: {error}")
+    if type(error).__name__ == "DeltaProtocolError" or "features" in text:
+        return _unfit(f"{place} cannot be written by delta-rs: {text}")
     return SinkAccessError(
-        f"the log of the table {path} cannot be used: {error}.",
-        remedy=f"if a file in {path / _LOG} is damaged or gone, bring it back from a backup.",
+        f"the log of the table {place} cannot be used: {text}.",
+        remedy=f"if a file in {place.below(LOG)} is damaged or gone, bring it back from a backup.",
     )

@@ -14,6 +14,7 @@ from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalRea
 from airflow_ft.core.verify import Delivered, Sent, SinkReport, by_target
 from airflow_ft.sinks.base.comparison import Row, compare
 from airflow_ft.sinks.delta.columns import Column, cast, lacking
+from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.delta.table import Snapshot, told
 from airflow_ft.sinks.set_aside import DeliveredLog
@@ -33,18 +34,18 @@ def verify(
     log = DeliveredLog.of(wal, delivered)
     sent = by_target(delivered, plan.name, lambda given: str(given["table"]))
     return [
-        _verify(of_table, plan.name, DeltaSink.from_settings(plan.name, {"table": table}), log)
+        _verify(of_table, plan.name, Place.of(DeltaSink.from_settings(plan.name, {"table": table}), connection), log)
         for table, of_table in sent.items()
     ]
 
 
-def _verify(sent: Sequence[Sent], participant: str, sink: DeltaSink, log: DeliveredLog) -> SinkReport:
-    report = SinkReport.begun(participant, (name for _, name in sent), str(sink.path), [each for each, _ in sent])
+def _verify(sent: Sequence[Sent], participant: str, place: Place, log: DeliveredLog) -> SinkReport:
+    report = SinkReport.begun(participant, (name for _, name in sent), str(place), [each for each, _ in sent])
     readers = log.readers(sent)
-    with told(sink.path, participant=participant):
-        there = Snapshot.newest(sink.path)
+    with told(place, participant=participant):
+        there = Snapshot.newest(place)
         if there is None:
-            raise SinkUnavailableError(f"the table {sink.path} is not there.", remedy="bring it back.")
+            raise SinkUnavailableError(f"the table {place} is not there.", remedy="bring it back.")
         written: set[str] = set()
         for _, name, reader in readers:
             schema = reader.schema(name)
@@ -57,13 +58,11 @@ def _verify(sent: Sequence[Sent], participant: str, sink: DeltaSink, log: Delive
             for batch in reader.batches(name, file):
                 yield _rows(cast(batch, columns), columns)
 
-        return compare(report, readers, in_log, _in_table(sink, columns))
+        return compare(report, readers, in_log, _in_table(place, columns))
 
 
-def _in_table(sink: DeltaSink, columns: Sequence[Column]) -> Iterator[list[Row]]:
-    from deltalake import DeltaTable
-
-    dataset: Any = DeltaTable(str(sink.path)).to_pyarrow_dataset()
+def _in_table(place: Place, columns: Sequence[Column]) -> Iterator[list[Row]]:
+    dataset: Any = place.open().to_pyarrow_dataset()
     names = [column.name for column in columns]
     for batch in dataset.to_batches(columns=names, batch_size=_BATCH) if names else ():
         yield _rows(batch, columns)

@@ -34,8 +34,8 @@ from airflow_ft.core.errors import SinkUnavailableError, StoreBehindSinkError, U
 from airflow_ft.core.model import Outcome, canonical_json
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.memory import Head, Marker
+from airflow_ft.sinks.base.places import is_object_store
 from airflow_ft.sinks.files.objects import Objects
-from airflow_ft.sinks.files.spec import is_object_store
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 OURS = "_airflow_ft"  # readers pass names by that begin so

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 
 from airflow_ft.core.errors import (
+    AirflowFtError,
     ConfigurationError,
     SinkAccessError,
     SinkUnavailableError,
@@ -38,7 +39,7 @@ from airflow_ft.core.errors import (
     WalCorruptError,
 )
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sinks.files.spec import SCHEME, missing_client
+from airflow_ft.sinks.base.places import S3, missing_client
 
 if TYPE_CHECKING:
     from obstore import ReadableFile
@@ -77,11 +78,11 @@ class Objects:
     def of(cls, place: str, connection: ConnectionInfo, manifest: str) -> Objects:
         """Of `s3://BUCKET/...`; ConfigurationError for a connection that cannot be used."""
         bucket = urlsplit(place).hostname or ""
-        return cls(bucket, _store(bucket, tuple(sorted(_config(connection).items()))), manifest)
+        return cls(bucket, _store(bucket, tuple(sorted(config_of(connection).items()))), manifest)
 
     def uri(self, location: str, *names: str) -> str:
         bucket, key = _split(location)
-        return "/".join((f"{SCHEME}://{bucket}", *(part for part in (key, *names) if part)))
+        return "/".join((f"{S3}://{bucket}", *(part for part in (key, *names) if part)))
 
     def hadoop_path(self, uri: str) -> str:
         return uri
@@ -90,6 +91,16 @@ class Objects:
 
     def exists(self, uri: str) -> bool:
         return any(self._under(uri)) or self._ask(uri, self._size) is not None
+
+    def mark(self, uri: str) -> str | None:
+        """What tells an object from any other one in its place; None: there is none."""
+        import obstore
+
+        try:
+            found = self._ask(uri, lambda key: obstore.head(self.store, key))
+        except FileNotFoundError:
+            return None
+        return f"{found['e_tag']} {found['last_modified']} {found['size']}"
 
     def names(self, uri: str) -> list[str]:
         import obstore
@@ -263,23 +274,26 @@ class Objects:
             self._tell(uri, error)
 
     def _tell(self, uri: str, error: Exception) -> NoReturn:
-        """As the errors of this package. The text of the client's holds no secret: they travel in headers."""
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
-        text = str(error)
+        refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+        raise self.explain(uri, str(error), refused=refused) from error
+
+    def explain(self, uri: str, text: str, *, refused: bool = False) -> AirflowFtError:
+        """What the client of a store says, as an error of this package. It holds no secret: they travel in headers."""
         said = text.split("\n", 1)[0].partition("<?xml")[0].rpartition("Error performing ")[2]
         if "NoSuchBucket" in text:
-            raise SinkAccessError(
+            return SinkAccessError(
                 f"there is no bucket {self.bucket!r} at {_endpoint(self.store)}.",
                 remedy="make it; or name another one, or the connection that reaches it: s3://CONNECTION@BUCKET/FOLDER.",
-            ) from error
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _REFUSED.search(text):
-            raise SinkAccessError(
+            )
+        if refused or _REFUSED.search(text):
+            return SinkAccessError(
                 f"{uri} is refused: {_code(text) or said}.",
                 remedy="see whether login and password of the connection are right, and may list, get, put and delete"
                 " objects there.",
-            ) from error
-        raise SinkUnavailableError(f"{uri}: {said}", remedy="it is tried again.") from error
+            )
+        return SinkUnavailableError(f"{uri}: {said}", remedy="it is tried again.")
 
 
 class _Download(io.RawIOBase):
@@ -296,6 +310,15 @@ class _Download(io.RawIOBase):
             found = memoryview(self._source.read(len(into)))
         into[: len(found)] = found
         return len(found)
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, to: int, whence: int = io.SEEK_SET) -> int:
+        return self._source.seek(to, whence)
+
+    def tell(self) -> int:
+        return self._source.tell()
 
 
 class _Upload(io.RawIOBase):
@@ -339,7 +362,7 @@ def _store(bucket: str, config: tuple[tuple[str, str], ...]) -> S3Store:
     )
 
 
-def _config(connection: ConnectionInfo) -> dict[str, str]:
+def config_of(connection: ConnectionInfo) -> dict[str, str]:
     """Of an Airflow connection of type `aws`; without one the client looks into its environment by itself."""
     if unknown := sorted(set(connection.extra) - set(_KEYS)):
         raise ConfigurationError(
@@ -360,7 +383,7 @@ def _endpoint(store: S3Store) -> str:
 
 
 def _split(uri: str) -> tuple[str, str]:
-    bucket, _, key = uri.removeprefix(f"{SCHEME}://").partition("/")
+    bucket, _, key = uri.removeprefix(f"{S3}://").partition("/")
     return bucket.rpartition("@")[2], key.strip("/")
 
 

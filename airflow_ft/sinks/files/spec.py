@@ -5,14 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import urlsplit
 
 from airflow_ft.core.arguments import check_text, check_texts, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
-from airflow_ft.sinks.base.places import check_file_bytes, check_name, check_partition_by, is_late, name_of, settings_of
+from airflow_ft.sinks.base.places import (
+    S3,
+    check_bucket,
+    check_file_bytes,
+    check_name,
+    check_partition_by,
+    conn_id_of,
+    is_late,
+    is_object_store,
+    name_of,
+    settings_of,
+)
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.registry import Strategy
 
@@ -35,31 +44,14 @@ STRATEGIES: Mapping[str, Strategy] = {
         "file by file, each as a whole; the checkpoint's marker comes when all are there",
     ),
 }
-SCHEME = "s3"
 LARGEST = 5 << 30
 """Bytes of a file that S3 copies in one request."""
-_SCHEMES = ("/", "file:///", "hdfs://", f"{SCHEME}://")
-
-
-def is_object_store(place: str) -> bool:
-    """Whether it names a folder in an object store."""
-    return place.startswith(f"{SCHEME}://")
+_SCHEMES = ("/", "file:///", "hdfs://", f"{S3}://")
 
 
 def conn_id(plan: ParticipantPlan) -> str:
-    """The Airflow connection that a folder names, as `s3://CONNECTION@BUCKET/FOLDER`; "": none."""
-    for settings in plan.sinks.values():
-        if is_object_store(settings["folder"]):
-            return urlsplit(settings["folder"]).username or ""
-    return ""
-
-
-def missing_client() -> ConfigurationError:
-    """Obstore is not installed."""
-    return ConfigurationError(
-        "a folder in S3 needs obstore, which is not installed here.",
-        remedy="pip install 'airflow-ft[s3]', where DAGs are parsed and where tasks run.",
-    )
+    """The Airflow connection that a plan's folder names; "": none."""
+    return next(filter(None, (conn_id_of(settings["folder"]) for settings in plan.sinks.values())), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,22 +115,12 @@ class FilesSink:
         if not re.sub(r"^(file|hdfs|s3)://[^/]*", "", self.folder).strip("/"):
             raise ConfigurationError(f"{self.folder!r} is the root of a file system.", remedy="name a folder in it.")
         if is_object_store(self.folder):
-            self._check_bucket()
-
-    def _check_bucket(self) -> None:
-        if not re.fullmatch(r"s3://([\w.-]+@)?[a-z0-9][a-z0-9.-]+(/[^/]+)+/?", self.folder):
-            shown = re.sub("//.*@", "//...@", self.folder)  # somebody may have put keys there
-            raise ConfigurationError(
-                f"{shown!r} is no folder in a bucket.",
-                remedy="give s3://BUCKET/FOLDER, or s3://CONNECTION@BUCKET/FOLDER, which names an Airflow connection.",
-            )
-        if self.file_bytes > LARGEST:
-            raise ConfigurationError(
-                f"file_bytes of FilesSink is {self.file_bytes}, and S3 copies {LARGEST} at most.",
-                remedy="give 128 << 20, for example: 128 MB.",
-            )
-        if find_spec("obstore") is None:
-            raise missing_client()
+            check_bucket(self.folder)
+            if self.file_bytes > LARGEST:
+                raise ConfigurationError(
+                    f"file_bytes of FilesSink is {self.file_bytes}, and S3 copies {LARGEST} at most.",
+                    remedy="give 128 << 20, for example: 128 MB.",
+                )
 
     def _check_format(self) -> None:
         if is_template(self.format) or is_template(self.compression):

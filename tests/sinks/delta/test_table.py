@@ -23,11 +23,11 @@ from airflow_ft.core.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.core.model import Outcome
+from airflow_ft.core.model import Outcome, Vote
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sinks.delta import setup
 from airflow_ft.sinks.delta.columns import type_of
 from airflow_ft.sinks.delta.fitting import misfits
+from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.table import told
 from airflow_ft.testing.world import SINK, THEIRS, World
 from tests.sinks.delta.world import participant_of, table_of, world_of
@@ -218,6 +218,22 @@ def test_what_the_table_has_forgotten_halts(tmp_path: Path) -> None:
         assert error.value.remedy
 
 
+def test_a_table_that_is_made_anew_beside_a_participant_at_work_halts(tmp_path: Path) -> None:
+    """It has as many versions as the one that was read before."""
+    world = world_of(tmp_path)
+    plan = world.plan()
+    participant = participant_of(world, plan)
+    vote = participant.prepare(plan, world.fence(1, 1))
+    path = table_of(world).path
+    version = DeltaTable(str(path)).version()
+    shutil.rmtree(path)
+    for _ in range(version + 1):
+        write_deltalake(path, world.table(1, 1), mode="append")
+    with pytest.raises(StoreBehindSinkError):
+        participant.commit(plan, world.fence(1, 2), Vote("", 0, 0, None, dict(vote)))
+    assert DeltaTable(str(path)).version() == version
+
+
 def test_a_damaged_log_is_told(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     world.deliver(world.plan())
@@ -233,7 +249,8 @@ def test_a_damaged_log_is_told(tmp_path: Path) -> None:
     [(28, SinkUnavailableError, "is full"), (13, SinkAccessError, "cannot be written")],
 )
 def test_errors_of_the_disk_are_told(number: int, kind: type[AirflowFtError], words: str) -> None:
-    with pytest.raises(kind, match=words) as error, told(Path("/data/orders"), participant="delta-data"):
+    place = Place.of(DeltaSink(table="/data/orders"), NOTHING)
+    with pytest.raises(kind, match=words) as error, told(place, participant="delta-data"):
         raise Exception(f"Generic LocalFileSystem error: ... (os error {number})")
     assert error.value.remedy and error.value.participant == "delta-data"
 
@@ -279,7 +296,9 @@ def test_a_place_with_odd_characters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"table": "s3://bucket/orders"}, "on s3"),
+        ({"table": "s3://bucket"}, "no folder in a bucket"),
+        ({"table": "s3://bucket/a%20b"}, "no folder in a bucket"),
+        ({"table": "gs://bucket/orders"}, "on gs"),
         ({"table": "hdfs://namenode:8020/orders"}, "on hdfs"),
         ({"table": "orders"}, "relative"),
         ({"table": "/"}, "root"),
@@ -296,14 +315,10 @@ def test_what_cannot_work_is_told_when_the_dag_is_parsed(settings: dict[str, Any
     assert error.value.remedy
 
 
-def test_settings_come_back(tmp_path: Path) -> None:
+def test_settings_come_back() -> None:
     sink = DeltaSink(table="file:///data/a%20b", partition_by=["c"], schema_evolution=True)
     assert DeltaSink.from_settings(sink.name, sink.settings()) == sink and str(sink.path) == "/data/a b"
     assert sink.participant == "delta-data-a-20b" and sink.at_least_once() is sink.promise
-    [planned] = world_of(tmp_path).plan().participants
-    assert setup.create("p", planned, NOTHING) == "" and "first checkpoint" in "".join(
-        setup.describe("p", planned, NOTHING)
-    )
 
 
 def test_types_are_called_as_spark_calls_them() -> None:

@@ -1,7 +1,8 @@
-"""A table that is not there yet, and the world around it."""
+"""A table that is not there yet, on disk or in a bucket, and the world around it."""
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,46 @@ from airflow_ft import DeltaSink
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.delta.participant import DeltaParticipant
 from airflow_ft.testing.world import Target, World
+from tests.sinks.files.bucket import REGION, connection_of
+from tools.servers import S3
 
 
 class Table(Target):
     """Read by delta-rs."""
 
+    options: dict[str, str] | None = None
+
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.path = folder / "orders"
-        self.sink: DeltaSink = DeltaSink(table=str(self.path), **settings)
+        self.uri = str(self.path)
+        self.sink: DeltaSink = DeltaSink(table=self.uri, **settings)
         self.connection = ConnectionInfo(self.sink.participant, "")
 
+    def open(self) -> DeltaTable:
+        return DeltaTable(self.uri, storage_options=self.options)
+
     def read(self) -> pa.Table:
-        return DeltaTable(str(self.path)).to_pyarrow_table()
+        return self.open().to_pyarrow_table()
 
     def ids(self) -> list[int]:
-        if not DeltaTable.is_deltatable(str(self.path)):
+        if not DeltaTable.is_deltatable(self.uri, self.options):
             return []
         found = self.read()
         return sorted(found["id"].to_pylist()) if "id" in found.column_names else []
+
+
+class TableInBucket(Table):
+    """The same in S3."""
+
+    def __init__(self, server: S3, **settings: Any) -> None:
+        self.server, name = server, f"{server.bucket}/{uuid.uuid4().hex}/orders"
+        self.uri = f"s3://{name}"
+        self.sink = DeltaSink(table=f"s3://aws@{name}", name="lake", **settings)
+        self.connection = connection_of(server)
+        self.options = {
+            "AWS_ACCESS_KEY_ID": server.login, "AWS_SECRET_ACCESS_KEY": server.password, "AWS_ENDPOINT": server.url,
+            "AWS_REGION": REGION, "AWS_ALLOW_HTTP": "true",
+        }  # fmt: skip
 
 
 def world_of(folder: Path, **settings: Any) -> World:

@@ -20,16 +20,21 @@ from tools.servers import S3
 REGION = "us-east-1"
 
 
+def connection_of(server: S3) -> ConnectionInfo:
+    """As Airflow has it."""
+    return ConnectionInfo(
+        "aws", "aws", host=server.host, port=server.port, login=server.login, password=server.password,
+        schema="http", extra={"region_name": REGION},
+    )  # fmt: skip
+
+
 class Bucket(Target):
     """Read by listing it, by a client that is not the sink's."""
 
     def __init__(self, server: S3, **settings: Any) -> None:
         self.server, self.path = server, f"{server.bucket}/{uuid.uuid4().hex}/orders"
         self.sink = FilesSink(folder=f"s3://aws@{self.path}", name="lake", **settings)
-        self.connection = ConnectionInfo(
-            "aws", "aws", host=server.host, port=server.port, login=server.login, password=server.password,
-            schema="http", extra={"region_name": REGION},
-        )  # fmt: skip
+        self.connection = connection_of(server)
         self._read: dict[Any, list[int]] = {}
         self.reader = S3FileSystem(
             access_key=server.login, secret_key=server.password, endpoint_override=server.url, region=REGION

@@ -133,7 +133,7 @@ def main() -> None:
     folder = Path(settings.get("folder") or settings["table"])
     if planned.kind == "delta":
         _around_commits(str(folder.parent), rebase=bool(os.environ.get("REBASE")))
-    if "://" in str(settings["folder"] if planned.kind == "files" else ""):
+    if "://" in str(settings.get("folder") or settings["table"]):
         _before_requests(str(folder.parent))
     _stop_before(given["at"], given["stop"], str(folder.parent))
     try:

@@ -353,6 +353,6 @@ def test_a_bad_folder_or_connection_is_refused(monkeypatch: pytest.MonkeyPatch) 
         Objects.of("s3://bucket/x", ConnectionInfo("aws", "aws", login="a", password="hidden", extra=extra), "m")
     shown = repr(Objects.of("s3://bucket/x", ConnectionInfo("aws", "aws", login="a", password="hidden"), "m"))
     assert "hidden" not in shown
-    monkeypatch.setattr("airflow_ft.sinks.files.spec.find_spec", lambda _: None)
+    monkeypatch.setattr("airflow_ft.sinks.base.places.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"airflow-ft\[s3\]"):
         FilesSink(folder="s3://bucket/x")

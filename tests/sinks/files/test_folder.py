@@ -35,7 +35,7 @@ from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.remnants import PreparedEnding, RemnantKind
 from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.base.memory import Head
-from airflow_ft.sinks.files import doctor, fitting, setup, verify
+from airflow_ft.sinks.files import doctor, fitting, verify
 from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
@@ -565,10 +565,3 @@ def test_the_readme_of_the_folder_s_memory_holds(world: World) -> None:
         "checkpoint=0000000001/part-00000.parquet",
     ]  # fmt: skip
     assert isinstance(world.target, Folder)
-
-
-def test_setup_has_nothing_to_make(world: World) -> None:
-    of = (world.pipeline, world.participant_plan(), world.target.connection)
-    assert not setup.create(*of)
-    [line] = setup.describe(*of)
-    assert str(folder_of(world).path) in line and not folder_of(world).path.exists()

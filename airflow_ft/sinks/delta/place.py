@@ -1,0 +1,153 @@
+"""Where a Delta table lies: in a folder on disk, or in a bucket. What differs between both is here, and nowhere else.
+
+A version of a table is given once. On disk that is a name that a file system gives once (a hard link), in a bucket an
+object that is put on condition that none is there (If-None-Match), by delta-rs as by this package. Whoever replaces
+objects without that condition can replace a version: Spark's own Delta writer does, unless it has a lock of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.base.places import is_object_store
+from airflow_ft.sinks.delta.spec import DeltaSink
+from airflow_ft.sinks.files.objects import Objects, config_of
+from airflow_ft.wal.filesystem import FileSystem, filesystem, local_path
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+LOG = "_delta_log"
+_CONDITION = {"AWS_S3_ALLOW_UNSAFE_RENAME": "false", "AWS_CONDITIONAL_PUT": "etag"}  # whatever the environment says
+_PATIENCE = {"max_retries": "4", "retry_timeout": "30s", "connect_timeout": "5s", "timeout": "300s"}
+_OFTEN = {"delta.checkpointInterval": "10"}  # as Spark has it; delta-rs: 100, and each entry since is a request or two
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder of a table. `options` are what delta-rs needs to reach it, with secrets."""
+
+    files: FileSystem | Objects
+    root: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, sink: DeltaSink, connection: ConnectionInfo) -> Self:
+        """Of a sink. ConfigurationError: its connection cannot be used."""
+        if not is_object_store(sink.table):
+            return cls(filesystem(str(sink.path)), sink.path.as_uri())
+        objects = Objects.of(sink.table, connection, "")
+        given = {f"AWS_{name.upper()}": value for name, value in config_of(connection).items()}
+        if given.get("AWS_ENDPOINT", "").startswith("http://"):
+            given["AWS_ALLOW_HTTP"] = "true"
+        return cls(objects, objects.uri(sink.table), {**given, **_CONDITION, **_PATIENCE})
+
+    def __str__(self) -> str:
+        return self.root if self.is_bucket else str(local_path(self.root))
+
+    @property
+    def is_bucket(self) -> bool:
+        """Whether it is in an object store: what is written there is durable, and is changed by nobody."""
+        return isinstance(self.files, Objects)
+
+    def uri(self, *names: str) -> str:
+        """Of a file or folder in it; a name may consist of several."""
+        return self.files.uri(self.root, *(part for name in names for part in name.split("/")))
+
+    def below(self, *names: str) -> Self:
+        """A folder in it, as a table of its own."""
+        return type(self)(self.files, self.uri(*names), self.options)
+
+    # --- delta-rs ------------------------------------------------------------------------------------------------
+
+    def open(self) -> DeltaTable:
+        """The newest version of the table."""
+        from deltalake import DeltaTable
+
+        return DeltaTable(str(self), storage_options=dict(self.options) or None)
+
+    def create(self, schema: Any, partition_by: list[str] | None, properties: Any) -> None:
+        """A table's first version; raises what delta-rs does."""
+        from deltalake import DeltaTable
+
+        with suppress(FileExistsError):
+            self.files.make_folder(self.root)
+        DeltaTable.create(
+            str(self),
+            schema,
+            partition_by=partition_by,
+            configuration=_OFTEN if self.is_bucket else None,
+            storage_options=dict(self.options) or None,
+            commit_properties=properties,
+        )
+
+    # --- versions ------------------------------------------------------------------------------------------------
+
+    def commit_uri(self, version: int) -> str:
+        """The entry of a version in the log."""
+        return self.uri(LOG, f"{version:020}.json")
+
+    def mark(self, version: int) -> object:
+        """What tells the entry of a version from any other one; None: there is none."""
+        uri = self.commit_uri(version)
+        if isinstance(self.files, Objects):
+            return self.files.mark(uri)
+        with suppress(FileNotFoundError):
+            found = local_path(uri).stat()
+            return found.st_ino, found.st_mtime_ns, found.st_size
+        return None
+
+    def actions(self, version: int) -> Iterator[Mapping[str, Any]]:
+        """What a version has changed, as its entry in the log has it."""
+        for line in self.files.read(self.commit_uri(version)).splitlines():
+            if line.strip():
+                yield json.loads(line)
+
+    def put_together(self) -> int:
+        """The version of the newest checkpoint of the log, from which readers begin; -1: there is none."""
+        with suppress(WalCorruptError):
+            return int(json.loads(self.files.read(self.uri(LOG, "_last_checkpoint")))["version"])
+        return -1
+
+    def take(self, version: int, source: str) -> None:
+        """The file `source` becomes that version. FileExistsError: it was given already."""
+        if isinstance(self.files, Objects):
+            self.files.write(self.commit_uri(version), self.files.read(source))
+        else:
+            os.link(local_path(source), local_path(self.commit_uri(version)))
+
+    def require_conditions(self) -> None:
+        """UnfitTargetError where the store gives a version twice."""
+        if isinstance(self.files, Objects):
+            self.files.require_conditions(self.uri("_airflow_ft", f"probe-{uuid.uuid4().hex}"))
+
+    def sync_log(self, versions: range) -> None:
+        """Returns when these survive a power cut: delta-rs leaves that to the system."""
+        if self.is_bucket:
+            return
+        for version in versions:
+            with suppress(WalCorruptError), self.files.open(self.commit_uri(version)) as file:
+                self.files.sync_file(file)
+        self.files.sync_folders(self.uri(LOG), self.root)
+
+    def sync(self) -> None:
+        """Returns when the folder itself survives a power cut."""
+        if not self.is_bucket:
+            self.files.sync_folders(self.root, local_path(self.root).parent.as_uri())
+
+    # --- files ---------------------------------------------------------------------------------------------------
+
+    def renew(self, uri: str) -> None:
+        """A file is as old as its delivery: VACUUM goes by the age, and that of the log may have waited for long."""
+        if not self.is_bucket:  # there it is new
+            now = time.time()
+            os.utime(local_path(uri), (now, now))
