@@ -5,10 +5,12 @@ import pytest
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A million rows into a server take too long for each change: SQLite shows the same. So do answers that are lost at
-    each of the hundred requests that a checkpoint of forty files is: with one file they are thirty.
+    each of the hundred requests that a checkpoint of forty files is: with one file they are thirty. A Delta table in S3
+    takes some fifty: `tests/sinks/delta/test_bucket.py` tries some of them.
     """
     for item in items:
         many_rows = "test_memory_does_not_grow_with_rows" in item.nodeid and item.get_closest_marker("server")
         many_files = "TestPartitionsInS3::test_whatever_is_lost" in item.nodeid
-        if many_rows or many_files:
+        many_versions = "test_delta.py::TestS3::test_whatever_is_lost" in item.nodeid
+        if many_rows or many_files or many_versions:
             item.add_marker(pytest.mark.release)

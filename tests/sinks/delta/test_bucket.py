@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
-from airflow_ft.core.errors import SinkAccessError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.core.errors import SinkAccessError, StoreBehindSinkError, TransientError, UnfitTargetError
 from airflow_ft.core.model import Outcome, Plan, Vote
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.files.objects import Objects
-from airflow_ft.testing.world import World
+from airflow_ft.testing.world import Fate, World
+from tests.density import stride
 from tests.sinks.delta.test_crashes import ids, small
 from tests.sinks.delta.world import TableInBucket, participant_of
 from tests.sinks.files.dying import Acting
@@ -131,6 +133,32 @@ def test_a_sleeper_adds_nothing_beside_its_successor(s3: S3, tmp_path: Path, act
         assert world.target.ids() == sorted(expected), f"it slept before change {at}: {told}"
         found = participant_of(world, plan).proof(plan)
         assert found is not None and found.outcome is outcome
+
+
+@pytest.mark.slow
+@pytest.mark.rotating
+@pytest.mark.parametrize("fate", [Fate.LOSE_REQUEST, Fate.LOSE_REPLY], ids=["a request", "a reply"])
+def test_what_is_lost_on_the_way_of_a_commit_comes_once(s3: S3, tmp_path: Path, fate: Fate) -> None:
+    """Here and there; the conformance kit loses each."""
+    expected: list[int] = []
+    world = World(TableInBucket(s3), tmp_path)
+    for trip in range(1, 200, stride(6)):
+        plan = world.plan(small(world))  # type: ignore[arg-type]
+        vote = world.prepare(plan)
+        table_of(world).open().create_checkpoint()
+        with world.target.losing(fate, trip) as way:
+            assert way is not None
+            connection, is_lost = way
+            with suppress(TransientError):
+                world.participant(plan, connection).commit(plan, world.fence(1, world.attempt()), vote)
+            lost = is_lost()
+        assert world.commit(plan, vote).outcome is Outcome.COMMITTED
+        expected += ids(plan.number)
+        world.predecessor = plan.number
+        assert world.target.ids() == expected, f"round trip {trip + 1}"
+        if not lost:
+            assert trip > 20
+            return
 
 
 # --- versions -------------------------------------------------------------------------------------------------------
