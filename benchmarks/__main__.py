@@ -25,6 +25,7 @@ from benchmarks import (
     imports,
     in_doubt,
     into_delta,
+    into_files,
     into_kafka,
     into_mysql,
     into_postgres,
@@ -59,6 +60,7 @@ def flights(bench: Bench) -> list[Comparison]:
 MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "mysql": into_mysql.mysql,
     "postgres": into_postgres.postgres,
+    "files": into_files.files,
     "delta": into_delta.delta,
     "kafka": into_kafka.kafka,
     "gap": gap.gap,

@@ -55,10 +55,10 @@ def kafka(source: str, topic: str, **options: str) -> Mapping[str, Any]:
     return {"seconds": time.monotonic() - began}
 
 
-def parquet(source: str, target: str) -> Mapping[str, Any]:
-    """Writes the rows of a folder of Parquet files as Parquet, by Spark's defaults."""
+def files(source: str, target: str, format: str) -> Mapping[str, Any]:
+    """Writes the rows of a folder of Parquet files as Parquet, CSV or JSON, by Spark's defaults."""
     spark, began = session(), time.monotonic()
-    spark.read.parquet(source).write.mode("error").parquet(target)
+    spark.read.parquet(source).write.mode("error").format(format).save(target)
     return {"seconds": time.monotonic() - began}
 
 
@@ -147,7 +147,7 @@ def main() -> None:
     commands: dict[str, Callable[..., Mapping[str, Any]]] = {
         "jdbc": jdbc,
         "kafka": kafka,
-        "parquet": parquet,
+        "files": files,
         "stage": stage,
         "stream": stream,
         "ready": ready,

@@ -40,7 +40,8 @@ def staging(bench: Bench) -> list[Comparison]:
     def parquet() -> float:
         target = bench.folder / "parquet"
         before = used_by(bench.servers.spark.pid)
-        seconds: float = bench.servers.spark.ask("parquet", source=str(bench.source), target=str(target))["seconds"]
+        answer = bench.servers.spark.ask("files", source=str(bench.source), target=str(target), format="parquet")
+        seconds: float = answer["seconds"]
         noted["Spark, Parquet"].append(used_by(bench.servers.spark.pid) - before)
         check("Spark's Parquet", bench.dataset.content(pq.read_table(target)), bench.content)
         shutil.rmtree(target)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from airflow_ft.core.errors import (
     AirflowFtError,
@@ -21,6 +21,10 @@ from airflow_ft.core.errors import (
 from airflow_ft.core.model import Outcome, Segment
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.kafka import KafkaSink, tokens
+from airflow_ft.sinks.kafka.cluster import KafkaParticipant
+from airflow_ft.sinks.kafka.sending import ProducerLostError
+from airflow_ft.sinks.kafka.token import Token
+from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import CONN_ID, World, expected_ids, ids, read, read_ids
@@ -295,3 +299,46 @@ def test_a_person_may_set_a_vanished_token_anew_and_have_the_rows_sent(world: Wo
     participant.close()
     world.commit(plan)
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5), (2, 5))
+
+
+def test_a_head_is_raised_once_in_an_epoch_by_the_process_that_has_it(
+    world: World, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was there before was fenced then. When somebody else has written since, it is raised again."""
+    commit, written = Transaction.commit, list[int]()
+    fails = False
+
+    def counted(transaction: Transaction, token: Token) -> None:
+        written.append(token.number)
+        commit(transaction, token)
+        if fails:
+            raise ProducerLostError(KafkaError(KafkaError._TIMED_OUT), "a test")
+
+    monkeypatch.setattr(Transaction, "commit", counted)
+
+    def deliver(participant: KafkaParticipant, number: int) -> list[int]:
+        """Which tokens are written meanwhile."""
+        written.clear()
+        plan, fence = world.checkpoint(number, 5), world.fence()
+        vote = world.vote(plan, fence, participant.prepare(plan, fence))
+        assert participant.commit(plan, world.fence(), vote).outcome is Outcome.COMMITTED
+        return written
+
+    one, two = (world.open(world.plan(99)) for _ in range(2))
+    assert deliver(one, 1) == [0, 1]
+    assert deliver(one, 2) == [2] and deliver(one, 3) == [3]
+    assert deliver(two, 4) == [3, 4]
+    assert deliver(one, 5) == [4, 5]
+    world.epoch = 2
+    assert deliver(one, 6) == [5, 6]
+    fails = True
+    with pytest.raises(SinkUnavailableError):
+        deliver(one, 7)
+    fails = False
+    plan, fence = world.checkpoint(7, 5), world.fence()
+    written.clear()
+    with pytest.raises(StoreBehindSinkError):
+        one.prepare(plan, fence)  # other rows of that number are there: they were committed, unheard
+    one.close()
+    two.close()
+    assert read_ids(kafka.bootstrap, topic) == expected_ids(*((number, 5) for number in range(1, 8)))

@@ -142,7 +142,7 @@ def digest_not_compared(change: Change) -> None:
     attempts_not_compared(change)
 
 
-@defect(BOTH, "I1 I2 I3 I9", seed=15)
+@defect(BOTH, "I1 I2 I3 I7 I9", seed=15)
 def absent_taken_as_committed(change: Change) -> None:
     commit, read = ServerParticipant.commit, ServerParticipant.proof
 

@@ -33,7 +33,7 @@ def a_savepoint_of_what_is_published(change: Change) -> None:
     change(taking, "confirmed_position", newest)
 
 
-@defect(STREAM, "I1 I9 I10")
+@defect(STREAM, "I1 I4 I9 I10")
 def a_savepoint_that_is_not_cut_back(change: Change) -> None:
     """What Spark had done beyond the checkpoint is in it."""
     change(locations, "_survives", lambda *_: True)

@@ -91,7 +91,7 @@ class KafkaParticipant:
         for slot in slots:
             slot.connect({})  # not before: some brokers make a topic of whatever a producer asks for
         for slot in slots:
-            token, standing = self._tokens.take_over(slot, plan, fence)
+            token, standing = self._tokens.ensure_taken_over(slot, plan, fence)
             if standing is Standing.READY:
                 births[slot.group] = list(token.birth)
         notes = self._check_rows(plan, topics)

@@ -48,6 +48,7 @@ class Slot:
         self._readers: dict[str, Any] = {}
         self._transactions = 0
         self._demands: dict[str, Any] = {}  # of all transactions, on their producers
+        self._written: Token | None = None  # by the last transaction; None: it is not known what came of it
 
     def connect(self, limits: Mapping[str, Any] | None = None) -> None:
         """Begins to connect what `with_producer` will need, and returns at once.
@@ -71,6 +72,20 @@ class Slot:
             ForeignOwnerError: the group's offset was not written by this package.
         """
         return self._read(fence, patience, STABLE)
+
+    def own_token(self, fence: Fence) -> Token | None:
+        """The token, if the last transaction of this very object has written it in this epoch, and it still stands.
+
+        Then nobody older is left to be fenced: whoever was there before this epoch was when its first token was
+        written, and of this epoch nobody else has written since.
+        """
+        mine = self._written
+        if mine is None or (mine.installation, mine.epoch) != (fence.installation, fence.epoch):
+            return None
+        token = self.glance(fence)
+        if token is None or (token.number, token.metadata()) != (mine.number, mine.metadata()):
+            return None
+        return token
 
     def last_committed(self, fence: Fence | None = None) -> Token | None:
         """The token without what an open transaction may be about to write; None: there was none.
@@ -156,8 +171,10 @@ class Slot:
                 self.last_committed(fence)
             transaction: Transaction | None = None
             try:
+                self._written = None
                 transaction = Transaction(self._clients, self, limits, hold)
                 done = work(transaction)
+                self._written = transaction.committed
                 if hold is None:
                     self._expect_another(limits)
                 return done

@@ -63,6 +63,13 @@ class Tokens:
 
     # --- the head ------------------------------------------------------------------------------------------------
 
+    def ensure_taken_over(self, slot: Slot, plan: Plan, fence: Fence) -> tuple[Token, Standing]:
+        """As `take_over`; but a token that this process has written in this epoch stays, and is read alone."""
+        token = slot.own_token(fence)
+        if token is None:
+            return self.take_over(slot, plan, fence)
+        return token, judge(token, self.expectation(slot, plan), fence, may_wait=True)
+
     def take_over(self, slot: Slot, plan: Plan, fence: Fence) -> tuple[Token, Standing]:
         """Writes the token of the same number under `fence` (I5: older producers are fenced, older heads refused)."""
         expected = self.expectation(slot, plan)

@@ -68,6 +68,8 @@ class Transaction(Sender):
         self, clients: KafkaClients, slot: OwnedGroup, limits: Mapping[str, Any], hold: Mapping[str, Any] | None = None
     ) -> None:
         self._slot = slot
+        self.committed: Token | None = None
+        """The token, once the brokers have said that it is committed."""
         self._statistics = _Statistics()
         forced = {"statistics.interval.ms": 100, "stats_cb": self._statistics, **hold} if hold is not None else {}
         super().__init__(clients, clients.producer(slot.group, limits, forced))
@@ -108,6 +110,7 @@ class Transaction(Sender):
         self.write(token)
         self._until_done("committing the transaction", self._producer.commit_transaction)
         self._open = False
+        self.committed = token
 
     def identity(self) -> ProducerIdentity:
         """Who this producer is, for whoever ends its transaction (with `hold` only)."""
