@@ -59,10 +59,10 @@ class IntoFiles(IntoFolder):
         schema = self.bench.table.schema
         found = sorted(each for each in self.path.rglob("part*") if not any(map(_is_hidden, each.parts)))
         if "JSON" in who:
-            return ds.dataset(found, format="json").to_table().cast(schema)
+            return ds.dataset(found, format="json").to_table()
         if "CSV" in who:
             return _csv(found, schema, header="Spark" not in who)
-        return ds.dataset(found, format="parquet").to_table().cast(schema)
+        return ds.dataset(found, format="parquet").to_table()
 
 
 def _is_hidden(part: str) -> bool:

@@ -56,9 +56,14 @@ def kafka(source: str, topic: str, **options: str) -> Mapping[str, Any]:
 
 
 def files(source: str, target: str, format: str) -> Mapping[str, Any]:
-    """Writes the rows of a folder of Parquet files as Parquet, CSV or JSON, by Spark's defaults."""
+    """Writes the rows of a folder of Parquet files as Parquet, CSV or JSON, so that nothing of them is lost."""
+    whole = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"  # by default times lose digits, and texts their outer blanks
+    options = {"timestampFormat": f"{whole}XXX", "timestampNTZFormat": whole, "escape": '"'}
+    options |= dict.fromkeys(("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace"), "false")
     spark, began = session(), time.monotonic()
-    spark.read.parquet(source).write.mode("error").format(format).save(target)
+    spark.read.parquet(source).write.mode("error").format(format).options(
+        **(options if format != "parquet" else {})
+    ).save(target)
     return {"seconds": time.monotonic() - began}
 
 
