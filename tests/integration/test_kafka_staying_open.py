@@ -65,7 +65,8 @@ def test_no_transaction_waits_for_its_producer_to_connect(
         for plan in plans:
             prepare(world, participant, plan)
             commit(world, participant, plan)
-    assert made == [True] * 2 * (2 * len(plans) + 1)  # of two transactions a number and slot, and one for the next
+    # Of each slot two transactions for the first number, one for each further number, and one for the next.
+    assert made == [True] * 2 * (len(plans) + 2)
     assert read_ids(kafka.bootstrap, topic) == expected_ids(*((number, 100) for number in range(1, 6)))
 
 

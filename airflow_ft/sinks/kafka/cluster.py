@@ -89,7 +89,8 @@ class KafkaParticipant:
             create_token_topic(self._clients)
         births: dict[str, list[int]] = {}
         for slot in slots:
-            slot.connect({})  # not before: some brokers make a topic of whatever a producer asks for
+            # Not before: some brokers make a topic of whatever a producer asks for.
+            slot.connect(self._demanded if slot.has_written(fence) else {})
         for slot in slots:
             token, standing = self._tokens.ensure_taken_over(slot, plan, fence)
             if standing is Standing.READY:

@@ -80,12 +80,17 @@ class Slot:
         written, and of this epoch nobody else has written since.
         """
         mine = self._written
-        if mine is None or (mine.installation, mine.epoch) != (fence.installation, fence.epoch):
+        if mine is None or not self.has_written(fence):
             return None
         token = self.glance(fence)
         if token is None or (token.number, token.metadata()) != (mine.number, mine.metadata()):
             return None
         return token
+
+    def has_written(self, fence: Fence) -> bool:
+        """Whether the last transaction of this object has written the token in this epoch; nobody is asked."""
+        mine = self._written
+        return mine is not None and (mine.installation, mine.epoch) == (fence.installation, fence.epoch)
 
     def last_committed(self, fence: Fence | None = None) -> Token | None:
         """The token without what an open transaction may be about to write; None: there was none.
