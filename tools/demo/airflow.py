@@ -139,8 +139,10 @@ class Airflow:
             "core__simple_auth_manager_passwords_file": str(passwords),
             "core__execution_api_server_url": f"{self.url}/execution/",
             "core__default_task_retry_delay": "2",
-            # On a busy machine the 5 s that SQLite waits by default are too short for Airflow's processes.
-            "database__sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}?timeout=120",
+            # On a busy machine the 5 s that SQLite waits by default are too short for Airflow's processes. But the API
+            # server waits for the lock in its event loop too, and who holds it may need that loop to commit: then all
+            # stand until the wait is over, which has to be before they count as dead and before a client gives up.
+            "database__sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}?timeout=15",
             "api__host": "127.0.0.1",
             "api__port": str(self.port),
             "api__base_url": self.url,
