@@ -31,6 +31,7 @@ from pyarrow.fs import S3FileSystem
 from airflow_ft.core.model import CheckpointState, RunKey
 from airflow_ft.spark.session.loans import Kept, kept
 from tests.integration.airflow_world import AirflowWorld
+from tests.sinks.delta.world import options_of
 from tests.waiting import wait_for
 from tools.servers import S3, Database, Kafka, MariaDb, processes
 
@@ -442,9 +443,7 @@ def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop
     reader = S3FileSystem(access_key=s3.login, secret_key=s3.password, endpoint_override=s3.url, region="us-east-1")
     [row] = ds.dataset(f"{lake}/orders", filesystem=reader).to_table().to_pylist()
     assert (row["id"], row["customer"], row["amount"], row["file"]) == (1, "Ann", Decimal("3.50"), "one.csv")
-    options = {"AWS_ACCESS_KEY_ID": s3.login, "AWS_SECRET_ACCESS_KEY": s3.password, "AWS_ENDPOINT": s3.url,
-               "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}  # fmt: skip
-    rejected_in_bucket = DeltaTable(f"s3://{lake}/rejected", storage_options=options).to_pyarrow_table()
+    rejected_in_bucket = DeltaTable(f"s3://{lake}/rejected", storage_options=options_of(s3)).to_pyarrow_table()
     assert rejected_in_bucket.to_pylist() == [{"line": lines[2], "file": "one.csv"}]
     told = airflow.command("ft", "verify", "files-to-bucket")
     assert "orders: sink orders" in told and "complete: 1 of 1" in told and "INCOMPLETE" not in told

@@ -32,9 +32,13 @@ def is_object_store(place: str) -> bool:
     return place.startswith(f"{S3}://")
 
 
-def conn_id_of(place: str) -> str:
-    """The Airflow connection that a place names, as `s3://CONNECTION@BUCKET/FOLDER`; "": none."""
-    return (urlsplit(place).username or "") if is_object_store(place) else ""
+def conn_id_of(setting: str, plan: ParticipantPlan) -> str:
+    """The Airflow connection that a plan's places name, as `s3://CONNECTION@BUCKET/FOLDER`; "": none.
+
+    `setting` is the name of what holds the place.
+    """
+    places = (settings[setting] for settings in plan.sinks.values())
+    return next(filter(None, (urlsplit(place).username for place in places if is_object_store(place))), "")
 
 
 def check_bucket(place: str, folders: str = "[^/]+") -> None:

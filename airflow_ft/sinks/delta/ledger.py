@@ -24,9 +24,8 @@ from typing import Any
 from airflow_ft.core.errors import StoreBehindSinkError, WalCorruptError
 from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
 from airflow_ft.sinks.base.memory import Head, Marker
-from airflow_ft.sinks.delta.place import Place
+from airflow_ft.sinks.delta.place import OURS, Place
 
-OURS = "_airflow_ft"
 _KEPT = 16  # files that counted before
 _NAME = re.compile(r"(\d{10})-[0-9a-f]{8}\.json")
 

@@ -35,8 +35,8 @@ from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, Wa
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.delta.columns import is_placeholder, lacking, misfits
-from airflow_ft.sinks.delta.ledger import OURS, Ledger
-from airflow_ft.sinks.delta.place import Place
+from airflow_ft.sinks.delta.ledger import Ledger
+from airflow_ft.sinks.delta.place import OURS, Place
 from airflow_ft.sinks.delta.rows import Rows
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.delta.table import OvertakenError, Snapshot, told

@@ -26,7 +26,7 @@ from airflow_ft.wal.filesystem import FileSystem, filesystem, local_path
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-LOG = "_delta_log"
+LOG, OURS = "_delta_log", "_airflow_ft"
 _CONDITION = {"AWS_S3_ALLOW_UNSAFE_RENAME": "false", "AWS_CONDITIONAL_PUT": "etag"}  # whatever the environment says
 _PATIENCE = {"max_retries": "4", "retry_timeout": "30s", "connect_timeout": "5s", "timeout": "300s"}
 _OFTEN = {"delta.checkpointInterval": "10"}  # as Spark has it; delta-rs: 100, and each entry since is a request or two
@@ -128,7 +128,7 @@ class Place:
     def require_conditions(self) -> None:
         """UnfitTargetError where the store gives a version twice."""
         if isinstance(self.files, Objects):
-            self.files.require_conditions(self.uri("_airflow_ft", f"probe-{uuid.uuid4().hex}"))
+            self.files.require_conditions(self.uri(OURS, f"probe-{uuid.uuid4().hex}"))
 
     def sync_log(self, versions: range) -> None:
         """Returns when these survive a power cut: delta-rs leaves that to the system."""

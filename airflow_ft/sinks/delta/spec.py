@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from airflow_ft.core.arguments import check_text, check_texts, check_type
@@ -16,7 +16,6 @@ from airflow_ft.sinks.base.places import (
     check_file_bytes,
     check_name,
     check_partition_by,
-    conn_id_of,
     is_late,
     is_object_store,
     name_of,
@@ -25,19 +24,11 @@ from airflow_ft.sinks.base.places import (
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.registry import Strategy
 
-if TYPE_CHECKING:
-    from airflow_ft.core.model import ParticipantPlan
-
 STRATEGIES: Mapping[str, Strategy] = {
     "commit": Strategy(
         Promise.ATOMIC, "one commit of the table's log, with the marker", "all at once, as a version: this decides"
     )
 }
-
-
-def conn_id(plan: ParticipantPlan) -> str:
-    """The Airflow connection that a plan's table names; "": none."""
-    return next(filter(None, (conn_id_of(settings["table"]) for settings in plan.sinks.values())), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

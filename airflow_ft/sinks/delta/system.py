@@ -1,6 +1,9 @@
 """Delta Lake, as the registry knows it. It needs no connection, but in S3 a table may name one."""
 
-from airflow_ft.sinks.delta.spec import STRATEGIES, conn_id
+from functools import partial
+
+from airflow_ft.sinks.base.places import conn_id_of
+from airflow_ft.sinks.delta.spec import STRATEGIES
 from airflow_ft.sinks.registry import System
 
 SYSTEM = System(
@@ -12,5 +15,5 @@ SYSTEM = System(
     extra="delta",
     preload=("airflow_ft.sinks.delta.participant",),
     connects=False,
-    conn_id=conn_id,
+    conn_id=partial(conn_id_of, "table"),
 )

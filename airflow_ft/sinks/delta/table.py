@@ -36,8 +36,8 @@ from airflow_ft.core.errors import (
     WalCorruptError,
 )
 from airflow_ft.sinks.delta.columns import PLACEHOLDER, Column, is_placeholder, new_schema, of_table
-from airflow_ft.sinks.delta.ledger import OURS, Ledger
-from airflow_ft.sinks.delta.place import LOG, Place
+from airflow_ft.sinks.delta.ledger import Ledger
+from airflow_ft.sinks.delta.place import LOG, OURS, Place
 from airflow_ft.sinks.files.failures import telling
 from airflow_ft.sinks.files.objects import Objects
 
@@ -86,7 +86,8 @@ class Snapshot:
         if place.files.exists(place.uri(LOG)):
             try:
                 table = place.open()
-                return cls(place, table, int(table.version()), place.mark(int(table.version())))
+                version = int(table.version())
+                return cls(place, table, version, place.mark(version))
             except TableNotFoundError:
                 if any(map(_COMMIT.fullmatch, place.files.names(place.uri(LOG)))):
                     raise

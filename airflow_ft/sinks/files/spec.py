@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from airflow_ft.core.arguments import check_text, check_texts, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
@@ -16,7 +16,6 @@ from airflow_ft.sinks.base.places import (
     check_file_bytes,
     check_name,
     check_partition_by,
-    conn_id_of,
     is_late,
     is_object_store,
     name_of,
@@ -24,9 +23,6 @@ from airflow_ft.sinks.base.places import (
 )
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.registry import Strategy
-
-if TYPE_CHECKING:
-    from airflow_ft.core.model import ParticipantPlan
 
 FORMATS: Mapping[str, Sequence[str]] = {
     "parquet": ("lz4", "none", "snappy", "zstd", "gzip"),
@@ -47,11 +43,6 @@ STRATEGIES: Mapping[str, Strategy] = {
 LARGEST = 5 << 30
 """Bytes of a file that S3 copies in one request."""
 _SCHEMES = ("/", "file:///", "hdfs://", f"{S3}://")
-
-
-def conn_id(plan: ParticipantPlan) -> str:
-    """The Airflow connection that a plan's folder names; "": none."""
-    return next(filter(None, (conn_id_of(settings["folder"]) for settings in plan.sinks.values())), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,9 @@
 """Files, as the registry knows them. They need no connection, but in S3 a folder may name one."""
 
-from airflow_ft.sinks.files.spec import STRATEGIES, conn_id
+from functools import partial
+
+from airflow_ft.sinks.base.places import conn_id_of
+from airflow_ft.sinks.files.spec import STRATEGIES
 from airflow_ft.sinks.registry import System
 
 SYSTEM = System(
@@ -10,5 +13,5 @@ SYSTEM = System(
     strategies=STRATEGIES,
     preload=("airflow_ft.sinks.files.participant",),
     connects=False,
-    conn_id=conn_id,
+    conn_id=partial(conn_id_of, "folder"),
 )

@@ -1,33 +1,59 @@
-"""What if the process dies before or behind each change that it makes, or sleeps there beside its successor?"""
+"""What if the process dies before or behind each change that it makes, or sleeps there beside its successor? On disk,
+and in a bucket before each request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_ft.core.model import Outcome, Plan
+from airflow_ft.core.model import Outcome, Plan, Vote
 from airflow_ft.testing.world import World
-from tests.sinks.delta.world import participant_of, table_of, world_of
+from tests.sinks.delta.world import TableInBucket, participant_of, table_of, world_of
 from tests.sinks.files.dying import Acting
 
 pytestmark = [pytest.mark.slow, pytest.mark.rotating]
-SETTINGS = [{}, {"partition_by": ("text",)}]
+ADOPTED, ANEW, BUCKET = "files as they are", "rows written anew", pytest.param("in a bucket", marks=pytest.mark.server)
+Make = Callable[[int], World]
 
 
-def small(world: World) -> object:
+@pytest.fixture
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """A world for each change, of the kind that the test was given."""
+
+    def world(at: int) -> World:
+        (tmp_path / str(at)).mkdir()
+        if request.param == "in a bucket":
+            return World(TableInBucket(request.getfixturevalue("s3")), tmp_path / str(at))
+        return world_of(tmp_path / str(at), **({} if request.param == ADOPTED else {"partition_by": ("text",)}))
+
+    return world
+
+
+def small(world: World) -> pa.Table:
     return world.table((world.number + 1) * 40, 2)
 
 
-def begun(folder: Path, **settings: object) -> Iterator[tuple[int, World]]:
+def begun(make: Make) -> Iterator[tuple[int, World]]:
     """One for each change, with a checkpoint that was delivered before."""
     for at in count():
-        world = world_of(folder / str(at), **settings)
-        world.deliver(world.plan(small(world)))  # type: ignore[arg-type]
+        world = make(at)
+        world.deliver(world.plan(small(world)))
         yield at, world
+
+
+def fewest(world: World) -> int:
+    """More changes than so many belong to each act: a request takes the place of several changes on disk."""
+    return 2 if isinstance(world.target, TableInBucket) else 3
+
+
+def acting(world: World, plan: Plan, act: str, vote: Vote | None, at: int, stop: str = "kill") -> Acting:
+    return Acting(plan, act, world.attempt(), vote, at, stop, world.target.connection)
 
 
 def ids(*numbers: int) -> list[int]:
@@ -37,21 +63,19 @@ def ids(*numbers: int) -> list[int]:
 def goes_on(world: World, *numbers: int) -> None:
     """The next checkpoint comes, once."""
     world.predecessor = world.number
-    world.deliver(world.plan(small(world)))  # type: ignore[arg-type]
+    world.deliver(world.plan(small(world)))
     assert world.target.ids() == ids(*numbers, world.number)
 
 
 @pytest.mark.parametrize("act", ["prepare", "commit", "abort", "forget"])
-@pytest.mark.parametrize("settings", SETTINGS, ids=["adopted", "written anew"])
-def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(
-    tmp_path: Path, act: str, settings: dict[str, object]
-) -> None:
-    for at, world in begun(tmp_path, **settings):
-        plan: Plan = world.plan(small(world))  # type: ignore[arg-type]
+@pytest.mark.parametrize("make", [ADOPTED, ANEW, BUCKET], indirect=True)
+def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(make: Make, act: str) -> None:
+    for at, world in begun(make):
+        plan: Plan = world.plan(small(world))
         vote = world.prepare(plan)
         if act == "forget":
             world.commit(plan, vote)
-        ended = Acting(plan, act, world.attempt(), vote, at).wait()
+        ended = acting(world, plan, act, vote, at).wait()
         assert world.target.ids() in ((ids(1), ids(1, 2)) if act in ("commit", "forget") else (ids(1),)), at
         if act == "abort":
             proof = participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {})
@@ -67,16 +91,17 @@ def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(
         if act != "abort":
             goes_on(world, 1, 2)
         if ended == "done":
-            assert at > 3
+            assert at > fewest(world)
             return
         assert ended == ""
 
 
-def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [ADOPTED, BUCKET], indirect=True)
+def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(make: Make) -> None:
     for at in count():
-        world = world_of(tmp_path / str(at))
-        plan = world.plan(small(world))  # type: ignore[arg-type]
-        ended = Acting(plan, "prepare", world.attempt(), at=at).wait()
+        world = make(at)
+        plan = world.plan(small(world))
+        ended = acting(world, plan, "prepare", None, at).wait()
         assert world.target.ids() == []
         assert world.commit(plan, world.prepare(plan)).outcome is Outcome.COMMITTED
         goes_on(world, 1)
@@ -88,31 +113,31 @@ def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(tmp_pa
 
 @pytest.mark.parametrize("rebase", ["", "1"], ids=["as it is", "delta-rs rebases as often as it likes"])
 @pytest.mark.parametrize("act", ["commit", "prepare"])
+@pytest.mark.parametrize("make", [ADOPTED, BUCKET], indirect=True)
 def test_a_sleeper_adds_nothing_beside_its_successor(
-    tmp_path: Path, act: str, rebase: str, monkeypatch: pytest.MonkeyPatch
+    make: Make, act: str, rebase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The successor delivers, or aborts; somebody else appends meanwhile, and has the log put together."""
     monkeypatch.setenv("REBASE", rebase)
-    for at, world in begun(tmp_path):
+    for at, world in begun(make):
         aborts, others = at % 2 == 1, at % 3 == 1
-        plan = world.plan(small(world))  # type: ignore[arg-type]
+        plan = world.plan(small(world))
         vote = world.prepare(plan)
-        zombie = Acting(plan, act, world.attempt(), vote, at, stop="freeze")
-        stands = zombie.wait_until_it_stands()
-        path, expected = str(table_of(world).path), ids(1)
-        if not stands:
-            assert zombie.wait() == "done" and at > 3
+        zombie = acting(world, plan, act, vote, at, "freeze")
+        table, expected = table_of(world), ids(1)
+        if not zombie.wait_until_it_stands():
+            assert zombie.wait() == "done" and at > fewest(world)
             return
         if others:
-            write_deltalake(path, world.table(9_000, 1), mode="append")
+            write_deltalake(table.uri, world.table(9_000, 1), mode="append", storage_options=table.options)
             expected = [*expected, 9_000]
         if aborts:
             outcome = participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {}).outcome
         else:
             outcome = world.commit(plan, vote).outcome
         if others:
-            DeltaTable(path).create_checkpoint()
-            DeltaTable(path).optimize.compact()
+            table.open().create_checkpoint()
+            table.open().optimize.compact()
         told = zombie.wake()
         assert told in ("done", "FencedError"), told
         if outcome is Outcome.COMMITTED:
@@ -125,8 +150,8 @@ def test_a_sleeper_adds_nothing_beside_its_successor(
 def test_a_name_in_the_log_that_is_free_again_is_no_way_in(tmp_path: Path) -> None:
     """Log cleanup has removed the version that the sleeper commits next; nobody looks there any more."""
     world = world_of(tmp_path)
-    world.deliver(world.plan(small(world)))  # type: ignore[arg-type]
-    plan = world.plan(small(world))  # type: ignore[arg-type]
+    world.deliver(world.plan(small(world)))
+    plan = world.plan(small(world))
     vote = world.prepare(plan)
     seen: set[str] = set()
     for at in count():

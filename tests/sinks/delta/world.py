@@ -17,6 +17,14 @@ from tests.sinks.files.bucket import REGION, connection_of
 from tools.servers import S3
 
 
+def options_of(server: S3) -> dict[str, str]:
+    """For delta-rs."""
+    return {
+        "AWS_ACCESS_KEY_ID": server.login, "AWS_SECRET_ACCESS_KEY": server.password, "AWS_ENDPOINT": server.url,
+        "AWS_REGION": REGION, "AWS_ALLOW_HTTP": "true",
+    }  # fmt: skip
+
+
 class Table(Target):
     """Read by delta-rs."""
 
@@ -49,10 +57,7 @@ class TableInBucket(Table):
         self.uri = f"s3://{name}"
         self.sink = DeltaSink(table=f"s3://aws@{name}", name="lake", **settings)
         self.connection = connection_of(server)
-        self.options = {
-            "AWS_ACCESS_KEY_ID": server.login, "AWS_SECRET_ACCESS_KEY": server.password, "AWS_ENDPOINT": server.url,
-            "AWS_REGION": REGION, "AWS_ALLOW_HTTP": "true",
-        }  # fmt: skip
+        self.options = options_of(server)
 
 
 def world_of(folder: Path, **settings: Any) -> World:
