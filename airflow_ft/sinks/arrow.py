@@ -1,12 +1,14 @@
-"""What PyArrow does with a side effect: asked for a scalar or a NumPy array, it imports pandas if that is installed.
+"""What PyArrow does slowly, or with a side effect.
 
-(It looks whether a value is one of pandas; so do `pa.array`, and compute functions that are given a Python value.) A
-task lives for a second or two, of which that takes a quarter, and 50 MB.
+Asked for a scalar or a NumPy array, it imports pandas if that is installed: it looks whether a value is one of pandas.
+So do `pa.array`, and compute functions that are given a Python value. A task lives for a second or two, of which that
+takes a quarter, and 50 MB.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 _TEXT, _BYTES = pa.large_string(), pa.large_binary()
+_DIGITS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether the values are text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether the values are bytes."""
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_binary_view(kind)
+    )  # fmt: skip
 
 
 def scalar(value: bytes | str | int | None, kind: pa.DataType) -> pa.Scalar:
@@ -48,3 +64,38 @@ def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
 def offsets(array: pa.Array) -> npt.NDArray[np.int64]:
     """Where each value of an array of large_binary or large_string begins, and where the last one ends."""
     return np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, array.offset * 8)
+
+
+def hexadecimal(values: pa.Array) -> pa.Array:
+    """Two lower-case digits a byte, as large_string; null stays null."""
+    values = values.cast(_BYTES)
+    ends = offsets(values)
+    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
+    digits, edges = pa.py_buffer(_DIGITS[data]), pa.py_buffer((ends - ends[0]) * 2)
+    return pa.Array.from_buffers(_TEXT, len(values), [_validity(values), edges, digits])
+
+
+def _validity(array: pa.Array) -> pa.Buffer | None:
+    """The bitmap of what is no null, from the first value on."""
+    return flags(booleans(array.is_valid())).buffers()[1] if array.null_count else None
+
+
+def replaced(text: pa.Array, pairs: Sequence[tuple[str, str]]) -> pa.Array:
+    """A large_string array with ASCII characters replaced by longer texts, in this order; none may bring a later one.
+
+    What `pc.replace_substring` does for one pair, for all of them at once and in a tenth of the time.
+    """
+    edges = offsets(text)
+    first, last = int(edges[0]), int(edges[-1])
+    whole = values = bytes(memoryview(text.buffers()[2] or b"")[first:last])
+    octets = np.frombuffer(whole, np.uint8)
+    lowest = octets.min(initial=255)  # mostly a blank: no control character has to be looked for
+    ends = edges - first
+    moved = ends.copy()
+    for found, put in pairs:
+        if ord(found) >= lowest and found.encode() in values:
+            moved += np.searchsorted(np.flatnonzero(octets == ord(found)), ends) * (len(put) - 1)
+            values = values.replace(found.encode(), put.encode())
+    if values is whole:
+        return text
+    return pa.Array.from_buffers(_TEXT, len(text), [_validity(text), pa.py_buffer(moved), pa.py_buffer(values)])

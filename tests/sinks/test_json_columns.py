@@ -51,6 +51,10 @@ def values(column: pa.Array) -> list[Any]:
             ['{"k":1,"\\"":null}', "{}", "null"],
         ),
         (pa.array([[(7, "x")]], pa.map_(pa.int32(), pa.string())), ['{"7":"x"}']),
+        (pa.array([[(True, "x")]], pa.map_(pa.bool_(), pa.string())), ['{"true":"x"}']),
+        (pa.array([[(date(2024, 2, 29), 1)]], pa.map_(pa.date32(), pa.int8())), ['{"2024-02-29":1}']),
+        (pa.array([[(0.5, 1)]], pa.map_(pa.float64(), pa.int8())), ['{"0.5":1}']),
+        (pa.array([3_723_000_004], pa.time64("us")), ['"01:02:03.000004"']),
         (pa.array([[1, 2], None], pa.list_(pa.int8())), ["[1,2]", "null"]),
         (pa.array([[{"x": [1.5]}]]), ['[{"x":[1.5]}]']),
     ],
@@ -143,11 +147,19 @@ def test_objects_have_the_columns_in_their_order() -> None:
         '{"b":null,"a\\"\\n":"y"}',
     ]
     assert json_columns.objects([], [], 2).to_pylist() == ["{}", "{}"]
+    assert json_columns.objects([], [], 1, end="\n").to_pylist() == ["{}\n"]
+    hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array(["x", None]))  # no count shows it
+    others = [pa.array(["x", None]), pa.nulls(2), pa.array([[1], None]), pa.array([date.max, None])]
+    for column in (hidden, *others):
+        first, second = json_columns.objects(["a", "b"], [column, column], 2, end="\n").to_pylist()
+        assert first == f'{{"a":{texts(column)[0]},"b":{texts(column)[0]}}}\n'
+        assert second == '{"a":null,"b":null}\n'
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.duration("us"), pa.time64("us"), pa.map_(pa.float64(), pa.string()), pa.list_(pa.duration("s")),
-             pa.struct([("a", pa.time32("s"))]), pa.month_day_nano_interval(), pa.list_(pa.int8(), 2)]
+    "kind", [pa.duration("us"), pa.map_(pa.list_(pa.int8()), pa.string()), pa.list_(pa.duration("s")),
+             pa.struct([("a", pa.duration("ns"))]), pa.month_day_nano_interval(), pa.list_(pa.int8(), 2),
+             pa.map_(pa.string(), pa.duration("s"))]
 )  # fmt: skip
 def test_types_without_a_text_are_known_beforehand(kind: pa.DataType) -> None:
     assert json_columns.unsupported(kind)
@@ -156,8 +168,8 @@ def test_types_without_a_text_are_known_beforehand(kind: pa.DataType) -> None:
 def test_everything_that_is_supported_can_be_encoded() -> None:
     plain = [pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.decimal128(5, 2), pa.decimal256(50, 3),
              pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(),
-             pa.binary(3), pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("ns", "UTC"),
-             pa.null()]  # fmt: skip
+             pa.binary(3), pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"), pa.timestamp("s"),
+             pa.timestamp("ns", "UTC"), pa.null()]  # fmt: skip
     nested = (
         [pa.list_(k) for k in plain] + [pa.struct([("a", k)]) for k in plain] + [pa.map_(pa.string(), k) for k in plain]
     )
@@ -211,3 +223,52 @@ def test_random_nested_values_read_back() -> None:
 def test_now_is_read_back_by_any_iso_parser() -> None:
     now = datetime.now(UTC)
     assert datetime.fromisoformat(values(pa.array([now], pa.timestamp("us", "UTC")))[0]) == now
+
+
+def test_nested_values_are_json_that_reads_back() -> None:
+    kind = pa.struct(
+        [
+            ("q\"'ö", pa.list_(pa.struct([("s", pa.string()), ("f", pa.float64())]))),
+            ("m", pa.map_(pa.int32(), pa.list_(pa.bool_()))),
+            ("t", pa.timestamp("us", "UTC")),
+            ("d", pa.date32()),
+            ("x", pa.decimal128(30, 3)),
+            ("n", pa.null()),
+            ("c", pa.dictionary(pa.int8(), pa.string())),
+        ]
+    )
+    values: list[Any] = [
+        {"q\"'ö": [{"s": "".join(map(chr, range(200))), "f": 1e-7}, None], "m": [(-1, [True, None]), (2, None)],
+         "t": datetime(2024, 1, 1, tzinfo=UTC), "d": date(2024, 1, 1), "x": Decimal("-1.5"), "n": None, "c": "é"},
+        None,
+        {"q\"'ö": None, "m": None, "t": None, "d": None, "x": None, "n": None, "c": None},
+    ]  # fmt: skip
+    found = [
+        None if text is None else json.loads(text)
+        for text in json_columns.encode(pa.array(values, kind), null=None).to_pylist()
+    ]
+    assert found == [
+        {"q\"'ö": [{"s": "".join(map(chr, range(200))), "f": 1e-7}, None], "m": {"-1": [True, None], "2": None},
+         "t": "2024-01-01T00:00:00.000000Z", "d": "2024-01-01", "x": "-1.500", "n": None, "c": "é"},
+        None,
+        {"q\"'ö": None, "m": None, "t": None, "d": None, "x": None, "n": None, "c": None},
+    ]  # fmt: skip
+
+
+def test_which_nested_values_hold_what_is_no_number_of_json() -> None:
+    nan, inf = float("nan"), float("inf")
+    floats = pa.list_(pa.struct([("f", pa.float32()), ("m", pa.map_(pa.string(), pa.float64()))]))
+    values: list[Any] = [
+        [{"f": 1.0, "m": [("k", 2.0)]}, None], None, [], [{"f": nan, "m": None}],
+        [None, {"f": None, "m": [("k", inf)]}],
+        [{"f": None, "m": []}],
+    ]  # fmt: skip
+    array = pa.array(values, floats)
+    expected = [False, False, False, True, True, False]
+    assert json_columns.not_finite(array).to_pylist() == expected
+    assert json_columns.not_finite(array.slice(2, 3)).to_pylist() == expected[2:5]
+    assert json_columns.not_finite(array.slice(0, 0)).to_pylist() == []
+    lists = pa.array([[[1.0], [nan]], None, [None, []], [[inf, nan]]], pa.list_(pa.list_(pa.float64())))
+    assert json_columns.not_finite(lists).to_pylist() == [True, False, False, True]
+    assert json_columns.not_finite(pa.array([{"a": -inf}, None, {"a": 0.5}])).to_pylist() == [True, False, False]
+    assert not json_columns.has_floats(pa.struct([("a", pa.map_(pa.string(), pa.decimal128(5, 2)))]))

@@ -1,6 +1,6 @@
 """Arrow columns as JSON text, column by column: no Python loop over rows, except for binary.
 
-The text is exact: it reads back as the same value.
+The text is exact: it reads back as the same value, and is the same in every sink.
 
 | Arrow | JSON |
 |---|---|
@@ -12,8 +12,9 @@ The text is exact: it reads back as the same value.
 | date | "2024-02-29" |
 | timestamp with zone | "2024-02-29T12:00:00.000000Z": ISO 8601 in UTC, the column's digits of a second |
 | timestamp without zone | "2024-02-29T12:00:00.000000" |
+| time | "12:00:00.000000" |
 | list, struct | array, object; nested nulls are null |
-| map with string or integer keys | object in the map's order; integer keys as strings |
+| map | object in the map's order; keys that are no strings as the string of their text |
 | null | null |
 """
 
@@ -22,19 +23,22 @@ from __future__ import annotations
 import binascii
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import scalar
+from airflow_ft.core.errors import DeclinedError
+from airflow_ft.sinks.arrow import booleans, flags, is_binary, is_text, numbers, replaced, scalar
 
-_SPECIAL = r'["\\\x00-\x1f]'
 _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _ESCAPES = [("\\", "\\\\"), ('"', '\\"')] + [
     (chr(code), _SHORT_ESCAPES.get(chr(code), f"\\u{code:04x}")) for code in range(0x20)
 ]  # the backslash first: the others bring new ones
+_REMEDY = "replace such values in the job, by null for example."
 
 
-class NotJsonError(ValueError):
+class NotJsonError(DeclinedError):
     """A type or value that JSON cannot hold; the text says why, without the value."""
 
 
@@ -46,75 +50,114 @@ def unsupported(kind: pa.DataType) -> str | None:
     if types.is_list(kind) or types.is_large_list(kind):
         return unsupported(kind.value_type)
     if types.is_map(kind):
-        if not (_is_string(kind.key_type) or types.is_integer(kind.key_type)):
-            return f"map keys of type {kind.key_type} (strings and integers can be keys of a JSON object)"
-        return unsupported(kind.item_type)
+        if types.is_nested(kind.key_type):
+            return "a map with nested keys"
+        return unsupported(kind.key_type) or unsupported(kind.item_type)
     if types.is_dictionary(kind):
         return unsupported(kind.value_type)
-    scalar = (
+    has_text = (
         types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_decimal128(kind)
-        or types.is_decimal256(kind) or types.is_date(kind) or types.is_timestamp(kind) or types.is_null(kind)
-        or _is_string(kind) or is_binary(kind)
+        or types.is_decimal256(kind) or types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind)
+        or types.is_null(kind) or is_text(kind) or is_binary(kind)
     )  # fmt: skip
-    return None if scalar else f"type {kind}"
+    return None if has_text else f"type {kind}"
 
 
 def has_floats(kind: pa.DataType) -> bool:
-    """Whether a NaN or an infinity can hide in a value of this type."""
+    """Whether it is a type of floating-point numbers, or has some inside."""
+    if pa.types.is_dictionary(kind):
+        return has_floats(kind.value_type)
     if pa.types.is_nested(kind):
-        return any(has_floats(kind.field(i).type) for i in range(kind.num_fields))
+        return any(has_floats(kind.field(index).type) for index in range(kind.num_fields))
     return bool(pa.types.is_floating(kind))
 
 
-def objects(names: list[str], columns: list[pa.Array], rows: int) -> pa.Array:
-    """One JSON object a row, as a large_string array without nulls; keys in the order of `names`."""
+def not_finite(column: pa.Array) -> pa.Array:
+    """Which values are, or hold, NaN or infinity, which JSON does not have; nulls do not."""
+    return flags(_not_finite(column))
+
+
+def _not_finite(column: pa.Array) -> npt.NDArray[np.bool_]:
+    kind, types = column.type, pa.types
+    if types.is_dictionary(kind):
+        return _not_finite(column.dictionary_decode())
+    found = np.zeros(len(column), np.bool_)
+    if not has_floats(kind):
+        return found
+    if types.is_struct(kind):
+        for child in column.flatten():  # carries the nulls of the struct itself
+            found |= _not_finite(child)
+        return found
+    if not types.is_nested(kind):
+        return ~booleans(pc.fill_null(pc.is_finite(column), scalar(1, pa.bool_())))
+    lists = column
+    if types.is_map(kind):  # as a list of its pairs
+        lists = column.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
+    parents = numbers(pc.list_parent_indices(lists).cast(pa.int64()))
+    found[parents[_not_finite(lists.flatten())]] = True
+    return found
+
+
+def objects(names: list[str], columns: list[pa.Array], rows: int, end: str = "") -> pa.Array:
+    """One JSON object a row, as a large_string array without nulls; keys in the order of `names`, then `end`."""
     parts: list[Any] = []
     lead = "{"
     for name, column in zip(names, columns, strict=True):
-        parts.append(scalar(lead + _quoted_key(name), pa.large_string()))
-        parts.append(encode(column))
-        lead = ","
+        before, text, after = _parts(column)
+        if text.null_count:
+            before, text, after = "", _filled(before, text, after), ""
+        parts += [scalar(lead + _quoted_key(name) + before, pa.large_string()), text]
+        lead = after + ","
     if not parts:
-        return pa.repeat(scalar("{}", pa.large_string()), rows)
-    parts.append(scalar("}", pa.large_string()))
+        return pa.repeat(scalar("{}" + end, pa.large_string()), rows)
+    parts.append(scalar(lead[:-1] + "}" + end, pa.large_string()))
     return pc.binary_join_element_wise(*parts, scalar("", pa.large_string()))
 
 
-def encode(column: pa.Array) -> pa.Array:
-    """The JSON text of each value, "null" for null: a large_string array of the same length without nulls.
+def encode(column: pa.Array, null: str | None = "null") -> pa.Array:
+    """The JSON text of each value: a large_string array of the same length, with `null` for null.
 
     Raises:
         NotJsonError: NaN, infinity, or text that is not UTF-8.
     """
-    return pc.fill_null(_encode(column), scalar("null", pa.large_string()))
+    return _filled(*_parts(column), null)
 
 
-def _encode(column: pa.Array) -> pa.Array:
+def _filled(before: str, text: pa.Array, after: str, null: str | None = "null") -> pa.Array:
+    if before or after:
+        text = _wrapped(text, before, after)
+    return text if null is None else pc.fill_null(text, scalar(null, pa.large_string()))
+
+
+def _parts(column: pa.Array) -> tuple[str, pa.Array, str]:
+    """Text, and what belongs before and behind each of its values; of nulls it is null."""
     kind, types = column.type, pa.types
     if types.is_null(kind):
-        return pa.nulls(len(column), pa.large_string())
+        return "", pa.nulls(len(column), pa.large_string()), ""
     if types.is_dictionary(kind):
-        return _encode(column.dictionary_decode())
+        return _parts(column.dictionary_decode())
     if types.is_boolean(kind) or types.is_integer(kind):
-        return _text(column)
+        return "", _text(column), ""
     if types.is_floating(kind):
         if pc.any(pc.invert(pc.is_finite(column))).as_py():
-            raise NotJsonError("NaN or infinity, which JSON cannot hold")
+            raise NotJsonError("a value is NaN or infinity, which JSON cannot hold.", remedy=_REMEDY)
         # With a fraction or an exponent, so that readers take it for a float, and -0.0 keeps its sign.
-        return pc.replace_substring_regex(_text(column), r"^(-?\d+)$", r"\1.0")
+        return "", pc.replace_substring_regex(_text(column), r"^(-?\d+)$", r"\1.0"), ""
     if types.is_decimal128(kind) or types.is_decimal256(kind):
-        return _quoted(decimal_text(column))
-    if _is_string(kind):
-        return _quoted(_escaped(column))
+        return '"', decimal_text(column), '"'
+    if is_text(kind):
+        return '"', _escaped(column), '"'
     if is_binary(kind):
-        return _quoted(_base64(column))
+        return '"', _base64(column), '"'
     if types.is_date(kind):
-        return _quoted(_text(pc.cast(column, pa.date32())))
+        return '"', _text(pc.cast(column, pa.date32())), '"'
+    if types.is_time(kind):
+        return '"', _text(column), '"'
     if types.is_timestamp(kind):
         # An instant is stored as UTC whatever its zone: seen as a local time it is written ten times as fast.
         text = pc.replace_substring(_text(column.view(pa.timestamp(kind.unit))), " ", "T", max_replacements=1)
-        return _wrapped(text, '"', '"' if kind.tz is None else 'Z"')
-    return _encode_nested(column)
+        return '"', text, '"' if kind.tz is None else 'Z"'
+    return "", _encode_nested(column), ""
 
 
 def _encode_nested(column: pa.Array) -> pa.Array:
@@ -125,12 +168,13 @@ def _encode_nested(column: pa.Array) -> pa.Array:
     if types.is_map(kind):
         offsets, keys, items = column.offsets, column.keys, column.items
         # `keys` and `items` are whole children, whatever slice the column is: its offsets point into them.
-        text = _quoted(_escaped(keys)) if _is_string(kind.key_type) else _quoted(_text(keys))
+        before, text, after = _parts(keys)
+        text = _wrapped(text, before or '"', after or '"')  # a key of JSON is always text
         values = pc.binary_join_element_wise(text, encode(items), scalar(":", pa.large_string()))
         return _joined(column, offsets, values, "{", "}")
     if types.is_list(kind) or types.is_large_list(kind):
         return _joined(column, column.offsets, encode(column.values), "[", "]")
-    raise NotJsonError(f"type {kind}")
+    raise NotJsonError(f"values of type {kind} have no JSON text.", remedy="cast them in the job.")
 
 
 def _joined(column: pa.Array, offsets: pa.Array, values: pa.Array, before: str, after: str) -> pa.Array:
@@ -145,24 +189,8 @@ def _masked(text: pa.Array, column: pa.Array) -> pa.Array:
     return pc.if_else(column.is_valid(), text, scalar(None, pa.large_string()))
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def is_binary(kind: pa.DataType) -> bool:
-    """Whether it is a type of bytes."""
-    return bool(
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_binary_view(kind)
-    )  # fmt: skip
-
-
 def _text(column: pa.Array) -> pa.Array:
     return pc.cast(column, pa.large_string())
-
-
-def _quoted(text: pa.Array) -> pa.Array:
-    return _wrapped(text, '"', '"')
 
 
 def _wrapped(text: pa.Array, before: str, after: str) -> pa.Array:
@@ -171,20 +199,16 @@ def _wrapped(text: pa.Array, before: str, after: str) -> pa.Array:
 
 
 def _quoted_key(name: str) -> str:
-    return str(_quoted(_escaped(pa.repeat(scalar(name, pa.large_string()), 1)))[0].as_py()) + ":"
+    return f'"{_escaped(pa.repeat(scalar(name, pa.large_string()), 1))[0].as_py()}":'
 
 
 def _escaped(column: pa.Array) -> pa.Array:
     text = _text(column)
     try:
-        text.validate(full=True)  # Spark's strings may hold any bytes
+        text.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise NotJsonError("text that is not UTF-8, which JSON cannot hold") from error
-    if pc.any(pc.match_substring_regex(text, _SPECIAL)).as_py():
-        for raw, escape in _ESCAPES:
-            if pc.any(pc.match_substring(text, raw)).as_py():
-                text = pc.replace_substring(text, raw, escape)
-    return text
+        raise NotJsonError("a value is text that is not UTF-8, which JSON cannot hold.", remedy=_REMEDY) from error
+    return replaced(text, _ESCAPES)
 
 
 def decimal_text(column: pa.Array) -> pa.Array:

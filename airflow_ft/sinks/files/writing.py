@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from airflow_ft.core.errors import AirflowFtError, WalCorruptError
 from airflow_ft.core.ports import SegmentReader, WalFile
-from airflow_ft.sinks.arrow import offsets, scalar
+from airflow_ft.sinks.arrow import is_binary, offsets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
@@ -218,13 +218,9 @@ def unwritable(format: str, kind: pa.DataType) -> str:
         return f"{why}; cast it" if why else ""
     if pa.types.is_nested(kind):
         return "a value of several parts has no form there; give to_json(column)"
-    if _is_bytes(kind):
+    if is_binary(kind):
         return "bytes have no form there; give base64(column), or hex(column)"
     return ""
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return json_columns.is_binary(kind)
 
 
 def header(schema: pa.Schema) -> bytes:
@@ -259,8 +255,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 def json_lines(rows: pa.RecordBatch) -> memoryview:
     """An object a line, NULL as null; of rows that are not `refused`."""
-    text = json_columns.objects(rows.schema.names, rows.columns, rows.num_rows)
-    lines = pc.binary_join_element_wise(text, scalar("\n", pa.large_string()), scalar("", pa.large_string()))
+    lines = json_columns.objects(rows.schema.names, rows.columns, rows.num_rows, end="\n")
     ends = offsets(lines)
     return memoryview(lines.buffers()[2])[ends[0] : ends[-1]] if len(lines) else memoryview(b"")
 

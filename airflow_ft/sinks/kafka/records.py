@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.core.errors import DeclinedError, together
-from airflow_ft.sinks.arrow import offsets, scalar
+from airflow_ft.sinks.arrow import is_binary, is_text, offsets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.kafka.spec import KafkaSink
 
@@ -126,7 +126,7 @@ class RecordEncoder:
                 try:
                     json_columns.encode(column)
                 except json_columns.NotJsonError as error:
-                    raise self._declined(f"a value is {error}.", name, "Replace such values in the job.") from error
+                    raise error.located(column=name, participant=self._sink.conn_id) from None
             raise
 
     def _bytes(self, rows: pa.RecordBatch, name: str) -> pa.Array:
@@ -200,7 +200,7 @@ def misfits(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedError]:
 def _text_or_bytes(kind: pa.DataType) -> str:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return "" if json_columns._is_string(kind) or json_columns.is_binary(kind) else "Cast it to string or binary."
+    return "" if is_text(kind) or is_binary(kind) else "Cast it to string or binary."
 
 
 def _key_type(kind: pa.DataType) -> str:
@@ -220,12 +220,12 @@ def _timestamp_type(kind: pa.DataType) -> str:
 def _header_type(kind: pa.DataType) -> str:
     wanted = "Make it array<struct<key: string, value: binary>> or map<string, binary>."
     if pa.types.is_map(kind):
-        return wanted if not json_columns._is_string(kind.key_type) or _text_or_bytes(kind.item_type) else ""
+        return wanted if not is_text(kind.key_type) or _text_or_bytes(kind.item_type) else ""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
         return wanted
     struct = kind.value_type
     names = [field.name for field in struct]
-    if sorted(names) != ["key", "value"] or not json_columns._is_string(struct.field("key").type):
+    if sorted(names) != ["key", "value"] or not is_text(struct.field("key").type):
         return wanted
     return wanted if _text_or_bytes(struct.field("value").type) else ""
 

@@ -22,9 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import booleans, numbers, offsets, scalar
-from airflow_ft.sinks.mysql.encoding import TargetColumn, is_binary
-from airflow_ft.sinks.mysql.json_text import is_nested, to_json
+from airflow_ft.sinks.arrow import booleans, is_binary, numbers, offsets, scalar
+from airflow_ft.sinks.base import json_columns
+from airflow_ft.sinks.mysql.encoding import TargetColumn
 from airflow_ft.sinks.mysql.naming import quote
 
 MAX_PARAMETERS = 8192
@@ -140,7 +140,9 @@ def _type(kind: pa.DataType) -> bytes:
 def _cast(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    return to_json(array) if is_nested(array.type) else array.cast(_sent_as(array.type))
+    if pa.types.is_nested(array.type):
+        return json_columns.encode(array, null=None)
+    return array.cast(_sent_as(array.type))
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.sinks.arrow import scalar
+from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.mysql.catalog import Column
 from airflow_ft.sinks.mysql.charsets import Repertoire
 from airflow_ft.sinks.mysql.checks import Check, Rows
-from airflow_ft.sinks.mysql.json_text import holds_floats, is_not_finite, to_json
 
 BLOBS = {"tinyblob", "blob", "mediumblob", "longblob"}
 TEXTS = {"tinytext", "text", "mediumtext", "longtext"}
@@ -57,11 +57,11 @@ def into_labels(column: Column) -> Sequence[Check]:
 def into_json(kind: pa.DataType, column: Column, repertoire: Repertoire | None) -> Sequence[Check]:
     """Nested values, which become JSON text."""
     checks: list[Check] = []
-    if holds_floats(kind):
+    if json_columns.has_floats(kind):
         checks.append(
             Check(
                 "a nested value with NaN or infinity, which JSON cannot hold", "finite numbers",
-                "make them null in the job.", is_not_finite, None, by_table=False,
+                "make them null in the job.", json_columns.not_finite, None, by_table=False,
             )
         )  # fmt: skip
     if column.type in TEXTS and column.octets is not None and column.octets < _WHOLE_MEMORY:
@@ -116,6 +116,6 @@ def _repertoire(repertoire: Repertoire, column: Column) -> Check:
 
 
 def _of_json(check: Check) -> Check:
-    """The check of the JSON text that the values become. NaN, which has none, is looked for before."""
-    offends: Rows = lambda values: check.offends(to_json(values))  # noqa: E731
+    """The check of the JSON text that the values become. What has none is looked for before."""
+    offends: Rows = lambda values: check.offends(json_columns.encode(values, null=None))  # noqa: E731
     return replace(check, found=f"a nested value that becomes {check.found}", offends=offends, by_statistics=None)

@@ -11,17 +11,18 @@ from typing import Final
 
 import pyarrow as pa
 
+from airflow_ft.sinks.arrow import is_binary, is_text
+from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.mysql.catalog import Column
 from airflow_ft.sinks.mysql.charsets import Repertoire
 from airflow_ft.sinks.mysql.checks import Check, Objection
-from airflow_ft.sinks.mysql.encoding import is_binary, is_text
-from airflow_ft.sinks.mysql.json_text import is_nested, is_variant, unsupported
 from airflow_ft.sinks.mysql.labels import LABELLED
 from airflow_ft.sinks.mysql.number_checks import INTEGERS, into_decimal, into_float, into_integer
 from airflow_ft.sinks.mysql.text_checks import BLOBS, TEXTS, into_bytes, into_json, into_labels, into_text
 from airflow_ft.sinks.mysql.time_checks import into_time
 
 BYTES = {"binary", "varbinary", *BLOBS}
+_VARIANT = {"value": "binary", "metadata": "binary"}
 SERVER_JUDGES = {"json", "uuid", "inet4", "inet6"}
 """Types whose texts only the server can check; it refuses what does not fit in the delivering transaction."""
 
@@ -76,14 +77,14 @@ def judge(
     family, target = _family(kind), column.type
     if family == "null":
         return ()
-    if is_variant(kind):
+    if _is_variant(kind):
         return Objection(
             f"values of type {kind} are a VARIANT, whose bytes mean nothing elsewhere",
             f"write to_json({source}) in the job, into a column JSON or LONGTEXT.",
             by_table=False,
         )
-    if family == "nested" and (inner := unsupported(kind)) is not None:
-        return Objection(f"{inner} inside {kind} has no JSON text", "cast it to a string in the job.", by_table=False)
+    if family == "nested" and (why := json_columns.unsupported(kind)) is not None:
+        return Objection(f"{why} inside {kind} has no JSON text", "cast it to a string in the job.", by_table=False)
     if not family or family not in _TAKES.get(target, "").split(", "):
         return _mismatch(kind, family, column, source)
     repertoire = (repertoires or {}).get(column.charset or "")
@@ -100,6 +101,11 @@ def judge(
     if family == "nested":
         return into_json(kind, column, repertoire)
     return into_labels(column) if target in LABELLED else into_text(column, repertoire)
+
+
+def _is_variant(kind: pa.DataType) -> bool:
+    """Spark's VARIANT as Parquet holds it, whose bytes mean nothing to others."""
+    return bool(pa.types.is_struct(kind)) and {field.name: str(field.type) for field in kind} == _VARIANT
 
 
 def _family(kind: pa.DataType) -> str:
@@ -120,7 +126,7 @@ def _family(kind: pa.DataType) -> str:
         (types.is_time, "time"),
         (is_text, "text"),
         (is_binary, "bytes"),
-        (is_nested, "nested"),
+        (types.is_nested, "nested"),
     ):
         if fits(kind):
             return family

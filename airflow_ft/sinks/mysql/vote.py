@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError, together
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader
+from airflow_ft.sinks.arrow import is_text
 from airflow_ft.sinks.mysql.asked_checks import Question, questions
 from airflow_ft.sinks.mysql.catalog import Column, Table
 from airflow_ft.sinks.mysql.charsets import Repertoire, repertoires
 from airflow_ft.sinks.mysql.checks import NULL_IN_A_DELETE, Check, Objection, null_checks
-from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of, is_text
+from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of
 from airflow_ft.sinks.mysql.labels import shown
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.type_checks import SERVER_JUDGES, judge

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from airflow_ft.sinks.arrow import flags, numbers, offsets, scalar
+from airflow_ft.sinks.arrow import flags, hexadecimal, is_text, numbers, replaced, scalar
 from airflow_ft.sinks.postgres.catalog import Column
 
 INTEGERS = {"int2", "int4", "int8"}
@@ -29,12 +29,6 @@ _OPTIONS = pyarrow.csv.WriteOptions(include_header=False)
 _FIRST_DAY, _FIRST_MICROSECOND = -719162, -719162 * 86_400_000_000  # of the year 1: what is before has no digits
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _NO = flags(np.zeros(1, np.bool_))[0]
-_HEXADECIMAL = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")
-
-
-def is_text(type: pa.DataType) -> bool:
-    """Whether its values are texts."""
-    return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
 
 
 def fits(type: pa.DataType, column: Column) -> bool:
@@ -94,7 +88,7 @@ def _plain(array: pa.Array, column: Column) -> pa.Array:
     if pa.types.is_floating(type) and column.kind == "float8":
         return array.cast(pa.float64())  # the digits of a single number would become another double
     if pa.types.is_binary(type) or pa.types.is_large_binary(type):
-        return _hexadecimal(array.cast(pa.large_binary()))
+        return _hexadecimal(array)
     if is_list(type):
         return _literals(array, column)
     return array
@@ -102,20 +96,16 @@ def _plain(array: pa.Array, column: Column) -> pa.Array:
 
 def _hexadecimal(array: pa.Array) -> pa.Array:
     r"""Bytes as `\x...`."""
-    ends = offsets(array)
-    data = np.frombuffer(array.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
-    digits = pa.py_buffer(_HEXADECIMAL[data].tobytes())
-    texts = pa.Array.from_buffers(pa.large_string(), len(array), [None, pa.py_buffer((ends - ends[0]) * 2), digits])
-    found = pc.binary_join_element_wise(scalar("\\x", pa.large_string()), texts, scalar("", pa.large_string()))
-    return pc.if_else(array.is_valid(), found, scalar(None, pa.large_string()))
+    return pc.binary_join_element_wise(
+        scalar("\\x", pa.large_string()), hexadecimal(array), scalar("", pa.large_string())
+    )
 
 
 def _literals(array: pa.Array, column: Column) -> pa.Array:
     """Lists as `{"a",NULL}`."""
     text, whole = pa.large_string(), array.cast(pa.large_list(array.type.value_type))
     values = _plain(whole.flatten(), column).cast(text)
-    for special in ("\\", '"'):
-        values = pc.replace_substring(values, special, f"\\{special}")
+    values = replaced(values, (("\\", "\\\\"), ('"', '\\"')))
     quote, nothing = scalar('"', text), scalar("", text)
     values = pc.fill_null(pc.binary_join_element_wise(quote, values, quote, nothing), scalar("NULL", text))
     lengths = pc.fill_null(pc.list_value_length(whole), scalar(0, pa.int64()))

@@ -11,8 +11,9 @@ import pyarrow as pa
 from airflow_ft.core.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.arrow import is_text
 from airflow_ft.sinks.postgres.catalog import Column, Table, read_table
-from airflow_ft.sinks.postgres.encoding import fits, is_text
+from airflow_ft.sinks.postgres.encoding import fits
 from airflow_ft.sinks.postgres.failures import failure
 from airflow_ft.sinks.postgres.keys import key_misfits
 from airflow_ft.sinks.postgres.naming import TableName, quoted

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
+from airflow_ft.sinks.arrow import is_text
 from airflow_ft.sinks.base.changes import missing_kind
 from airflow_ft.sinks.postgres.catalog import Table
-from airflow_ft.sinks.postgres.encoding import is_text
 from airflow_ft.sinks.postgres.naming import quoted
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import json
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import DeclinedError
 from airflow_ft.sinks.mysql.encoding import TargetColumn, delete_statements, form_of, load_lines, load_statement, slices
-from airflow_ft.sinks.mysql.json_text import holds_floats, is_not_finite, to_json, unsupported
 
 
 def columns(batch: pa.RecordBatch) -> list[TargetColumn]:
@@ -95,58 +91,3 @@ def test_slices_cover_a_batch() -> None:
     assert pa.Table.from_batches(pieces).column("c").to_pylist() == ["x" * 1000] * 100
     assert 8 <= len(pieces) <= 14
     assert list(slices(batch.slice(0, 0), 10)) == []
-
-
-def test_nested_values_are_json_that_reads_back() -> None:
-    kind = pa.struct(
-        [
-            ("q\"'ö", pa.list_(pa.struct([("s", pa.string()), ("f", pa.float64())]))),
-            ("m", pa.map_(pa.int32(), pa.list_(pa.bool_()))),
-            ("t", pa.timestamp("us", "UTC")),
-            ("d", pa.date32()),
-            ("x", pa.decimal128(30, 3)),
-            ("n", pa.null()),
-            ("c", pa.dictionary(pa.int8(), pa.string())),
-        ]
-    )
-    values: list[Any] = [
-        {"q\"'ö": [{"s": "".join(map(chr, range(200))), "f": 1e-7}, None], "m": [(-1, [True, None]), (2, None)],
-         "t": datetime(2024, 1, 1, tzinfo=UTC), "d": date(2024, 1, 1), "x": Decimal("-1.5"), "n": None, "c": "é"},
-        None,
-        {"q\"'ö": None, "m": None, "t": None, "d": None, "x": None, "n": None, "c": None},
-    ]  # fmt: skip
-    found = [None if text is None else json.loads(text) for text in to_json(pa.array(values, kind)).to_pylist()]
-    assert found == [
-        {"q\"'ö": [{"s": "".join(map(chr, range(200))), "f": 1e-7}, None], "m": {"-1": [True, None], "2": None},
-         "t": "2024-01-01T00:00:00.000000Z", "d": "2024-01-01", "x": "-1.500", "n": None, "c": "é"},
-        None,
-        {"q\"'ö": None, "m": None, "t": None, "d": None, "x": None, "n": None, "c": None},
-    ]  # fmt: skip
-
-
-def test_which_nested_values_hold_what_is_no_number_of_json() -> None:
-    nan, inf = float("nan"), float("inf")
-    floats = pa.list_(pa.struct([("f", pa.float32()), ("m", pa.map_(pa.string(), pa.float64()))]))
-    values: list[Any] = [
-        [{"f": 1.0, "m": [("k", 2.0)]}, None], None, [], [{"f": nan, "m": None}],
-        [None, {"f": None, "m": [("k", inf)]}],
-        [{"f": None, "m": []}],
-    ]  # fmt: skip
-    array = pa.array(values, floats)
-    expected = [False, False, False, True, True, False]
-    assert is_not_finite(array).to_pylist() == expected
-    assert is_not_finite(array.slice(2, 3)).to_pylist() == expected[2:5]
-    assert is_not_finite(array.slice(0, 0)).to_pylist() == []
-    lists = pa.array([[[1.0], [nan]], None, [None, []], [[inf, nan]]], pa.list_(pa.list_(pa.float64())))
-    assert is_not_finite(lists).to_pylist() == [True, False, False, True]
-    assert is_not_finite(pa.array([{"a": -inf}, None, {"a": 0.5}])).to_pylist() == [True, False, False]
-    assert not holds_floats(pa.struct([("a", pa.map_(pa.string(), pa.decimal128(5, 2)))]))
-
-
-def test_what_json_cannot_hold_is_named() -> None:
-    with pytest.raises(DeclinedError, match="NaN"):
-        to_json(pa.array([[1.0, float("nan")]]))
-    assert unsupported(pa.list_(pa.struct([("b", pa.binary())]))) == "binary"
-    assert unsupported(pa.map_(pa.string(), pa.duration("s"))) == "duration[s]"
-    assert unsupported(pa.map_(pa.list_(pa.int8()), pa.int8())) == "a map with nested keys"
-    assert unsupported(pa.struct([("a", pa.list_(pa.int8()))])) is None
