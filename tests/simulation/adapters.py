@@ -72,9 +72,9 @@ class Running:
     def sleep(self, seconds: float) -> None:
         self.kernel.sleep(seconds)
 
-    def wait(self, seconds: float) -> None:
-        """In place of `time.sleep`, where a thread waits for others."""
-        self.kernel.wait(seconds)
+    def wait(self, seconds: float, *, ends: bool = False) -> None:
+        """In place of `time.sleep`, where a thread waits for others; or for the time, which ends."""
+        self.kernel.wait(seconds, ends=ends)
 
     def exit(self, _: int) -> None:
         """In place of `os._exit`."""
@@ -282,6 +282,7 @@ def product_over_models() -> Iterator[Running]:
     }
     threads = ModelThreading(lambda: RUNNING.kernel).namespace()
     waiting = SimpleNamespace(sleep=RUNNING.wait, monotonic=RUNNING.monotonic, time=lambda: RUNNING.kernel.wall_clock())
+    pausing = SimpleNamespace(sleep=partial(RUNNING.wait, ends=True), monotonic=RUNNING.monotonic)
     middle = SimpleNamespace(random=lambda: 0.5)
     streams: list[tuple[Any, dict[str, Any]]] = [
         (overlap, {
@@ -298,7 +299,7 @@ def product_over_models() -> Iterator[Running]:
             "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked),
         }),
         (restart, {"time": waiting, "random": middle}),
-        (stream, {"time": waiting, "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked)}),
+        (stream, {"time": pausing, "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked)}),
         (room, {"time": waiting}),
         (publisher, {"time": waiting, "threading": threads, "beside": at_once}),
         (query, {

@@ -289,8 +289,8 @@ class Kernel:
             if process.dead:
                 raise Death
 
-    def wait(self, seconds: float) -> None:
-        """Some time passes in which this thread waits for something that others do."""
+    def wait(self, seconds: float, *, ends: bool = False) -> None:
+        """Some time passes in which this thread waits for something that others do; or, if it `ends`, for the time."""
         process = self.current
         if process is None:
             return
@@ -298,7 +298,7 @@ class Kernel:
             raise Death
         self.clock += seconds
         process.waiting = True
-        process.turns = process.turns + 1 if process.seen == self.changes else 1
+        process.turns = 0 if ends else process.turns + 1 if process.seen == self.changes else 1
         process.seen = self.changes
         self._give_way(None)
         if process.dead:

@@ -117,7 +117,7 @@ class Driver:
     def is_to_end(self, within: float = 0.0) -> bool:
         """See `airflow_ft.spark.driver.runner.Requests`."""
         while not self._to_end and within > 0:
-            self.world.kernel.wait(min(1.0, within))
+            self.world.kernel.wait(min(1.0, within), ends=True)
             within -= 1.0
         return self._to_end
 

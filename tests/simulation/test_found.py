@@ -133,6 +133,18 @@ FOUND = {
         "a drain by each run that goes on",
         ["B1:13:SLEEP", "C1o:114:YIELD:B1"],
     ),
+    # The simulator's own: it took a driver that waits until its third restart for one that waits for others.
+    "a_job_that_waits_for_its_restart_leaves_nothing_behind": (
+        "a stream, its savepoint, into xa",
+        [
+            "A1o:102:EVENT:store-clock passes the time-out",
+            "A1o:129:EVENT:job fails",
+            "A1o:147:STALL",
+            "A1d:14:EVENT:job fails",
+            "A1dq2:11:SLEEP",
+            "A1w:16:EVENT:job fails",
+        ],
+    ),
     # The driver had ended, and its request for a number came between the task's last look and its answer.
     "a_request_of_a_driver_that_has_ended_triggers_nothing": (
         "a drain by a run that reads nothing new",
