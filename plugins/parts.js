@@ -12,7 +12,8 @@ export const numeric = { ...cell, textAlign: "right", fontVariantNumeric: "tabul
 export const line = (props, ...children) =>
   h(Box, { as: "tr", borderTopWidth: "1px", borderColor: "border", ...props }, ...children);
 export const href = (path) => new URL(path, document.baseURI).href;
-export const ofPipeline = (name, path) => `airflow-ft/pipelines/${encodeURIComponent(name)}/${path}`;
+export const ofPipeline = (name, path) =>
+  `airflow-ft/pipelines/${encodeURIComponent(name)}${path && !path.startsWith("?") ? "/" : ""}${path}`;
 
 export function bytes(n) {
   const units = ["bytes", "KB", "MB", "GB", "TB"];
@@ -58,6 +59,35 @@ export function useAnswer(path) {
     return () => { stopped = true; };
   }, [path, times]);
   return { ...found, reload: () => setTimes((n) => n + 1) };
+}
+
+// What is at `path`, asked again every 5 s while somebody looks: { data, error }. An error leaves what was there.
+export function useLive(path) {
+  const [found, setFound] = useState({ path, data: null, error: "" });
+  useEffect(() => {
+    let stopped = false;
+    let asking = false;
+    async function look() {
+      if (asking || document.hidden) return;
+      asking = true;
+      try {
+        const data = await ask(path);
+        if (!stopped) setFound({ path, data, error: "" });
+      } catch (problem) {
+        if (!stopped) setFound((before) => ({ path, data: before.path === path ? before.data : null, error: String(problem.message ?? problem) }));
+      }
+      asking = false;
+    }
+    look();
+    const timer = setInterval(look, 5000);
+    document.addEventListener("visibilitychange", look);
+    return () => {
+      stopped = true;
+      clearInterval(timer);
+      document.removeEventListener("visibilitychange", look);
+    };
+  }, [path]);
+  return found;
 }
 
 export const Muted = ({ children, ...props }) => h(Text, { color: "fg.muted", fontSize: "sm", ...props }, children);

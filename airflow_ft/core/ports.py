@@ -32,6 +32,7 @@ from airflow_ft.core.model import (
     Vote,
 )
 from airflow_ft.core.numbers import Numbers
+from airflow_ft.core.overview import Completed, Overview
 from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.core.set_aside import SetAside
@@ -130,6 +131,12 @@ class Store(Protocol):
     def pipeline(self, pipeline: str) -> Pipeline: ...
 
     def pipelines(self) -> Sequence[Pipeline]: ...
+
+    def overview(self) -> Sequence[Overview]:
+        """All pipelines by name; the cost is that of so many look-ups, and of what is open."""
+
+    def completed(self, pipeline: str, limit: int) -> Sequence[Completed]:
+        """The newest completed checkpoints, newest first."""
 
     def leases(self, pipeline: str) -> Sequence[Lease]: ...
 
@@ -400,8 +407,8 @@ class Store(Protocol):
     # reading
     def checkpoint(self, pipeline: str, number: int) -> Checkpoint: ...
 
-    def checkpoints(self, pipeline: str, limit: int = 100) -> Sequence[Checkpoint]:
-        """Newest first."""
+    def checkpoints(self, pipeline: str, limit: int = 100, before: int | None = None) -> Sequence[Checkpoint]:
+        """Newest first; with `before` only lower numbers."""
 
     def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
         """In ascending order: all that are unfinished, undelivered, to be rolled back, or not finalised.

@@ -7,8 +7,19 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from airflow_ft.core.model import AbortReason, Checkpoint, Event, Lease, Pipeline, Run, RunKey, SparkPosition
+from airflow_ft.core.model import (
+    AbortReason,
+    Checkpoint,
+    CheckpointState,
+    Event,
+    Lease,
+    Pipeline,
+    Run,
+    RunKey,
+    SparkPosition,
+)
 from airflow_ft.core.numbers import Numbers
+from airflow_ft.core.overview import Completed, Overview
 from airflow_ft.core.ports import Confirmed
 from airflow_ft.core.set_aside import SetAside, of_proof, together
 from airflow_ft.store.database import Database
@@ -20,6 +31,7 @@ from airflow_ft.store.rows import (
     to_checkpoints,
     to_event,
     to_lease,
+    to_overview,
     to_pipeline,
     to_position,
     to_proof,
@@ -110,6 +122,21 @@ _LAST_PUBLISHED = (
     f"SELECT number FROM checkpoint WHERE {_OF_RUN} AND segment_digest IS NOT NULL"
     " AND (after_abort IS NULL OR after_abort <> 'rewound') ORDER BY number DESC LIMIT 1"
 )
+# One function each: of both in one query SQLite would read all of the index, and not its ends.
+_PIPELINES = (
+    "SELECT name, status, halt_reason, halt_message, turn_dag_id, turn_run_id, turn_map_index,"
+    " (SELECT min(dag_id) FROM checkpoint WHERE pipeline = name) AS first_dag,"
+    " (SELECT max(dag_id) FROM checkpoint WHERE pipeline = name) AS last_dag FROM pipeline ORDER BY name"
+)
+_OPEN = (
+    "SELECT pipeline, state, count(*) AS count, sum(CASE WHEN segment_digest IS NOT NULL AND delivered_by IS NULL"
+    " AND (after_abort IS NULL OR after_abort <> 'rewound') THEN 1 ELSE 0 END) AS undelivered"
+    " FROM checkpoint WHERE is_open = 1 GROUP BY pipeline, state"
+)
+_COMPLETED = (
+    "SELECT number, segment_rows, completed_at FROM checkpoint WHERE pipeline = ? AND state = 'COMPLETED'"
+    " ORDER BY number DESC LIMIT ?"
+)
 _PAGE = 2000
 _CONFIRMED = (
     f"SELECT number, segment_rows, delivered_by FROM checkpoint WHERE {_OF_RUN} AND number > ?"
@@ -141,6 +168,26 @@ class ReadingOperations:
     def pipelines(self) -> Sequence[Pipeline]:
         """All pipelines by name."""
         return [to_pipeline(row) for row in self._database.read("SELECT * FROM pipeline ORDER BY name")]
+
+    def overview(self) -> Sequence[Overview]:
+        """See `Store.overview`."""
+        found: dict[str, dict[str, int]] = {}
+        for row in self._database.read(_OPEN):
+            of = found.setdefault(row["pipeline"], {"quarantined": 0, "committing": 0, "undelivered": 0})
+            of["undelivered"] += row["undelivered"]
+            for state in (CheckpointState.QUARANTINED, CheckpointState.COMMITTING):
+                if row["state"] == state:
+                    of[state.lower()] += row["count"]
+        return [to_overview(row, **found.get(row["name"], {})) for row in self._database.read(_PIPELINES)]
+
+    def completed(self, pipeline: str, limit: int) -> Sequence[Completed]:
+        """See `Store.completed`."""
+        return [
+            Completed(
+                row["number"], sum(json.loads(row["segment_rows"] or "{}").values()), to_time(row["completed_at"])
+            )
+            for row in self._database.read(_COMPLETED, pipeline, limit)
+        ] or self._nothing(pipeline)
 
     def leases(self, pipeline: str) -> Sequence[Lease]:
         """All leases on the pipeline, by holder."""
@@ -226,10 +273,11 @@ class ReadingOperations:
             raise UnknownCheckpointError(pipeline, number)
         return found[0]
 
-    def checkpoints(self, pipeline: str, limit: int = 100) -> Sequence[Checkpoint]:
+    def checkpoints(self, pipeline: str, limit: int = 100, before: int | None = None) -> Sequence[Checkpoint]:
         """See `Store.checkpoints`."""
-        found = self._checkpoints("pipeline = ? ORDER BY number DESC LIMIT ?", pipeline, limit, newest_first=True)
-        return found or self._nothing(pipeline)
+        where, values = ("", ()) if before is None else (" AND number < ?", (before,))
+        sql = f"pipeline = ?{where} ORDER BY number DESC LIMIT ?"
+        return self._checkpoints(sql, pipeline, *values, limit, newest_first=True) or self._nothing(pipeline)
 
     def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
         """See `Store.open_checkpoints`."""

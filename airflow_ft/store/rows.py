@@ -29,6 +29,7 @@ from airflow_ft.core.model import (
     Vote,
     canonical_json,
 )
+from airflow_ft.core.overview import Overview
 from airflow_ft.store.database import Row
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,6 +90,18 @@ def to_pipeline(row: Row) -> Pipeline:
         turn=_run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
         last_published=row["published"],
         last_attempt=row["next_attempt"] - 1,
+    )
+
+
+def to_overview(row: Row, **counts: int) -> Overview:
+    """A row of `pipeline` with the first and the last of its DAGs; `counts` of what is open."""
+    halted = row["status"] == PipelineStatus.HALTED
+    return Overview(
+        row["name"],
+        f"{row['halt_reason']}: {row['halt_message']}" if halted else "",
+        _run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
+        tuple(dict.fromkeys(dag for dag in (row["first_dag"], row["last_dag"]) if dag is not None)),
+        **counts,
     )
 
 

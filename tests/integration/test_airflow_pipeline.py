@@ -304,7 +304,7 @@ def test_each_map_index_of_a_group_has_a_pipeline_and_delivers_its_rows(shop: Sh
         [checkpoint] = airflow.checkpoints(f"half-{index + 1}")
         assert checkpoint.is_confirmed and checkpoint.run == RunKey("mapped", run_id, index)
     assert f"mapped/{run_id}[1]" in airflow.command("ft", "checkpoints", "half-2")
-    [pipeline] = [p for p in airflow.get("/airflow-ft/pipelines")["pipelines"] if p["name"] == "half-2"]
+    pipeline = airflow.get("/airflow-ft/pipelines/half-2")
     assert pipeline["checkpoints"][0]["map_index"] == 1
     # Cleared, each finds its own run again, and computes nothing.
     airflow.clear("mapped", run_id)
@@ -385,10 +385,11 @@ def test_a_token_that_vanished_while_all_was_settled_is_set_anew(shop: Shop) -> 
 def test_the_page_is_for_those_who_may_see_it(shop: Shop) -> None:
     airflow = shop.airflow
     of_first = "/airflow-ft/pipelines/orders/checkpoints/1/spec"
-    for path in ("/airflow-ft/pipelines", "/airflow-ft/page.js", of_first):
+    for path in ("/airflow-ft/pipelines", "/airflow-ft/pipelines/orders", "/airflow-ft/page.js", of_first):
         assert httpx.get(airflow.url + path, trust_env=False).status_code == 401
-    found = {pipeline["name"]: pipeline for pipeline in airflow.get("/airflow-ft/pipelines")["pipelines"]}
-    newest = found["orders"]["checkpoints"][0]
+    found = {row["name"]: row for row in airflow.get("/airflow-ft/pipelines?search=ORDERS")["pipelines"]}
+    assert found["orders"]["dags"] == ["orders"] and found["orders"]["confirmed"] > 0
+    newest = airflow.get("/airflow-ft/pipelines/orders")["checkpoints"][0]
     assert newest["state"] == "COMPLETED" and newest["dag_id"] == "orders"
     assert any("carries the commit point" in reason for reason in newest["reasons"])
     assert {p["name"]: p["proof"] for p in newest["participants"]} == {"shop": True, "bus": True}

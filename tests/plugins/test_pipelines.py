@@ -1,21 +1,110 @@
-"""The list of pipelines on the page."""
+"""All pipelines in short, and one of them with its checkpoints."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from airflow_ft.core.model import HaltReason, RunKey
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
-from tests.store.scene import PIPELINE, RUN
+from tests.store.scene import PIPELINE, RUN, Scene
 
 pytestmark = pytest.mark.airflow
+
+
+def another(scene: Pipeline, name: str) -> Scene:
+    """One more pipeline of the same decision log, without a checkpoint."""
+    return Scene(scene.store, name)
+
+
+def listed(ask: Asking, question: str = "", **who: Any) -> list[str]:
+    answer = ask(f"?{question}", **who).json()
+    names = [each["name"] for each in answer["pipelines"]]
+    assert answer["total"] >= len(names)
+    return names
 
 
 def test_it_says_who_is_at_work_and_how_far_a_long_delivery_has_come(scene: Pipeline, ask: Asking) -> None:
     scene.confirmed({"a": 1})
     [row] = ask("").json()["pipelines"]
     assert (row["name"], row["confirmed"], row["at_work"], row["doing"]) == (PIPELINE, 1, "", [])
+    assert (row["condition"], row["dags"], row["waiting"]) == ("IDLE", [RUN.dag_id], 0)
     scene.store.enter_turn(PIPELINE, RUN, None)
     scene.store.renew_lease(PIPELINE, 1, "worker", "checkpoint 2: db has taken 5 of 8 rows of orders")
     [row] = ask("").json()["pipelines"]
-    assert (row["at_work"], row["doing"]) == (str(RUN), ["checkpoint 2: db has taken 5 of 8 rows of orders"])
+    one = ask(PIPELINE).json()
+    for told in (row, one):
+        assert (told["at_work"], told["doing"]) == (str(RUN), ["checkpoint 2: db has taken 5 of 8 rows of orders"])
+    assert row["condition"] == "RUNNING"
+
+
+def test_what_needs_a_person_comes_first_and_is_counted(scene: Pipeline, ask: Asking) -> None:
+    scene.confirmed({"a": 1})
+    store = scene.store
+    waiting, quarantined, doubtful, halted = (another(scene, name) for name in ("a", "b", "c", "z"))
+    for each in (waiting, quarantined, doubtful, halted):
+        each.stage()
+    for each in (quarantined, doubtful):
+        each.prepare(1)
+        each.decide(1)
+    quarantined.quarantine(1)
+    store.halt("z", HaltReason.TOKEN_LOST, "the token is gone")
+    assert listed(ask) == ["z", "b", "c", "a", PIPELINE]
+    told = ask("").json()
+    assert told["conditions"] == {"HALTED": 1, "QUARANTINED": 1, "IN_DOUBT": 1, "WAITING": 1, "IDLE": 1}
+    assert told["pipelines"][0]["told"] == "TOKEN_LOST: the token is gone"
+    assert [each["waiting"] for each in told["pipelines"]] == [1, 1, 1, 1, 0]
+    store.enter_turn("c", RunKey("dag", "again"), None)
+    assert listed(ask) == ["z", "b", "a", "c", PIPELINE], "somebody is at work"
+    only = ask("?condition=HALTED").json()
+    assert (only["total"], [each["name"] for each in only["pipelines"]]) == (1, ["z"])
+    assert only["conditions"] == {"HALTED": 1, "QUARANTINED": 1, "WAITING": 1, "RUNNING": 1, "IDLE": 1}
+
+
+def test_it_is_searched_by_name_and_dag_and_cut_into_pages(scene: Pipeline, ask: Asking) -> None:
+    scene.confirmed({"a": 1})
+    for index in range(30):
+        another(scene, f"team{index % 2}-{index:02}")
+    assert len(listed(ask)) == 25 and ask("").json()["total"] == 31
+    assert listed(ask, "offset=25") == sorted(listed(ask, "limit=100"))[25:]
+    assert listed(ask, "search=TEAM1-") == [f"team1-{index:02}" for index in range(1, 30, 2)]
+    assert listed(ask, f"search={RUN.dag_id}") == [PIPELINE]
+    assert listed(ask, "search=team1-&offset=14") == ["team1-29"] and listed(ask, "offset=31") == []
+    for wrong in ("limit=0", "limit=101", "offset=-1", "condition=LATE"):
+        assert ask(f"?{wrong}").status_code == 422, wrong
+
+
+def test_others_do_not_learn_that_it_is_there(scene: Pipeline, ask: Asking) -> None:
+    scene.confirmed({"a": 1})
+    assert listed(ask) == [PIPELINE] and listed(ask, team="another") == []
+    assert ask("", team="another").json()["conditions"] == {}
+    there, nowhere = ask(PIPELINE, team="another"), ask("nowhere", team="another")
+    assert there.status_code == nowhere.status_code == 404
+    assert there.json()["detail"].replace(PIPELINE, "nowhere") == nowhere.json()["detail"]
+    # Made by another DAG, too, which nobody of the team may see.
+    other = another(scene, "shared")
+    other.stage()
+    assert listed(ask, "search=shared") == ["shared"]
+    other.stage(run=RunKey("secret", "run"))
+    assert listed(ask, "search=shared") == [] and ask("shared").status_code == 404
+
+
+def test_the_newest_completed_checkpoints_tell_rate_and_rows(scene: Pipeline, ask: Asking) -> None:
+    for number in range(1, 4):
+        scene.confirmed({"a": number})
+    [row] = ask("").json()["pipelines"]
+    assert [each["number"] for each in row["recent"]] == [1, 2, 3] and all(each["rows"] > 0 for each in row["recent"])
+    assert row["rate"] is None or row["rate"] > 0
+    assert row["confirmed"] == 3 and row["confirmed_at"] <= ask("").json()["now"]
+
+
+def test_older_checkpoints_are_behind_the_newest(scene: Pipeline, ask: Asking) -> None:
+    for number in range(1, 6):
+        scene.confirmed({"a": number})
+    numbers = [each["number"] for each in ask(f"{PIPELINE}?limit=2").json()["checkpoints"]]
+    assert numbers == [5, 4]
+    assert [each["number"] for each in ask(f"{PIPELINE}?limit=2&before=4").json()["checkpoints"]] == [3, 2]
+    assert ask(f"{PIPELINE}?before=1").json()["checkpoints"] == []
+    assert ask(f"{PIPELINE}?before=0").status_code == 422

@@ -90,7 +90,7 @@ def test_those_of_others_are_neither_listed_nor_shown(
     (folder / "notes").mkdir()
     (folder / "notes" / "secret.txt").write_text("no savepoint")
     assert _told(ask)["savepoints"] == []
-    for name in (foreign.name, "nothing", "..", "..%2Fft.db", "%2e%2e"):
+    for name in (foreign.name, "nothing", "..%2Fft.db", "%2e%2e"):
         answer = ask(f"{PIPELINE}/savepoints/{name}")
         assert answer.status_code == 404, (name, answer.text)
     assert ask(f"{PIPELINE}/savepoints/notes").status_code == 400

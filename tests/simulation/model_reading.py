@@ -41,9 +41,9 @@ class ModelReading:
         self._known(pipeline)
         return self._row(number)
 
-    def checkpoints(self, pipeline: str, limit: int = 100) -> Sequence[Checkpoint]:
+    def checkpoints(self, pipeline: str, limit: int = 100, before: int | None = None) -> Sequence[Checkpoint]:
         self._known(pipeline)
-        return list(reversed(self._rows.values()))[:limit]
+        return [row for row in reversed(self._rows.values()) if before is None or row.number < before][:limit]
 
     def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
         self._known(pipeline)

@@ -25,6 +25,9 @@ def test_every_statement_is_a_look_up_in_the_right_index(tmp_path: Path) -> None
             if "FROM barrier ORDER BY injected_at" in sql:  # the newest, in the index's own order
                 assert scans == ["SCAN barrier USING INDEX barrier_at"] and len(steps) == 1, plan
                 scans = []
+            if "FROM checkpoint WHERE is_open = 1 GROUP BY" in sql:  # what is open of all pipelines
+                assert scans == ["SCAN checkpoint USING INDEX checkpoint_open"], plan
+                scans = []
             assert not scans, f"{sql}\n{plan}"
             votes = [step for step in steps if step.startswith(("SEARCH v ", "SEARCH vote "))]
             assert all("number=?" in step or "number>?" in step for step in votes), f"{sql}\n{plan}"

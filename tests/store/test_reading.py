@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 
 from airflow_ft.core.errors import StateConflictError
-from airflow_ft.core.model import CheckpointState, SparkPosition
+from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, RunKey, SparkPosition
+from airflow_ft.core.overview import Condition, rate
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
 
 S = CheckpointState
@@ -17,6 +21,51 @@ class TestReading:
         assert [c.number for c in found] == [4, 3]
         assert set(found[1].votes) == {"db", "log"}
         assert len(scene.store.checkpoints(PIPELINE)) == 4
+
+    def test_a_page_of_checkpoints_ends_before_a_number(self, scene: Scene) -> None:
+        scene.stage(4)
+        assert [c.number for c in scene.store.checkpoints(PIPELINE, 2, before=4)] == [3, 2]
+        assert not scene.store.checkpoints(PIPELINE, before=1)
+
+    def test_all_pipelines_are_told_in_short(self, scene: Scene) -> None:
+        store = scene.store
+        other = Scene(store, "a")
+        assert [(each.name, each.condition, each.dags) for each in store.overview()] == [
+            ("a", Condition.IDLE, ()),
+            (PIPELINE, Condition.IDLE, ()),
+        ]
+        scene.stage(4)
+        scene.complete(1)
+        scene.prepare(2)
+        scene.decide(2)
+        [_, found] = store.overview()
+        assert (found.undelivered, found.committing, found.quarantined) == (3, 1, 0)
+        assert (found.condition, found.dags, found.turn) == (Condition.IN_DOUBT, (RUN.dag_id,), None)
+        scene.quarantine(2)
+        other.stage(1, RunKey("b", "1"))
+        other.stage(1, RunKey("c", "1"))
+        other.abort(1, AfterAbort.REWOUND, 1)
+        [first, second] = store.overview()
+        assert (second.condition, second.undelivered, second.quarantined) == (Condition.QUARANTINED, 3, 1)
+        assert (first.dags, first.undelivered, first.condition) == (("b", "c"), 0, Condition.IDLE)
+        store.enter_turn("a", RUN, None)
+        assert store.overview()[0].turn == RUN and store.overview()[0].condition is Condition.RUNNING
+        store.halt("a", HaltReason.TOKEN_LOST, "it is gone")
+        assert store.overview()[0].halted == "TOKEN_LOST: it is gone"
+        assert store.overview()[0].condition is Condition.HALTED
+
+    def test_what_was_completed_last(self, scene: Scene) -> None:
+        scene.stage(4)
+        assert not scene.store.completed(PIPELINE, 3) and rate(()) is None
+        for number in (1, 2, 3):
+            scene.complete(number)
+        found = scene.store.completed(PIPELINE, 2)
+        assert [(each.number, each.rows) for each in found] == [(3, 11), (2, 11)]
+        assert found[0].at == scene.checkpoint(3).completed_at
+        assert rate([replace(found[0], at=found[1].at + timedelta(seconds=2)), found[1]]) == 5.5
+        assert rate([found[0], found[0]]) is None
+        with pytest.raises(KeyError):
+            scene.store.completed("nowhere", 1)
 
     def test_the_numbers_of_a_run_come_in_order(self, scene: Scene) -> None:
         scene.stage(2)

@@ -1,0 +1,85 @@
+"""What a list of many pipelines says of each: how it stands, and what was completed last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from airflow_ft.core.model import RunKey
+
+
+class Condition(StrEnum):
+    """How a pipeline stands; in the order in which a person should look."""
+
+    HALTED = "HALTED"
+    QUARANTINED = "QUARANTINED"
+    IN_DOUBT = "IN_DOUBT"
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    IDLE = "IDLE"
+
+    @property
+    def told(self) -> str:
+        """What that means, and what to do."""
+        return _TOLD[self]
+
+
+_TOLD = {
+    Condition.HALTED: "Nothing is staged or delivered until somebody has looked, and resumes it.",
+    Condition.QUARANTINED: "A sink refuses rows that are decided: nothing behind them is delivered until they are"
+    " released, or set aside.",
+    Condition.IN_DOUBT: "Rows are decided, not all sinks have them yet, and no run is at work: the next run, or a retry"
+    " of the failed one, delivers them.",
+    Condition.WAITING: "Rows are staged that no sink has, and no run is at work: the next run delivers them.",
+    Condition.RUNNING: "A run is at work.",
+    Condition.IDLE: "All that was staged is delivered.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A pipeline in few words. `halted`: the reason and what is said of it, or "".
+
+    `dags` are the first and the last one, by name, of those that have made its checkpoints: none, one, or two of
+    several. The numbers are of checkpoints that are open.
+    """
+
+    name: str
+    halted: str
+    turn: RunKey | None
+    dags: tuple[str, ...]
+    quarantined: int = 0
+    committing: int = 0
+    undelivered: int = 0
+
+    @property
+    def condition(self) -> Condition:
+        """The most urgent that is true of it."""
+        if self.halted:
+            return Condition.HALTED
+        if self.quarantined:
+            return Condition.QUARANTINED
+        if self.turn is not None:
+            return Condition.RUNNING
+        if self.committing:
+            return Condition.IN_DOUBT
+        return Condition.WAITING if self.undelivered else Condition.IDLE
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A completed checkpoint: its number, its own rows, and when."""
+
+    number: int
+    rows: int
+    at: datetime
+
+
+def rate(completed: Sequence[Completed]) -> float | None:
+    """Rows a second between the oldest and the newest of these, which are newest first; None: too few to tell."""
+    if len(completed) < 2:
+        return None
+    seconds = (completed[0].at - completed[-1].at).total_seconds()
+    return sum(each.rows for each in completed[:-1]) / seconds if seconds > 0 else None

@@ -1,0 +1,95 @@
+// All pipelines, a line each, the most urgent first; searched, filtered and cut into pages by the server.
+import { Act, age, cell, count, Field, line, Muted, numeric, Problem, Table, useLive, wide } from "./parts.js";
+
+const { createElement: h, Fragment, useEffect, useState } = globalThis.React;
+const { Badge, Box, HStack, Text } = globalThis.ChakraUI;
+
+const LIMIT = 25;
+const LOOK = {
+  HALTED: "red", QUARANTINED: "red", IN_DOUBT: "orange", WAITING: "yellow", RUNNING: "blue", IDLE: "green",
+};
+const words = (condition) => condition.replace("_", " ");
+
+// The rows of the newest checkpoints, as bars of which the highest one is the most.
+function Recent({ recent }) {
+  const most = Math.max(1, ...recent.map((each) => each.rows));
+  const told = `rows of checkpoints ${recent[0].number} to ${recent.at(-1).number}, up to ${count(most)}`;
+  return h("svg", { width: 4 * recent.length, height: 20, role: "img", "aria-label": told },
+    h("title", null, told),
+    recent.map((each, place) => {
+      const height = each.rows ? Math.max(1, (20 * each.rows) / most) : 0;
+      return h("rect", { key: each.number, x: 4 * place, y: 20 - height, width: 3, height, fill: "currentColor" });
+    }));
+}
+
+function Rate({ rate }) {
+  if (rate === null) return "–";
+  return rate >= 10 || rate === 0 ? count(Math.round(rate)) : rate.toPrecision(2);
+}
+
+function Line({ pipeline, now, open }) {
+  const { name, condition, told, confirmed } = pipeline;
+  const urgent = ["HALTED", "QUARANTINED", "IN_DOUBT"].includes(condition);
+  const doing = pipeline.doing.length ? pipeline.doing : [pipeline.at_work];
+  return line({ _hover: { bg: "bg.subtle" } },
+    h("td", { style: { ...wide, minWidth: "9rem" } },
+      h("a", { href: `?pipeline=${encodeURIComponent(name)}`, onClick: (event) => open(event, name) },
+        h(Text, { as: "span", color: "fg.info", overflowWrap: "anywhere" }, name)),
+      pipeline.dags.length > 0 && h(Muted, { fontSize: "xs" }, pipeline.dags.join(" … "))),
+    h("td", { style: wide },
+      h(Badge, { colorPalette: LOOK[condition], variant: urgent ? "solid" : "subtle", title: told }, words(condition)),
+      urgent && h(Muted, { fontSize: "xs", color: "fg.error" }, told),
+      doing.filter(Boolean).map((text) => h(Muted, { key: text, fontSize: "xs" }, text))),
+    h("td", { style: numeric, title: pipeline.confirmed_at || undefined },
+      confirmed ? h(Fragment, null, count(confirmed), h(Muted, { fontSize: "xs" }, `${age(pipeline.confirmed_at, now)} ago`)) : "–"),
+    h("td", { style: numeric }, pipeline.waiting ? count(pipeline.waiting) : "–"),
+    h("td", { style: numeric }, h(Rate, { rate: pipeline.rate })),
+    h("td", { style: cell }, h(Box, { color: "fg.muted" }, pipeline.recent.length > 1 && h(Recent, { recent: pipeline.recent }))));
+}
+
+function Conditions({ counts, chosen, choose }) {
+  const all = Object.values(counts).reduce((a, b) => a + b, 0);
+  const offered = [["", "All", all], ...Object.keys(LOOK).map((key) => [key, words(key), counts[key] ?? 0])];
+  return h(HStack, { gap: "1", flexWrap: "wrap", role: "group", "aria-label": "Show only" },
+    offered.filter(([key, , n]) => n > 0 || !key || key === chosen).map(([key, text, n]) =>
+      h(Act, { key, "aria-pressed": key === chosen, variant: key === chosen ? "solid" : "outline", onClick: () => choose(key) },
+        `${text} ${count(n)}`)));
+}
+
+export function Pipelines({ query, go }) {
+  const [text, setText] = useState(query.search ?? "");
+  const offset = Math.max(0, Number(query.offset) || 0);
+  const asked = new URLSearchParams({ limit: LIMIT, offset, search: query.search ?? "" });
+  if (query.condition) asked.set("condition", query.condition);
+  const { data, error } = useLive(`airflow-ft/pipelines?${asked}`);
+  useEffect(() => {
+    if (text === (query.search ?? "")) return undefined;
+    const timer = setTimeout(() => go({ search: text, offset: "" }, true), 300);
+    return () => clearTimeout(timer);
+  }, [text]);
+  const open = (event, name) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return; // a new tab or window
+    event.preventDefault();
+    go({ pipeline: name });
+  };
+  const last = data === null ? 0 : Math.min(offset + LIMIT, data.total);
+  return h(Fragment, null,
+    h(HStack, { gap: "4", marginBottom: "4", flexWrap: "wrap", alignItems: "end" },
+      h(Field, { label: "Search", type: "search", placeholder: "pipeline or DAG", value: text, onChange: (event) => setText(event.target.value) }),
+      data !== null && h(Conditions, {
+        counts: data.conditions, chosen: query.condition ?? "", choose: (key) => go({ condition: key, offset: "" }),
+      })),
+    error && h(Problem, { marginBottom: "4" }, error),
+    data === null && !error && h(Muted, null, "Loading …"),
+    data !== null && data.total === 0 && h(Muted, null,
+      query.search || query.condition ? "No pipeline is like that." : "No pipeline has run yet, of those that you may see."),
+    data !== null && data.total > 0 && h(Fragment, null,
+      h(Table, {
+        caption: "Pipelines", head: ["Pipeline", "State", "Confirmed", "Waiting", "Rows a second", "Newest checkpoints"],
+        right: ["Confirmed", "Waiting", "Rows a second"],
+      }, data.pipelines.map((pipeline) => h(Line, { key: pipeline.name, pipeline, now: data.now, open }))),
+      h(HStack, { paddingY: "3", gap: "2" },
+        h(Act, { disabled: offset === 0, onClick: () => go({ offset: Math.max(0, offset - LIMIT) || "" }) }, "Previous"),
+        h(Act, { disabled: last >= data.total, onClick: () => go({ offset: offset + LIMIT }) }, "Next"),
+        h(Muted, { role: "status" }, `${count(offset + 1)} to ${count(last)} of ${count(data.total)}`))));
+}
