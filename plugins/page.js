@@ -1,4 +1,5 @@
 // The page "Checkpoints" of Airflow's UI, which takes the component from `globalThis.AirflowPlugin`; see parts.js.
+import { useLive } from "./parts.js";
 import { Pipeline } from "./pipeline.js";
 import { Pipelines } from "./pipelines.js";
 
@@ -8,7 +9,15 @@ const { Box, Heading } = globalThis.ChakraUI;
 // What is shown is said by the address, so that it can be sent to others, and the browser's buttons lead back.
 const asked = () => Object.fromEntries(new URLSearchParams(window.location.search));
 
-function Checkpoints() {
+// What a DAG's tab shows: its only pipeline itself, or all that it has.
+function OfDag({ dagId, query, go }) {
+  const { data } = useLive(`airflow-ft/pipelines?${new URLSearchParams({ dag: dagId, limit: 2 })}`);
+  if (data?.total === 1) return h(Pipeline, { query: { ...query, pipeline: data.pipelines[0].name }, go, alone: true });
+  return h(Pipelines, { query, go, dag: dagId });
+}
+
+// On a DAG's tab Airflow gives the DAG.
+function Checkpoints({ dagId }) {
   const [query, setQuery] = useState(asked);
   useEffect(() => {
     const back = () => setQuery(asked());
@@ -22,8 +31,10 @@ function Checkpoints() {
     setQuery(asked());
   }
   return h(Box, { padding: { base: "3", md: "6" }, color: "fg", overflowY: "auto", height: "100%" },
-    h(Heading, { size: "xl", as: "h1", marginBottom: "4" }, "Checkpoints"),
-    query.pipeline ? h(Pipeline, { key: query.pipeline, query, go }) : h(Pipelines, { query, go }));
+    !dagId && h(Heading, { size: "xl", as: "h1", marginBottom: "4" }, "Checkpoints"),
+    query.pipeline ? h(Pipeline, { key: query.pipeline, query, go })
+      : dagId ? h(OfDag, { dagId, query, go })
+        : h(Pipelines, { query, go }));
 }
 
 globalThis.AirflowPlugin = Checkpoints;

@@ -71,11 +71,11 @@ function Row({ pipeline, checkpoint, now, opened }) {
       h("td", { colSpan: 5, style: { padding: "0 12px 8px 32px" } }, h(Details, { pipeline, checkpoint }))));
 }
 
-export function Pipeline({ query, go }) {
+export function Pipeline({ query, go, alone = false }) {
   const { data, error } = useLive(ofPipeline(query.pipeline, query.before ? `?before=${Number(query.before)}` : ""));
   const newest = () => go({ before: "" });
   return h(Fragment, null,
-    h(Act, { onClick: () => go({ pipeline: "", before: "" }), marginBottom: "4" }, "← All pipelines"),
+    !alone && h(Act, { onClick: () => go({ pipeline: "", before: "" }), marginBottom: "4" }, "← All pipelines"),
     error && h(Problem, { marginBottom: "4" }, error),
     data === null && !error && h(Muted, null, "Loading …"),
     data !== null && h(Box, { borderWidth: "1px", borderColor: "border", borderRadius: "md", bg: "bg.panel" },

@@ -56,11 +56,12 @@ function Conditions({ counts, chosen, choose }) {
         `${text} ${count(n)}`)));
 }
 
-export function Pipelines({ query, go }) {
+export function Pipelines({ query, go, dag = "" }) {
   const [text, setText] = useState(query.search ?? "");
   const offset = Math.max(0, Number(query.offset) || 0);
   const asked = new URLSearchParams({ limit: LIMIT, offset, search: query.search ?? "" });
   if (query.condition) asked.set("condition", query.condition);
+  if (dag) asked.set("dag", dag);
   const { data, error } = useLive(`airflow-ft/pipelines?${asked}`);
   useEffect(() => {
     if (text === (query.search ?? "")) return undefined;

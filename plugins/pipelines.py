@@ -26,18 +26,21 @@ _ORDER = {condition: place for place, condition in enumerate(Condition)}
 def pipelines(
     user: GetUserDep,
     search: str = "",
+    dag: str = "",
     condition: Condition | None = None,
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=100)] = 25,
 ) -> dict[str, Any]:
-    """Those whose name, or that of a DAG of theirs, has `search` in it; `conditions` counts them."""
+    """Those of a DAG; those whose name, or that of a DAG of theirs, has `search` in it. `conditions` counts them."""
     visible = visible_dags(user)
     with decision_log() as store, configured():
         wanted = search.casefold()
         found = [
             each
             for each in store.overview()
-            if any(wanted in text.casefold() for text in (each.name, *each.dags)) and _may_see(store, each, visible)
+            if (not dag or dag in each.dags)
+            and any(wanted in text.casefold() for text in (each.name, *each.dags))
+            and _may_see(store, each, visible)
         ]
         shown = sorted(
             (each for each in found if condition in (None, each.condition)),

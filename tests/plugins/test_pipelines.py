@@ -71,6 +71,7 @@ def test_it_is_searched_by_name_and_dag_and_cut_into_pages(scene: Pipeline, ask:
     assert listed(ask, "offset=25") == sorted(listed(ask, "limit=100"))[25:]
     assert listed(ask, "search=TEAM1-") == [f"team1-{index:02}" for index in range(1, 30, 2)]
     assert listed(ask, f"search={RUN.dag_id}") == [PIPELINE]
+    assert listed(ask, f"dag={RUN.dag_id}") == [PIPELINE] and listed(ask, f"dag={RUN.dag_id[:-1]}") == []
     assert listed(ask, "search=team1-&offset=14") == ["team1-29"] and listed(ask, "offset=31") == []
     for wrong in ("limit=0", "limit=101", "offset=-1", "condition=LATE"):
         assert ask(f"?{wrong}").status_code == 422, wrong
