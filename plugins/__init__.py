@@ -21,7 +21,7 @@ except Exception:  # the page does without
 
 
 class CheckpointsPlugin(AirflowPlugin):
-    """A page in the navigation, and a tab on DAGs: pipelines, their checkpoints, and why each was planned as it was."""
+    """A page, and a tab on DAGs and their runs: pipelines, their checkpoints, and why each was planned as it was."""
 
     name = "airflow_ft"
     react_apps = [  # noqa: RUF012 - as Airflow declares it
@@ -32,12 +32,16 @@ class CheckpointsPlugin(AirflowPlugin):
             "category": "browse",
             "url_route": "airflow-ft",
         },
-        {  # of the same name: Airflow loads a bundle once, and keeps what it finds by that
-            "name": "Checkpoints",
-            "bundle_url": "airflow-ft/page.js",
-            "destination": "dag",
-            "url_route": "airflow-ft-dag",
-        },
+        # Of the same name: Airflow loads a bundle once, and keeps what it finds by that.
+        *(
+            {
+                "name": "Checkpoints",
+                "bundle_url": "airflow-ft/page.js",
+                "destination": destination,
+                "url_route": f"airflow-ft-{destination}",
+            }
+            for destination in ("dag", "dag_run")
+        ),
     ]
 
     @property

@@ -1,6 +1,6 @@
 // The page "Checkpoints" of Airflow's UI, which takes the component from `globalThis.AirflowPlugin`; see parts.js.
 import { useLive } from "./parts.js";
-import { Pipeline } from "./pipeline.js";
+import { OfRun, Pipeline } from "./pipeline.js";
 import { Pipelines } from "./pipelines.js";
 
 const { createElement: h, useEffect, useState } = globalThis.React;
@@ -16,8 +16,8 @@ function OfDag({ dagId, query, go }) {
   return h(Pipelines, { query, go, dag: dagId });
 }
 
-// On a DAG's tab Airflow gives the DAG.
-function Checkpoints({ dagId }) {
+// On the tab of a DAG, or of its run, Airflow gives both.
+function Checkpoints({ dagId, runId }) {
   const [query, setQuery] = useState(asked);
   useEffect(() => {
     const back = () => setQuery(asked());
@@ -32,7 +32,7 @@ function Checkpoints({ dagId }) {
   }
   return h(Box, { padding: { base: "3", md: "6" }, color: "fg", overflowY: "auto", height: "100%" },
     !dagId && h(Heading, { size: "xl", as: "h1", marginBottom: "4" }, "Checkpoints"),
-    query.pipeline ? h(Pipeline, { key: query.pipeline, query, go })
+    runId ? h(OfRun, { dagId, runId }) : query.pipeline ? h(Pipeline, { key: query.pipeline, query, go })
       : dagId ? h(OfDag, { dagId, query, go })
         : h(Pipelines, { query, go }));
 }

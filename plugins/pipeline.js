@@ -71,6 +71,25 @@ function Row({ pipeline, checkpoint, now, opened }) {
       h("td", { colSpan: 5, style: { padding: "0 12px 8px 32px" } }, h(Details, { pipeline, checkpoint }))));
 }
 
+const HEAD = { head: ["Checkpoint", "State", "Rows", "Sinks (✓ proven)", "Age"], right: ["Rows", "Age"] };
+
+// What a DAG's run has made.
+export function OfRun({ dagId, runId }) {
+  const { data, error } = useLive(`airflow-ft/runs?${new URLSearchParams({ dag: dagId, run: runId })}`);
+  const made = (data?.pipelines ?? []).filter((each) => each.checkpoints.length > 0);
+  return h(Fragment, null,
+    error && h(Problem, { marginBottom: "4" }, error),
+    data === null && !error && h(Muted, null, "Loading …"),
+    data !== null && made.length === 0 && h(Muted, null, "This run has made no checkpoint."),
+    made.map(({ name, map_index, checkpoints }) => {
+      const title = map_index >= 0 ? `${name} [${map_index}]` : name;
+      return h(Box, { key: title, marginBottom: "6" },
+        h(Heading, { size: "md", as: "h2", marginBottom: "2" }, h(Link, { to: `plugin/airflow-ft?pipeline=${encodeURIComponent(name)}` }, title)),
+        h(Table, { caption: `Checkpoints of ${title}`, ...HEAD },
+          checkpoints.map((checkpoint) => h(Row, { key: checkpoint.number, pipeline: name, checkpoint, now: data.now, opened: false }))));
+    }));
+}
+
 export function Pipeline({ query, go, alone = false }) {
   const { data, error } = useLive(ofPipeline(query.pipeline, query.before ? `?before=${Number(query.before)}` : ""));
   const newest = () => go({ before: "" });
@@ -89,7 +108,7 @@ export function Pipeline({ query, go, alone = false }) {
       data.halted && h(Text, { paddingX: "3", paddingBottom: "3", color: "fg.error" }, data.halted),
       data.checkpoints.length === 0
         ? h(Muted, { padding: "3" }, query.before ? "There are no older checkpoints." : "It has no checkpoints yet.")
-        : h(Table, { caption: `Checkpoints of ${data.name}`, head: ["Checkpoint", "State", "Rows", "Sinks (✓ proven)", "Age"], right: ["Rows", "Age"] },
+        : h(Table, { caption: `Checkpoints of ${data.name}`, ...HEAD },
             data.checkpoints.map((checkpoint, index) =>
               h(Row, { key: checkpoint.number, pipeline: data.name, checkpoint, now: data.now, opened: !query.before && index === 0 }))),
       h(HStack, { padding: "3", gap: "2" },

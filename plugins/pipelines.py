@@ -37,10 +37,8 @@ def pipelines(
         wanted = search.casefold()
         found = [
             each
-            for each in store.overview()
-            if (not dag or dag in each.dags)
-            and any(wanted in text.casefold() for text in (each.name, *each.dags))
-            and _may_see(store, each, visible)
+            for each in store.overview(dag)
+            if any(wanted in text.casefold() for text in (each.name, *each.dags)) and _may_see(store, each, visible)
         ]
         shown = sorted(
             (each for each in found if condition in (None, each.condition)),
@@ -73,6 +71,28 @@ def pipeline(
             "at_work": str(row.turn) if row.turn else "",
             "doing": _doing(store, name) if row.turn else [],
             "checkpoints": [_checkpoint(each) for each in store.checkpoints(name, limit, before)],
+        }
+
+
+@router.get("/runs")
+def runs(dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = RECENT) -> dict[str, Any]:
+    """What a DAG's run has to do with each pipeline: its newest checkpoints, by map index."""
+    visible = visible_dags(user)
+    with decision_log() as store, configured():
+        found = [each for each in store.overview(dag) if _may_see(store, each, visible)]
+        return {
+            "now": store.now().isoformat(),
+            "pipelines": [
+                {
+                    "name": each.name,
+                    "map_index": of.key.map_index,
+                    "checkpoints": [
+                        _checkpoint(one) for one in reversed(store.run_checkpoints(each.name, of.key, limit))
+                    ],
+                }
+                for each in found
+                for of in store.runs(each.name, dag, run)
+            ],
         }
 
 

@@ -60,7 +60,7 @@ def test_links_and_pages_are_found_below_the_base_path(ask: Any) -> None:
     from airflow_ft.plugins import CheckpointsPlugin
 
     apps = CheckpointsPlugin.react_apps
-    assert len({app["name"] for app in apps}) == 1 and len({app["url_route"] for app in apps}) == len(apps) == 2
+    assert len({app["name"] for app in apps}) == 1 and len({app["url_route"] for app in apps}) == len(apps) == 3
     [bundle] = {str(app["bundle_url"]) for app in apps}
     found = ask("/shop/", f"/shop/{bundle}", f"/shop/{documentation()}", "/shop/airflow-ft/nothing")
     match = re.search(r'<base href="([^"]*)"', found["/shop/"][1])

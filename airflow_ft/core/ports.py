@@ -132,8 +132,11 @@ class Store(Protocol):
 
     def pipelines(self) -> Sequence[Pipeline]: ...
 
-    def overview(self) -> Sequence[Overview]:
-        """All pipelines by name; the cost is that of so many look-ups, and of what is open."""
+    def overview(self, dag_id: str = "") -> Sequence[Overview]:
+        """All pipelines by name, or those of which a DAG has made checkpoints.
+
+        The cost is that of so many look-ups, and of what is open.
+        """
 
     def completed(self, pipeline: str, limit: int) -> Sequence[Completed]:
         """The newest completed checkpoints, newest first."""

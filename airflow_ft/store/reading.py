@@ -126,8 +126,9 @@ _LAST_PUBLISHED = (
 _PIPELINES = (
     "SELECT name, status, halt_reason, halt_message, turn_dag_id, turn_run_id, turn_map_index,"
     " (SELECT min(dag_id) FROM checkpoint WHERE pipeline = name) AS first_dag,"
-    " (SELECT max(dag_id) FROM checkpoint WHERE pipeline = name) AS last_dag FROM pipeline ORDER BY name"
+    " (SELECT max(dag_id) FROM checkpoint WHERE pipeline = name) AS last_dag FROM pipeline"
 )
+_OF_DAG = " WHERE (SELECT dag_id FROM checkpoint WHERE pipeline = name AND dag_id = ? LIMIT 1) IS NOT NULL"
 _OPEN = (
     "SELECT pipeline, state, count(*) AS count, sum(CASE WHEN segment_digest IS NOT NULL AND delivered_by IS NULL"
     " AND (after_abort IS NULL OR after_abort <> 'rewound') THEN 1 ELSE 0 END) AS undelivered"
@@ -169,7 +170,7 @@ class ReadingOperations:
         """All pipelines by name."""
         return [to_pipeline(row) for row in self._database.read("SELECT * FROM pipeline ORDER BY name")]
 
-    def overview(self) -> Sequence[Overview]:
+    def overview(self, dag_id: str = "") -> Sequence[Overview]:
         """See `Store.overview`."""
         found: dict[str, dict[str, int]] = {}
         for row in self._database.read(_OPEN):
@@ -178,7 +179,9 @@ class ReadingOperations:
             for state in (CheckpointState.QUARANTINED, CheckpointState.COMMITTING):
                 if row["state"] == state:
                     of[state.lower()] += row["count"]
-        return [to_overview(row, **found.get(row["name"], {})) for row in self._database.read(_PIPELINES)]
+        where, values = (_OF_DAG, (dag_id,)) if dag_id else ("", ())
+        rows = self._database.read(f"{_PIPELINES}{where} ORDER BY name", *values)
+        return [to_overview(row, **found.get(row["name"], {})) for row in rows]
 
     def completed(self, pipeline: str, limit: int) -> Sequence[Completed]:
         """See `Store.completed`."""

@@ -24,6 +24,11 @@ class Asking:
         path = f"/pipelines/{path}" if path else "/pipelines"
         return self._client.post(path, json=question) if question else self._client.get(path)
 
+    def at(self, path: str, *, by: str = "viewer", team: str | None = TEAM) -> Any:
+        """The answer to any path."""
+        self._manager.user(by, team)
+        return self._client.get(path)
+
     def keep_from_xcoms(self) -> None:
         self._manager.xcoms = False
 

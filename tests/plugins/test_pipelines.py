@@ -101,6 +101,22 @@ def test_the_newest_completed_checkpoints_tell_rate_and_rows(scene: Pipeline, as
     assert row["confirmed"] == 3 and row["confirmed_at"] <= ask("").json()["now"]
 
 
+def test_a_run_shows_its_checkpoints_of_each_pipeline(scene: Pipeline, ask: Asking) -> None:
+    scene.confirmed({"a": 1})
+    other = another(scene, "another")
+    other.stage(2)
+    other.stage(1, RunKey(RUN.dag_id, RUN.run_id, 1))
+    other.stage(1, RunKey(RUN.dag_id, "later"))
+    asked = f"/runs?dag={RUN.dag_id}&run={RUN.run_id}"
+    told = [
+        (each["name"], each["map_index"], [one["number"] for one in each["checkpoints"]])
+        for each in ask.at(asked).json()["pipelines"]
+    ]
+    assert told == [("another", -1, [2, 1]), ("another", 1, [3])]
+    assert ask.at(asked, team="another").json()["pipelines"] == []
+    assert ask.at(f"/runs?dag={RUN.dag_id}&run=nothing").json()["pipelines"] == []
+
+
 def test_older_checkpoints_are_behind_the_newest(scene: Pipeline, ask: Asking) -> None:
     for number in range(1, 6):
         scene.confirmed({"a": number})

@@ -155,6 +155,7 @@ def every_operation(store: Store) -> None:
     store.checkpoints(PIPELINE)
     store.checkpoints(PIPELINE, 5, before=3)
     store.overview()
+    store.overview(RUN.dag_id)
     store.completed(PIPELINE, 5)
     store.open_checkpoints(PIPELINE)
     store.open_checkpoints(PIPELINE, before=3)

@@ -48,6 +48,9 @@ class TestReading:
         [first, second] = store.overview()
         assert (second.condition, second.undelivered, second.quarantined) == (Condition.QUARANTINED, 3, 1)
         assert (first.dags, first.undelivered, first.condition) == (("b", "c"), 0, Condition.IDLE)
+        other.stage(1, RunKey("bb", "1"))
+        assert [each.name for each in store.overview("bb")] == ["a"], "neither the first nor the last"
+        assert [each.name for each in store.overview(RUN.dag_id)] == [PIPELINE] and not store.overview("d")
         store.enter_turn("a", RUN, None)
         assert store.overview()[0].turn == RUN and store.overview()[0].condition is Condition.RUNNING
         store.halt("a", HaltReason.TOKEN_LOST, "it is gone")
