@@ -168,7 +168,7 @@ def test_sizes_of_the_state_and_headway_go_by_airflows_metrics(monkeypatch: pyte
 
 @pytest.mark.airflow
 def test_the_page_tells_why_where_the_rows_are_and_what_to_do(tmp_path: Path) -> None:
-    from plugins.api import _checkpoint
+    from plugins.pipelines import _checkpoint
 
     with SqliteStore(tmp_path / "ft.db") as store:
         scene = Scene(store)
@@ -184,7 +184,7 @@ def test_the_page_tells_why_where_the_rows_are_and_what_to_do(tmp_path: Path) ->
         reason.remedy,
     )
     assert told["message"] == "too long"
-    script = (PROJECT / "plugins" / "page.js").read_text()
+    script = (PROJECT / "plugins" / "pipeline.js").read_text()
     assert all(f"checkpoint.{name}" in script for name in ("reason", "cause", "fate", "remedy", "message"))
 
 
