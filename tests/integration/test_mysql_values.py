@@ -116,8 +116,10 @@ D10 = [
 ] + [None]  # fmt: skip
 D65 = [Decimal("9" * 35 + "." + "9" * 30), Decimal("-" + "9" * 35 + "." + "9" * 30), Decimal("1e-30"), Decimal(0), None]
 NESTED = [
-    {"a": 1, "b": ["x", None, 'q"\\/\n\t\x01\x7f', "😀"], "m": [("k", 1.5), ("ü\"", None)], "d": Decimal("1.10")},
-    {"a": None, "b": [], "m": [], "d": None}, {"a": -(2**63), "b": None, "m": None, "d": Decimal("-0.01")}, None,
+    {"a": 1, "b": ["x", None, 'q"\\/\n\t\x01\x7f', "😀"], "m": [("k", 1.5), ("ü\"", None)], "d": Decimal("1.10"),
+     "o": b"\x00'\xff", "t": time(1, 2, 3, 4)},
+    {"a": None, "b": [], "m": [], "d": None, "o": b"", "t": None},
+    {"a": -(2**63), "b": None, "m": None, "d": Decimal("-0.01"), "o": None, "t": None}, None,
 ]  # fmt: skip
 NESTED_TYPE = pa.struct(
     [
@@ -125,11 +127,15 @@ NESTED_TYPE = pa.struct(
         ("b", pa.list_(pa.string())),
         ("m", pa.map_(pa.string(), pa.float64())),
         ("d", pa.decimal128(10, 2)),
+        ("o", pa.binary()),
+        ("t", pa.time64("us")),
     ]
 )
 NESTED_JSON = [
-    {"a": 1, "b": ["x", None, 'q"\\/\n\t\x01\x7f', "😀"], "m": {"k": 1.5, 'ü"': None}, "d": "1.10"},
-    {"a": None, "b": [], "m": {}, "d": None}, {"a": -(2**63), "b": None, "m": None, "d": "-0.01"}, None,
+    {"a": 1, "b": ["x", None, 'q"\\/\n\t\x01\x7f', "😀"], "m": {"k": 1.5, 'ü"': None}, "d": "1.10",
+     "o": "ACf/", "t": "01:02:03.000004"},
+    {"a": None, "b": [], "m": {}, "d": None, "o": "", "t": None},
+    {"a": -(2**63), "b": None, "m": None, "d": "-0.01", "o": None, "t": None}, None,
 ]  # fmt: skip
 
 
