@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Query
 
-from airflow_ft.core.model import Checkpoint, PipelineStatus
+from airflow_ft.core.model import Checkpoint, PipelineStatus, RunKey
 from airflow_ft.core.overview import Condition, Overview, rate
 from airflow_ft.core.ports import Store
 from airflow_ft.core.set_aside import of_checkpoint
@@ -38,7 +39,9 @@ def pipelines(
         found = [
             each
             for each in store.overview(dag)
-            if any(wanted in text.casefold() for text in (each.name, *each.dags)) and _may_see(store, each, visible)
+            if (not dag or dag in visible)
+            and any(wanted in text.casefold() for text in (each.name, *visible.intersection(each.dags)))
+            and _may_see(store, each, visible)
         ]
         shown = sorted(
             (each for each in found if condition in (None, each.condition)),
@@ -48,7 +51,7 @@ def pipelines(
             "now": store.now().isoformat(),
             "total": len(shown),
             "conditions": Counter(each.condition for each in found),
-            "pipelines": [_in_short(store, each) for each in shown[offset : offset + limit]],
+            "pipelines": [_in_short(store, each, visible) for each in shown[offset : offset + limit]],
         }
 
 
@@ -60,17 +63,22 @@ def pipeline(
     before: Annotated[int | None, Query(ge=1)] = None,
 ) -> dict[str, Any]:
     """Its newest checkpoints, or those before a number."""
+    visible = visible_dags(user)
     with seen(name, user) as (store, _), configured():
         row = store.pipeline(name)
+        turn = _shown(row.turn, visible)
         latest = store.latest_confirmed(name)
         return {
             "now": store.now().isoformat(),
             "name": name,
             "halted": f"{row.halt_reason}: {row.halt_message}" if row.status is PipelineStatus.HALTED else "",
             "confirmed": latest.number if latest else 0,
-            "at_work": str(row.turn) if row.turn else "",
+            "at_work": str(turn) if turn else "",
             "doing": _doing(store, name) if row.turn else [],
-            "checkpoints": [_checkpoint(each) for each in store.checkpoints(name, limit, before)],
+            "checkpoints": [
+                _checkpoint(replace(each, run=_shown(each.run, visible)))
+                for each in store.checkpoints(name, limit, before)
+            ],
         }
 
 
@@ -79,7 +87,7 @@ def runs(dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1,
     """What a DAG's run has to do with each pipeline: its newest checkpoints, by map index."""
     visible = visible_dags(user)
     with decision_log() as store, configured():
-        found = [each for each in store.overview(dag) if _may_see(store, each, visible)]
+        found = [each for each in store.overview(dag) if dag in visible and _may_see(store, each, visible)]
         return {
             "now": store.now().isoformat(),
             "pipelines": [
@@ -116,18 +124,24 @@ def _may_see(store: Store, overview: Overview, visible: frozenset[str]) -> bool:
     return dags_of(store.checkpoints(overview.name, NEWEST)) <= visible
 
 
+def _shown(run: RunKey | None, visible: frozenset[str]) -> RunKey | None:
+    """None: of a DAG that the user may not see, which was the pipeline's long ago, say."""
+    return run if run is not None and run.dag_id in visible else None
+
+
 def _doing(store: Store, name: str) -> list[str]:
     return [lease.doing for lease in store.leases(name) if lease.doing]
 
 
-def _in_short(store: Store, overview: Overview) -> dict[str, Any]:
+def _in_short(store: Store, overview: Overview, visible: frozenset[str]) -> dict[str, Any]:
+    turn = _shown(overview.turn, visible)
     completed = store.completed(overview.name, RECENT)
     return {
         "name": overview.name,
         "condition": overview.condition,
         "told": overview.halted or overview.condition.told,
-        "dags": list(overview.dags),
-        "at_work": str(overview.turn) if overview.turn else "",
+        "dags": [dag for dag in overview.dags if dag in visible],
+        "at_work": str(turn) if turn else "",
         "doing": _doing(store, overview.name) if overview.turn else [],
         "confirmed": completed[0].number if completed else 0,
         "confirmed_at": completed[0].at.isoformat() if completed else "",

@@ -92,6 +92,22 @@ def test_others_do_not_learn_that_it_is_there(scene: Pipeline, ask: Asking) -> N
     assert listed(ask, "search=shared") == [] and ask("shared").status_code == 404
 
 
+def test_a_dag_that_one_may_not_see_is_named_nowhere(scene: Pipeline, ask: Asking) -> None:
+    """It made the pipeline's first checkpoints, long ago."""
+    other = another(scene, "taken-over")
+    other.stage(1, RunKey("secret", "run"))
+    other.stage(16)
+    secret = RunKey("secret", "another")
+    other.store.enter_turn("taken-over", secret, None)
+    [row] = ask("?search=taken").json()["pipelines"]
+    assert (row["dags"], row["condition"], row["at_work"]) == ([RUN.dag_id], "RUNNING", "")
+    assert listed(ask, "search=secret") == [] and listed(ask, "dag=secret") == []
+    assert ask.at("/runs?dag=secret&run=run").json()["pipelines"] == []
+    told = ask("taken-over?limit=100")
+    assert [each["number"] for each in told.json()["checkpoints"]] == list(range(17, 0, -1))
+    assert "secret" not in told.text and told.json()["checkpoints"][1]["dag_id"] == RUN.dag_id
+
+
 def test_the_newest_completed_checkpoints_tell_rate_and_rows(scene: Pipeline, ask: Asking) -> None:
     for number in range(1, 4):
         scene.confirmed({"a": number})
