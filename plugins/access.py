@@ -40,8 +40,8 @@ def decision_log() -> Iterator[Store]:
 
 
 @contextmanager
-def seen(pipeline: str, user: BaseUser) -> Iterator[tuple[Store, frozenset[str]]]:
-    """The decision log and the pipeline's DAGs, for a user who may see all of them.
+def seen(pipeline: str, visible: frozenset[str]) -> Iterator[tuple[Store, frozenset[str]]]:
+    """The decision log and the pipeline's DAGs, for a user who may see all of them: `visible_dags`.
 
     404 for others, in the same words as for a pipeline that there is not.
     """
@@ -52,7 +52,7 @@ def seen(pipeline: str, user: BaseUser) -> Iterator[tuple[Store, frozenset[str]]
                 store.pipeline(pipeline)
         except KeyError:
             raise unseen(pipeline) from None
-        if not dags <= visible_dags(user):
+        if not dags <= visible:
             raise unseen(pipeline)
         yield store, dags
 

@@ -1,5 +1,4 @@
 // The page "Checkpoints" of Airflow's UI, which takes the component from `globalThis.AirflowPlugin`; see parts.js.
-import { useLive } from "./parts.js";
 import { OfRun, Pipeline } from "./pipeline.js";
 import { Pipelines } from "./pipelines.js";
 
@@ -8,13 +7,6 @@ const { Box, Heading } = globalThis.ChakraUI;
 
 // What is shown is said by the address, so that it can be sent to others, and the browser's buttons lead back.
 const asked = () => Object.fromEntries(new URLSearchParams(window.location.search));
-
-// What a DAG's tab shows: its only pipeline itself, or all that it has.
-function OfDag({ dagId, query, go }) {
-  const { data } = useLive(`airflow-ft/pipelines?${new URLSearchParams({ dag: dagId, limit: 2 })}`);
-  if (data?.total === 1) return h(Pipeline, { query: { ...query, pipeline: data.pipelines[0].name }, go, alone: true });
-  return h(Pipelines, { query, go, dag: dagId });
-}
 
 // On the tab of a DAG, or of its run, Airflow gives both.
 function Checkpoints({ dagId, runId }) {
@@ -32,9 +24,9 @@ function Checkpoints({ dagId, runId }) {
   }
   return h(Box, { padding: { base: "3", md: "6" }, color: "fg", overflowY: "auto", height: "100%" },
     !dagId && h(Heading, { size: "xl", as: "h1", marginBottom: "4" }, "Checkpoints"),
-    runId ? h(OfRun, { dagId, runId }) : query.pipeline ? h(Pipeline, { key: query.pipeline, query, go })
-      : dagId ? h(OfDag, { dagId, query, go })
-        : h(Pipelines, { query, go }));
+    runId ? h(OfRun, { dagId, runId })
+      : query.pipeline ? h(Pipeline, { key: query.pipeline, query, go })
+        : h(Pipelines, { query, go, dag: dagId }));
 }
 
 globalThis.AirflowPlugin = Checkpoints;

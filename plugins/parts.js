@@ -12,8 +12,8 @@ export const numeric = { ...cell, textAlign: "right", fontVariantNumeric: "tabul
 export const line = (props, ...children) =>
   h(Box, { as: "tr", borderTopWidth: "1px", borderColor: "border", ...props }, ...children);
 export const href = (path) => new URL(path, document.baseURI).href;
-export const ofPipeline = (name, path) =>
-  `airflow-ft/pipelines/${encodeURIComponent(name)}${path && !path.startsWith("?") ? "/" : ""}${path}`;
+export const pipelinePath = (name) => `airflow-ft/pipelines/${encodeURIComponent(name)}`;
+export const ofPipeline = (name, path) => `${pipelinePath(name)}/${path}`;
 
 export function bytes(n) {
   const units = ["bytes", "KB", "MB", "GB", "TB"];
@@ -93,6 +93,9 @@ export function useLive(path) {
 export const Muted = ({ children, ...props }) => h(Text, { color: "fg.muted", fontSize: "sm", ...props }, children);
 export const Problem = ({ children, ...props }) =>
   h(Text, { color: "fg.error", fontSize: "sm", role: "alert", overflowWrap: "anywhere", ...props }, children);
+// What is shown of a `useLive` beside its data.
+export const Pending = ({ data, error }) =>
+  error ? h(Problem, { marginBottom: "4" }, error) : data === null && h(Muted, null, "Loading …");
 export const Link = ({ to, children }) =>
   h("a", { href: href(to) }, h(Text, { as: "span", color: "fg.info", overflowWrap: "anywhere" }, children));
 export const Act = (props) => h(Button, { size: "xs", variant: "outline", type: "button", ...props });

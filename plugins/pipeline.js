@@ -1,5 +1,5 @@
 // One pipeline: how it stands, its checkpoints, its savepoints and its state.
-import { Act, age, ask, cell, Code, count, Disclosure, line, Link, Muted, numeric, ofPipeline, Problem, Table, useLive } from "./parts.js";
+import { Act, age, ask, cell, Code, count, Disclosure, line, Link, Muted, numeric, ofPipeline, Pending, pipelinePath, Table, useLive } from "./parts.js";
 import { Savepoints } from "./savepoints.js";
 import { OperatorState } from "./state.js";
 
@@ -78,8 +78,7 @@ export function OfRun({ dagId, runId }) {
   const { data, error } = useLive(`airflow-ft/runs?${new URLSearchParams({ dag: dagId, run: runId })}`);
   const made = (data?.pipelines ?? []).filter((each) => each.checkpoints.length > 0);
   return h(Fragment, null,
-    error && h(Problem, { marginBottom: "4" }, error),
-    data === null && !error && h(Muted, null, "Loading …"),
+    h(Pending, { data, error }),
     data !== null && made.length === 0 && h(Muted, null, "This run has made no checkpoint."),
     made.map(({ name, map_index, checkpoints }) => {
       const title = map_index >= 0 ? `${name} [${map_index}]` : name;
@@ -91,12 +90,11 @@ export function OfRun({ dagId, runId }) {
 }
 
 export function Pipeline({ query, go, alone = false }) {
-  const { data, error } = useLive(ofPipeline(query.pipeline, query.before ? `?before=${Number(query.before)}` : ""));
+  const { data, error } = useLive(`${pipelinePath(query.pipeline)}${query.before ? `?before=${Number(query.before)}` : ""}`);
   const newest = () => go({ before: "" });
   return h(Fragment, null,
     !alone && h(Act, { onClick: () => go({ pipeline: "", before: "" }), marginBottom: "4" }, "← All pipelines"),
-    error && h(Problem, { marginBottom: "4" }, error),
-    data === null && !error && h(Muted, null, "Loading …"),
+    h(Pending, { data, error }),
     data !== null && h(Box, { borderWidth: "1px", borderColor: "border", borderRadius: "md", bg: "bg.panel" },
       h(HStack, { padding: "3", gap: "3", flexWrap: "wrap" },
         h(Heading, { size: "md", as: "h2", overflowWrap: "anywhere" }, data.name),

@@ -1,5 +1,6 @@
 // All pipelines, a line each, the most urgent first; searched, filtered and cut into pages by the server.
-import { Act, age, cell, count, Field, line, Muted, numeric, Problem, Table, useLive, wide } from "./parts.js";
+import { Act, age, cell, count, Field, line, Muted, numeric, Pending, Table, useLive, wide } from "./parts.js";
+import { Pipeline } from "./pipeline.js";
 
 const { createElement: h, Fragment, useEffect, useState } = globalThis.React;
 const { Badge, Box, HStack, Text } = globalThis.ChakraUI;
@@ -73,6 +74,10 @@ export function Pipelines({ query, go, dag = "" }) {
     event.preventDefault();
     go({ pipeline: name });
   };
+  // A DAG's only pipeline is opened on its tab.
+  if (dag && data?.total === 1 && !query.search && !query.condition) {
+    return h(Pipeline, { query: { ...query, pipeline: data.pipelines[0].name }, go, alone: true });
+  }
   const last = data === null ? 0 : Math.min(offset + LIMIT, data.total);
   return h(Fragment, null,
     h(HStack, { gap: "4", marginBottom: "4", flexWrap: "wrap", alignItems: "end" },
@@ -80,8 +85,7 @@ export function Pipelines({ query, go, dag = "" }) {
       data !== null && h(Conditions, {
         counts: data.conditions, chosen: query.condition ?? "", choose: (key) => go({ condition: key, offset: "" }),
       })),
-    error && h(Problem, { marginBottom: "4" }, error),
-    data === null && !error && h(Muted, null, "Loading …"),
+    h(Pending, { data, error }),
     data !== null && data.total === 0 && h(Muted, null,
       query.search || query.condition ? "No pipeline is like that." : "No pipeline has run yet, of those that you may see."),
     data !== null && data.total > 0 && h(Fragment, null,

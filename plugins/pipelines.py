@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Query
 
-from airflow_ft.core.model import Checkpoint, PipelineStatus, RunKey
+from airflow_ft.core.model import Checkpoint, Pipeline, RunKey
 from airflow_ft.core.overview import Condition, Overview, rate
 from airflow_ft.core.ports import Store
 from airflow_ft.core.set_aside import of_checkpoint
@@ -38,10 +38,8 @@ def pipelines(
         wanted = search.casefold()
         found = [
             each
-            for each in store.overview(dag)
-            if (not dag or dag in visible)
-            and any(wanted in text.casefold() for text in (each.name, *visible.intersection(each.dags)))
-            and _may_see(store, each, visible)
+            for each in _overview(store, visible, dag)
+            if any(wanted in text.casefold() for text in (each.name, *visible.intersection(each.dags)))
         ]
         shown = sorted(
             (each for each in found if condition in (None, each.condition)),
@@ -64,17 +62,15 @@ def pipeline(
 ) -> dict[str, Any]:
     """Its newest checkpoints, or those before a number."""
     visible = visible_dags(user)
-    with seen(name, user) as (store, _), configured():
+    with seen(name, visible) as (store, _), configured():
         row = store.pipeline(name)
-        turn = _shown(row.turn, visible)
         latest = store.latest_confirmed(name)
         return {
             "now": store.now().isoformat(),
             "name": name,
-            "halted": f"{row.halt_reason}: {row.halt_message}" if row.status is PipelineStatus.HALTED else "",
+            "halted": row.halted,
             "confirmed": latest.number if latest else 0,
-            "at_work": str(turn) if turn else "",
-            "doing": _doing(store, name) if row.turn else [],
+            **_at_work(store, row, visible),
             "checkpoints": [
                 _checkpoint(replace(each, run=_shown(each.run, visible)))
                 for each in store.checkpoints(name, limit, before)
@@ -87,7 +83,7 @@ def runs(dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1,
     """What a DAG's run has to do with each pipeline: its newest checkpoints, by map index."""
     visible = visible_dags(user)
     with decision_log() as store, configured():
-        found = [each for each in store.overview(dag) if dag in visible and _may_see(store, each, visible)]
+        found = _overview(store, visible, dag)
         return {
             "now": store.now().isoformat(),
             "pipelines": [
@@ -107,14 +103,22 @@ def runs(dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1,
 @router.get("/pipelines/{name}/checkpoints/{number}/spec")
 def spec(name: str, number: int, user: GetUserDep) -> dict[str, Any]:
     """What a checkpoint was made with."""
-    with seen(name, user) as (store, _), configured():
+    visible = visible_dags(user)
+    with seen(name, visible) as (store, _), configured():
         try:
             checkpoint = store.checkpoint(name, number)
-            if checkpoint.run is not None and checkpoint.run.dag_id not in visible_dags(user):
+            if checkpoint.run is not None and checkpoint.run.dag_id not in visible:
                 raise KeyError(name)
             return dict(store.spec(checkpoint.spec))
         except KeyError as error:
             raise HTTPException(404, f"it is not known what checkpoint {number} of {name} was made with") from error
+
+
+def _overview(store: Store, visible: frozenset[str], dag: str) -> list[Overview]:
+    """Those that the user may see; with `dag` of this DAG alone."""
+    if dag and dag not in visible:
+        return []
+    return [each for each in store.overview(dag) if _may_see(store, each, visible)]
 
 
 def _may_see(store: Store, overview: Overview, visible: frozenset[str]) -> bool:
@@ -129,20 +133,20 @@ def _shown(run: RunKey | None, visible: frozenset[str]) -> RunKey | None:
     return run if run is not None and run.dag_id in visible else None
 
 
-def _doing(store: Store, name: str) -> list[str]:
-    return [lease.doing for lease in store.leases(name) if lease.doing]
+def _at_work(store: Store, of: Pipeline | Overview, visible: frozenset[str]) -> dict[str, Any]:
+    turn = _shown(of.turn, visible)
+    doing = [lease.doing for lease in store.leases(of.name) if lease.doing] if of.turn else []
+    return {"at_work": str(turn) if turn else "", "doing": doing}
 
 
 def _in_short(store: Store, overview: Overview, visible: frozenset[str]) -> dict[str, Any]:
-    turn = _shown(overview.turn, visible)
     completed = store.completed(overview.name, RECENT)
     return {
         "name": overview.name,
         "condition": overview.condition,
         "told": overview.halted or overview.condition.told,
         "dags": [dag for dag in overview.dags if dag in visible],
-        "at_work": str(turn) if turn else "",
-        "doing": _doing(store, overview.name) if overview.turn else [],
+        **_at_work(store, overview, visible),
         "confirmed": completed[0].number if completed else 0,
         "confirmed_at": completed[0].at.isoformat() if completed else "",
         "waiting": overview.undelivered,

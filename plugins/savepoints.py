@@ -19,7 +19,7 @@ from airflow_ft.savepoints.metadata import Savepoint, of_pipeline, read_metadata
 from airflow_ft.store.events import EventKind
 from airflow_ft.wal.filesystem import filesystem
 
-from .access import configured, seen
+from .access import configured, seen, visible_dags
 from .handles import turn
 
 MOST = 100
@@ -31,7 +31,7 @@ router = APIRouter()
 @router.get("/pipelines/{name}/savepoints")
 def savepoints(name: str, user: GetUserDep) -> dict[str, Any]:
     """A pipeline's savepoints, newest first; then what is unfinished or damaged."""
-    with seen(name, user) as (store, _), turn():
+    with seen(name, visible_dags(user)) as (store, _), turn():
         folder = _folder(store, name)
         found, left_out = of_pipeline(folder, name, store.installation, MOST)
         newest = store.checkpoints(name, 1)
@@ -52,7 +52,7 @@ def savepoints(name: str, user: GetUserDep) -> dict[str, Any]:
 @router.get("/pipelines/{name}/savepoints/{folder}")
 def savepoint(name: str, folder: str, user: GetUserDep) -> dict[str, Any]:
     """What one tells of itself. Names and sizes of its files are compared, and not what is in them."""
-    with seen(name, user) as (store, _), turn():
+    with seen(name, visible_dags(user)) as (store, _), turn():
         parent = _folder(store, name)
         if folder not in filesystem(parent).names(parent):
             raise _unknown(name, folder)

@@ -17,7 +17,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.spark.state.locations import location_root
 from airflow_ft.wal.filesystem import filesystem
 
-from .access import may_read_values, seen
+from .access import may_read_values, seen, visible_dags
 from .handles import ENTRIES, Handles, turn
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ handles = Handles()
 @router.get("/pipelines/{name}/state")
 def operators(name: str, user: GetUserDep, at: Annotated[int | None, Query()] = None) -> dict[str, Any]:
     """The operators that have state, with the columns of its keys and values; as of which checkpoint."""
-    with seen(name, user) as (store, dags), turn():
+    with seen(name, visible_dags(user)) as (store, dags), turn():
         number, found = _ask(store, name, at, lambda handle: [_operator(handle, each) for each in handle.operators()])
         return {
             "checkpoint": number,
@@ -75,7 +75,7 @@ def look_up(
         found = handle.entries(operator, key_of(first.key, key), state)
         return {"states": [_state(tables[each], entries) for each, entries in found.items()]}
 
-    with seen(name, user) as (store, dags), turn():
+    with seen(name, visible_dags(user)) as (store, dags), turn():
         if not may_read_values(user, dags):
             raise HTTPException(
                 403, f"Values of state are for those who may read the XComs of {', '.join(sorted(dags))}."

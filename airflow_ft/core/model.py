@@ -347,6 +347,11 @@ class Pipeline:
     last_published: int = 0
     last_attempt: int = 0
 
+    @property
+    def halted(self) -> str:
+        """Why it is HALTED, and what is said of it; "": it is not."""
+        return f"{self.halt_reason}: {self.halt_message}" if self.status is PipelineStatus.HALTED else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

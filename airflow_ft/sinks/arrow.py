@@ -66,12 +66,18 @@ def offsets(array: pa.Array) -> npt.NDArray[np.int64]:
     return np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, array.offset * 8)
 
 
+def octets(array: pa.Array) -> memoryview:
+    """The values of an array of large_binary or large_string, one after the other, without a copy."""
+    ends = offsets(array)
+    return memoryview(array.buffers()[2] or b"")[ends[0] : ends[-1]]
+
+
 def hexadecimal(values: pa.Array) -> pa.Array:
     """Two lower-case digits a byte, as large_string; null stays null."""
     values = values.cast(_BYTES)
     ends = offsets(values)
-    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
-    digits, edges = pa.py_buffer(_DIGITS[data]), pa.py_buffer((ends - ends[0]) * 2)
+    digits = pa.py_buffer(_DIGITS[np.frombuffer(octets(values), np.uint8)])
+    edges = pa.py_buffer((ends - ends[0]) * 2)
     return pa.Array.from_buffers(_TEXT, len(values), [_validity(values), edges, digits])
 
 
@@ -85,16 +91,14 @@ def replaced(text: pa.Array, pairs: Sequence[tuple[str, str]]) -> pa.Array:
 
     What `pc.replace_substring` does for one pair, for all of them at once and in a tenth of the time.
     """
-    edges = offsets(text)
-    first, last = int(edges[0]), int(edges[-1])
-    whole = values = bytes(memoryview(text.buffers()[2] or b"")[first:last])
-    octets = np.frombuffer(whole, np.uint8)
-    lowest = octets.min(initial=255)  # mostly a blank: no control character has to be looked for
-    ends = edges - first
+    whole = values = bytes(octets(text))
+    data = np.frombuffer(whole, np.uint8)
+    lowest = data.min(initial=255)  # mostly a blank: no control character has to be looked for
+    ends = offsets(text) - offsets(text)[0]
     moved = ends.copy()
     for found, put in pairs:
         if ord(found) >= lowest and found.encode() in values:
-            moved += np.searchsorted(np.flatnonzero(octets == ord(found)), ends) * (len(put) - 1)
+            moved += np.searchsorted(np.flatnonzero(data == ord(found)), ends) * (len(put) - 1)
             values = values.replace(found.encode(), put.encode())
     if values is whole:
         return text

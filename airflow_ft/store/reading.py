@@ -10,7 +10,6 @@ from typing import Any
 from airflow_ft.core.model import (
     AbortReason,
     Checkpoint,
-    CheckpointState,
     Event,
     Lease,
     Pipeline,
@@ -113,10 +112,8 @@ _PLANNED = (
     f"pipeline = ? AND is_open = 1 AND {_BEFORE_AMONG_THE_OPEN} AND plan IS NOT NULL"
     " AND state IN ('STAGED', 'PREPARED', 'COMMITTING')"
 )
-_UNDELIVERED = (
-    "SELECT count(*) AS count FROM checkpoint WHERE pipeline = ? AND is_open = 1 AND segment_digest IS NOT NULL"
-    " AND delivered_by IS NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
-)
+_WAITS = "segment_digest IS NOT NULL AND delivered_by IS NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
+_UNDELIVERED = f"SELECT count(*) AS count FROM checkpoint WHERE pipeline = ? AND is_open = 1 AND {_WAITS}"
 _OF_RUN = "pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?"
 _LAST_PUBLISHED = (
     f"SELECT number FROM checkpoint WHERE {_OF_RUN} AND segment_digest IS NOT NULL"
@@ -124,8 +121,7 @@ _LAST_PUBLISHED = (
 )
 # One function each: of both in one query SQLite would read all of the index, and not its ends.
 _PIPELINES = (
-    "SELECT name, status, halt_reason, halt_message, turn_dag_id, turn_run_id, turn_map_index,"
-    " (SELECT min(dag_id) FROM checkpoint WHERE pipeline = name) AS first_dag,"
+    "SELECT pipeline.*, (SELECT min(dag_id) FROM checkpoint WHERE pipeline = name) AS first_dag,"
     " (SELECT max(dag_id) FROM checkpoint WHERE pipeline = name) AS last_dag FROM pipeline"
 )
 # In the order of the index of runs: else PostgreSQL takes a scan of the table for the shortest way to the first one.
@@ -133,9 +129,9 @@ _OF_DAG = (
     " WHERE (SELECT run_id FROM checkpoint WHERE pipeline = name AND dag_id = ? ORDER BY run_id LIMIT 1) IS NOT NULL"
 )
 _OPEN = (
-    "SELECT pipeline, state, count(*) AS count, sum(CASE WHEN segment_digest IS NOT NULL AND delivered_by IS NULL"
-    " AND (after_abort IS NULL OR after_abort <> 'rewound') THEN 1 ELSE 0 END) AS undelivered"
-    " FROM checkpoint WHERE is_open = 1 GROUP BY pipeline, state"
+    "SELECT pipeline, sum(CASE WHEN state = 'QUARANTINED' THEN 1 ELSE 0 END) AS quarantined,"
+    " sum(CASE WHEN state = 'COMMITTING' THEN 1 ELSE 0 END) AS committing,"
+    f" sum(CASE WHEN {_WAITS} THEN 1 ELSE 0 END) AS undelivered FROM checkpoint WHERE is_open = 1 GROUP BY pipeline"
 )
 _COMPLETED = (
     "SELECT number, segment_rows, completed_at FROM checkpoint WHERE pipeline = ? AND state = 'COMPLETED'"
@@ -175,16 +171,10 @@ class ReadingOperations:
 
     def overview(self, dag_id: str = "") -> Sequence[Overview]:
         """See `Store.overview`."""
-        found: dict[str, dict[str, int]] = {}
-        for row in self._database.read(_OPEN):
-            of = found.setdefault(row["pipeline"], {"quarantined": 0, "committing": 0, "undelivered": 0})
-            of["undelivered"] += row["undelivered"]
-            for state in (CheckpointState.QUARANTINED, CheckpointState.COMMITTING):
-                if row["state"] == state:
-                    of[state.lower()] += row["count"]
+        counts = {row.pop("pipeline"): row for row in self._database.read(_OPEN)}
         where, values = (_OF_DAG, (dag_id,)) if dag_id else ("", ())
         rows = self._database.read(f"{_PIPELINES}{where} ORDER BY name", *values)
-        return [to_overview(row, **found.get(row["name"], {})) for row in rows]
+        return [to_overview(row, counts.get(row["name"], {})) for row in rows]
 
     def completed(self, pipeline: str, limit: int) -> Sequence[Completed]:
         """See `Store.completed`."""

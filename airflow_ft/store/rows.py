@@ -93,16 +93,11 @@ def to_pipeline(row: Row) -> Pipeline:
     )
 
 
-def to_overview(row: Row, **counts: int) -> Overview:
+def to_overview(row: Row, counts: Mapping[str, int]) -> Overview:
     """A row of `pipeline` with the first and the last of its DAGs; `counts` of what is open."""
-    halted = row["status"] == PipelineStatus.HALTED
-    return Overview(
-        row["name"],
-        f"{row['halt_reason']}: {row['halt_message']}" if halted else "",
-        _run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
-        tuple(dict.fromkeys(dag for dag in (row["first_dag"], row["last_dag"]) if dag is not None)),
-        **counts,
-    )
+    found = to_pipeline(row)
+    dags = tuple(dict.fromkeys(dag for dag in (row["first_dag"], row["last_dag"]) if dag is not None))
+    return Overview(found.name, found.halted, found.turn, dags, **counts)
 
 
 def to_lease(row: Row) -> Lease:

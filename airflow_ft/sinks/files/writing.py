@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from airflow_ft.core.errors import AirflowFtError, WalCorruptError
 from airflow_ft.core.ports import SegmentReader, WalFile
-from airflow_ft.sinks.arrow import is_binary, offsets, scalar
+from airflow_ft.sinks.arrow import is_binary, octets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
@@ -256,8 +256,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
 def json_lines(rows: pa.RecordBatch) -> memoryview:
     """An object a line, NULL as null; of rows that are not `refused`."""
     lines = json_columns.objects(rows.schema.names, rows.columns, rows.num_rows, end="\n")
-    ends = offsets(lines)
-    return memoryview(lines.buffers()[2])[ends[0] : ends[-1]] if len(lines) else memoryview(b"")
+    return octets(lines)
 
 
 def refused(format: str, rows: pa.RecordBatch) -> Mapping[int, str]:
@@ -271,9 +270,9 @@ def _wrong(format: str, rows: pa.RecordBatch) -> str:
     if format == "csv" and rows.num_columns == 1 and rows.column(0).null_count:
         return "NULL as the only column is an empty line, which readers leave out"
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if format == "json" and pc.any(json_columns.not_finite(column)).as_py():
+            return f"column {name!r}: NaN or infinity, which JSON cannot hold"
         for values in _leaves(column):
-            if format == "json" and pa.types.is_floating(values.type) and pc.all(pc.is_finite(values)).as_py() is False:
-                return f"column {name!r}: NaN or infinity, which JSON cannot hold"
             if _is_beyond(values):
                 return f"column {name!r}: a time outside of the years 1 to 9999, which has no text that others read"
     return ""

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import hexadecimal, is_binary, is_text, replaced, scalar
+from airflow_ft.sinks.arrow import hexadecimal, is_binary, is_text, octets, replaced, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.mysql.labels import Labels
 from airflow_ft.sinks.mysql.naming import quote
@@ -87,7 +86,7 @@ def load_lines(batch: pa.RecordBatch, columns: Sequence[TargetColumn]) -> memory
         fields.append(_escape_field(text) if column.form is Form.TEXT else text)
     *before, last = fields
     last = _join([last, _empty()], "\n", null="\\N")
-    return _bytes(_join([*before, last], "\t", null="\\N"))
+    return octets(_join([*before, last], "\t", null="\\N"))
 
 
 def load_statement(table: str, columns: Sequence[TargetColumn]) -> str:
@@ -189,10 +188,3 @@ def _wrap(before: str, text: pa.Array, after: str) -> pa.Array:
     return pc.binary_join_element_wise(
         scalar(before, _LARGE), text, scalar(after, _LARGE), _empty(), null_handling="emit_null"
     )
-
-
-def _bytes(text: pa.Array) -> memoryview:
-    """The values of a text array without nulls, one after the other, without a copy."""
-    offsets = np.frombuffer(text.buffers()[1], np.int64, len(text) + 1, text.offset * 8)
-    values = text.buffers()[2]
-    return memoryview(values if values is not None else b"")[offsets[0] : offsets[-1]]
