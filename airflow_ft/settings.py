@@ -72,9 +72,10 @@ def savepoint_dir() -> str:
     return _read("savepoint_dir") or str(airflow_home() / "airflow_ft" / "savepoints")
 
 
-def savepoint_dag() -> str:
-    """`[airflow_ft] savepoint_dag`: the id of the DAG that acts on savepoints for those who use the page."""
-    return _read("savepoint_dag") or "airflow_ft_savepoints"
+def maintenance_dags() -> tuple[str, ...]:
+    """`[airflow_ft] maintenance_dags`: the ids of the DAGs that act on pipelines for those who use the page."""
+    named = (each.strip() for each in (_read("maintenance_dags") or "airflow_ft_maintenance").split(","))
+    return tuple(dict.fromkeys(each for each in named if each))
 
 
 def lease_seconds() -> float:

@@ -21,7 +21,7 @@ except Exception:  # the page does without
 
 
 class CheckpointsPlugin(AirflowPlugin):
-    """A page, and a tab on DAGs and their runs: pipelines, their checkpoints, and why each was planned as it was."""
+    """A page, and tabs: pipelines, their checkpoints, and why each was planned as it was."""
 
     name = "airflow_ft"
     react_apps = [  # noqa: RUF012 - as Airflow declares it
@@ -40,7 +40,7 @@ class CheckpointsPlugin(AirflowPlugin):
                 "destination": destination,
                 "url_route": f"airflow-ft-{destination}",
             }
-            for destination in ("dag", "dag_run")
+            for destination in ("dag", "dag_run", "task_instance")
         ),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -12,7 +13,7 @@ from airflow.models.dag import DagModel
 from fastapi import HTTPException
 
 from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.model import Checkpoint
+from airflow_ft.core.model import RunKey
 from airflow_ft.core.ports import Store
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store
@@ -47,9 +48,7 @@ def seen(pipeline: str, visible: frozenset[str]) -> Iterator[tuple[Store, frozen
     """
     with decision_log() as store:
         try:
-            dags = dags_of(store.checkpoints(pipeline, NEWEST))
-            if not dags:
-                store.pipeline(pipeline)
+            dags = dags_of(store, pipeline)
         except KeyError:
             raise unseen(pipeline) from None
         if not dags <= visible:
@@ -62,9 +61,21 @@ def visible_dags(user: BaseUser) -> frozenset[str]:
     return frozenset(get_auth_manager().get_authorized_dag_ids(user=user))
 
 
-def dags_of(checkpoints: Collection[Checkpoint]) -> frozenset[str]:
-    """The DAGs that have made these checkpoints."""
-    return frozenset(checkpoint.run.dag_id for checkpoint in checkpoints if checkpoint.run)
+def dags_of(store: Store, pipeline: str) -> frozenset[str]:
+    """The DAGs that have made its newest checkpoints; KeyError: there is no such pipeline."""
+    return frozenset(origin.dag_id for origin in store.origins(pipeline, NEWEST) if origin.dag_id)
+
+
+def shown(run: RunKey | None, visible: frozenset[str]) -> RunKey | None:
+    """None: of a DAG that the user may not see, which was the pipeline's long ago, say."""
+    return run if run is not None and run.dag_id in visible else None
+
+
+def at_work(store: Store, pipeline: str, turn: RunKey | None, visible: frozenset[str]) -> dict[str, Any]:
+    """Whose turn it is, and how far a long delivery has come."""
+    run = shown(turn, visible)
+    doing = [lease.doing for lease in store.leases(pipeline) if lease.doing] if turn else []
+    return {"at_work": str(run) if run else "", "doing": doing}
 
 
 def unseen(pipeline: str) -> HTTPException:

@@ -1,62 +1,83 @@
-// Acts on savepoints. The page does none of them: it starts a run of a DAG ([airflow_ft] savepoint_dag) by Airflow's
+// Acts on a pipeline. The page does none of them: it starts a run of a DAG ([airflow_ft] maintenance_dags) by Airflow's
 // own API, so Airflow says whether this user may, and its audit log who did.
-import { Act, ask, Link, Muted, Problem } from "./parts.js";
+import { Act, ask, Field, Link, Muted, Problem } from "./parts.js";
 
-const { createElement: h, useEffect, useId, useRef, useState } = globalThis.React;
+const { createElement: h, Fragment, useEffect, useId, useRef, useState } = globalThis.React;
 const { Box, Button, Heading, HStack, Text } = globalThis.ChakraUI;
 
-const NEEDED = ["pipeline", "action", "savepoint", "savepoint_later", "savepoint_claim_mode", "allow_non_restored_state"];
 const dagPath = (id, rest) => `api/v2/dags/${encodeURIComponent(id)}${rest}`;
 const runPage = (run) => `dags/${encodeURIComponent(run.dag_id)}/runs/${encodeURIComponent(run.dag_run_id)}`;
+const over = (run) => ["success", "failed"].includes(run?.state);
 
-// Whether the DAG is there, and does what is asked of it: { ready, why }. Asked again when `seen` is another one.
-export function useDag(id, seen) {
-  const [found, setFound] = useState({ ready: false, why: null });
-  useEffect(() => {
-    let stopped = false;
-    const tell = (why) => stopped || setFound({ ready: why === null, why });
-    ask(dagPath(id, "/details")).then((dag) => {
-      const missing = NEEDED.filter((name) => !(name in (dag.params ?? {})));
-      if (missing.length) {
-        tell(h(Problem, null, `The DAG ${id} ([airflow_ft] savepoint_dag) has no parameter ${missing.join(", ")}: compare it with the example airflow_ft_savepoints.`));
-      } else if (dag.is_paused) {
-        tell(h(Muted, null, "To act on savepoints from here, unpause ", h(Link, { to: `dags/${encodeURIComponent(id)}` }, id), "."));
-      } else tell(null);
-    }, (error) => tell(error.status === 404 || error.status === 403
-      ? h(Muted, null, `To act on savepoints from here, there has to be a DAG ${id} that you may see and trigger. To get it, put a file with this line into Airflow's DAG folder: `,
-        h("code", null, "from airflow_ft.example_dags.airflow_ft_savepoints import dag"))
-      : h(Problem, null, error.message)));
-    return () => { stopped = true; };
-  }, [id, seen]);
-  return found;
+// What the DAG does of its own accord, and why it cannot be asked to.
+async function looked(id) {
+  try {
+    const dag = await ask(dagPath(id, "/details"));
+    const actions = dag.params?.action?.schema?.enum ?? [];
+    if (!("pipeline" in (dag.params ?? {})) || actions.length === 0) {
+      return { id, actions: [], why: h(Problem, null, `The DAG ${id} ([airflow_ft] maintenance_dags) has no parameters pipeline and action: make it by airflow_ft.maintenance_dag().`) };
+    }
+    if (dag.is_paused) {
+      return { id, actions: [], why: h(Muted, null, "To act from here, unpause ", h(Link, { to: `dags/${encodeURIComponent(id)}` }, id), ".") };
+    }
+    return { id, actions, why: null };
+  } catch (error) {
+    if (error.status !== 404 && error.status !== 403) return { id, actions: [], why: h(Problem, null, error.message) };
+    return { id, actions: [], why: h(Muted, null, `To act from here, there has to be a DAG ${id} that you may see and trigger. To get it, put a file with this line into Airflow's DAG folder: `,
+      h("code", null, "from airflow_ft.example_dags.airflow_ft_maintenance import dag")) };
+  }
 }
 
-// A button, what it asks before it starts a run, and what has become of that. `conf` are the run's parameters.
-export function RunAct({ dag, label, title, conf, children, disabled, onDone, danger }) {
+// { of, why }: `of(action)` is the DAG that does it, or null; `why` says so where none does anything.
+export function useActs(pipeline) {
+  const [found, setFound] = useState(null);
+  const ids = pipeline.maintenance_dags.join(" ");
+  useEffect(() => {
+    let stopped = false;
+    const look = () => Promise.all(ids.split(" ").filter(Boolean).map(looked)).then((dags) => stopped || setFound(dags));
+    look();
+    const timer = setInterval(() => document.hidden || look(), 30000);
+    return () => { stopped = true; clearInterval(timer); };
+  }, [ids]);
+  const able = (found ?? []).filter((dag) => dag.actions.length > 0);
+  return {
+    of: (action) => able.find((dag) => dag.actions.includes(action))?.id ?? null,
+    why: able.length > 0 ? null : found?.find((dag) => dag.why)?.why ?? null,
+  };
+}
+
+// A button, what it asks before it starts a run, and what has become of that. `conf` are the run's parameters beside
+// the pipeline; nothing is shown where no DAG does `conf.action`.
+export function RunAct({ acts, pipeline, label, title, conf, children, disabled, onDone, danger, reasoned = false }) {
   const [open, setOpen] = useState(false);
   const [busy, setBusy] = useState(false);
+  const [reason, setReason] = useState("");
   const [error, setError] = useState("");
   const [run, setRun] = useState(null);
   const done = useRef(onDone);
   done.current = onDone;
   const dialog = useRef(null);
   const id = useId();
+  const dag = acts.of(conf.action);
+  const ended = over(run);
   // The browser's own: it keeps the focus inside, gives it back, and ends with Escape.
-  useEffect(() => { if (open) dialog.current.showModal(); else dialog.current.close(); }, [open]);
-  const over = run && ["success", "failed"].includes(run.state);
+  useEffect(() => { if (open) dialog.current.showModal(); else dialog.current?.close(); }, [open]);
   useEffect(() => {
-    if (!run || over) return undefined;
-    const timer = setInterval(() => ask(dagPath(dag, `/dagRuns/${encodeURIComponent(run.dag_run_id)}`)).then((now) => {
+    if (!run || ended) return undefined;
+    const path = dagPath(run.dag_id, `/dagRuns/${encodeURIComponent(run.dag_run_id)}`);
+    const timer = setInterval(() => ask(path).then((now) => {
       setRun(now);
-      if (["success", "failed"].includes(now.state)) done.current();
-    }, (problem) => setError(problem.message)), 3000);
+      if (over(now)) done.current?.();
+    }, (problem) => setError(problem.message)), 2000);
     return () => clearInterval(timer);
-  }, [run?.dag_run_id, over]);
+  }, [run?.dag_run_id, ended]);
   async function start() {
     setBusy(true);
     setError("");
     try {
-      setRun(await ask(dagPath(dag, "/dagRuns"), { logical_date: null, conf }));
+      setRun(await ask(dagPath(dag, "/dagRuns"), {
+        logical_date: null, conf: { pipeline: pipeline.name, ...conf, ...(reason.trim() && { reason: reason.trim() }) },
+      }));
       setOpen(false);
     } catch (problem) {
       setError(problem.status === 403 ? `You may not trigger the DAG ${dag}. (${problem.message})` : problem.message);
@@ -64,10 +85,11 @@ export function RunAct({ dag, label, title, conf, children, disabled, onDone, da
       setBusy(false);
     }
   }
+  if (dag === null && run === null) return null;
   return h(Box, null,
-    h(Act, { disabled: disabled || (run && !over), onClick: () => { setError(""); setOpen(true); } }, label),
-    run && h(Text, { as: "span", role: "status", fontSize: "sm", marginLeft: "2" },
-      `${run.state}: `, h(Link, { to: runPage(run) }, run.dag_run_id)),
+    h(Act, { disabled: disabled || dag === null || (run !== null && !ended), onClick: () => { setError(""); setOpen(true); } }, label),
+    run && h(Text, { as: "span", role: "status", fontSize: "sm", marginLeft: "2", color: run.state === "failed" ? "fg.error" : undefined },
+      `${run.state}: `, h(Link, { to: runPage(run) }, run.state === "failed" ? "why, says the log of its task" : run.dag_run_id)),
     !open && error && h(Problem, null, error),
     h(Box, {
       as: "dialog", ref: dialog, role: "alertdialog", "aria-labelledby": id, onClose: () => setOpen(false),
@@ -77,9 +99,67 @@ export function RunAct({ dag, label, title, conf, children, disabled, onDone, da
     }, open && h(Box, { display: "flex", flexDirection: "column", gap: "3", overflowWrap: "anywhere" },
       h(Heading, { id, size: "md" }, title),
       children,
+      reasoned && h(Field, { label: "Reason", hint: "for the pipeline's event log", value: reason, onChange: (event) => setReason(event.target.value) }),
       h(Muted, null, `This starts a run of the DAG ${dag} in your name.`),
       error && h(Problem, null, error),
       h(HStack, { gap: "2", justifyContent: "end" },
         h(Button, { size: "sm", variant: "outline", onClick: () => setOpen(false) }, "Cancel"),
         h(Button, { size: "sm", colorPalette: danger ? "red" : "blue", loading: busy, onClick: start }, label)))));
+}
+
+const Says = ({ children }) => h(Text, null, children);
+
+// On the pipeline as a whole: what its state calls for first.
+export function Acts({ pipeline, acts, reload }) {
+  const { name, condition } = pipeline;
+  const act = (action, label, title, says, danger = false) => h(RunAct, {
+    key: action, acts, pipeline, label, title, conf: { action }, onDone: reload, danger, reasoned: true,
+  }, h(Says, null, says));
+  return h(Fragment, null,
+    acts.why,
+    h(HStack, { gap: "2", flexWrap: "wrap", paddingBottom: "3", alignItems: "start", role: "group", "aria-label": "Acts" },
+      condition === "HALTED" && act("resume", "Resume", `Let ${name} go on?`,
+        `It was halted: ${pipeline.halted}. Resume it when the cause is gone: its next run goes on where it stood.`, true),
+      act("recover", "Recover", `Settle what is in doubt of ${name}?`,
+        "What is decided is delivered, and what is in doubt is settled by what the sinks themselves remember. While a run is at work it is left alone."),
+      pipeline.streaming && act("stop", "Stop", `Stop ${name}?`,
+        "The stream ends after the checkpoint under way, all of it delivered. It goes on when its DAG runs again."),
+      pipeline.streaming && act("stop_now", "Stop now", `Stop ${name} at once?`,
+        "What is not published is given up, and computed again when its DAG runs again. What is staged is delivered first.", true),
+      pipeline.streaming && act("drain", "Drain", `Drain ${name} for good?`,
+        "The stream ends with a checkpoint of what is still open in windows, joins and timers. Going on after that needs a choice.", true),
+      act("rewind", "Rewind", `Compute again what ${name} has not delivered?`,
+        "Rows that are staged and not decided are given up; the next run computes them again. What was delivered stays.", true),
+      act("reset_state", "Reset state", `Drop all state of ${name}?`,
+        "Counts, windows and whatever else its operators know begin anew. Positions are kept: no row is read again.", true),
+      act("verify", "Verify", `Compare ${name} with its sinks?`,
+        "The rows in the write-ahead log are compared with what is in the sinks; nothing is changed. The run fails when rows are missing or doubled, and its log says which."),
+      act("doctor", "Examine", `Examine all that ${name} needs?`,
+        "Decision log, write-ahead log, Spark and sinks are examined; nothing that stays is written. The run fails when there is a problem, and its log says what to do.")));
+}
+
+const DECIDED = ["COMMITTING", "QUARANTINED"];
+
+// On one checkpoint that is open.
+export function Settle({ pipeline, acts, checkpoint, reload }) {
+  const [again, setAgain] = useState(false);
+  const { number, state } = checkpoint;
+  const rows = `checkpoint ${number} (${state}, ${checkpoint.rows.toLocaleString("en")} rows)`;
+  const act = (action, label, title, says, conf = {}, more = null) => h(RunAct, {
+    key: action, acts, pipeline, label, title, conf: { action, checkpoint: number, ...conf }, onDone: reload, danger: true, reasoned: true,
+  }, h(Says, null, says), more);
+  return h(HStack, { gap: "1", flexWrap: "wrap", alignItems: "start" },
+    [...DECIDED, "PREPARED"].includes(state) && act("commit", "Deliver", `Deliver ${rows}?`,
+      "It is delivered under its marker, so no row comes twice; a quarantine ends with that."),
+    ["STAGED", "PREPARED", "QUARANTINED"].includes(state) && act("abort", "Abort", `Give ${rows} up?`,
+      "Only what is not decided can be given up.", { rewind: again },
+      h("label", null, h("input", {
+        type: "checkbox", checked: again, onChange: (event) => setAgain(event.target.checked), style: { marginRight: "8px" },
+      }), "Compute its rows again, instead of delivering them with the next checkpoint")),
+    ["PREPARED", "COMMITTING"].includes(state) && act("quarantine", "Quarantine", `Keep ${rows} as it is?`,
+      "Nothing later is delivered until somebody delivers it, or gives it up."),
+    DECIDED.includes(state) && act("redeliver", "Redeliver", `Deliver ${rows}, also into a sink that has lost its token?`,
+      "Are you sure that its rows are not there? A sink whose token is gone cannot tell, and they would come twice."),
+    DECIDED.includes(state) && act("dead_letter", "Set rows aside", `Deliver ${rows} without the rows that a sink refuses?`,
+      "What a sink refuses is written into dead-letter files beside the log, for good. The others take all of it."));
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
@@ -17,9 +18,11 @@ from markdown_it import MarkdownIt
 
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 
-from . import pipelines, savepoints, state
+from . import pipeline, pipelines, savepoints, state
 
 DOCS = Path(__file__).parents[1] / "docs"  # in a checkout and where it is installed
+VERSION = "v1"
+"""Of the API: a change that others' programs could stumble over makes another one."""
 SCRIPTS = frozenset(path.stem for path in Path(__file__).parent.glob("*.js"))
 
 
@@ -27,24 +30,31 @@ def create_app() -> FastAPI:
     """The application. FastAPI applications of plugins have no authorisation of their own: every route gets it here."""
     app = FastAPI(
         title="Checkpoints",
+        version=VERSION,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         dependencies=[Depends(requires_access_view(AccessView.PLUGINS))],
     )
-    app.include_router(pipelines.router)
-    app.include_router(savepoints.router)
-    app.include_router(state.router)
+    for part in (pipelines, pipeline, savepoints, state):
+        app.include_router(part.router, prefix=f"/{VERSION}")
     for kind in (AirflowFtError, OSError, ImportError):
         app.add_exception_handler(kind, _told)
 
-    @app.get("/{script}.js")
+    @app.get(f"/{VERSION}/openapi.json")
+    def openapi() -> dict[str, Any]:
+        """The API's own description (OpenAPI), for those who write programs that ask it."""
+        return app.openapi()
+
+    @app.get("/{script}.js", include_in_schema=False)
     def script(script: str) -> FileResponse:
         if script not in SCRIPTS:
             raise HTTPException(404, f"there is no script {script!r}")
-        return FileResponse(Path(__file__).with_name(f"{script}.js"), media_type="text/javascript")
+        # Asked for each time: the modules of two releases do not fit together.
+        headers = {"Cache-Control": "no-cache"}
+        return FileResponse(Path(__file__).with_name(f"{script}.js"), media_type="text/javascript", headers=headers)
 
-    @app.get("/docs/{page}")
+    @app.get("/docs/{page}", include_in_schema=False)
     def documentation(page: str) -> HTMLResponse:
         file = next((file for file in DOCS.glob("*.md") if file.name == page), None)
         if file is None:

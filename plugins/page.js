@@ -1,5 +1,6 @@
 // The page "Checkpoints" of Airflow's UI, which takes the component from `globalThis.AirflowPlugin`; see parts.js.
-import { OfRun, Pipeline } from "./pipeline.js";
+import { OfRun } from "./history.js";
+import { Pipeline } from "./pipeline.js";
 import { Pipelines } from "./pipelines.js";
 
 const { createElement: h, useEffect, useState } = globalThis.React;
@@ -8,8 +9,8 @@ const { Box, Heading } = globalThis.ChakraUI;
 // What is shown is said by the address, so that it can be sent to others, and the browser's buttons lead back.
 const asked = () => Object.fromEntries(new URLSearchParams(window.location.search));
 
-// On the tab of a DAG, or of its run, Airflow gives both.
-function Checkpoints({ dagId, runId }) {
+// On the tab of a DAG, of its run or of a task instance, Airflow tells which.
+function Checkpoints({ dagId, runId, mapIndex }) {
   const [query, setQuery] = useState(asked);
   useEffect(() => {
     const back = () => setQuery(asked());
@@ -24,7 +25,7 @@ function Checkpoints({ dagId, runId }) {
   }
   return h(Box, { padding: { base: "3", md: "6" }, color: "fg", overflowY: "auto", height: "100%" },
     !dagId && h(Heading, { size: "xl", as: "h1", marginBottom: "4" }, "Checkpoints"),
-    runId ? h(OfRun, { dagId, runId })
+    runId ? h(OfRun, { dagId, runId, mapIndex })
       : query.pipeline ? h(Pipeline, { key: query.pipeline, query, go })
         : h(Pipelines, { query, go, dag: dagId }));
 }

@@ -12,7 +12,8 @@ export const numeric = { ...cell, textAlign: "right", fontVariantNumeric: "tabul
 export const line = (props, ...children) =>
   h(Box, { as: "tr", borderTopWidth: "1px", borderColor: "border", ...props }, ...children);
 export const href = (path) => new URL(path, document.baseURI).href;
-export const pipelinePath = (name) => `airflow-ft/pipelines/${encodeURIComponent(name)}`;
+export const API = "airflow-ft/v1";
+export const pipelinePath = (name) => `${API}/pipelines/${encodeURIComponent(name)}`;
 export const ofPipeline = (name, path) => `${pipelinePath(name)}/${path}`;
 
 export function bytes(n) {
@@ -20,6 +21,14 @@ export function bytes(n) {
   let i = 0;
   for (; n >= 1000 && i < units.length - 1; i += 1) n /= 1000;
   return `${i ? n.toFixed(1) : n} ${units[i]}`;
+}
+
+// Seconds, as people say them.
+export function lasted(s) {
+  if (s < 0.9995) return `${Math.round(1000 * s)} ms`;
+  if (s < 89.5) return `${s.toFixed(s < 9.95 ? 2 : 1)} s`;
+  if (s < 5400) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
+  return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
 }
 
 export function age(at, now) {
@@ -41,7 +50,8 @@ export async function ask(path, body) {
   } catch {
     if (answer.ok) throw new Error(`${path} did not answer with JSON`);
   }
-  if (answer.ok) return told;
+  // An answer that has not changed (304) comes out of the browser's cache, with the time at which it was asked for.
+  if (answer.ok) return body === undefined ? { ...told, now: answer.headers.get("Date") ?? new Date().toISOString() } : told;
   const detail = told?.detail ?? answer.statusText;
   throw Object.assign(new Error(typeof detail === "string" ? detail : JSON.stringify(detail)), { status: answer.status });
 }
@@ -61,9 +71,10 @@ export function useAnswer(path) {
   return { ...found, reload: () => setTimes((n) => n + 1) };
 }
 
-// What is at `path`, asked again every 5 s while somebody looks: { data, error }. An error leaves what was there.
+// What is at `path`, asked again every 5 s while somebody looks: { data, error, reload }. An error leaves what was there.
 export function useLive(path) {
   const [found, setFound] = useState({ path, data: null, error: "" });
+  const [times, setTimes] = useState(0);
   useEffect(() => {
     let stopped = false;
     let asking = false;
@@ -86,8 +97,8 @@ export function useLive(path) {
       clearInterval(timer);
       document.removeEventListener("visibilitychange", look);
     };
-  }, [path]);
-  return found;
+  }, [path, times]);
+  return { ...found, reload: () => setTimes((n) => n + 1) };
 }
 
 export const Muted = ({ children, ...props }) => h(Text, { color: "fg.muted", fontSize: "sm", ...props }, children);
@@ -101,6 +112,30 @@ export const Link = ({ to, children }) =>
 export const Act = (props) => h(Button, { size: "xs", variant: "outline", type: "button", ...props });
 export const Code = ({ children }) =>
   h(Box, { as: "pre", whiteSpace: "pre-wrap", overflowWrap: "anywhere", fontSize: "xs" }, children);
+
+// A pipeline's condition, the most urgent first, and its colour.
+export const LOOK = {
+  HALTED: "red", QUARANTINED: "red", IN_DOUBT: "orange", WAITING: "yellow", RUNNING: "blue", IDLE: "green",
+};
+export const words = (condition) => condition.replace("_", " ");
+
+// The steps of a checkpoint, and what they are drawn in.
+export const STEPS = ["stage", "prepare", "decide", "commit"];
+export const COLOUR = Object.fromEntries(STEPS.map((step, place) =>
+  [step, `var(--chakra-colors-${["blue", "teal", "yellow", "green"][place]}-500)`]));
+
+// What each step took, beside the longest of those around it.
+export function StepBar({ checkpoint, longest }) {
+  if (checkpoint.seconds === null) return "–";
+  const told = STEPS.filter((step) => step in checkpoint.steps).map((step) => `${step} ${lasted(checkpoint.steps[step])}`).join(", ");
+  return h(Box, { display: "flex", alignItems: "center", gap: "2", title: told },
+    h(Box, { role: "img", "aria-label": told, width: "6rem", height: "10px", display: "flex", flexShrink: 0 },
+      STEPS.map((step) => h("div", { key: step, style: { width: `${(100 * (checkpoint.steps[step] ?? 0)) / (longest || 1)}%`, background: COLOUR[step] } }))),
+    h("span", { style: { fontVariantNumeric: "tabular-nums" } }, lasted(checkpoint.seconds)));
+}
+
+export const Fact = ({ name, children }) =>
+  h(Box, { overflowWrap: "anywhere" }, h(Text, { as: "span", color: "fg.muted" }, `${name}: `), children);
 
 export function Labelled({ label, hint, width = "16rem", children }) {
   const id = useId();

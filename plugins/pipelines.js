@@ -1,16 +1,11 @@
 // All pipelines, a line each, the most urgent first; searched, filtered and cut into pages by the server.
-import { Act, age, cell, count, Field, line, Muted, numeric, Pending, Table, useLive, wide } from "./parts.js";
+import { Act, age, API, cell, count, Field, line, LOOK, Muted, numeric, Pending, Table, useLive, wide, words } from "./parts.js";
 import { Pipeline } from "./pipeline.js";
 
 const { createElement: h, Fragment, useEffect, useState } = globalThis.React;
 const { Badge, Box, HStack, Text } = globalThis.ChakraUI;
 
 const LIMIT = 25;
-const LOOK = {
-  HALTED: "red", QUARANTINED: "red", IN_DOUBT: "orange", WAITING: "yellow", RUNNING: "blue", IDLE: "green",
-};
-const words = (condition) => condition.replace("_", " ");
-
 // The rows of the newest checkpoints, as bars of which the highest one is the most.
 function Recent({ recent }) {
   const most = Math.max(1, ...recent.map((each) => each.rows));
@@ -63,7 +58,7 @@ export function Pipelines({ query, go, dag = "" }) {
   const asked = new URLSearchParams({ limit: LIMIT, offset, search: query.search ?? "" });
   if (query.condition) asked.set("condition", query.condition);
   if (dag) asked.set("dag", dag);
-  const { data, error } = useLive(`airflow-ft/pipelines?${asked}`);
+  const { data, error } = useLive(`${API}/pipelines?${asked}`);
   useEffect(() => {
     if (text === (query.search ?? "")) return undefined;
     const timer = setTimeout(() => go({ search: text, offset: "" }, true), 300);

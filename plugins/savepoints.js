@@ -1,5 +1,5 @@
 // A pipeline's savepoints, what each of them tells, and what can be done with them.
-import { RunAct, useDag } from "./acts.js";
+import { RunAct } from "./acts.js";
 import {
   Act, bytes, cell, Choice, Code, count, line, Muted, numeric, ofPipeline, Problem, Table, useAnswer, when, wide,
 } from "./parts.js";
@@ -40,17 +40,17 @@ function Details({ pipeline, name }) {
       h("td", { style: numeric }, bytes(operator.bytes))))));
 }
 
-function Restore({ pipeline, savepoint, dag, ready, reload }) {
+function Restore({ pipeline, savepoint, acts, reload }) {
   const [later, setLater] = useState("refuse");
   const [leave, setLeave] = useState(false);
   const first = savepoint.checkpoint + 1;
   const after = pipeline.confirmed >= first
     ? `Checkpoints ${first} to ${pipeline.confirmed} were delivered after it.` : "Nothing was delivered after it.";
   return h(RunAct, {
-    dag, disabled: !ready, onDone: reload, label: "Restore", danger: true,
+    acts, pipeline, onDone: reload, label: "Restore", danger: true,
     title: `Restore ${pipeline.name} to checkpoint ${savepoint.checkpoint}?`,
     conf: {
-      pipeline: pipeline.name, action: "restore", savepoint: savepoint.uri, savepoint_later: later,
+      action: "restore", savepoint: savepoint.uri, savepoint_later: later,
       savepoint_claim_mode: "NO_CLAIM", allow_non_restored_state: leave,
     },
   },
@@ -62,7 +62,7 @@ function Restore({ pipeline, savepoint, dag, ready, reload }) {
     }), "The job may lack operators whose state is in it: that is left behind"));
 }
 
-function Row({ pipeline, savepoint, dag, ready, reload }) {
+function Row({ pipeline, savepoint, acts, reload }) {
   const [open, setOpen] = useState(false);
   const id = useId();
   if (!savepoint.readable) {
@@ -81,55 +81,53 @@ function Row({ pipeline, savepoint, dag, ready, reload }) {
       h("td", { style: wide }, savepoint.taken_by),
       h("td", { style: numeric }, bytes(savepoint.bytes)),
       h("td", { style: cell }, h(HStack, { gap: "2", flexWrap: "wrap" },
-        h(Restore, { pipeline, savepoint, dag, ready, reload }),
+        h(Restore, { pipeline, savepoint, acts, reload }),
         h(RunAct, {
-          dag, disabled: !ready, onDone: reload, label: "Delete", danger: true, title: `Delete ${savepoint.name}?`,
-          conf: { pipeline: pipeline.name, action: "dispose", savepoint: savepoint.uri },
+          acts, pipeline, onDone: reload, label: "Delete", danger: true, title: `Delete ${savepoint.name}?`,
+          conf: { action: "dispose", savepoint: savepoint.uri },
         }, h(Text, null, `Its folder ${savepoint.uri} is deleted for good. The pipeline does not need it.`))))),
     h("tr", { id, hidden: !open }, open && h("td", { colSpan: 6, style: { padding: "0 12px 8px 32px" } },
       h(Details, { pipeline: pipeline.name, name: savepoint.name }))));
 }
 
-function Take({ pipeline, data, ready, reload }) {
+function Take({ pipeline, data, acts, reload }) {
   const [chosen, setChosen] = useState("");
   const options = [["", "the newest that is confirmed"],
     ...data.checkpoints.map(({ number, at }) => [String(number), `checkpoint ${number}, ${when(at)}`])];
   return h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "end", paddingBottom: "2" },
     h(Choice, { label: "Checkpoint", value: chosen, onChange: setChosen, options }),
     h(RunAct, {
-      dag: data.dag, disabled: !ready || !data.checkpoints.length, onDone: reload, label: "Take a savepoint",
+      acts, pipeline, disabled: !data.checkpoints.length, onDone: reload, label: "Take a savepoint",
       title: `Take a savepoint of ${pipeline.name}?`,
-      conf: { pipeline: pipeline.name, action: "savepoint", ...(chosen && { checkpoint: Number(chosen) }) },
+      conf: { action: "savepoint", ...(chosen && { checkpoint: Number(chosen) }) },
     }, h(Text, null, `Positions and state of ${chosen ? `checkpoint ${chosen}` : "the newest confirmed checkpoint"} are `
       + `copied into ${data.folder}. The pipeline may run; it does not notice.`)),
-    data.streaming && h(RunAct, {
-      dag: data.dag, disabled: !ready, onDone: reload, label: "Stop with a savepoint", danger: true,
+    pipeline.streaming && h(RunAct, {
+      acts, pipeline, onDone: reload, label: "Stop with a savepoint", danger: true,
       title: `Stop ${pipeline.name}, and keep where it stands?`,
-      conf: { pipeline: pipeline.name, action: "stop_with_savepoint" },
+      conf: { action: "stop_with_savepoint" },
     }, h(Text, null, "The stream ends after the checkpoint under way, all of it delivered, and a savepoint of that is taken. "
       + "It goes on when its DAG runs again.")));
 }
 
-export function Savepoints({ pipeline }) {
+export function Savepoints({ pipeline, acts }) {
   const { data, error, loading, reload } = useAnswer(ofPipeline(pipeline.name, "savepoints"));
   if (error) return h(Box, null, h(Problem, null, error.message), h(Act, { onClick: reload }, "Try again"));
-  return data ? h(Listed, { pipeline, data, loading, reload }) : h(Muted, null, "Loading …");
+  return data ? h(Listed, { pipeline, acts, data, loading, reload }) : h(Muted, null, "Loading …");
 }
 
-function Listed({ pipeline, data, loading, reload }) {
-  const dag = useDag(data.dag, data);
+function Listed({ pipeline, acts, data, loading, reload }) {
   return h(Box, null,
     h(HStack, { gap: "3", flexWrap: "wrap", paddingBottom: "2" },
       h(Muted, { overflowWrap: "anywhere" }, `In ${data.folder}`),
       h(Act, { onClick: reload, loading }, "Look again")),
-    h(Take, { pipeline, data, ready: dag.ready, reload }),
-    dag.why,
+    h(Take, { pipeline, data, acts, reload }),
     data.savepoints.length === 0
       ? h(Muted, null, `No savepoint of ${pipeline.name} is there yet. One keeps where the pipeline stands, to go back to it.`)
       : h(Table, {
         caption: `Savepoints of ${pipeline.name}`, head: ["Savepoint", "Checkpoint", "Taken", "By", "Size", "Acts"],
         right: ["Checkpoint", "Size"],
       }, data.savepoints.map((savepoint) =>
-        h(Row, { key: savepoint.name, pipeline, savepoint, dag: data.dag, ready: dag.ready, reload }))),
+        h(Row, { key: savepoint.name, pipeline, savepoint, acts, reload }))),
     data.left_out > 0 && h(Muted, null, `${data.left_out} more folders were not looked at: \`airflow ft savepoint list\`.`));
 }

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, HTTPException
+from fastapi import HTTPException
 
 from airflow_ft import settings
 from airflow_ft.core.errors import AirflowFtError
@@ -21,11 +21,12 @@ from airflow_ft.wal.filesystem import filesystem
 
 from .access import configured, seen, visible_dags
 from .handles import turn
+from .routes import router as conditional
 
 MOST = 100
 """Savepoints, checkpoints and events that are looked at for an answer."""
 
-router = APIRouter()
+router = conditional()
 
 
 @router.get("/pipelines/{name}/savepoints")
@@ -34,8 +35,6 @@ def savepoints(name: str, user: GetUserDep) -> dict[str, Any]:
     with seen(name, visible_dags(user)) as (store, _), turn():
         folder = _folder(store, name)
         found, left_out = of_pipeline(folder, name, store.installation, MOST)
-        newest = store.checkpoints(name, 1)
-        spec = store.spec(newest[0].spec) if newest and newest[0].spec else {}
         return {
             "folder": folder,
             "savepoints": [_row(folder, each, told) for each, told in found],
@@ -44,8 +43,6 @@ def savepoints(name: str, user: GetUserDep) -> dict[str, Any]:
                 {"number": each.number, "at": (each.completed_at or each.triggered_at).isoformat()}
                 for each in retained(store, name, MOST)
             ],
-            "streaming": bool(spec.get("streaming")),
-            "dag": settings.savepoint_dag(),
         }
 
 

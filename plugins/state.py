@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, Body, HTTPException, Query, Response
+from fastapi import Body, HTTPException, Query, Response
 
 from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.core.lookup import retained
@@ -19,6 +19,7 @@ from airflow_ft.wal.filesystem import filesystem
 
 from .access import may_read_values, seen, visible_dags
 from .handles import ENTRIES, Handles, turn
+from .routes import router as conditional
 
 if TYPE_CHECKING:
     from airflow_ft.spark.state.operators import Operator
@@ -32,7 +33,7 @@ _CHECKPOINTS = 100
 _EXACT = 1 << 53  # JavaScript's numbers
 
 T = TypeVar("T")
-router = APIRouter()
+router = conditional()
 handles = Handles()
 
 

@@ -1,10 +1,8 @@
-"""What a list of many pipelines says of each: how it stands, and what was completed last."""
+"""What a list of many pipelines says of each: how it stands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 
 from airflow_ft.core.model import RunKey
@@ -69,17 +67,24 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
-    """A completed checkpoint: its number, its own rows, and when."""
+class Origin:
+    """Who has made a checkpoint ("": no run), and the digest of what it was made with ("": not known)."""
 
-    number: int
-    rows: int
-    at: datetime
+    dag_id: str
+    spec: str
 
 
-def rate(completed: Sequence[Completed]) -> float | None:
-    """Rows a second between the oldest and the newest of these, which are newest first; None: too few to tell."""
-    if len(completed) < 2:
-        return None
-    seconds = (completed[0].at - completed[-1].at).total_seconds()
-    return sum(each.rows for each in completed[:-1]) / seconds if seconds > 0 else None
+class Only(StrEnum):
+    """Which checkpoints of a pipeline are asked for."""
+
+    OPEN = "open"
+    """Something is left to do for them."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class Noted(StrEnum):
+    """Events of a pipeline of which the newest one is looked for."""
+
+    SAVEPOINT = "SAVEPOINT"
+    RESTORED = "RESTORED"

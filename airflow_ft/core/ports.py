@@ -32,10 +32,11 @@ from airflow_ft.core.model import (
     Vote,
 )
 from airflow_ft.core.numbers import Numbers
-from airflow_ft.core.overview import Completed, Overview
+from airflow_ft.core.overview import Noted, Only, Origin, Overview
 from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.core.set_aside import SetAside
+from airflow_ft.core.timing import Timing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,8 +139,17 @@ class Store(Protocol):
         The cost is that of so many look-ups, and of what is open.
         """
 
-    def completed(self, pipeline: str, limit: int) -> Sequence[Completed]:
-        """The newest completed checkpoints, newest first."""
+    def standing(self, pipeline: str) -> Overview:
+        """One pipeline in short."""
+
+    def origins(self, pipeline: str, limit: int) -> Sequence[Origin]:
+        """Of the newest checkpoints, newest first. Reads no plan and no vote."""
+
+    def timings(self, pipeline: str, limit: int, only: Only | None = None) -> Sequence[Timing]:
+        """How long the newest checkpoints took, newest first; with `only` those alone. Reads no plan and no vote."""
+
+    def noted(self, pipeline: str, kind: Noted) -> Event | None:
+        """The newest event of this kind."""
 
     def leases(self, pipeline: str) -> Sequence[Lease]: ...
 
@@ -410,8 +420,10 @@ class Store(Protocol):
     # reading
     def checkpoint(self, pipeline: str, number: int) -> Checkpoint: ...
 
-    def checkpoints(self, pipeline: str, limit: int = 100, before: int | None = None) -> Sequence[Checkpoint]:
-        """Newest first; with `before` only lower numbers."""
+    def checkpoints(
+        self, pipeline: str, limit: int = 100, before: int | None = None, only: Only | None = None
+    ) -> Sequence[Checkpoint]:
+        """Newest first; with `before` only lower numbers, with `only` those alone."""
 
     def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
         """In ascending order: all that are unfinished, undelivered, to be rolled back, or not finalised.

@@ -18,7 +18,7 @@ from airflow_ft.core.model import (
     SparkPosition,
 )
 from airflow_ft.core.numbers import Numbers
-from airflow_ft.core.overview import Completed, Overview
+from airflow_ft.core.overview import Only
 from airflow_ft.core.ports import Confirmed
 from airflow_ft.core.set_aside import SetAside, of_proof, together
 from airflow_ft.store.database import Database
@@ -30,7 +30,6 @@ from airflow_ft.store.rows import (
     to_checkpoints,
     to_event,
     to_lease,
-    to_overview,
     to_pipeline,
     to_position,
     to_proof,
@@ -112,31 +111,20 @@ _PLANNED = (
     f"pipeline = ? AND is_open = 1 AND {_BEFORE_AMONG_THE_OPEN} AND plan IS NOT NULL"
     " AND state IN ('STAGED', 'PREPARED', 'COMMITTING')"
 )
-_WAITS = "segment_digest IS NOT NULL AND delivered_by IS NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
-_UNDELIVERED = f"SELECT count(*) AS count FROM checkpoint WHERE pipeline = ? AND is_open = 1 AND {_WAITS}"
+WAITS = "segment_digest IS NOT NULL AND delivered_by IS NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
+_UNDELIVERED = f"SELECT count(*) AS count FROM checkpoint WHERE pipeline = ? AND is_open = 1 AND {WAITS}"
 _OF_RUN = "pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?"
 _LAST_PUBLISHED = (
     f"SELECT number FROM checkpoint WHERE {_OF_RUN} AND segment_digest IS NOT NULL"
     " AND (after_abort IS NULL OR after_abort <> 'rewound') ORDER BY number DESC LIMIT 1"
 )
-# One function each: of both in one query SQLite would read all of the index, and not its ends.
-_PIPELINES = (
-    "SELECT pipeline.*, (SELECT min(dag_id) FROM checkpoint WHERE pipeline = name) AS first_dag,"
-    " (SELECT max(dag_id) FROM checkpoint WHERE pipeline = name) AS last_dag FROM pipeline"
-)
-# In the order of the index of runs: else PostgreSQL takes a scan of the table for the shortest way to the first one.
-_OF_DAG = (
-    " WHERE (SELECT run_id FROM checkpoint WHERE pipeline = name AND dag_id = ? ORDER BY run_id LIMIT 1) IS NOT NULL"
-)
-_OPEN = (
-    "SELECT pipeline, sum(CASE WHEN state = 'QUARANTINED' THEN 1 ELSE 0 END) AS quarantined,"
-    " sum(CASE WHEN state = 'COMMITTING' THEN 1 ELSE 0 END) AS committing,"
-    f" sum(CASE WHEN {_WAITS} THEN 1 ELSE 0 END) AS undelivered FROM checkpoint WHERE is_open = 1 GROUP BY pipeline"
-)
-_COMPLETED = (
-    "SELECT number, segment_rows, completed_at FROM checkpoint WHERE pipeline = ? AND state = 'COMPLETED'"
-    " ORDER BY number DESC LIMIT ?"
-)
+# Each is the condition of an index.
+ONLY = {
+    None: "",
+    Only.OPEN: " AND is_open = 1",
+    Only.COMPLETED: " AND state = 'COMPLETED'",
+    Only.FAILED: " AND reason IS NOT NULL",
+}
 _PAGE = 2000
 _CONFIRMED = (
     f"SELECT number, segment_rows, delivered_by FROM checkpoint WHERE {_OF_RUN} AND number > ?"
@@ -168,22 +156,6 @@ class ReadingOperations:
     def pipelines(self) -> Sequence[Pipeline]:
         """All pipelines by name."""
         return [to_pipeline(row) for row in self._database.read("SELECT * FROM pipeline ORDER BY name")]
-
-    def overview(self, dag_id: str = "") -> Sequence[Overview]:
-        """See `Store.overview`."""
-        counts = {row.pop("pipeline"): row for row in self._database.read(_OPEN)}
-        where, values = (_OF_DAG, (dag_id,)) if dag_id else ("", ())
-        rows = self._database.read(f"{_PIPELINES}{where} ORDER BY name", *values)
-        return [to_overview(row, counts.get(row["name"], {})) for row in rows]
-
-    def completed(self, pipeline: str, limit: int) -> Sequence[Completed]:
-        """See `Store.completed`."""
-        return [
-            Completed(
-                row["number"], sum(json.loads(row["segment_rows"] or "{}").values()), to_time(row["completed_at"])
-            )
-            for row in self._database.read(_COMPLETED, pipeline, limit)
-        ] or self._nothing(pipeline)
 
     def leases(self, pipeline: str) -> Sequence[Lease]:
         """All leases on the pipeline, by holder."""
@@ -269,10 +241,12 @@ class ReadingOperations:
             raise UnknownCheckpointError(pipeline, number)
         return found[0]
 
-    def checkpoints(self, pipeline: str, limit: int = 100, before: int | None = None) -> Sequence[Checkpoint]:
+    def checkpoints(
+        self, pipeline: str, limit: int = 100, before: int | None = None, only: Only | None = None
+    ) -> Sequence[Checkpoint]:
         """See `Store.checkpoints`."""
         where, values = ("", ()) if before is None else (" AND number < ?", (before,))
-        sql = f"pipeline = ?{where} ORDER BY number DESC LIMIT ?"
+        sql = f"pipeline = ?{ONLY[only]}{where} ORDER BY number DESC LIMIT ?"
         return self._checkpoints(sql, pipeline, *values, limit, newest_first=True) or self._nothing(pipeline)
 
     def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:

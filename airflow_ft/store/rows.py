@@ -30,6 +30,7 @@ from airflow_ft.core.model import (
     canonical_json,
 )
 from airflow_ft.core.overview import Overview
+from airflow_ft.core.timing import Timing
 from airflow_ft.store.database import Row
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -98,6 +99,22 @@ def to_overview(row: Row, counts: Mapping[str, int]) -> Overview:
     found = to_pipeline(row)
     dags = tuple(dict.fromkeys(dag for dag in (row["first_dag"], row["last_dag"]) if dag is not None))
     return Overview(found.name, found.halted, found.turn, dags, **counts)
+
+
+def to_timing(row: Row) -> Timing:
+    """What of a row of `checkpoint` tells how long it took."""
+    return Timing(
+        number=row["number"],
+        state=CheckpointState(row["state"]),
+        reason=_reason(row),
+        rows=sum(json.loads(row["segment_rows"] or "{}").values()),
+        bytes=row["segment_bytes"] or 0,
+        triggered_at=to_time(row["triggered_at"]),
+        staged_at=_time(row["staged_at"]),
+        prepared_at=_time(row["prepared_at"]),
+        decided_at=_time(row["decided_at"]),
+        completed_at=_time(row["completed_at"]),
+    )
 
 
 def to_lease(row: Row) -> Lease:
@@ -198,6 +215,10 @@ def to_checkpoints(rows: Sequence[Row]) -> list[Checkpoint]:
     return [_checkpoint(row, votes) for row, votes in grouped.values()]
 
 
+def _reason(row: Row) -> AbortReason | None:
+    return None if row["reason"] is None else AbortReason(row["reason"])
+
+
 def _segment(row: Row) -> Segment | None:
     if row["segment_digest"] is None:
         return None
@@ -222,7 +243,7 @@ def _checkpoint(row: Row, votes: Mapping[str, Vote]) -> Checkpoint:
         position=to_position(row["spark_location"], row["spark_batch"]),
         plan=plan_of(row["plan"]),
         votes=votes,
-        reason=None if row["reason"] is None else AbortReason(row["reason"]),
+        reason=_reason(row),
         message=row["message"],
         after_abort=None if row["after_abort"] is None else AfterAbort(row["after_abort"]),
         subsumed_by=row["subsumed_by"],

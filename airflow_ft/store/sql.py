@@ -14,9 +14,9 @@ from airflow_ft.store.database import Database
 from airflow_ft.store.delivery import DeliveryOperations
 from airflow_ft.store.epochs import EpochOperations
 from airflow_ft.store.history import HistoryOperations
+from airflow_ft.store.looking import LookingOperations
 from airflow_ft.store.migrations import migrate
 from airflow_ft.store.quarantine import QuarantineOperations
-from airflow_ft.store.reading import ReadingOperations
 from airflow_ft.store.requests import RequestOperations
 from airflow_ft.store.rows import to_time
 from airflow_ft.store.staging import StagingOperations
@@ -32,7 +32,7 @@ class SqlStore(
     RequestOperations,
     HistoryOperations,
     BarrierOperations,
-    ReadingOperations,
+    LookingOperations,
 ):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.
 

@@ -18,11 +18,17 @@ class Asking:
     def __init__(self, client: Any, manager: Any) -> None:
         self._client, self._manager = client, manager
 
-    def __call__(self, path: str, *, by: str = "viewer", team: str | None = TEAM, **question: Any) -> Any:
-        """The answer; POST when there is a question."""
+    def __call__(
+        self, path: str, *, by: str = "viewer", team: str | None = TEAM, known: str = "", **question: Any
+    ) -> Any:
+        """The answer; POST when there is a question. `known`: the ETag of an earlier one."""
         self._manager.user(by, team)
-        path = f"/pipelines/{path}" if path else "/pipelines"
-        return self._client.post(path, json=question) if question else self._client.get(path)
+        path = f"/v1/pipelines/{path}" if path else "/v1/pipelines"
+        return (
+            self._client.post(path, json=question)
+            if question
+            else self._client.get(path, headers={"If-None-Match": known})
+        )
 
     def at(self, path: str, *, by: str = "viewer", team: str | None = TEAM) -> Any:
         """The answer to any path."""

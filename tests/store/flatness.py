@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from airflow_ft.core.model import AbortReason, AfterAbort, HaltReason, Promise, RequestKind
+from airflow_ft.core.overview import Noted, Only
 from airflow_ft.core.ports import Store
 from airflow_ft.store.database import Row
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease, a_position
@@ -32,6 +33,9 @@ INDEXES = {
     "AS stream_below": "checkpoint_covering",
     "AS stage_as_of": "run_complete_through",
     "AS stream_as_of": "checkpoint_covering",
+    "AND reason IS NOT NULL": "checkpoint_failed",
+    "kind = 'SAVEPOINT'": "event_savepoint",
+    "kind = 'RESTORED'": "event_restored",
     "outcome IS NULL": "request_open",
     "ORDER BY injected_at": "barrier_at",
     "FROM event WHERE pipeline = ? AND number = ?": "event_number",
@@ -156,7 +160,14 @@ def every_operation(store: Store) -> None:
     store.checkpoints(PIPELINE, 5, before=3)
     store.overview()
     store.overview(RUN.dag_id)
-    store.completed(PIPELINE, 5)
+    store.standing(PIPELINE)
+    store.origins(PIPELINE, 5)
+    store.timings(PIPELINE, 5)
+    for only in Only:
+        store.checkpoints(PIPELINE, 5, 3, only)
+        store.timings(PIPELINE, 5, only)
+    for kind in Noted:
+        store.noted(PIPELINE, kind)
     store.open_checkpoints(PIPELINE)
     store.open_checkpoints(PIPELINE, before=3)
     store.unsettled(PIPELINE, run=RUN, through=3)

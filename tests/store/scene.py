@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from airflow_ft.core.model import (
     AbortReason,
@@ -80,11 +81,18 @@ class Scene:
             as_of,
         )
 
-    def stage(self, count: int = 1, run: RunKey = RUN, *, goes_on: bool = False) -> list[int]:
+    def stage(
+        self,
+        count: int = 1,
+        run: RunKey = RUN,
+        *,
+        goes_on: bool = False,
+        made_with: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Takes an epoch if there is none, and publishes so many checkpoints. `goes_on`: more may be triggered."""
         if not self.epoch:
             self.take()
-        self.store.begin_stage(self.pipeline, self.epoch, run)
+        self.store.begin_stage(self.pipeline, self.epoch, run, spec=made_with)
         numbers = []
         for _ in range(count):
             numbers.append(self.trigger(run))

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import timedelta
-
 import pytest
 
 from airflow_ft.core.errors import StateConflictError
 from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, RunKey, SparkPosition
-from airflow_ft.core.overview import Condition, rate
+from airflow_ft.core.overview import Condition, Noted, Only, Origin
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
 
 S = CheckpointState
@@ -51,24 +48,62 @@ class TestReading:
         other.stage(1, RunKey("bb", "1"))
         assert [each.name for each in store.overview("bb")] == ["a"], "neither the first nor the last"
         assert [each.name for each in store.overview(RUN.dag_id)] == [PIPELINE] and not store.overview("d")
+        assert [store.standing(each.name) for each in store.overview()] == list(store.overview())
+        with pytest.raises(KeyError):
+            store.standing("nowhere")
         store.enter_turn("a", RUN, None)
         assert store.overview()[0].turn == RUN and store.overview()[0].condition is Condition.RUNNING
         store.halt("a", HaltReason.TOKEN_LOST, "it is gone")
         assert store.overview()[0].halted == "TOKEN_LOST: it is gone"
         assert store.overview()[0].condition is Condition.HALTED
 
-    def test_what_was_completed_last(self, scene: Scene) -> None:
-        scene.stage(4)
-        assert not scene.store.completed(PIPELINE, 3) and rate(()) is None
+    def test_how_long_the_newest_checkpoints_took(self, scene: Scene) -> None:
+        store = scene.store
+        assert not store.timings(PIPELINE, 3)
+        scene.stage(5)
         for number in (1, 2, 3):
             scene.complete(number)
-        found = scene.store.completed(PIPELINE, 2)
-        assert [(each.number, each.rows) for each in found] == [(3, 11), (2, 11)]
-        assert found[0].at == scene.checkpoint(3).completed_at
-        assert rate([replace(found[0], at=found[1].at + timedelta(seconds=2)), found[1]]) == 5.5
-        assert rate([found[0], found[0]]) is None
+        scene.abort(4)
+        assert [each.number for each in store.timings(PIPELINE, 2)] == [5, 4]
+        told = {only: [each.number for each in store.timings(PIPELINE, 9, only)] for only in Only}
+        assert told == {Only.OPEN: [5, 4], Only.COMPLETED: [3, 2, 1], Only.FAILED: [4]}
+        assert told == {only: [each.number for each in store.checkpoints(PIPELINE, only=only)] for only in Only}
+        assert [each.number for each in store.checkpoints(PIPELINE, 1, 3, Only.COMPLETED)] == [2]
+        whole, failed = scene.checkpoint(3), store.timings(PIPELINE, 1, Only.FAILED)[0]
+        [found] = [each for each in store.timings(PIPELINE, 9) if each.number == 3]
+        assert whole.segment is not None and (found.rows, found.bytes) == (11, whole.segment.bytes)
+        assert (found.triggered_at, found.completed_at) == (whole.triggered_at, whole.completed_at)
+        assert (found.staged_at, found.prepared_at, found.decided_at) == (
+            whole.staged_at,
+            whole.prepared_at,
+            whole.decided_at,
+        )
+        assert (failed.state, failed.reason, failed.seconds) == (S.ABORTED, scene.checkpoint(4).reason, None)
         with pytest.raises(KeyError):
-            scene.store.completed("nowhere", 1)
+            store.timings("nowhere", 1)
+
+    def test_who_has_made_the_newest_checkpoints_and_with_what(self, scene: Scene) -> None:
+        assert not scene.store.origins(PIPELINE, 2)
+        scene.stage(1, made_with={"job": "shop"})
+        scene.carry()
+        [carried, staged] = scene.store.origins(PIPELINE, 2)
+        assert carried == Origin("", "")
+        assert staged == Origin(RUN.dag_id, scene.checkpoint(1).spec) and scene.store.spec(staged.spec)
+        assert scene.store.origins(PIPELINE, 1) == [carried]
+        with pytest.raises(KeyError):
+            scene.store.origins("nowhere", 1)
+
+    def test_the_newest_savepoint_and_the_newest_restore_are_known(self, scene: Scene) -> None:
+        store = scene.store
+        assert store.noted(PIPELINE, Noted.SAVEPOINT) is None
+        scene.stage(2)
+        for number in (1, 2):
+            store.note_savepoint(PIPELINE, number, f"of {number}", {"uri": "file:///there"})
+        found = store.noted(PIPELINE, Noted.SAVEPOINT)
+        assert found is not None and (found.number, found.detail["uri"]) == (2, "file:///there")
+        assert store.noted(PIPELINE, Noted.RESTORED) is None
+        with pytest.raises(KeyError):
+            store.noted("nowhere", Noted.RESTORED)
 
     def test_the_numbers_of_a_run_come_in_order(self, scene: Scene) -> None:
         scene.stage(2)

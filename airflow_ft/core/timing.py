@@ -1,0 +1,97 @@
+"""How long checkpoints take, step by step, and how many rows they bring: of one, and of many in short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from statistics import fmean, quantiles
+
+from airflow_ft.core.model import AbortReason, CheckpointState
+
+
+class Step(StrEnum):
+    """What a checkpoint goes through, in this order; each ends when the next begins."""
+
+    STAGE = "stage"
+    PREPARE = "prepare"
+    DECIDE = "decide"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A checkpoint's times (UTC, by the store's clock), its own rows and their bytes in the log."""
+
+    number: int
+    state: CheckpointState
+    reason: AbortReason | None
+    rows: int
+    bytes: int
+    triggered_at: datetime
+    staged_at: datetime | None = None
+    prepared_at: datetime | None = None
+    decided_at: datetime | None = None
+    completed_at: datetime | None = None
+
+    @property
+    def steps(self) -> Mapping[Step, float]:
+        """Seconds of each step that it has ended. One that left no time of its own is a part of the one behind it."""
+        found: dict[Step, float] = {}
+        since = self.triggered_at
+        for step, until in zip(
+            Step, (self.staged_at, self.prepared_at, self.decided_at, self.completed_at), strict=True
+        ):
+            if until is not None:
+                found[step] = (until - since).total_seconds()
+                since = until
+        return found
+
+    @property
+    def seconds(self) -> float | None:
+        """From its trigger until it was completed; None: it is not, or was delivered with another one."""
+        return None if self.completed_at is None else (self.completed_at - self.triggered_at).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Many values in short."""
+
+    minimum: float
+    mean: float
+    maximum: float
+    p50: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """None: there is no value. Between two values a percentile is interpolated."""
+        if not values:
+            return None
+        cuts = quantiles(values, n=100, method="inclusive") if len(values) > 1 else [values[0]] * 99
+        return cls(min(values), fmean(values), max(values), cuts[49], cuts[94], cuts[98])
+
+
+def rate(completed: Sequence[Timing]) -> float | None:
+    """Rows a second between the oldest and the newest of these, which are newest first; None: too few to tell."""
+    ends = [each.completed_at for each in completed if each.completed_at is not None]
+    if len(ends) < 2:
+        return None
+    seconds = (ends[0] - ends[-1]).total_seconds()
+    return sum(each.rows for each in completed[:-1]) / seconds if seconds > 0 else None
+
+
+def summary(timings: Sequence[Timing]) -> Iterator[tuple[str, Spread]]:
+    """Of those that are completed: seconds of each step and of the whole ("seconds"), "rows" and "bytes"."""
+    completed = [each for each in timings if each.completed_at is not None]
+    values: dict[str, list[float]] = {
+        "seconds": [each.seconds for each in completed if each.seconds is not None],
+        **{step: [each.steps[step] for each in completed if step in each.steps] for step in Step},
+        "rows": [float(each.rows) for each in completed],
+        "bytes": [float(each.bytes) for each in completed],
+    }
+    for name, found in values.items():
+        if (spread := Spread.of(found)) is not None:
+            yield name, spread

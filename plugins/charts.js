@@ -1,0 +1,85 @@
+// How long a pipeline's newest checkpoints took, and what they brought: in figures, and drawn.
+import {
+  bytes, cell, Choice, COLOUR, count, lasted, line, Muted, numeric, ofPipeline, Pending, STEPS, Table, useLive, when,
+} from "./parts.js";
+
+const { createElement: h, Fragment, useState } = globalThis.React;
+const { Box, Heading, HStack, Text } = globalThis.ChakraUI;
+
+const MEASURES = [
+  ["seconds", "Trigger to completion", lasted], ...STEPS.map((step) => [step, `… ${step}`, lasted]),
+  ["rows", "Rows", (n) => count(Math.round(n))], ["bytes", "Log", (n) => bytes(Math.round(n))],
+];
+const FIGURES = [["minimum", "Minimum"], ["mean", "Average"], ["maximum", "Maximum"], ["p50", "p50"], ["p95", "p95"], ["p99", "p99"]];
+const listed = (counts) => Object.entries(counts).map(([name, n]) => `${count(n)} ${name}`).join(", ");
+
+export function Summary({ pipeline }) {
+  const { data, error } = useLive(ofPipeline(pipeline.name, "timings?each=false"));
+  const all = Object.values(data?.states ?? {}).reduce((a, b) => a + b, 0);
+  if (data === null) return h(Pending, { data, error });
+  if (all === 0) return h(Muted, null, "It has no checkpoints yet.");
+  return h(Fragment, null,
+    h(Pending, { data, error }),
+    h(Muted, { paddingBottom: "2" }, `The newest ${count(all)} checkpoints: ${listed(data.states)}.`
+      + (Object.keys(data.reasons).length ? ` Failed: ${listed(data.reasons)}.` : "")
+      + " What follows is of those that are completed."),
+    h(Table, { caption: "Summary", head: ["Of a checkpoint", ...FIGURES.map(([, title]) => title)], right: FIGURES.map(([, title]) => title) },
+      MEASURES.filter(([key]) => data.summary[key]).map(([key, title, text]) => line({ key },
+        h("th", { scope: "row", style: { ...cell, fontWeight: "normal" } }, title),
+        FIGURES.map(([figure]) => h("td", { key: figure, style: numeric }, text(data.summary[key][figure])))))));
+}
+
+const WIDTH = 720;
+const HEIGHT = 140;
+const LEFT = 84;
+const TOP = 12;
+const small = { fontSize: "11px", fill: "currentColor" };
+
+// Bars over the checkpoints, each of one or several parts: `parts(checkpoint)` are [colour, value].
+function Bars({ title, checkpoints, parts, text }) {
+  const sums = checkpoints.map((each) => parts(each).reduce((sum, [, value]) => sum + value, 0));
+  const most = Math.max(...sums) || 1;
+  const step = (WIDTH - LEFT) / checkpoints.length;
+  const told = `${title} of checkpoints ${checkpoints[0].number} to ${checkpoints.at(-1).number}: at most ${text(most)}`;
+  return h(Box, { as: "figure", paddingBottom: "4" },
+    h(Heading, { as: "h3", size: "sm", paddingBottom: "1" }, title),
+    h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + TOP + 18}`, role: "img", "aria-label": told, style: { width: "100%", maxWidth: `${WIDTH}px`, height: "auto" } },
+      [0, 0.5, 1].map((part) => h("g", { key: part },
+        h("line", { x1: LEFT, x2: WIDTH, y1: HEIGHT * (1 - part) + TOP, y2: HEIGHT * (1 - part) + TOP, stroke: "currentColor", strokeOpacity: 0.2 }),
+        h("text", { x: LEFT - 6, y: HEIGHT * (1 - part) + TOP + 4, textAnchor: "end", style: small }, text(most * part)))),
+      checkpoints.map((each, place) => {
+        let top = HEIGHT + TOP;
+        return h("g", { key: each.number },
+          h("title", null, `checkpoint ${each.number}: ${text(sums[place])}, ${when(each.triggered_at)}`),
+          h("rect", { x: LEFT + step * place, y: TOP, width: step, height: HEIGHT, fill: "transparent" }),
+          parts(each).map(([colour, value], part) => {
+            const height = (HEIGHT * value) / most;
+            top -= height;
+            return h("rect", { key: part, x: LEFT + step * (place + 0.1), y: top, width: step * 0.8, height, fill: colour });
+          }));
+      }),
+      h("text", { x: LEFT, y: HEIGHT + TOP + 14, style: small }, `checkpoint ${checkpoints[0].number}`),
+      h("text", { x: WIDTH, y: HEIGHT + TOP + 14, textAnchor: "end", style: small }, checkpoints.at(-1).number)));
+}
+
+const Legend = () =>
+  h(HStack, { gap: "4", flexWrap: "wrap", paddingBottom: "2" }, STEPS.map((step) =>
+    h(HStack, { key: step, gap: "1" },
+      h("span", { "aria-hidden": true, style: { width: "12px", height: "12px", background: COLOUR[step], display: "inline-block" } }),
+      h(Text, { fontSize: "sm" }, step))));
+
+const MANY = [["50", "50"], ["100", "100"], ["200", "200"]];
+
+export function Charts({ pipeline }) {
+  const [limit, setLimit] = useState("100");
+  const { data, error } = useLive(ofPipeline(pipeline.name, `timings?limit=${limit}`));
+  const checkpoints = data?.checkpoints ?? [];
+  return h(Fragment, null,
+    h(HStack, { paddingBottom: "3" }, h(Choice, { label: "Newest checkpoints", width: "10rem", value: limit, onChange: setLimit, options: MANY })),
+    h(Pending, { data, error }),
+    data !== null && (checkpoints.length === 0 ? h(Muted, null, "It has no checkpoints yet.") : h(Fragment, null,
+      h(Legend),
+      h(Bars, { title: "Duration by step", checkpoints, text: lasted, parts: (each) => STEPS.map((step) => [COLOUR[step], each.steps[step] ?? 0]) }),
+      h(Bars, { title: "Rows", checkpoints, text: (n) => count(Math.round(n)), parts: (each) => [["var(--chakra-colors-blue-500)", each.rows]] }),
+      h(Bars, { title: "Log", checkpoints, text: (n) => bytes(Math.round(n)), parts: (each) => [["var(--chakra-colors-gray-500)", each.bytes]] }))));
+}

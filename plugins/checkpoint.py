@@ -1,0 +1,113 @@
+"""How the page's API tells of a checkpoint: in a list, and with all that is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from airflow_ft.core.model import AbortReason, Checkpoint, Event, ParticipantPlan, Vote
+from airflow_ft.core.set_aside import of_checkpoint
+from airflow_ft.core.timing import Timing
+
+
+def listed(checkpoint: Checkpoint) -> dict[str, Any]:
+    """A line, and what opens below it."""
+    plan = checkpoint.plan
+    at = checkpoint.completed_at or checkpoint.decided_at or checkpoint.prepared_at or checkpoint.staged_at
+    return {
+        **timed(_timing(checkpoint)),
+        "delivered_by": checkpoint.delivered_by or checkpoint.subsumed_by or 0,
+        "dag_id": checkpoint.run.dag_id if checkpoint.run else "",
+        "run_id": checkpoint.run.run_id if checkpoint.run else "",
+        "map_index": checkpoint.run.map_index if checkpoint.run else -1,
+        "rows_of": dict(checkpoint.segment.rows) if checkpoint.segment else {},
+        "at": (at or checkpoint.triggered_at).isoformat(),
+        "message": _message(checkpoint),
+        **explained(checkpoint.reason),
+        "delivers": [segment.number for segment in plan.segments] if plan else [],
+        "reasons": list(plan.reasons) if plan else [],
+        "spec": checkpoint.spec,
+        "participants": [
+            _participant(each, checkpoint.votes.get(each.name)) for each in (plan.participants if plan else ())
+        ],
+    }
+
+
+def whole(checkpoint: Checkpoint, events: Iterable[Event]) -> dict[str, Any]:
+    """`listed`, and its place in the log, positions, votes and events."""
+    segment, position = checkpoint.segment, checkpoint.position
+    return {
+        **listed(checkpoint),
+        "epoch": checkpoint.epoch,
+        "predecessor": checkpoint.predecessor,
+        "log": segment.location if segment else "",
+        "digest": segment.digest if segment else "",
+        "location": f"{position.location}, batch {position.batch}" if position else "",
+        "positions": dict(checkpoint.positions),
+        "commit_point": checkpoint.plan.commit_point if checkpoint.plan else None,
+        "events": [
+            {"at": each.at.isoformat(), "epoch": each.epoch, "kind": each.kind, "message": each.message}
+            for each in events
+        ],
+    }
+
+
+def timed(timing: Timing) -> dict[str, Any]:
+    """How long it took, in seconds."""
+    return {
+        "number": timing.number,
+        "state": timing.state.value,
+        "reason": timing.reason.value if timing.reason else "",
+        "rows": timing.rows,
+        "bytes": timing.bytes,
+        "triggered_at": timing.triggered_at.isoformat(),
+        "completed_at": timing.completed_at.isoformat() if timing.completed_at else "",
+        "steps": dict(timing.steps),
+        "seconds": timing.seconds,
+    }
+
+
+def explained(reason: AbortReason | None) -> dict[str, str]:
+    """Why it failed, what becomes of its rows, and what is to be done."""
+    return {
+        "cause": reason.cause if reason else "",
+        "fate": reason.rows if reason else "",
+        "remedy": reason.remedy if reason else "",
+    }
+
+
+def _timing(checkpoint: Checkpoint) -> Timing:
+    return Timing(
+        checkpoint.number,
+        checkpoint.state,
+        checkpoint.reason,
+        checkpoint.segment.total_rows if checkpoint.segment else 0,
+        checkpoint.segment.bytes if checkpoint.segment else 0,
+        checkpoint.triggered_at,
+        checkpoint.staged_at,
+        checkpoint.prepared_at,
+        checkpoint.decided_at,
+        checkpoint.completed_at,
+    )
+
+
+def _message(checkpoint: Checkpoint) -> str:
+    aside = (f"{each.text(sink)}." for sink, each in of_checkpoint(checkpoint).items())
+    return " ".join(text for text in (checkpoint.message, *aside) if text)
+
+
+def _participant(plan: ParticipantPlan, vote: Vote | None) -> dict[str, Any]:
+    proof = vote.proof if vote else None
+    return {
+        "name": plan.name,
+        "kind": plan.kind,
+        "strategy": plan.strategy,
+        "promise": plan.promise.value,
+        "predecessor": plan.predecessor,
+        "sinks": sorted(plan.sinks),
+        "attempt": vote.attempt if vote else 0,
+        "prepared": vote.prepared if vote else 0,
+        "proof": proof is not None,
+        "outcome": proof.outcome.value if proof else "",
+        "counts": dict(proof.counts) if proof else {},
+    }

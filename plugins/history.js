@@ -1,0 +1,143 @@
+// A pipeline's checkpoints, newest first, each with all that is known of it; and those of a DAG's run.
+import {
+  Act, age, API, bytes, cell, Code, count, Fact, lasted, line, Link, Muted, numeric, ofPipeline, Pending, Problem, StepBar,
+  STEPS, Table, useAnswer, useLive, when, wide,
+} from "./parts.js";
+
+const { createElement: h, Fragment, useState } = globalThis.React;
+const { Badge, Box, Heading, HStack, Text } = globalThis.ChakraUI;
+
+const PALETTE = {
+  TRIGGERED: "gray", STAGED: "cyan", PREPARED: "blue", COMMITTING: "orange",
+  COMPLETED: "green", SUBSUMED: "green", ABORTED: "gray", QUARANTINED: "red",
+};
+
+export const State = ({ checkpoint }) =>
+  h(Badge, { colorPalette: PALETTE[checkpoint.state] ?? "gray", variant: "subtle", title: checkpoint.message || undefined },
+    checkpoint.reason ? `${checkpoint.state} (${checkpoint.reason})` : checkpoint.state);
+
+function Specification({ pipeline, number }) {
+  const { data, error } = useAnswer(ofPipeline(pipeline, `checkpoints/${number}/spec`));
+  if (error) return h(Problem, null, error.message);
+  if (data === null) return h(Muted, null, "Loading …");
+  const { now, ...spec } = data;
+  return h(Code, null, JSON.stringify(spec, null, 2));
+}
+
+function voted(participant) {
+  if (participant.proof) return `proof: ${participant.outcome}`;
+  if (participant.prepared) return `prepared (attempt ${participant.prepared})`;
+  return participant.attempt ? `asked (attempt ${participant.attempt})` : "not asked yet";
+}
+
+// Which rows each system has taken, and what proves it.
+const Participants = ({ checkpoint }) =>
+  h(Table, { caption: `Sinks of checkpoint ${checkpoint.number}`, head: ["System", "Strategy", "Sinks and rows", "Outcome"] },
+    checkpoint.participants.map((each) => line({ key: each.name },
+      h("td", { style: wide }, each.name, checkpoint.commit_point === each.name && h(Muted, null, "decides")),
+      h("td", { style: cell }, `${each.kind} ${each.strategy}`, h(Muted, null, each.promise)),
+      h("td", { style: wide }, each.sinks.map((sink) => (sink in each.counts ? `${sink} ${count(each.counts[sink])}` : sink)).join(", ")),
+      h("td", { style: cell }, `${each.proof ? "✓" : "○"} ${voted(each)}`))));
+
+function Whole({ pipeline, number }) {
+  const { data, error } = useAnswer(ofPipeline(pipeline, `checkpoints/${number}`));
+  const [made, setMade] = useState(false);
+  if (error) return h(Problem, null, error.message);
+  if (data === null) return h(Muted, null, "Loading …");
+  const run = data.run_id
+    ? h(Link, { to: `dags/${encodeURIComponent(data.dag_id)}/runs/${encodeURIComponent(data.run_id)}` },
+        `${data.dag_id} / ${data.run_id}${data.map_index >= 0 ? ` [${data.map_index}]` : ""}`)
+    : "no DAG run";
+  const rows = Object.entries(data.rows_of).map(([sink, n]) => `${sink} ${count(n)}`).join(", ");
+  return h(Box, { fontSize: "sm", display: "flex", flexDirection: "column", gap: "1" },
+    data.message && h(Text, null, data.message),
+    data.reason && h(Fragment, null,
+      h(Fact, { name: "Why" }, data.cause), h(Fact, { name: "Its rows" }, data.fate), h(Fact, { name: "To do" }, data.remedy)),
+    h(Fact, { name: "Run" }, run),
+    h(Fact, { name: "Triggered" }, when(data.triggered_at)),
+    h(Fact, { name: "Took" }, STEPS.filter((step) => step in data.steps).map((step) => `${step} ${lasted(data.steps[step])}`).join(", ")
+      || "nothing has ended yet"),
+    rows && h(Fact, { name: "Rows" }, `${rows}; ${bytes(data.bytes)} in ${data.log}`),
+    data.delivers.length > 0 && h(Fact, { name: "Plan" }, `delivers checkpoint ${data.delivers.join(", ")}`,
+      data.reasons.map((reason) => h(Muted, { key: reason }, reason))),
+    data.participants.length > 0 && h(Participants, { checkpoint: data }),
+    Object.entries(data.positions).map(([source, position]) =>
+      h(Box, { key: source }, h(Fact, { name: `Read of ${source}` }), h(Code, null, JSON.stringify(position)))),
+    data.events.length > 0 && h(Table, { caption: `Events of checkpoint ${data.number}`, head: ["At", "Event"] },
+      data.events.map((event, place) => line({ key: place },
+        h("td", { style: cell }, when(event.at)), h("td", { style: wide }, event.message)))),
+    data.spec && h(Box, null, made ? h(Specification, { pipeline, number })
+      : h(Act, { onClick: () => setMade(true) }, "Show what it was made with")));
+}
+
+function Row({ pipeline, checkpoint, now, longest, opened }) {
+  const [open, setOpen] = useState(opened);
+  const sinks = checkpoint.participants.map((p) =>
+    h(Text, { key: p.name, as: "span", title: `${p.kind}, strategy ${p.strategy}; sinks ${p.sinks.join(", ")}` },
+      `${p.proof ? "✓" : "○"} ${p.name}  `));
+  const waiting = checkpoint.delivered_by ? `with checkpoint ${checkpoint.delivered_by}`
+    : checkpoint.state === "ABORTED" ? "" : "not planned yet";
+  return h(Fragment, null,
+    line({ cursor: "pointer", onClick: () => setOpen(!open), _hover: { bg: "bg.subtle" } },
+      h("td", { style: cell },
+        h("button", { type: "button", "aria-expanded": open, "aria-label": `Details of checkpoint ${checkpoint.number}` },
+          `${open ? "▾" : "▸"} ${checkpoint.number}`)),
+      h("td", { style: cell }, h(State, { checkpoint })),
+      h("td", { style: numeric }, count(checkpoint.rows)),
+      h("td", { style: numeric }, bytes(checkpoint.bytes)),
+      h("td", { style: { ...wide, minWidth: "6rem" } }, sinks.length ? sinks : waiting),
+      h("td", { style: cell }, h(StepBar, { checkpoint, longest })),
+      h("td", { style: numeric, title: when(checkpoint.at) }, age(checkpoint.at, now))),
+    open && h("tr", null,
+      h("td", { colSpan: 7, style: { padding: "0 12px 8px 32px" } }, h(Whole, { pipeline, number: checkpoint.number }))));
+}
+
+function Rows({ name, title, checkpoints, now, opened }) {
+  const longest = Math.max(...checkpoints.map((each) => each.seconds ?? 0));
+  return h(Table, {
+    caption: `Checkpoints of ${title}`, right: ["Rows", "Log", "Age"],
+    head: ["Checkpoint", "State", "Rows", "Log", "Sinks (✓ proven)", "Took", "Age"],
+  }, checkpoints.map((checkpoint, place) => h(Row, {
+    key: checkpoint.number, pipeline: name, checkpoint, now, longest, opened: opened && place === 0,
+  })));
+}
+
+const ONLY = [["", "All"], ["open", "Open"], ["completed", "Completed"], ["failed", "Failed"]];
+
+export function History({ pipeline, query, go }) {
+  const asked = new URLSearchParams({ limit: 20 });
+  if (query.before) asked.set("before", Number(query.before));
+  if (query.only) asked.set("only", query.only);
+  const { data, error } = useLive(ofPipeline(pipeline.name, `checkpoints?${asked}`));
+  const last = data?.checkpoints.at(-1)?.number;
+  return h(Fragment, null,
+    h(HStack, { gap: "1", flexWrap: "wrap", role: "group", "aria-label": "Show only", paddingBottom: "3" },
+      ONLY.map(([key, text]) => h(Act, {
+        key, "aria-pressed": key === (query.only ?? ""), variant: key === (query.only ?? "") ? "solid" : "outline",
+        onClick: () => go({ only: key, before: "" }),
+      }, text))),
+    h(Pending, { data, error }),
+    data !== null && (data.checkpoints.length === 0
+      ? h(Muted, null, query.before ? "There are no older checkpoints." : query.only ? "No checkpoint is like that." : "It has no checkpoints yet.")
+      : h(Rows, { name: pipeline.name, title: pipeline.name, checkpoints: data.checkpoints, now: data.now, opened: false })),
+    data !== null && h(HStack, { paddingY: "3", gap: "2" },
+      query.before && h(Act, { onClick: () => go({ before: "" }) }, "Newest"),
+      h(Act, { disabled: !(last > 1) || data.checkpoints.length < 20, onClick: () => go({ before: last }) }, "Older")));
+}
+
+// What a DAG's run has made; `mapIndex`: what this expansion of a mapped group has.
+export function OfRun({ dagId, runId, mapIndex = "-1" }) {
+  const { data, error } = useLive(`${API}/runs?${new URLSearchParams({ dag: dagId, run: runId })}`);
+  const made = (data?.pipelines ?? []).filter((each) =>
+    each.checkpoints.length > 0 && (Number(mapIndex) < 0 || each.map_index === Number(mapIndex)));
+  return h(Fragment, null,
+    h(Pending, { data, error }),
+    data !== null && made.length === 0 && h(Muted, null, "This run has made no checkpoint."),
+    made.map(({ name, map_index, checkpoints }) => {
+      const title = map_index >= 0 ? `${name} [${map_index}]` : name;
+      return h(Box, { key: title, marginBottom: "6" },
+        h(Heading, { size: "md", as: "h2", marginBottom: "2" },
+          h(Link, { to: `plugin/airflow-ft?pipeline=${encodeURIComponent(name)}` }, title)),
+        h(Rows, { name, title, checkpoints, now: data.now, opened: false }));
+    }));
+}

@@ -1,0 +1,66 @@
+// What a pipeline was made with: its settings, and a picture of what reads what and writes where.
+import { cell, Code, count, Fact, line, Muted, ofPipeline, Pending, Table, useLive, wide } from "./parts.js";
+
+const { createElement: h, Fragment } = globalThis.React;
+const { Box, Heading, Text } = globalThis.ChakraUI;
+
+const told = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value));
+
+const useJob = (pipeline) => useLive(ofPipeline(pipeline.name, "job"));
+
+export function Configuration({ pipeline }) {
+  const { data, error } = useJob(pipeline);
+  if (data === null) return h(Pending, { data, error });
+  if (!data.checkpoint) return h(Muted, null, "What it was made with is not known: no checkpoint of it says so yet.");
+  const { checkpointing = {}, ...others } = data.spec;
+  const settings = [
+    ...Object.entries(checkpointing).map(([name, value]) => [`checkpointing.${name}`, value]),
+    ...Object.entries(others).filter(([name]) => name !== "configured"),
+  ];
+  const origin = (name) => (data.spec.configured?.includes(name) ? "[airflow_ft]" : "the pipeline");
+  return h(Fragment, null,
+    h(Pending, { data, error }),
+    h(Muted, { paddingBottom: "2" }, `As it counted for checkpoint ${count(data.checkpoint)}. What is not listed has its default; secrets are left out.`),
+    h(Table, { caption: "Configuration", head: ["Setting", "Value", "Comes from"] }, settings.map(([name, value]) => line({ key: name },
+      h("td", { style: cell }, name),
+      h("td", { style: wide }, h(Code, null, told(value))),
+      h("td", { style: cell }, origin(name))))));
+}
+
+const Node = ({ title, kind, children }) =>
+  h(Box, { borderWidth: "1px", borderColor: "border", borderRadius: "md", bg: "bg.panel", padding: "3", fontSize: "sm", overflowWrap: "anywhere" },
+    h(Muted, { fontSize: "xs" }, kind), h(Text, { fontWeight: "bold" }, title), children);
+
+const Column = ({ title, children }) =>
+  h(Box, { as: "section", flex: "1 1 14rem", minWidth: 0, display: "flex", flexDirection: "column", gap: "3" },
+    h(Heading, { as: "h3", size: "sm" }, title), children);
+
+const Arrow = () => h(Box, { alignSelf: "center", fontSize: "2xl", color: "fg.muted", "aria-hidden": true }, "→");
+
+// What says where something is, of the settings of a source or a sink.
+const PLACES = ["topics", "topic", "path", "table", "database", "folder", "url", "bootstrap_servers", "format", "host", "port", "group_id"];
+const places = (settings) => PLACES.filter((name) => settings[name] !== undefined && settings[name] !== null)
+  .map((name) => h(Fact, { key: name, name }, told(settings[name])));
+
+export function Job({ pipeline }) {
+  const { data, error } = useJob(pipeline);
+  if (data === null) return h(Pending, { data, error });
+  if (!data.checkpoint) return h(Muted, null, "What it reads and writes is not known: no checkpoint of it says so yet.");
+  const { spec } = data;
+  const Position = ({ of, source, title }) => (of.sources[source] === undefined ? null
+    : h(Box, { paddingTop: "1" }, h(Muted, { fontSize: "xs" }, `${title} ${count(of.checkpoint)}`), h(Code, null, JSON.stringify(of.sources[source].end ?? of.sources[source]))));
+  return h(Fragment, null,
+    h(Pending, { data, error }),
+    h(Box, { display: "flex", flexWrap: "wrap", gap: "4" },
+      h(Column, { title: "Sources" }, Object.entries(spec.sources).map(([name, source]) =>
+        h(Node, { key: name, title: name, kind: source.kind ?? source.type ?? "source" }, places(source.settings ?? source),
+          h(Position, { of: data.confirmed, source: name, title: "Read, and delivered with checkpoint" }),
+          data.read.checkpoint > data.confirmed.checkpoint && h(Position, { of: data.read, source: name, title: "Read with checkpoint" })))),
+      h(Arrow),
+      h(Column, { title: "Job" }, h(Node, { title: told(spec.job?.name ?? spec.job), kind: spec.streaming ? "stream" : "run of a schedule" },
+        Object.entries(spec.job_args ?? {}).map(([name, value]) => h(Fact, { key: name, name }, told(value))))),
+      h(Arrow),
+      h(Column, { title: "Sinks" }, Object.entries(spec.sinks).map(([name, sink]) =>
+        h(Node, { key: name, title: name, kind: `${sink.kind}, ${sink.strategy}, ${sink.promise}` },
+          sink.conn_id && h(Fact, { name: "connection" }, sink.conn_id), places(sink))))));
+}

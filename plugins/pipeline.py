@@ -1,0 +1,160 @@
+"""One pipeline: how it stands, its checkpoints, how long they take, and what they were made with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import HTTPException, Query
+
+from airflow_ft import settings
+from airflow_ft.core.model import Checkpoint, Event
+from airflow_ft.core.overview import Noted, Only
+from airflow_ft.core.ports import Store
+from airflow_ft.core.timing import Timing, summary
+
+from . import checkpoint as tell
+from .access import NEWEST, at_work, configured, seen, shown, visible_dags
+from .routes import router as conditional
+
+OPEN = 10
+"""So many open checkpoints are shown."""
+SUMMED = 1000
+"""So many of the newest checkpoints are summed up."""
+
+router = conditional()
+
+
+@router.get("/pipelines/{name}")
+def pipeline(name: str, user: GetUserDep) -> dict[str, Any]:
+    """How it stands: who is at work, what is open, what came last; and the DAGs that act on it."""
+    visible = visible_dags(user)
+    with seen(name, visible) as (store, dags), configured():
+        row = store.pipeline(name)
+        overview = store.standing(name)
+        completed = store.timings(name, 1, Only.COMPLETED)
+        failed = store.timings(name, 1, Only.FAILED)
+        return {
+            "name": name,
+            "condition": overview.condition,
+            "told": overview.halted or overview.condition.told,
+            "halted": row.halted,
+            "dags": sorted(dags),
+            **at_work(store, name, row.turn, visible),
+            "confirmed": completed[0].number if completed else 0,
+            "waiting": overview.undelivered,
+            "triggered": row.next_number - 1,
+            "epoch": row.epoch,
+            "streaming": _is_stream(store, name),
+            "open": _listed(store.checkpoints(name, OPEN, only=Only.OPEN), visible),
+            "completed": tell.timed(completed[0]) if completed else None,
+            "failed": _failed(failed),
+            "savepoint": _event(store.noted(name, Noted.SAVEPOINT)),
+            "restored": _event(store.noted(name, Noted.RESTORED)),
+            "maintenance_dags": list(settings.maintenance_dags()),
+        }
+
+
+@router.get("/pipelines/{name}/checkpoints")
+def checkpoints(
+    name: str,
+    user: GetUserDep,
+    limit: Annotated[int, Query(ge=1, le=100)] = NEWEST,
+    before: Annotated[int | None, Query(ge=1)] = None,
+    only: Only | None = None,
+) -> dict[str, Any]:
+    """Its newest checkpoints, or those before a number; with `only` those alone."""
+    visible = visible_dags(user)
+    with seen(name, visible) as (store, _), configured():
+        return {"checkpoints": _listed(store.checkpoints(name, limit, before, only), visible)}
+
+
+@router.get("/pipelines/{name}/checkpoints/{number}")
+def checkpoint(name: str, number: int, user: GetUserDep) -> dict[str, Any]:
+    """One with its plan, votes, proofs and events."""
+    visible = visible_dags(user)
+    with seen(name, visible) as (store, _), configured():
+        found = _one(store, name, number)
+        return tell.whole(replace(found, run=shown(found.run, visible)), reversed(store.events(name, number)))
+
+
+@router.get("/pipelines/{name}/checkpoints/{number}/spec")
+def spec(name: str, number: int, user: GetUserDep) -> dict[str, Any]:
+    """What a checkpoint was made with."""
+    visible = visible_dags(user)
+    with seen(name, visible) as (store, _), configured():
+        found = _one(store, name, number)
+        if shown(found.run, visible) == found.run and (made_with := _spec(store, found.spec)):
+            return dict(made_with)
+        raise HTTPException(404, f"it is not known what checkpoint {number} of {name} was made with")
+
+
+@router.get("/pipelines/{name}/timings")
+def timings(
+    name: str, user: GetUserDep, limit: Annotated[int, Query(ge=1, le=SUMMED)] = SUMMED, each: bool = True
+) -> dict[str, Any]:
+    """How long its newest checkpoints took, oldest first, and in short; `each=false`: in short alone."""
+    with seen(name, visible_dags(user)) as (store, _), configured():
+        found = store.timings(name, limit)
+        return {
+            "states": Counter(each.state.value for each in found),
+            "reasons": Counter(each.reason.value for each in found if each.reason),
+            "summary": {measure: asdict(spread) for measure, spread in summary(found)},
+            "checkpoints": [tell.timed(one) for one in reversed(found)] if each else [],
+        }
+
+
+@router.get("/pipelines/{name}/job")
+def job(name: str, user: GetUserDep) -> dict[str, Any]:
+    """What reads what and writes where, as of the newest checkpoint that says so; and how far it has read."""
+    visible = visible_dags(user)
+    with seen(name, visible) as (store, _), configured():
+        newest = [each for each in store.checkpoints(name, NEWEST) if shown(each.run, visible) == each.run]
+        made_with = next((each for each in newest if each.spec), None)
+        read = next((each for each in newest if each.positions), None)
+        return {
+            "checkpoint": made_with.number if made_with else 0,
+            "spec": dict(_spec(store, made_with.spec)) if made_with else {},
+            "confirmed": _positions(store.latest_confirmed(name)),
+            "read": _positions(read),
+        }
+
+
+def _listed(found: Sequence[Checkpoint], visible: frozenset[str]) -> list[dict[str, Any]]:
+    return [tell.listed(replace(each, run=shown(each.run, visible))) for each in found]
+
+
+def _one(store: Store, name: str, number: int) -> Checkpoint:
+    try:
+        return store.checkpoint(name, number)
+    except KeyError:
+        raise HTTPException(404, f"there is no checkpoint {number} of {name}") from None
+
+
+def _spec(store: Store, digest: str) -> Mapping[str, Any]:
+    try:
+        return store.spec(digest) if digest else {}
+    except KeyError:
+        return {}
+
+
+def _is_stream(store: Store, name: str) -> bool:
+    made_with = next((each.spec for each in store.origins(name, NEWEST) if each.spec), "")
+    return bool(_spec(store, made_with).get("streaming"))
+
+
+def _failed(found: Sequence[Timing]) -> dict[str, Any] | None:
+    return {**tell.timed(found[0]), **tell.explained(found[0].reason)} if found else None
+
+
+def _event(event: Event | None) -> dict[str, Any] | None:
+    return {"number": event.number, "at": event.at.isoformat(), "message": event.message} if event else None
+
+
+def _positions(checkpoint: Checkpoint | None) -> dict[str, Any]:
+    if checkpoint is None:
+        return {"checkpoint": 0, "sources": {}}
+    return {"checkpoint": checkpoint.number, "sources": dict(checkpoint.positions)}

@@ -1,0 +1,152 @@
+"""One pipeline: how it stands, its checkpoints, how long they took, what they were made with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.model import HaltReason, RunKey
+from tests.plugins.conftest import Asking
+from tests.state.scene import Pipeline
+from tests.store.scene import PIPELINE, RUN, Scene
+
+pytestmark = pytest.mark.airflow
+
+ROUTES = ("", "/checkpoints", "/checkpoints/1", "/timings", "/job", "/checkpoints/1/spec")
+
+
+def another(scene: Pipeline) -> Scene:
+    """One more pipeline of the same decision log, with checkpoints that are written by hand."""
+    return Scene(scene.store, "another")
+
+
+def numbers(ask: Asking, question: str = "") -> list[int]:
+    return [each["number"] for each in ask(f"another/checkpoints?{question}").json()["checkpoints"]]
+
+
+def test_it_says_how_it_stands(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    told = ask("another").json()
+    assert (told["condition"], told["triggered"], told["confirmed"], told["open"]) == ("IDLE", 0, 0, [])
+    assert told["completed"] is told["failed"] is told["savepoint"] is told["restored"] is None
+    other.stage(4)
+    other.complete(1)
+    other.complete(2)
+    other.abort(3)
+    other.store.note_savepoint("another", 2, "taken", {"uri": "file:///there"})
+    told = ask("another").json()
+    assert (told["condition"], told["triggered"], told["confirmed"], told["waiting"]) == ("WAITING", 4, 2, 2)
+    assert [(each["number"], each["state"]) for each in told["open"]] == [(4, "STAGED"), (3, "ABORTED")]
+    assert (told["completed"]["number"], told["completed"]["rows"]) == (2, 11)
+    assert sum(told["completed"]["steps"].values()) == pytest.approx(told["completed"]["seconds"])
+    failed = told["failed"]
+    assert (failed["number"], failed["reason"]) == (3, other.checkpoint(3).reason)
+    assert failed["cause"] and failed["fate"] and failed["remedy"]
+    assert told["savepoint"]["number"] == 2 and "taken" in told["savepoint"]["message"]
+    assert told["dags"] == [RUN.dag_id] and told["maintenance_dags"] == ["airflow_ft_maintenance"]
+    other.store.halt("another", HaltReason.TOKEN_LOST, "it is gone")
+    told = ask("another").json()
+    assert (told["condition"], told["told"]) == ("HALTED", "TOKEN_LOST: it is gone")
+
+
+def test_the_history_is_cut_into_pages_and_filtered(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    other.stage(5)
+    for number in (1, 2, 3):
+        other.complete(number)
+    other.abort(4)
+    assert numbers(ask) == [5, 4, 3, 2, 1] and numbers(ask, "limit=2") == [5, 4]
+    assert numbers(ask, "limit=2&before=4") == [3, 2] and numbers(ask, "before=1") == []
+    assert numbers(ask, "only=completed") == [3, 2, 1] and numbers(ask, "only=completed&before=3&limit=1") == [2]
+    assert numbers(ask, "only=failed") == [4] and numbers(ask, "only=open") == [5, 4]
+    for wrong in ("before=0", "limit=0", "limit=101", "only=lost"):
+        assert ask(f"another/checkpoints?{wrong}").status_code == 422, wrong
+
+
+def test_a_checkpoint_tells_its_plan_votes_proofs_and_events(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    other.stage(2)
+    other.complete(1)
+    told = ask("another/checkpoints/1").json()
+    assert (told["state"], told["dag_id"], told["run_id"]) == ("COMPLETED", RUN.dag_id, RUN.run_id)
+    assert told["log"] == other.checkpoint(1).segment.location  # type: ignore[union-attr]
+    assert list(told["steps"]) == ["stage", "prepare", "decide", "commit"]
+    outcomes = {each["name"]: (each["proof"], each["outcome"]) for each in told["participants"]}
+    assert outcomes == dict.fromkeys(("db", "log"), (True, "committed"))
+    kinds = [each["kind"] for each in told["events"]]
+    assert kinds[0] == "TRIGGERED" and kinds.index("PREPARED") < kinds.index("COMPLETED")
+    assert ask("another/checkpoints/3").status_code == 404
+    assert "checkpoint 3 of another" in ask("another/checkpoints/3").json()["detail"]
+
+
+def test_how_long_the_newest_took_is_summed_up(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    assert ask("another/timings").json() == {"states": {}, "reasons": {}, "summary": {}, "checkpoints": []}
+    other.stage(4)
+    other.complete(1)
+    other.complete(2)
+    other.abort(3)
+    told = ask("another/timings").json()
+    assert told["states"] == {"STAGED": 1, "ABORTED": 1, "COMPLETED": 2}
+    assert told["reasons"] == {other.checkpoint(3).reason: 1}
+    assert [each["number"] for each in told["checkpoints"]] == [1, 2, 3, 4]
+    rows = told["summary"]["rows"]
+    assert (rows["minimum"], rows["mean"], rows["maximum"], rows["p50"], rows["p95"]) == (11, 11, 11, 11, 11)
+    seconds = told["summary"]["seconds"]
+    assert 0 < seconds["minimum"] <= seconds["p50"] <= seconds["p95"] <= seconds["p99"] <= seconds["maximum"]
+    assert set(told["summary"]) == {"seconds", "stage", "prepare", "decide", "commit", "rows", "bytes"}
+    short = ask("another/timings?each=false").json()
+    assert short == {**told, "checkpoints": []}
+    assert [each["number"] for each in ask("another/timings?limit=1").json()["checkpoints"]] == [4]
+    for wrong in ("limit=0", "limit=1001"):
+        assert ask(f"another/timings?{wrong}").status_code == 422, wrong
+
+
+def test_the_job_is_that_of_the_newest_checkpoint_that_says_so(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    assert ask("another/job").json()["spec"] == {} and ask("another").json()["streaming"] is False
+    made_with: dict[str, Any] = {"job": "shop.orders", "streaming": True, "sources": {"a": {}}, "sinks": {"b": {}}}
+    other.stage(2, made_with=made_with)
+    other.complete(1)
+    told = ask("another/job").json()
+    assert told["checkpoint"] == 2 and told["spec"] == made_with
+    assert told["confirmed"]["checkpoint"] == 1 and told["read"]["checkpoint"] == 2
+    assert ask("another").json()["streaming"] is True
+    assert ask("another/checkpoints/2/spec").json() == made_with
+    assert ask("another/checkpoints/9/spec").status_code == 404
+
+
+def test_whoever_may_not_see_its_dag_learns_nothing(scene: Pipeline, ask: Asking) -> None:
+    scene.confirmed({"a": 1})
+    answers = {(route, team): ask(f"{PIPELINE}{route}", team=team) for route in ROUTES for team in ("shop", "another")}
+    for (route, team), answer in answers.items():
+        if team == "another":
+            assert answer.status_code == 404 and "that you may see" in answer.json()["detail"], route
+        else:
+            assert answer.status_code == 200 or route.endswith("spec"), (route, answer.text)
+
+
+def test_a_dag_of_long_ago_is_named_nowhere(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    other.stage(1, RunKey("secret", "run"))
+    other.stage(16)
+    other.store.enter_turn("another", RunKey("secret", "again"), None)
+    for route in ("", "/checkpoints?limit=100", "/timings", "/job"):
+        answer = ask(f"another{route}")
+        assert answer.status_code == 200 and "secret" not in answer.text, route
+    assert ask("another/checkpoints/1").json()["dag_id"] == ""
+    assert ask("another/checkpoints/1/spec").status_code == 404
+
+
+def test_an_answer_that_has_not_changed_is_not_sent_again(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    other.stage(1)
+    first = ask("another")
+    assert first.status_code == 200 and first.headers["Cache-Control"] == "private, no-cache"
+    again = ask("another", known=first.headers["ETag"])
+    assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", first.headers["ETag"])
+    assert ask("another", known=f'"else", W/{first.headers["ETag"]}').status_code == 304
+    other.complete(1)
+    changed = ask("another", known=first.headers["ETag"])
+    assert changed.status_code == 200 and changed.headers["ETag"] != first.headers["ETag"]
