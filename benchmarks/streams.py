@@ -26,7 +26,7 @@ from benchmarks.bench import Bench, say
 from benchmarks.flink import program
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 from benchmarks.workers import Worker
-from tools.stream_task import Stream, newest_driver
+from tools.stream_task import Stream, newest_driver, start_module
 
 PARTITIONS = 2
 KEEP = 900.0  # seconds
@@ -194,25 +194,29 @@ class Reader:
 def _throughput(bench: Bench) -> Comparison:
     """Each reads a full topic in a warm JVM; from the first checkpoint, or the start, to the last row."""
     one, slices, theirs = "ours, one batch", "ours, a checkpoint a second", "Flink, a checkpoint a second"
+    plain, sliced = "Spark's own writer, one batch", "Spark's own writer, slices of a second"
     flink, seconds = flink_stream(bench), dict[str, float]()
 
-    def ours(per_slice: Callable[[], int | None], name: str) -> Callable[[], float]:
-        def run() -> float:
-            seconds[name] = _drained(bench, per_slice())
+    def run(name: str, drain: Callable[[Bench, int | None], float], slices_of: str = "") -> Callable[[], float]:
+        def of_a_second() -> int | None:
+            return max(1, int(SLICES * bench.rows / seconds[slices_of])) if slices_of else None
+
+        def measured() -> float:
+            seconds[name] = drain(bench, of_a_second())
             return seconds[name]
 
-        return run
-
-    def of_a_second() -> int:
-        return max(1, int(SLICES * bench.rows / seconds[one]))
+        return measured
 
     contenders = [
-        Contender(one, ours(lambda: None, one), warm_up=1),
-        Contender(slices, ours(of_a_second, slices), warm_up=0),
+        Contender(one, run(one, _drained), warm_up=1),
+        Contender(slices, run(slices, _drained, one), warm_up=0),
+        Contender(plain, run(plain, _plain_drains), warm_up=1),
+        Contender(sliced, run(sliced, _plain_drains, plain), warm_up=0),
         Contender(theirs, lambda: _flink_drains(bench, flink()), warm_up=1),
     ]
     claims = [
         Claim("a stream, a checkpoint a second, against one batch", slices, (one,), AS_ONE_BATCH),
+        Claim("Spark's own writer, slices of a second, against one batch", sliced, (plain,), None),
         Claim("a stream, a checkpoint a second, against Flink", slices, (theirs,), 1.0),
     ]
     title = "Kafka -> Kafka, exactly once, a topic that is full"
@@ -249,6 +253,35 @@ def _drained(bench: Bench, per_slice: int | None) -> float:
         say(f"    {now.told}")
         begin, end = min(c.triggered_at for c in found), max(c.completed_at for c in found if c.completed_at)
         return (end - begin).total_seconds()
+
+
+def _plain_drains(bench: Bench, per_slice: int | None) -> float:
+    """The same by Spark's own writer, at least once: what slices alone cost."""
+    bootstrap = bench.servers.kafka.bootstrap
+    with topics(bench) as (source, target):
+        folder = bench.folder / target
+        folder.mkdir()
+        _fill(bench, source, 1000)
+        given = {"bootstrap": bootstrap, "from": source, "to": target, "folder": str(folder), "per_slice": per_slice}
+        process = start_module("benchmarks.plain_stream", json.dumps(given), folder / "log")
+        try:
+            _until(process, folder, "warm")
+            _fill(bench, source, bench.rows)
+            (folder / "filled").touch()
+            _until(process, folder, "seconds")
+            Reader(bootstrap, target).seconds_until(1000 + bench.rows, 0.0)
+            return float((folder / "seconds").read_text())
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _until(process: subprocess.Popen[str], folder: Path, name: str) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not (folder / name).exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise MeasurementError((folder / "log").read_text()[-3000:])
+        time.sleep(0.05)
 
 
 def _rows_after(store: Store, pipeline: str, number: int) -> int:
