@@ -6,9 +6,12 @@ The pipeline is part of the name, since plain StatsD has no tags: `airflow_ft.un
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from airflow_ft.core.headway import Taken
 from airflow_ft.core.reasons import AbortReason, WaitReason
 from airflow_ft.core.sweep import Health
+from airflow_ft.core.timing import Timing
 
 
 def emit(health: Health) -> None:
@@ -36,6 +39,15 @@ class Counters:
         """So many more."""
         _count(f"airflow_ft.confirmed.{pipeline}", count)
 
+    def completed(self, pipeline: str, timing: Timing) -> None:
+        """Timers of each step and the whole; rows and their bytes, as counters."""
+        for step, seconds in timing.steps.items():
+            _timing(f"airflow_ft.{step}_duration.{pipeline}", seconds)
+        if timing.seconds is not None:
+            _timing(f"airflow_ft.checkpoint_duration.{pipeline}", timing.seconds)
+        _count(f"airflow_ft.rows.{pipeline}", timing.rows)
+        _count(f"airflow_ft.log_bytes.{pipeline}", timing.bytes)
+
     def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
         """In milliseconds, since counters are whole numbers."""
         _count(f"airflow_ft.waited_ms.{pipeline}.{reason}", round(1000 * seconds))
@@ -56,6 +68,12 @@ def _count(name: str, count: int) -> None:
     from airflow.sdk.observability import stats
 
     stats.incr(name, count)
+
+
+def _timing(name: str, seconds: float) -> None:
+    from airflow.sdk.observability import stats
+
+    stats.timing(name, timedelta(seconds=seconds))
 
 
 def _gauge(name: str, value: float) -> None:

@@ -15,7 +15,7 @@ def listed(checkpoint: Checkpoint) -> dict[str, Any]:
     plan = checkpoint.plan
     at = checkpoint.completed_at or checkpoint.decided_at or checkpoint.prepared_at or checkpoint.staged_at
     return {
-        **timed(_timing(checkpoint)),
+        **timed(Timing.of(checkpoint)),
         "delivered_by": checkpoint.delivered_by or checkpoint.subsumed_by or 0,
         "dag_id": checkpoint.run.dag_id if checkpoint.run else "",
         "run_id": checkpoint.run.run_id if checkpoint.run else "",
@@ -74,21 +74,6 @@ def explained(reason: AbortReason | None) -> dict[str, str]:
         "fate": reason.rows if reason else "",
         "remedy": reason.remedy if reason else "",
     }
-
-
-def _timing(checkpoint: Checkpoint) -> Timing:
-    return Timing(
-        checkpoint.number,
-        checkpoint.state,
-        checkpoint.reason,
-        checkpoint.segment.total_rows if checkpoint.segment else 0,
-        checkpoint.segment.bytes if checkpoint.segment else 0,
-        checkpoint.triggered_at,
-        checkpoint.staged_at,
-        checkpoint.prepared_at,
-        checkpoint.decided_at,
-        checkpoint.completed_at,
-    )
 
 
 def _message(checkpoint: Checkpoint) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_ft.core.headway import Taken
 from airflow_ft.core.lease import Worker, take_epoch
-from airflow_ft.core.model import AbortReason, RunKey
+from airflow_ft.core.model import AbortReason, CheckpointState, RunKey
 from airflow_ft.core.reasons import FAILURE, WaitReason, failure_text
+from airflow_ft.core.timing import Timing
 from airflow_ft.store.sqlite import SqliteStore
 from tests.core.systems import Metered
 from tests.store.scene import PIPELINE, Scene
@@ -97,18 +100,19 @@ def test_each_write_counts_what_it_did_once_and_tells_each_failure(
         store.meter = meter
         numbers = scene.stage(4, goes_on=True)
         scene.complete(2, [1, 2])
-        assert meter.told == [("confirmed", PIPELINE, 2)]
+        completed = ("completed", PIPELINE, Timing.of(scene.checkpoint(2)))
+        assert meter.told == [("confirmed", PIPELINE, 2), completed]
         for _ in range(2):
             scene.abort(3)
         scene.trigger()
         take_epoch(store, PIPELINE, Worker().lease(), "test", lease_seconds=0.0)
-        assert meter.told[1:] == [
+        assert meter.told[2:] == [
             ("failed", PIPELINE, AbortReason.DECLINED),
             ("failed", PIPELINE, AbortReason.FENCED),
         ]
         with pytest.raises(Exception, match="epoch 1 is over"):
             scene.abort(numbers[-1])
-        assert len(meter.told) == 3, "what was not written is not counted"
+        assert len(meter.told) == 4, "what was not written is not counted"
     lines = [record.getMessage() for record in caplog.records if record.name == "airflow_ft.store.writing"]
     reasons = [(match := FAILURE.match(line)) and match["reason"] for line in lines]
     assert reasons == ["DECLINED", "FENCED"]
@@ -147,6 +151,29 @@ def test_counters_go_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> Non
         assert f"`{plain}`" in PAGE
 
 
+def test_how_long_a_checkpoint_took_goes_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.observability import stats
+
+    from airflow_ft.metrics import Counters
+
+    sent: dict[str, Any] = {}
+    for kind in ("incr", "timing"):
+        monkeypatch.setattr(stats, kind, lambda name, value: sent.update({name: value}))
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    times = [began + timedelta(seconds=after) for after in (2, 3, 3.5, 6)]
+    Counters().completed("shop", Timing(7, CheckpointState.COMPLETED, None, 11, 4100, began, *times))
+    assert sent == {
+        "airflow_ft.stage_duration.shop": timedelta(seconds=2),
+        "airflow_ft.prepare_duration.shop": timedelta(seconds=1),
+        "airflow_ft.decide_duration.shop": timedelta(seconds=0.5),
+        "airflow_ft.commit_duration.shop": timedelta(seconds=2.5),
+        "airflow_ft.checkpoint_duration.shop": timedelta(seconds=6),
+        "airflow_ft.rows.shop": 11,
+        "airflow_ft.log_bytes.shop": 4100,
+    }
+    assert all(f"`{name.replace('shop', '<pipeline>')}`" in PAGE for name in sent)
+
+
 def test_sizes_of_the_state_and_headway_go_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.observability import stats
 
@@ -168,14 +195,14 @@ def test_sizes_of_the_state_and_headway_go_by_airflows_metrics(monkeypatch: pyte
 
 @pytest.mark.airflow
 def test_the_page_tells_why_where_the_rows_are_and_what_to_do(tmp_path: Path) -> None:
-    from plugins.pipelines import _checkpoint
+    from plugins.checkpoint import listed
 
     with SqliteStore(tmp_path / "ft.db") as store:
         scene = Scene(store)
         [number] = scene.stage()
-        assert _checkpoint(scene.checkpoint(number))["reason"] == ""
+        assert listed(scene.checkpoint(number))["reason"] == ""
         scene.abort(number)
-        told = _checkpoint(scene.checkpoint(number))
+        told = listed(scene.checkpoint(number))
     reason = AbortReason.DECLINED
     assert (told["reason"], told["cause"], told["fate"], told["remedy"]) == (
         reason,
@@ -184,8 +211,8 @@ def test_the_page_tells_why_where_the_rows_are_and_what_to_do(tmp_path: Path) ->
         reason.remedy,
     )
     assert told["message"] == "too long"
-    script = (PROJECT / "plugins" / "pipeline.js").read_text()
-    assert all(f"checkpoint.{name}" in script for name in ("reason", "cause", "fate", "remedy", "message"))
+    script = (PROJECT / "plugins" / "history.js").read_text()
+    assert all(f"data.{name}" in script for name in ("reason", "cause", "fate", "remedy", "message"))
 
 
 def test_a_reason_that_an_older_version_has_stored_is_read(tmp_path: Path) -> None:

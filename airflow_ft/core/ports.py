@@ -70,6 +70,9 @@ class Meter(Protocol):
     def confirmed(self, pipeline: str, count: int) -> None:
         """So many more are proven to be in every sink: a COMPLETED one, and those that it delivered with itself."""
 
+    def completed(self, pipeline: str, timing: Timing) -> None:
+        """A checkpoint is COMPLETED: how long it took, and its own rows."""
+
     def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
         """For so long none was triggered, although one was due."""
 
@@ -88,6 +91,9 @@ class Unmetered:
 
     def confirmed(self, pipeline: str, count: int) -> None:
         """See `Meter.confirmed`."""
+
+    def completed(self, pipeline: str, timing: Timing) -> None:
+        """See `Meter`."""
 
     def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
         """See `Meter.waited`."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from statistics import fmean, quantiles
 
-from airflow_ft.core.model import AbortReason, CheckpointState
+from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState
 
 
 class Step(StrEnum):
@@ -34,6 +34,23 @@ class Timing:
     prepared_at: datetime | None = None
     decided_at: datetime | None = None
     completed_at: datetime | None = None
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Timing:
+        """What of a checkpoint tells it."""
+        segment = checkpoint.segment
+        return cls(
+            checkpoint.number,
+            checkpoint.state,
+            checkpoint.reason,
+            segment.total_rows if segment else 0,
+            segment.bytes if segment else 0,
+            checkpoint.triggered_at,
+            checkpoint.staged_at,
+            checkpoint.prepared_at,
+            checkpoint.decided_at,
+            checkpoint.completed_at,
+        )
 
     @property
     def steps(self) -> Mapping[Step, float]:

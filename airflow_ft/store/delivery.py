@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, Outcome, Plan, Promise, Proof, Segment
 from airflow_ft.core.numbers import numbers_text
 from airflow_ft.core.set_aside import of_checkpoint, of_proof
+from airflow_ft.core.timing import Timing
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind, plan_text
 from airflow_ft.store.quarantine import require_nothing_quarantined
-from airflow_ft.store.rows import json_text, proof_text
+from airflow_ft.store.rows import json_text, proof_text, to_time
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 S = CheckpointState
@@ -378,6 +380,8 @@ def _complete(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
         completed_at=write.now,
     )
     write.confirmed += len({*numbers, checkpoint.number})
+    completed = replace(checkpoint, state=S.COMPLETED, completed_at=to_time(write.now))
+    write.completed.append(Timing.of(completed))
     for number in numbers:
         part = write.checkpoint(number)
         if part.delivered_by is not None:

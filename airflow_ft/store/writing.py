@@ -11,6 +11,7 @@ from airflow_ft.core.errors import FencedError, PipelineHaltedError, StateConfli
 from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, PipelineStatus, Promise
 from airflow_ft.core.ports import Meter
 from airflow_ft.core.reasons import failure_text
+from airflow_ft.core.timing import Timing
 from airflow_ft.core.transitions import is_allowed
 from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
@@ -34,6 +35,7 @@ class PipelineWrite:
         self.now = tx.now()  # read after the row was locked, so times follow the order of the writes
         self.failed: list[tuple[int, AbortReason, str]] = []
         self.confirmed = 0
+        self.completed: list[Timing] = []
         self._was = (row["epoch"], row["next_event"])
         self._changed: set[str] = set()
 
@@ -180,6 +182,8 @@ class PipelineWrite:
             meter.failed(self.name, reason)
         if self.confirmed:
             meter.confirmed(self.name, self.confirmed)
+        for timing in self.completed:
+            meter.completed(self.name, timing)
 
     def flush(self) -> None:
         """Writes the pipeline's row, on condition that nobody else did: so even a lost lock could not lose a write."""

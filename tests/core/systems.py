@@ -243,6 +243,9 @@ class Metered:
     def confirmed(self, *told: Any) -> None:
         self.told.append(("confirmed", *told))
 
+    def completed(self, *told: Any) -> None:
+        self.told.append(("completed", *told))
+
     def waited(self, *told: Any) -> None:
         self.told.append(("waited", *told))
 
