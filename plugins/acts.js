@@ -47,8 +47,8 @@ export function useActs(pipeline) {
 }
 
 // A button, what it asks before it starts a run, and what has become of that. `conf` are the run's parameters beside
-// the pipeline; nothing is shown where no DAG does `conf.action`.
-export function RunAct({ acts, pipeline, label, title, conf, children, disabled, onDone, danger, reasoned = false }) {
+// the pipeline; nothing is shown where no DAG does `conf.action`. `hidden`: only what has become of it.
+export function RunAct({ acts, pipeline, label, title, conf, children, disabled, hidden = false, onDone, danger, reasoned = false }) {
   const [open, setOpen] = useState(false);
   const [busy, setBusy] = useState(false);
   const [reason, setReason] = useState("");
@@ -85,9 +85,9 @@ export function RunAct({ acts, pipeline, label, title, conf, children, disabled,
       setBusy(false);
     }
   }
-  if (dag === null && run === null) return null;
+  if ((dag === null || hidden) && run === null) return null;
   return h(Box, null,
-    h(Act, { disabled: disabled || dag === null || (run !== null && !ended), onClick: () => { setError(""); setOpen(true); } }, label),
+    !hidden && h(Act, { disabled: disabled || dag === null || (run !== null && !ended), onClick: () => { setError(""); setOpen(true); } }, label),
     run && h(Text, { as: "span", role: "status", fontSize: "sm", marginLeft: "2", color: run.state === "failed" ? "fg.error" : undefined },
       `${run.state}: `, h(Link, { to: runPage(run) }, run.state === "failed" ? "why, says the log of its task" : run.dag_run_id)),
     !open && error && h(Problem, null, error),
@@ -112,14 +112,14 @@ const Says = ({ children }) => h(Text, null, children);
 // On the pipeline as a whole: what its state calls for first.
 export function Acts({ pipeline, acts, reload }) {
   const { name, condition } = pipeline;
-  const act = (action, label, title, says, danger = false) => h(RunAct, {
-    key: action, acts, pipeline, label, title, conf: { action }, onDone: reload, danger, reasoned: true,
+  const act = (action, label, title, says, danger = false, hidden = false) => h(RunAct, {
+    key: action, acts, pipeline, label, title, conf: { action }, hidden, onDone: reload, danger, reasoned: true,
   }, h(Says, null, says));
   return h(Fragment, null,
     acts.why,
     h(HStack, { gap: "2", flexWrap: "wrap", paddingBottom: "3", alignItems: "start", role: "group", "aria-label": "Acts" },
-      condition === "HALTED" && act("resume", "Resume", `Let ${name} go on?`,
-        `It was halted: ${pipeline.halted}. Resume it when the cause is gone: its next run goes on where it stood.`, true),
+      act("resume", "Resume", `Let ${name} go on?`,
+        `It was halted: ${pipeline.halted}. Resume it when the cause is gone: its next run goes on where it stood.`, true, condition !== "HALTED"),
       act("recover", "Recover", `Settle what is in doubt of ${name}?`,
         "What is decided is delivered, and what is in doubt is settled by what the sinks themselves remember. While a run is at work it is left alone."),
       pipeline.streaming && act("stop", "Stop", `Stop ${name}?`,
