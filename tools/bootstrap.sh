@@ -15,12 +15,13 @@
 #   postgres     .local/servers/postgres
 #   s3           .local/s3             moto, a server with the S3 API, in an environment of its own (it wants an old dateutil)
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
+#   chromium     the system             the browser of the tests, where none is on the PATH (on Debian alone)
 #   class-archives .local/class-archives   what lets the JVMs of the tests start in half the time (after all others)
 #
 # The three database servers are packages of the distribution, unpacked but not installed: no service, no user, no
 # script of a package runs. What is there already is left alone: a component is stamped with a checksum of what
-# describes it (the lock, the pom, its recipe), so a repeat takes a fraction of a second. Only JDK, Maven and pip are
-# installed into the system, and only where they are lacking (with sudo when not root).
+# describes it (the lock, the pom, its recipe), so a repeat takes a fraction of a second. Only JDK, Maven, pip, gcc and
+# Chromium are installed into the system, and only where they are lacking (with sudo when not root).
 # AIRFLOW_FT_PYTHON names the interpreter to build the virtual environment with.
 set -euo pipefail
 
@@ -185,6 +186,22 @@ install_spin() {
   unpack spin bookworm 'libc6|libcrypt1|libgcc-s1|gcc-.*' spin
 }
 
+# As tests/browser/conftest.py looks for it. On Ubuntu `chromium-browser` may be a script that asks for a snap.
+browser() {
+  local name
+  for name in chromium google-chrome chromium-browser; do
+    if command -v "$name" && "$name" --version; then return; fi
+  done
+  return 1
+}
+
+# A browser of a hundred packages runs from where they belong alone. Elsewhere than on Debian the tests that want one
+# are skipped, and say what to install.
+install_chromium() {
+  if browser; then return; fi
+  if debian; then system_packages chromium; else say "no browser: install Google Chrome for tests/browser"; fi
+}
+
 # Made by a run of Spark and of Kafka; the tests go without when that fails.
 install_class_archives() {
   (cd "$root" && "$local_/venv/bin/python" -m tests.class_archives)
@@ -202,8 +219,9 @@ recipe() {
     class-archives) # the JVM and the jars: an archive of others would be refused
       cat "$root/tests/class_archives.py"
       stat -L -c '%n %s %Y' "$(command -v java)" "$local_"/jars/kafka/* "$local_"/venv/lib/python*/site-packages/pyspark/jars/* ;;
+    chromium) declare -f browser install_chromium; command -v chromium google-chrome chromium-browser || true ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs mariadb mysql postgres s3 spin class-archives)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs mariadb mysql postgres s3 spin chromium class-archives)" ;;
   esac
 }
 
@@ -229,7 +247,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs mariadb mysql postgres s3 spin class-archives
+[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs mariadb mysql postgres s3 spin chromium class-archives
 jobs=()
 archives=
 for name in "$@"; do
