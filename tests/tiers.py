@@ -13,7 +13,7 @@ counted in the order of collection, so that neighbours (the same place to die, o
 parts; of few cases there is always one. Whoever names single tests gets them, whatever their tier.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
-tests, unless they share something dear (a fixture of the module, Spark's session). What a file takes is in
+tests, unless they share something dear (a fixture of the module, Spark's session, a browser). What a file takes is in
 `durations.json`, which `make durations` measures anew.
 """
 
@@ -39,6 +39,8 @@ DIVIDED = 10.0
 RECORDED = Path(__file__).with_name("durations.json")
 UNMEASURED = {"airflow": 40.0, "spark": 20.0, "chaos": 10.0, "slow": 10.0, "server": 1.0}
 """Seconds of a test whose file was not measured yet, by its marks."""
+SHARED = {"spark": "Spark's session", "browser": "the browser"}
+"""Fixture that files share -> the group of all tests that use it."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -170,8 +172,9 @@ def order(items: list[pytest.Item], seconds: dict[str, float]) -> dict[pytest.It
     for item in items:
         file = _file(item)
         whole = seconds.get(file, tests[file] * _guess(item))
-        if "spark" in getattr(item, "fixturenames", ()):
-            group = "Spark's session"
+        shared = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), None)
+        if shared is not None:
+            group = SHARED[shared]
         elif file in together or whole <= DIVIDED:
             group = file
         else:

@@ -46,6 +46,9 @@ class Airflow:
     within seconds and a silent task counts as dead after 20 s: both take 300 s by default.
     """
 
+    command_line: tuple[str, ...] = ("standalone",)
+    """What is started: all components."""
+
     def __init__(self, home: Path, connections: Mapping[str, Mapping[str, Any]], settings: Mapping[str, str]) -> None:
         self.home = home
         self.dags = home / "dags"
@@ -101,7 +104,8 @@ class Airflow:
         with closing(sqlite3.connect(self.home / "airflow.db")) as database:
             database.execute("PRAGMA journal_mode=WAL")  # readers and a writer side by side
         # Without the guard, tasks and Spark drivers of a killed Airflow would live on.
-        command = [sys.executable, "-m", "tools.demo.guard", str(Path(sys.executable).parent / "airflow"), "standalone"]
+        command = [sys.executable, "-m", "tools.demo.guard", str(Path(sys.executable).parent / "airflow")]
+        command += self.command_line
         with self.log.open("wb") as output:
             self._process = subprocess.Popen(
                 command,

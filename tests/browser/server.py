@@ -1,0 +1,92 @@
+"""Airflow's API server for the tests in a browser: users of several roles, DAGs that nobody runs, no scheduler."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.waiting import wait_for
+from tools.demo.airflow import START_SECONDS, Airflow
+
+DAGS = Path(__file__).parent / "dags"
+TEAM, OTHER_TEAM = "shop", "elsewhere"
+ADMIN, VIEWER, STRANGER = "admin", "viewer", "stranger"
+"""Who may do all; who may see the DAGs of their team; who may see those of another team alone."""
+
+
+class ApiServer(Airflow):
+    """`airflow api-server` over a database with the DAGs of this folder, which are of a team."""
+
+    command_line = ("api-server",)
+
+    def __init__(self, home: Path, store: str, savepoints: Path) -> None:
+        bundle = {
+            "name": "dags",
+            "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+            "kwargs": {"path": str(home / "dags")},
+            "team_name": TEAM,
+        }
+        super().__init__(
+            home,
+            {},
+            {
+                "airflow_ft__store": store,
+                "airflow_ft__savepoint_dir": str(savepoints),
+                "core__multi_team": "True",
+                "core__simple_auth_manager_users": (
+                    f"{ADMIN}:admin,{VIEWER}:viewer:{TEAM},{STRANGER}:viewer:{OTHER_TEAM}"
+                ),
+                "core__dags_are_paused_at_creation": "False",
+                "dag_processor__dag_bundle_config_list": json.dumps([bundle]),
+            },
+        )
+
+    def start(self) -> None:
+        """Makes the database, which takes seconds, and starts the server; `wait` waits for it."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(DAGS, self.dags, ignore=shutil.ignore_patterns("__pycache__"))
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.browser.prepare", TEAM, OTHER_TEAM],
+            env=self._environment(self.home / "passwords.json"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"Airflow's database was not made:\n{done.stdout}{done.stderr}"
+        super().start()
+
+    def wait(self) -> None:
+        """Returns when it answers."""
+
+        def answers() -> bool:
+            process = self._process
+            assert process is not None and process.poll() is None, f"it ended:\n{self.log.read_text()[-4000:]}"
+            try:
+                return self._client.get("/api/v2/version").is_success
+            except httpx.HTTPError:
+                return False
+
+        wait_for(answers, START_SECONDS, "Airflow's API server answers")
+
+    def token(self, user: str) -> str:
+        """What the browser of a user shows for a login; Airflow has made the passwords."""
+        passwords: Mapping[str, str] = json.loads((self.home / "passwords.json").read_text())
+        body = {"username": user, "password": passwords[user]}
+        return str(self._client.post("/auth/token", json=body).raise_for_status().json()["access_token"])
+
+    def add_run(self, dag_id: str, run_id: str) -> None:
+        """A run of a DAG, which stays queued: there is no scheduler."""
+        body = {"dag_run_id": run_id, "logical_date": None}
+        self._persistently("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body).raise_for_status()
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """The runs of a DAG, newest first."""
+        found = self._get(f"/api/v2/dags/{dag_id}/dagRuns?order_by=-id")["dag_runs"]
+        return list(found)

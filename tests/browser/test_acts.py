@@ -1,0 +1,111 @@
+"""Savepoints and state of a pipeline in a browser, and acts, which are runs of a DAG."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.pages import Act, Table, Visit
+from tests.browser.server import ApiServer
+from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, World
+from tests.store.scene import PIPELINE
+
+pytestmark = pytest.mark.airflow
+
+DAG = "airflow_ft_maintenance"
+
+
+def asked(airflow: ApiServer, *names: str) -> dict[str, Any]:
+    """These parameters of the run that was started last."""
+    conf = airflow.runs(DAG)[0]["conf"]
+    return {name: conf[name] for name in names}
+
+
+def test_savepoints_are_listed_and_tell_what_is_in_them(visit: Visit, world: World) -> None:
+    tab = visit.pipeline(PIPELINE).tab("Savepoints")
+    table = Table(tab, f"Savepoints of {PIPELINE}")
+    expect(table.row(world.cut.name)).to_contain_text("not usable")
+    expect(table.row(world.whole.name)).to_contain_text("a test")
+    visit.button(f"Details of {world.whole.name}").click()
+    expect(visit.page.get_by_text("all are there in their size")).to_be_visible()
+    operators = Table(tab, f"Operators in {world.whole.name}")
+    expect(operators.row("stateStoreSave")).to_contain_text("default value: count long")
+
+
+def test_an_act_asks_first_and_starts_a_run_of_the_dag(visit: Visit, airflow: ApiServer) -> None:
+    before = len(airflow.runs(DAG))
+    tab = visit.pipeline(PIPELINE).tab("Savepoints")
+    act = Act(tab, "Take a savepoint", f"Take a savepoint of {PIPELINE}?")
+    act.button.click()
+    expect(act.dialog).to_contain_text("The pipeline may run; it does not notice.")
+    act.cancel.click()
+    expect(act.dialog).to_have_count(0)
+    assert len(airflow.runs(DAG)) == before
+    tab.get_by_label("Checkpoint", exact=True).select_option(str(CHECKPOINTS - 1))
+    act.button.click()
+    act.confirm.click()
+    expect(act.started).to_contain_text("queued: ")
+    expect(act.button).to_be_disabled()
+    assert len(airflow.runs(DAG)) == before + 1
+    assert asked(airflow, "pipeline", "action", "checkpoint") == {
+        "pipeline": PIPELINE,
+        "action": "savepoint",
+        "checkpoint": CHECKPOINTS - 1,
+    }
+
+
+def test_a_halted_pipeline_is_resumed_for_a_reason(visit: Visit, airflow: ApiServer) -> None:
+    act = Act(visit.pipeline(HALTED).acts, "Resume", f"Let {HALTED} go on?")
+    act.button.click()
+    expect(act.dialog).to_contain_text("the transaction of checkpoint 2 is gone")
+    act.reason.fill("looked, and it is there")
+    act.confirm.click()
+    expect(act.started).to_contain_text("queued: ")
+    wanted = {"pipeline": HALTED, "action": "resume", "reason": "looked, and it is there"}
+    assert asked(airflow, *wanted) == wanted
+
+
+def test_a_checkpoint_is_delivered_by_its_own_act(visit: Visit, airflow: ApiServer) -> None:
+    row = Table(visit.pipeline(QUARANTINED).tab("Overview"), "Open checkpoints").row("QUARANTINED")
+    act = Act(row, "Deliver", "Deliver checkpoint 1 (QUARANTINED, 11 rows)?")
+    act.button.click()
+    act.confirm.click()
+    expect(act.started).to_contain_text("queued: ")
+    wanted = {"pipeline": QUARANTINED, "action": "commit", "checkpoint": 1}
+    assert asked(airflow, *wanted) == wanted
+
+
+def test_escape_closes_what_is_asked_and_gives_the_focus_back(visit: Visit) -> None:
+    act = Act(visit.pipeline(HALTED).acts, "Resume", f"Let {HALTED} go on?")
+    act.button.press("Enter")
+    expect(act.dialog).to_be_visible()
+    visit.page.keyboard.press("Escape")
+    expect(act.dialog).to_have_count(0)
+    expect(act.button).to_be_focused()
+
+
+def test_a_key_is_looked_up_as_of_a_checkpoint(visit: Visit) -> None:
+    tab = visit.pipeline(PIPELINE).tab("State")
+    expect(Table(tab, "Operators").row("stateStoreSave")).to_contain_text("count bigint")
+    key, values = tab.get_by_label("Key: k", exact=True), Table(tab, "Values in default").region
+    key.fill("a")
+    visit.button("Look up").click()
+    expect(tab.get_by_text(f"As of checkpoint {CHECKPOINTS}:")).to_be_visible()
+    expect(values).to_contain_text(f'"count": {CHECKPOINTS}')
+    key.fill("nobody")
+    key.press("Enter")
+    expect(tab.get_by_text(f"Nothing is known of this key as of checkpoint {CHECKPOINTS}.")).to_be_visible()
+    tab.get_by_label("As of", exact=True).select_option(str(CHECKPOINTS - 1))
+    expect(tab.get_by_text(f"Shown: checkpoint {CHECKPOINTS - 1}.")).to_be_visible()
+    key.fill("a")
+    key.press("Enter")
+    expect(values).to_contain_text(f'"count": {CHECKPOINTS - 1}')
+
+
+def test_a_pipeline_without_state_says_so(visit: Visit) -> None:
+    visit.excuse("400 (Bad Request)")
+    tab = visit.pipeline("many-0000").tab("State")
+    visit.tell("it has no confirmed checkpoint yet")
+    expect(tab.get_by_role("button", name="Look again", exact=True)).to_be_visible()

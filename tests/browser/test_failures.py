@@ -1,0 +1,90 @@
+"""What the page says when the API, or something before it, does not answer as it should: words, never a blank page."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.pages import API, NEUTRAL, Visit
+from tests.browser.world import CHECKPOINTS, HALTED
+from tests.store.scene import PIPELINE, RUN
+
+pytestmark = pytest.mark.airflow
+
+DOWN = json.dumps({"detail": "the decision log cannot be opened. Remedy: start it."})
+PROXY = "<html><body><h1>503 Service Unavailable</h1></body></html>"
+ANSWERS = {
+    "JSON": (503, DOWN, "application/json", "the decision log cannot be opened. Remedy: start it."),
+    "HTML": (503, PROXY, "text/html", "Service Unavailable"),
+    "no words": (503, "", "text/plain", "Service Unavailable"),
+    "a list of faults": (422, '{"detail": [{"msg": "too many"}]}', "application/json", "too many"),
+    "a login page": (200, PROXY, "text/html", "did not answer with JSON"),
+}
+
+
+def test_the_list_and_a_pipeline_tell_what_was_answered(visit: Visit) -> None:
+    for status, body, kind, words in ANSWERS.values():
+        visit.open(NEUTRAL)
+        visit.answer("pipelines**", status, body, kind)
+        visit.pipelines()
+        visit.tell(words)
+        pipeline = visit.pipeline(PIPELINE)
+        visit.tell(words)
+        visit.page.unroute_all()
+        pipeline.all.click()
+        expect(visit.page.get_by_role("link", name=HALTED, exact=True)).to_be_visible()
+
+
+def test_a_server_that_is_away_is_told(visit: Visit) -> None:
+    visit.excuse("ERR_CONNECTION_REFUSED")
+    visit.page.route(f"{visit.url}/{API}/pipelines**", lambda route: route.abort("connectionrefused"))
+    visit.pipelines()
+    visit.tell("Failed to fetch")
+
+
+def test_what_was_there_stays_when_a_later_answer_is_none(visit: Visit) -> None:
+    visit.stop_clock()
+    pipelines = visit.pipelines()
+    expect(pipelines.names).to_have_count(25)
+    visit.answer("pipelines**", 503, DOWN, "application/json")
+    visit.page.clock.run_for(6_000)
+    visit.tell("the decision log cannot be opened")
+    expect(pipelines.names).to_have_count(25)
+    visit.page.unroute_all()
+    visit.page.clock.run_for(6_000)
+    expect(visit.page.get_by_role("alert")).to_have_count(0)
+
+
+def test_each_tab_tells_what_was_answered(visit: Visit) -> None:
+    visit.answer(f"pipelines/{PIPELINE}/**", 503, PROXY)
+    pipeline = visit.pipeline(PIPELINE)
+    expect(pipeline.tab("Overview")).to_contain_text("Latest completed")
+    for tab in visit.page.get_by_role("tab").all_inner_texts()[1:]:
+        expect(pipeline.tab(tab).get_by_role("alert")).to_have_text("Service Unavailable")
+        expect(pipeline.heading).to_be_visible()
+
+
+def test_savepoints_and_state_are_asked_for_again(visit: Visit) -> None:
+    pipeline = visit.pipeline(PIPELINE)
+    for tab, path, again in (("Savepoints", "savepoints", "Try again"), ("State", "state", "Look again")):
+        visit.answer(f"pipelines/{PIPELINE}/{path}", 503, PROXY)
+        alert = pipeline.tab(tab).get_by_role("alert").filter(has_text="Service Unavailable")
+        expect(alert).to_be_visible()
+        visit.page.unroute_all()
+        visit.button(again).click()
+        expect(alert).to_have_count(0)
+
+
+def test_what_a_checkpoint_was_made_with_may_not_be_there(visit: Visit) -> None:
+    visit.answer("**/spec", 503, DOWN, "application/json")
+    visit.pipeline(PIPELINE).history().details(CHECKPOINTS).click()
+    visit.button("Show what it was made with").click()
+    expect(visit.page.get_by_text("the decision log cannot be opened")).to_be_visible()
+
+
+def test_the_tab_of_a_run_tells_what_was_answered(visit: Visit) -> None:
+    visit.answer("runs**", 503, PROXY)
+    visit.open(f"dags/{RUN.dag_id}/runs/{RUN.run_id}/plugin/airflow-ft-dag_run")
+    visit.tell("Service Unavailable")

@@ -1,0 +1,103 @@
+"""Dark and light, narrow windows, and the keyboard alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.browser.looks import overflowing, pale
+from tests.browser.pages import LIMIT, PAGE, Act, PipelineList, PipelinePage, Table, Visit
+from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, WAITING
+from tests.store.scene import PIPELINE
+
+pytestmark = pytest.mark.airflow
+
+LEAST = 3.5
+"""Of contrast. The least that there is are 3.8: Chakra's red of errors (`fg.error`) on white."""
+
+
+def root(visit: Visit) -> Locator:
+    """All that is ours on Airflow's page."""
+    return visit.page.get_by_role("heading", name="Checkpoints", exact=True, level=1).locator("..")
+
+
+def everywhere(visit: Visit) -> Iterator[str]:
+    """Shows one part after the other, and names it."""
+    expect(visit.pipelines().names).to_have_count(25)
+    yield "the list"
+    for name in (HALTED, QUARANTINED, WAITING):
+        acts = visit.pipeline(name).acts
+        expect(acts).to_be_visible()
+        yield name
+    act = Act(acts, "Rewind", f"Compute again what {WAITING} has not delivered?")
+    act.button.click()
+    expect(act.dialog).to_be_visible()
+    yield "what is asked before an act"
+    act.cancel.click()
+    pipeline = visit.pipeline(PIPELINE)
+    expect(pipeline.acts).to_be_visible()
+    for tab in visit.page.get_by_role("tab").all_inner_texts():
+        panel = pipeline.tab(tab)
+        expect(panel).to_have_text(re.compile(r"\w{3}"))
+        expect(panel.get_by_text("Loading …")).to_have_count(0)
+        if tab == "History":
+            pipeline.details(CHECKPOINTS).click()
+            expect(Table(panel, f"Events of checkpoint {CHECKPOINTS}").region).to_be_visible()
+        yield tab
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_is_readable(visit: Visit, scheme: Literal["light", "dark"]) -> None:
+    visit.page.emulate_media(color_scheme=scheme)
+    faint = {text for _ in everywhere(visit) for text in pale(root(visit), LEAST)}
+    expect(visit.page.locator("html")).to_have_class(re.compile(scheme))
+    assert not faint
+
+
+def test_a_narrow_window_is_not_scrolled_sideways(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 400, "height": 800})
+    assert not {where: found for where in everywhere(visit) if (found := overflowing(root(visit)))}
+
+
+def test_the_keyboard_alone_opens_a_pipeline_and_a_checkpoint(visit: Visit) -> None:
+    pipelines = visit.pipelines()
+    expect(pipelines.names).to_have_count(25)
+    visit.tab_to(pipelines.search)
+    visit.page.keyboard.type(PIPELINE)
+    expect(pipelines.names).to_have_text([PIPELINE])
+    visit.tab_to(pipelines.names.first)
+    visit.page.keyboard.press("Enter")
+    pipeline = PipelinePage(visit, PIPELINE)
+    visit.tab_to(visit.page.get_by_role("tab", name="Overview", exact=True))
+    visit.page.keyboard.press("ArrowRight")
+    pipeline.shows(CHECKPOINTS, CHECKPOINTS - LIMIT + 1)
+    details = pipeline.details(CHECKPOINTS - 1)
+    visit.tab_to(details)
+    for key, expanded in (("Enter", "true"), ("Space", "false")):
+        visit.page.keyboard.press(key)
+        expect(details).to_have_attribute("aria-expanded", expanded)
+    visit.tab_to(pipeline.older)
+    visit.page.keyboard.press("Enter")
+    pipeline.shows(CHECKPOINTS - LIMIT, 1)
+
+
+def test_what_is_focused_shows_it(visit: Visit) -> None:
+    pipelines = visit.pipelines()
+    expect(pipelines.names).to_have_count(25)
+    for each in (pipelines.only("All"), pipelines.names.first, pipelines.next):
+        visit.tab_to(each)
+        style = each.evaluate("e => { const s = getComputedStyle(e); return [s.outlineStyle, s.boxShadow]; }")
+        assert style != ["none", "none"], each
+
+
+def test_the_list_is_opened_by_its_address_and_kept_by_the_keyboard(visit: Visit) -> None:
+    pipelines = PipelineList(visit)
+    visit.load(PAGE, condition="HALTED")
+    expect(pipelines.names).to_have_text([HALTED])
+    visit.tab_to(pipelines.only("All"))
+    visit.page.keyboard.press("Space")
+    expect(pipelines.names).to_have_count(25)

@@ -1,0 +1,120 @@
+"""A pipeline in a browser: its tabs, its checkpoints, and what each of them tells."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.pages import LIMIT, PAGE, PipelinePage, Table, Visit
+from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, SPEC, WAITING
+from tests.store.scene import PIPELINE, RUN
+
+pytestmark = pytest.mark.airflow
+
+
+def test_a_link_opens_a_pipeline_and_one_of_its_tabs(visit: Visit) -> None:
+    visit.load(PAGE, pipeline=PIPELINE)
+    expect(visit.page.get_by_text(f"confirmed up to checkpoint {CHECKPOINTS}")).to_be_visible()
+    visit.load(PAGE, pipeline=PIPELINE, tab="history")
+    PipelinePage(visit, PIPELINE).shows(CHECKPOINTS, CHECKPOINTS - LIMIT + 1)
+
+
+def test_tabs_are_in_the_address_and_the_browser_leads_back(visit: Visit) -> None:
+    pipeline = visit.pipeline(PIPELINE)
+    expect(pipeline.tab("Overview")).to_contain_text("No checkpoint is open")
+    expect(Table(pipeline.tab("Summary"), "Summary").row("Trigger to completion")).to_be_visible()
+    expect(visit.page).to_have_url(re.compile("tab=summary"))
+    charts = pipeline.tab("Charts")
+    expect(charts.get_by_role("img", name=f"Rows of checkpoints 1 to {CHECKPOINTS}: at most 11")).to_be_visible()
+    visit.page.go_back()
+    expect(visit.page.get_by_role("tab", name="Summary", exact=True)).to_have_attribute("aria-selected", "true")
+    visit.page.go_back()
+    expect(visit.page.get_by_role("tab", name="Overview", exact=True)).to_have_attribute("aria-selected", "true")
+
+
+def test_settings_and_job_are_as_they_counted(visit: Visit) -> None:
+    pipeline = visit.pipeline(PIPELINE)
+    settings = Table(pipeline.tab("Configuration"), "Configuration")
+    expect(settings.row("checkpointing.timeout")).to_have_text("checkpointing.timeout600[airflow_ft]")
+    expect(settings.row("spark.driver.memory")).to_contain_text("1g")
+    job = pipeline.tab("Job")
+    for words in ("orders.new", "jobs.orders", "mysql, local, ATOMIC", "shop.orders", "least: 100"):
+        expect(job).to_contain_text(words)
+
+
+def test_older_checkpoints_are_behind_the_newest(visit: Visit) -> None:
+    pipeline = visit.pipeline(PIPELINE).history()
+    pipeline.shows(CHECKPOINTS, CHECKPOINTS - LIMIT + 1)
+    pipeline.older.click()
+    pipeline.shows(CHECKPOINTS - LIMIT, 1)
+    expect(pipeline.older).to_be_disabled()
+    pipeline.newest.click()
+    pipeline.shows(CHECKPOINTS, CHECKPOINTS - LIMIT + 1)
+    visit.page.go_back()
+    pipeline.shows(CHECKPOINTS - LIMIT, 1)
+
+
+def test_failed_checkpoints_alone_are_shown(visit: Visit) -> None:
+    pipeline = visit.pipeline(WAITING).history()
+    pipeline.shows(2, 1)
+    visit.button("Failed").click()
+    pipeline.shows(1, 1)
+    visit.button("Completed").click()
+    expect(visit.page.get_by_text("No checkpoint is like that.")).to_be_visible()
+
+
+def test_a_checkpoint_tells_what_it_delivered_and_with_what_it_was_made(visit: Visit) -> None:
+    pipeline = visit.pipeline(PIPELINE).history()
+    details = pipeline.details(CHECKPOINTS - 2)
+    details.click()
+    expect(details).to_have_attribute("aria-expanded", "true")
+    expect(visit.page.get_by_text(f"delivers checkpoint {CHECKPOINTS - 2}")).to_be_visible()
+    expect(visit.page.get_by_text("alerts 1, orders 10")).to_be_visible()
+    expect(Table(visit.page, f"Sinks of checkpoint {CHECKPOINTS - 2}").row("db")).to_contain_text("✓")
+    visit.button("Show what it was made with").click()
+    shown = visit.page.locator("pre").filter(has_text="spark.driver.memory")
+    expect(shown).to_be_visible()
+    assert json.loads(shown.inner_text()) == SPEC
+    details.click()
+    expect(details).to_have_attribute("aria-expanded", "false")
+    expect(shown).to_have_count(0)
+
+
+def test_a_checkpoint_leads_to_its_run(visit: Visit) -> None:
+    visit.pipeline(PIPELINE).history().details(CHECKPOINTS).click()
+    visit.page.get_by_role("link", name=f"{RUN.dag_id} / {RUN.run_id}").click()
+    expect(visit.page).to_have_url(f"{visit.url}/dags/{RUN.dag_id}/runs/{RUN.run_id}")
+
+
+def test_what_stands_still_says_why_and_what_to_do(visit: Visit) -> None:
+    expect(visit.pipeline(HALTED).heading).to_be_visible()
+    expect(visit.page.get_by_text("TOKEN_LOST: the transaction of checkpoint 2 is gone")).to_be_visible()
+    quarantined = visit.pipeline(QUARANTINED).tab("Overview")
+    expect(Table(quarantined, "Open checkpoints").row("QUARANTINED")).to_contain_text("db refuses the row with id 7.")
+    visit.pipeline(WAITING).history().details(1).click()
+    for words in ("ABORTED (DECLINED)", "too long", "Why: ", "Its rows: ", "To do: "):
+        expect(visit.page.get_by_text(words).first).to_be_visible()
+
+
+def test_a_pipeline_that_there_is_not_is_told(visit: Visit) -> None:
+    visit.excuse("404 (Not Found)")
+    pipeline = visit.pipeline("nowhere")
+    visit.tell("there is no pipeline 'nowhere' that you may see")
+    pipeline.all.click()
+    expect(visit.page.get_by_role("searchbox", name="Search", exact=True)).to_be_visible()
+
+
+@pytest.mark.parametrize("name", ["many-0000", HALTED])
+def test_every_tab_of_a_pipeline_with_little_says_something(visit: Visit, name: str) -> None:
+    visit.excuse("400 (Bad Request)")  # of its state, which it has none of
+    pipeline = visit.pipeline(name)
+    tabs = visit.page.get_by_role("tab")
+    expect(tabs.first).to_be_visible()
+    for tab in tabs.all_inner_texts():
+        panel = pipeline.tab(tab)
+        expect(panel).to_have_text(re.compile(r"\w{3}"))
+        expect(panel.get_by_text("Loading …")).to_have_count(0)
+        expect(panel).to_have_text(re.compile(r"\w{3}"))

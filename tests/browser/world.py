@@ -1,0 +1,82 @@
+"""A decision log written by hand: a pipeline in each state, one with all that a pipeline has, and 1,000 more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_ft.core.model import HaltReason, RunKey
+from airflow_ft.savepoints.metadata import METADATA
+from airflow_ft.savepoints.taking import take
+from airflow_ft.store import open_store
+from airflow_ft.wal.filesystem import local_path
+from tests.state.scene import Pipeline
+from tests.store.scene import PIPELINE, RUN, Scene
+
+HALTED, QUARANTINED, IN_DOUBT, WAITING, RUNNING = "payments", "refunds", "invoices", "returns", "clicks"
+URGENT = {HALTED: "HALTED", QUARANTINED: "QUARANTINED", IN_DOUBT: "IN DOUBT", WAITING: "WAITING", RUNNING: "RUNNING"}
+"""The list begins with these, in this order; all others are IDLE."""
+ALONE = "shipments"
+ALONE_RUN = RunKey("alone", "run-1")
+"""The only pipeline of its DAG, and the run that has made its checkpoints."""
+MANY = 1000
+TOTAL = MANY + len(URGENT) + 2
+CHECKPOINTS = 25
+"""Confirmed checkpoints of the pipeline `PIPELINE`, more than a page shows; number n knows the key "a" n times."""
+SPEC = {
+    "pipeline": PIPELINE,
+    "job": "jobs.orders",
+    "job_args": {"least": 100},
+    "streaming": False,
+    "sources": {"orders": {"kind": "kafka", "topics": ["orders.new"], "conn_id": "bus"}},
+    "sinks": {
+        "orders": {"kind": "mysql", "conn_id": "db", "strategy": "local", "promise": "ATOMIC", "table": "shop.orders"},
+        "alerts": {"kind": "kafka", "conn_id": "log", "strategy": "transaction", "promise": "REDO", "topic": "alerts"},
+    },
+    "checkpointing": {"timeout": 600},
+    "spark_conf": {"spark.driver.memory": "1g"},
+    "configured": ["checkpointing.timeout"],
+}
+
+
+class World:
+    """The decision log in `folder`, with the locations of Spark and the savepoints of `PIPELINE`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"sqlite:///{folder}/ft.db"
+        self.savepoints = folder / "savepoints"
+        self.store = open_store(self.url)
+        self._write_urgent()
+        alone = Scene(self.store, ALONE)
+        alone.stage(run=ALONE_RUN)
+        alone.complete(1)
+        for number in range(MANY):
+            self.store.register(f"many-{number:04}")
+        self._write_orders(folder)
+
+    def close(self) -> None:
+        self.store.close()
+
+    def _write_urgent(self) -> None:
+        scenes = {name: Scene(self.store, name) for name in URGENT}
+        for scene in scenes.values():
+            scene.stage(2)
+        self.store.halt(HALTED, HaltReason.TOKEN_LOST, "the transaction of checkpoint 2 is gone")
+        for name in (QUARANTINED, IN_DOUBT):
+            scenes[name].prepare(1)
+            scenes[name].decide(1)
+        scenes[QUARANTINED].quarantine(1, "db refuses the row with id 7.")
+        scenes[WAITING].abort(1)
+        self.store.enter_turn(RUNNING, RUN, None)
+        self.store.renew_lease(RUNNING, scenes[RUNNING].epoch, "worker", "checkpoint 2: db has taken 5 of 8 rows")
+
+    def _write_orders(self, folder: Path) -> None:
+        scene = Pipeline(self.store, PIPELINE)
+        scene.at(folder / "wal")
+        scene.take()
+        self.store.begin_stage(PIPELINE, scene.epoch, RUN, spec=SPEC)
+        for number in range(1, CHECKPOINTS + 1):
+            scene.confirmed({"a": number})
+        self.whole, self.cut = (
+            local_path(take(self.store, PIPELINE, str(self.savepoints), "a test")[0]) for _ in range(2)
+        )
+        (self.cut / METADATA).write_bytes(b"{")
