@@ -80,6 +80,6 @@ export function Charts({ pipeline }) {
     data !== null && (checkpoints.length === 0 ? h(Muted, null, "It has no checkpoints yet.") : h(Fragment, null,
       h(Legend),
       h(Bars, { title: "Duration by step", checkpoints, text: lasted, parts: (each) => STEPS.map((step) => [COLOUR[step], each.steps[step] ?? 0]) }),
-      h(Bars, { title: "Rows", checkpoints, text: (n) => count(Math.round(n)), parts: (each) => [["var(--chakra-colors-blue-500)", each.rows]] }),
+      h(Bars, { title: "Rows", checkpoints, text: (n) => n.toLocaleString("en", { maximumFractionDigits: 1 }), parts: (each) => [["var(--chakra-colors-blue-500)", each.rows]] }),
       h(Bars, { title: "Log", checkpoints, text: (n) => bytes(Math.round(n)), parts: (each) => [["var(--chakra-colors-gray-500)", each.bytes]] }))));
 }

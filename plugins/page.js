@@ -3,7 +3,8 @@ import { OfRun } from "./history.js";
 import { Pipeline } from "./pipeline.js";
 import { Pipelines } from "./pipelines.js";
 
-const { createElement: h, useEffect, useState } = globalThis.React;
+const { createElement: h } = globalThis.React;
+const { useSearchParams } = globalThis.ReactRouterDOM;
 const { Box, Heading } = globalThis.ChakraUI;
 
 // What is shown is said by the address, so that it can be sent to others, and the browser's buttons lead back.
@@ -11,17 +12,11 @@ const asked = () => Object.fromEntries(new URLSearchParams(window.location.searc
 
 // On the tab of a DAG, of its run or of a task instance, Airflow tells which.
 function Checkpoints({ dagId, runId, mapIndex }) {
-  const [query, setQuery] = useState(asked);
-  useEffect(() => {
-    const back = () => setQuery(asked());
-    window.addEventListener("popstate", back);
-    return () => window.removeEventListener("popstate", back);
-  }, []);
+  const [params, setParams] = useSearchParams(); // Airflow's router: its menu and tabs change them, too
+  const query = Object.fromEntries(params);
   function go(changes, instead = false) {
     const wanted = Object.entries({ ...asked(), ...changes }).filter(([, value]) => value !== "");
-    const address = `${window.location.pathname}${wanted.length ? "?" : ""}${new URLSearchParams(wanted)}`;
-    window.history[instead ? "replaceState" : "pushState"](window.history.state, "", address);
-    setQuery(asked());
+    setParams(wanted.map(([key, value]) => [key, String(value)]), { replace: instead });
   }
   return h(Box, { padding: { base: "3", md: "6" }, color: "fg", overflowY: "auto", height: "100%" },
     !dagId && h(Heading, { size: "xl", as: "h1", marginBottom: "4" }, "Checkpoints"),

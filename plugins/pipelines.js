@@ -2,7 +2,7 @@
 import { Act, age, API, cell, count, Field, line, LOOK, Muted, numeric, Pending, Table, useLive, wide, words } from "./parts.js";
 import { Pipeline } from "./pipeline.js";
 
-const { createElement: h, Fragment, useEffect, useState } = globalThis.React;
+const { createElement: h, Fragment, useEffect, useRef, useState } = globalThis.React;
 const { Badge, Box, HStack, Text } = globalThis.ChakraUI;
 
 const LIMIT = 25;
@@ -54,6 +54,12 @@ function Conditions({ counts, chosen, choose }) {
 
 export function Pipelines({ query, go, dag = "" }) {
   const [text, setText] = useState(query.search ?? "");
+  const sent = useRef(text); // what this field has asked for; another search comes from the browser's buttons
+  useEffect(() => {
+    if ((query.search ?? "") === sent.current) return;
+    sent.current = query.search ?? "";
+    setText(sent.current);
+  }, [query.search]);
   const offset = Math.max(0, Number(query.offset) || 0);
   const asked = new URLSearchParams({ limit: LIMIT, offset, search: query.search ?? "" });
   if (query.condition) asked.set("condition", query.condition);
@@ -61,7 +67,7 @@ export function Pipelines({ query, go, dag = "" }) {
   const { data, error } = useLive(`${API}/pipelines?${asked}`);
   useEffect(() => {
     if (text === (query.search ?? "")) return undefined;
-    const timer = setTimeout(() => go({ search: text, offset: "" }, true), 300);
+    const timer = setTimeout(() => { sent.current = text; go({ search: text, offset: "" }, true); }, 300);
     return () => clearTimeout(timer);
   }, [text]);
   const open = (event, name) => {

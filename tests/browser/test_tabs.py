@@ -58,7 +58,6 @@ def test_a_run_without_checkpoints_says_so(visit: Visit) -> None:
     expect(visit.page.get_by_text("This run has made no checkpoint.")).to_be_visible()
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the page does not hear of what Airflow's router does")
 def test_the_tab_of_a_dag_leads_back_to_its_pipelines(visit: Visit) -> None:
     open_tab(visit, f"dags/{RUN.dag_id}")
     for _ in range(3):
