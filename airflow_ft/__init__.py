@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from airflow_ft.core.restart import FixedDelay as FixedDelay
     from airflow_ft.core.restart import NoRestart as NoRestart
     from airflow_ft.core.restart import RestartStrategy as RestartStrategy
+    from airflow_ft.inline.decorator import job as job
     from airflow_ft.operators.barrier import InjectBarrierOperator as InjectBarrierOperator
+    from airflow_ft.operators.maintenance import MaintenanceOperator as MaintenanceOperator
+    from airflow_ft.operators.maintenance import maintenance_dag as maintenance_dag
     from airflow_ft.operators.pipeline import CheckpointedPipeline as CheckpointedPipeline
     from airflow_ft.operators.savepoint import DisposeSavepointOperator as DisposeSavepointOperator
     from airflow_ft.operators.savepoint import RestoreSavepointOperator as RestoreSavepointOperator
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_ft.operators.savepoint import TriggerSavepointOperator as TriggerSavepointOperator
     from airflow_ft.operators.savepoint import savepoint_params as savepoint_params
     from airflow_ft.operators.stream import StreamingPipelineOperator as StreamingPipelineOperator
+    from airflow_ft.running import run as run
     from airflow_ft.sensors.barrier import BarrierSensor as BarrierSensor
     from airflow_ft.sensors.checkpoint import CheckpointSensor as CheckpointSensor
     from airflow_ft.sinks.delta.spec import DeltaSink as DeltaSink
@@ -64,6 +68,7 @@ _WHERE = {
     "InjectBarrierOperator": "airflow_ft.operators.barrier",
     "KafkaSink": "airflow_ft.sinks.kafka.spec",
     "KafkaSource": "airflow_ft.sources.kafka",
+    "MaintenanceOperator": "airflow_ft.operators.maintenance",
     "MySqlSink": "airflow_ft.sinks.mysql.spec",
     "PostgresSink": "airflow_ft.sinks.postgres.spec",
     "SqliteSink": "airflow_ft.sinks.sqlite.spec",
@@ -75,7 +80,10 @@ _WHERE = {
     "StopStreamOperator": "airflow_ft.operators.savepoint",
     "StreamingPipelineOperator": "airflow_ft.operators.stream",
     "TriggerSavepointOperator": "airflow_ft.operators.savepoint",
+    "job": "airflow_ft.inline.decorator",
+    "maintenance_dag": "airflow_ft.operators.maintenance",
     "pipeline_asset": "airflow_ft.assets",
+    "run": "airflow_ft.running",
     "savepoint_params": "airflow_ft.operators.savepoint",
 }
 
@@ -98,6 +106,7 @@ __all__ = [
     "InjectBarrierOperator",
     "KafkaSink",
     "KafkaSource",
+    "MaintenanceOperator",
     "MySqlSink",
     "NoRestart",
     "PipelineSpec",
@@ -109,7 +118,10 @@ __all__ = [
     "StreamingPipelineOperator",
     "TriggerSavepointOperator",
     "__version__",
+    "job",
+    "maintenance_dag",
     "pipeline_asset",
+    "run",
     "savepoint_params",
 ]
 

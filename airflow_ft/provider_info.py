@@ -49,6 +49,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ft.operators.sweep",
                     "airflow_ft.operators.barrier",
                     "airflow_ft.operators.savepoint",
+                    "airflow_ft.operators.maintenance",
                 ],
             }
         ],
@@ -102,12 +103,12 @@ def get_provider_info() -> dict[str, Any]:
                         "",
                         "/mnt/backup/airflow_ft/savepoints",
                     ),
-                    "savepoint_dag": _option(
-                        "The DAG by which the page takes, restores and deletes savepoints, and stops streams with one:"
-                        " it starts a run of it, as the user who asks. It needs the parameters of the example DAG"
-                        " `airflow_ft_savepoints`.",
-                        "airflow_ft_savepoints",
-                        "platform_savepoints",
+                    "maintenance_dags": _option(
+                        "The DAGs by which the page acts on pipelines, separated by commas. For each act it starts a"
+                        " run, as the user who asks, of the first of them that has this act and that the user may"
+                        " trigger. `airflow_ft.maintenance_dag` makes them.",
+                        "airflow_ft_maintenance",
+                        "ft_operate,ft_settle",
                     ),
                     "lease_seconds": _option(
                         "How long, in seconds, a process that gives no sign of life keeps others from taking over its"

@@ -51,6 +51,15 @@ def task_of(context: Context) -> str:
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" + (f"[{index}]" if index >= 0 else "")
 
 
+def asked_by(context: Context) -> str:
+    """Who asks for what a task does: the person who has triggered its run, where Airflow names one, and the task.
+
+    Nobody is named for runs of a schedule, an asset or a backfill that no person has asked for.
+    """
+    person = getattr(context.get("dag_run"), "triggering_user_name", None)
+    return f"{person} ({task_of(context)})" if person else task_of(context)
+
+
 def run_is_over(run: RunKey) -> bool:
     """Whether the run can no longer continue: it failed, succeeded, or was deleted.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -47,7 +48,7 @@ def with_checkpointing(spec: PipelineSpec) -> PipelineSpec:
 
 def resolved(spec: PipelineSpec) -> PipelineSpec:
     """The specification with this configuration for what it leaves open (`store` is left as it is)."""
-    return replace(
+    found = replace(
         with_checkpointing(spec),
         wal_root=spec.wal_root or wal_root(),
         spark_master=spec.spark_master or spark_master(),
@@ -55,6 +56,16 @@ def resolved(spec: PipelineSpec) -> PipelineSpec:
         jars=spark_jars() if spec.jars is None else spec.jars,
         keep_session=timedelta(seconds=keep_session()) if spec.keep_session is None else spec.keep_session,
     )
+    return replace(found, configured=tuple(sorted({*spec.configured, *_differing(spec, found)})))
+
+
+def _differing(spec: PipelineSpec, found: PipelineSpec) -> Iterator[str]:
+    """What `found` has that the specification has left open."""
+    yield from (f"checkpointing.{name}" for name in found.config.given - spec.config.given)
+    yield from (f"spark_conf.{name}" for name in found.spark_conf.keys() - spec.spark_conf.keys())
+    for name in ("wal_root", "spark_master", "jars", "keep_session"):
+        if getattr(found, name) != getattr(spec, name):
+            yield name
 
 
 def store() -> str:

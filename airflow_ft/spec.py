@@ -7,8 +7,8 @@ it whole, and the decision log keeps what each checkpoint was made with (`to_jso
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from inspect import isclass
@@ -26,6 +26,7 @@ from airflow_ft.core.arguments import (
 from airflow_ft.core.config import CheckpointConfig, check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.from_savepoint import FromSavepoint
+from airflow_ft.core.inline_job import InlineJob, declared_job
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import HoldingSinkSpec
@@ -57,7 +58,8 @@ class PipelineSpec:
             task group each map index needs a pipeline of its own, by Jinja here or by `suffix`.
         suffix: what follows the name, after a '-': an argument of the mapped task group around it, or Jinja.
         job: "package.module" or "package.module:Object" with `transform(spark, sources)` and optionally
-            `split(batch)`; imported by Spark's driver, never by the DAG.
+            `split(batch)`; imported by Spark's driver, never by the DAG. Or a function or class of the DAG file below
+            `@airflow_ft.job`, of which the driver gets the source.
         sources: what the job reads, by the names it uses (`KafkaSource`, `FileSource`, `SocketSource`,
             `CustomSource`).
         sinks: what its rows go into, by the names it uses (`MySqlSink`, `KafkaSink`). Sinks of one connection are
@@ -97,7 +99,7 @@ class PipelineSpec:
 
     pipeline: str
     suffix: Any = None
-    job: str
+    job: str | Callable[..., Any] | InlineJob
     sources: Mapping[str, Source]
     sinks: Mapping[str, SinkSpec]
     optional_sinks: Sequence[str] = ()
@@ -116,11 +118,14 @@ class PipelineSpec:
     streaming: bool = False
     from_savepoint: FromSavepoint | Mapping[str, Any] | str | None = None
     emit_asset: bool = True
+    configured: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """What the provider's configuration has said, as `checkpointing.timeout`, `spark_conf.<name>`. Not an argument."""
 
     def __post_init__(self) -> None:
         for name, default in (("checkpointing", CheckpointConfig()), ("spark_conf", {}), ("job_args", {})):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
+        object.__setattr__(self, "job", declared_job(self.job))
         pipeline, suffix = declared_name(self.pipeline, self.suffix)
         object.__setattr__(self, "pipeline", pipeline)
         object.__setattr__(self, "suffix", suffix)
@@ -281,6 +286,8 @@ class PipelineSpec:
     def plain(self, name: str) -> Any:
         """A field in containers that Airflow renders, and shows."""
         value = getattr(self, name)
+        if isinstance(value, InlineJob):  # source is no template
+            return value
         told = isinstance(value, CheckpointConfig | RestartStrategy | FromSavepoint)
         return value.to_json() if told else plain(value)
 
@@ -310,12 +317,27 @@ class PipelineSpec:
             }
             for name, sink in self.sinks.items()
         }
+        if isinstance(self.job, InlineJob):
+            found |= {
+                "job": self.job.reference,
+                "job_sha256": self.job.sha256,
+                "job_source": self.job.shown_source,
+            }
         found["keep_session"] = None if self.keep_session is None else self.keep_session.total_seconds()
         safe: dict[str, Any] = without_secrets(json.loads(json.dumps(found, default=lambda _: "known in a run")))
         return safe
 
 
-SPEC_FIELDS = tuple(each.name for each in fields(PipelineSpec))
+SPEC_FIELDS = tuple(each.name for each in fields(PipelineSpec) if each.name != "configured")
+
+
+def defaults() -> dict[str, Any]:
+    """What a field is when nobody says anything, as in `PipelineSpec.to_json`; without fields that have to be given."""
+    given = {each.name: each for each in fields(PipelineSpec)}
+    found = {name: each.default for name, each in given.items() if each.default is not MISSING}
+    found |= {name: each.default_factory() for name, each in given.items() if each.default_factory is not MISSING}
+    plainly: dict[str, Any] = json.loads(json.dumps(found, default=lambda _: {}))
+    return plainly
 
 
 def take_spec(arguments: Mapping[str, Any], others: Sequence[str]) -> tuple[PipelineSpec, dict[str, Any]]:

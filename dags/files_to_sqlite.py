@@ -8,7 +8,7 @@ It needs the Airflow connection `sqlite_default`, whose host is the SQLite file,
     airflow connections add sqlite_default --conn-type sqlite --conn-host /data/orders.db
 
 The folder is a parameter of the run. Files must appear in it complete: write them elsewhere and rename them. The
-PySpark code is in `jobs/order_files.py`.
+PySpark code is the class `Orders` here, whose source goes to Spark's driver; that never imports this file.
 """
 
 import logging
@@ -17,9 +17,30 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
-from airflow_ft import CheckpointConfig, CheckpointedPipeline, FileSource, SqliteSink
+from airflow_ft import CheckpointConfig, CheckpointedPipeline, FileSource, SqliteSink, job
 
 log = logging.getLogger(__name__)
+
+FILE = "file"
+
+
+@job
+class Orders:
+    """Readable lines are orders, the others are kept with the name of their file."""
+
+    def transform(self, spark, sources):
+        """All lines that are new, with the file that each came from."""
+        from pyspark.sql.functions import col
+
+        return sources["orders"].withColumn(FILE, col("_metadata.file_name"))
+
+    def split(self, batch):
+        """The rows of each table; both see the same materialised batch."""
+        return {
+            "orders": batch.where("broken IS NULL").select("id", "customer", "ordered_at", "amount", FILE),
+            "rejected": batch.where("broken IS NOT NULL").selectExpr("broken AS line", FILE),
+        }
+
 
 with DAG(
     "files_to_sqlite",
@@ -31,7 +52,7 @@ with DAG(
 ):
     orders = CheckpointedPipeline(
         pipeline="files-to-sqlite",
-        job="airflow_ft.example_dags.jobs.order_files",
+        job=Orders,
         sources={
             "orders": FileSource(
                 path="{{ params.folder }}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from airflow.models.dag import DagModel
 from fastapi import HTTPException
 
 from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.model import RunKey
+from airflow_ft.core.model import PLAIN, RunKey
 from airflow_ft.core.ports import Store
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store
@@ -63,12 +63,17 @@ def visible_dags(user: BaseUser) -> frozenset[str]:
 
 def dags_of(store: Store, pipeline: str) -> frozenset[str]:
     """The DAGs that have made its newest checkpoints; KeyError: there is no such pipeline."""
-    return frozenset(origin.dag_id for origin in store.origins(pipeline, NEWEST) if origin.dag_id)
+    return of_dags(origin.dag_id for origin in store.origins(pipeline, NEWEST))
+
+
+def of_dags(made_by: Iterable[str]) -> frozenset[str]:
+    """Without what programs have made (`airflow_ft.run`): of these there is no DAG, and so no permission."""
+    return frozenset(each for each in made_by if each and not each.startswith(PLAIN))
 
 
 def shown(run: RunKey | None, visible: frozenset[str]) -> RunKey | None:
     """None: of a DAG that the user may not see, which was the pipeline's long ago, say."""
-    return run if run is not None and run.dag_id in visible else None
+    return run if run is not None and (run.is_plain or run.dag_id in visible) else None
 
 
 def at_work(store: Store, pipeline: str, turn: RunKey | None, visible: frozenset[str]) -> dict[str, Any]:

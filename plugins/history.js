@@ -44,10 +44,10 @@ function Whole({ pipeline, number }) {
   const [made, setMade] = useState(false);
   if (error) return h(Problem, null, error.message);
   if (data === null) return h(Muted, null, "Loading …");
-  const run = data.run_id
-    ? h(Link, { to: `dags/${encodeURIComponent(data.dag_id)}/runs/${encodeURIComponent(data.run_id)}` },
+  const run = data.dag_id.startsWith("python:") ? `${data.run_id}, of a program`
+    : data.run_id ? h(Link, { to: `dags/${encodeURIComponent(data.dag_id)}/runs/${encodeURIComponent(data.run_id)}` },
         `${data.dag_id} / ${data.run_id}${data.map_index >= 0 ? ` [${data.map_index}]` : ""}`)
-    : "no DAG run";
+      : "no DAG run";
   const rows = Object.entries(data.rows_of).map(([sink, n]) => `${sink} ${count(n)}`).join(", ");
   return h(Box, { fontSize: "sm", display: "flex", flexDirection: "column", gap: "1" },
     data.message && h(Text, null, data.message),

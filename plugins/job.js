@@ -12,15 +12,13 @@ export function Configuration({ pipeline }) {
   const { data, error } = useJob(pipeline);
   if (data === null) return h(Pending, { data, error });
   if (!data.checkpoint) return h(Muted, null, "What it was made with is not known: no checkpoint of it says so yet.");
-  const { checkpointing = {}, ...others } = data.spec;
-  const settings = [
-    ...Object.entries(checkpointing).map(([name, value]) => [`checkpointing.${name}`, value]),
-    ...Object.entries(others).filter(([name]) => name !== "configured"),
-  ];
-  const origin = (name) => (data.spec.configured?.includes(name) ? "[airflow_ft]" : "the pipeline");
+  const { checkpointing = {}, spark_conf: conf = {}, configured = [], job_source: source, ...others } = data.spec;
+  const listed = (name, values) => Object.entries(values).map(([key, value]) => [`${name}.${key}`, value]);
+  const settings = [...listed("checkpointing", checkpointing), ...listed("spark_conf", conf), ...Object.entries(others)];
+  const origin = (name) => (configured.includes(name) ? "[airflow_ft]" : data.defaults.includes(name) ? "default" : "the pipeline");
   return h(Fragment, null,
     h(Pending, { data, error }),
-    h(Muted, { paddingBottom: "2" }, `As it counted for checkpoint ${count(data.checkpoint)}. What is not listed has its default; secrets are left out.`),
+    h(Muted, { paddingBottom: "2" }, `As it counted for checkpoint ${count(data.checkpoint)}. Of checkpointing and Spark what is not listed has its default; secrets are left out.`),
     h(Table, { caption: "Configuration", head: ["Setting", "Value", "Comes from"] }, settings.map(([name, value]) => line({ key: name },
       h("td", { style: cell }, name),
       h("td", { style: wide }, h(Code, null, told(value))),
@@ -57,8 +55,9 @@ export function Job({ pipeline }) {
           h(Position, { of: data.confirmed, source: name, title: "Read, and delivered with checkpoint" }),
           data.read.checkpoint > data.confirmed.checkpoint && h(Position, { of: data.read, source: name, title: "Read with checkpoint" })))),
       h(Arrow),
-      h(Column, { title: "Job" }, h(Node, { title: told(spec.job?.name ?? spec.job), kind: spec.streaming ? "stream" : "run of a schedule" },
-        Object.entries(spec.job_args ?? {}).map(([name, value]) => h(Fact, { key: name, name }, told(value))))),
+      h(Column, { title: "Job" }, h(Node, { title: spec.job, kind: spec.streaming ? "stream" : "run of a schedule" },
+        Object.entries(spec.job_args ?? {}).map(([name, value]) => h(Fact, { key: name, name }, told(value))),
+        spec.job_source && h(Code, null, spec.job_source))),
       h(Arrow),
       h(Column, { title: "Sinks" }, Object.entries(spec.sinks).map(([name, sink]) =>
         h(Node, { key: name, title: name, kind: `${sink.kind}, ${sink.strategy}, ${sink.promise}` },

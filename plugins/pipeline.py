@@ -15,6 +15,7 @@ from airflow_ft.core.model import Checkpoint, Event
 from airflow_ft.core.overview import Noted, Only
 from airflow_ft.core.ports import Store
 from airflow_ft.core.timing import Timing, summary
+from airflow_ft.spec import defaults
 
 from . import checkpoint as tell
 from .access import NEWEST, at_work, configured, seen, shown, visible_dags
@@ -115,9 +116,12 @@ def job(name: str, user: GetUserDep) -> dict[str, Any]:
         newest = [each for each in store.checkpoints(name, NEWEST) if shown(each.run, visible) == each.run]
         made_with = next((each for each in newest if each.spec), None)
         read = next((each for each in newest if each.positions), None)
+        spec = dict(_spec(store, made_with.spec)) if made_with else {}
+        usual = defaults()
         return {
             "checkpoint": made_with.number if made_with else 0,
-            "spec": dict(_spec(store, made_with.spec)) if made_with else {},
+            "spec": spec,
+            "defaults": sorted(name for name, value in spec.items() if name in usual and value == usual[name]),
             "confirmed": _positions(store.latest_confirmed(name)),
             "read": _positions(read),
         }

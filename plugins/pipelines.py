@@ -12,7 +12,7 @@ from airflow_ft.core.overview import Condition, Only, Overview
 from airflow_ft.core.ports import Store
 from airflow_ft.core.timing import rate
 
-from .access import at_work, configured, dags_of, decision_log, visible_dags
+from .access import at_work, configured, dags_of, decision_log, of_dags, visible_dags
 from .checkpoint import listed
 from .routes import router as conditional
 
@@ -81,7 +81,7 @@ def _overview(store: Store, visible: frozenset[str], dag: str) -> list[Overview]
 def _may_see(store: Store, overview: Overview, visible: frozenset[str]) -> bool:
     """As `access.seen`, which is asked where several DAGs have made its checkpoints: then the newest ones count."""
     if len(overview.dags) < 2:
-        return visible.issuperset(overview.dags)
+        return visible.issuperset(of_dags(overview.dags))
     return dags_of(store, overview.name) <= visible
 
 

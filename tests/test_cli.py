@@ -138,6 +138,18 @@ def test_spec_shows_what_a_checkpoint_was_made_with(world: World, ft: Any) -> No
     assert "jobs.orders" in ft("spec", PIPELINE) and f"`airflow ft spec {PIPELINE}" in ft("show", PIPELINE, str(number))
 
 
+def test_spec_shows_the_source_of_a_job_of_the_dag_file_as_it_is(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    source = "def transform(spark, sources):\n    return [sources['orders']]"
+    made_with = {"job": "orders.py:transform", "job_sha256": "5f" * 32, "job_source": source}
+    with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):
+        world.store.begin_stage(PIPELINE, epoch, RunKey("d", "r"), "t", made_with)
+        world.store.trigger(PIPELINE, epoch, RunKey("d", "r"))
+    shown = ft("spec", PIPELINE)
+    assert shown.endswith(f"\n\n{source}\n") and "job_source" not in shown and "5f5f" in shown
+    assert {"field": "job_source", "value": source} in json.loads(ft("spec", PIPELINE, "-o", "json"))
+
+
 def test_values_are_of_their_own_type_for_programs_and_text_for_people(world: World, ft: Any) -> None:
     world.stage(1)
     world.steps(world.context())

@@ -53,7 +53,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "store": "conn:log",
         "wal_root": "/wal",
         "savepoint_dir": "/savepoints",
-        "savepoint_dag": "platform_savepoints",
+        "maintenance_dags": "ft_operate, ft_settle,",
         "lease_seconds": "5",
         "checkpointing": '{"timeout": 90.5, "quarantine_after": "never"}',
         "spark_master": "local[1]",
@@ -71,7 +71,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "store": f"sqlite:///{tmp_path}/airflow_ft/ft.db",
         "wal_root": f"{tmp_path}/airflow_ft/wal",
         "savepoint_dir": f"{tmp_path}/airflow_ft/savepoints",
-        "savepoint_dag": "airflow_ft_savepoints",
+        "maintenance_dags": ("airflow_ft_maintenance",),
         "lease_seconds": 30.0,
         "checkpointing": CheckpointConfig(),
         "spark_master": "",
@@ -87,6 +87,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     given = {name: getattr(settings, name)() for name in values}
     assert given == {
         **values,
+        "maintenance_dags": ("ft_operate", "ft_settle"),
         "lease_seconds": 5.0,
         "checkpointing": CheckpointConfig(timeout=timedelta(seconds=90.5), quarantine_after=None),
         "keep_session": 900.0,

@@ -17,16 +17,25 @@ from airflow_ft import (
     KafkaSource,
     MySqlSink,
     SocketSource,
+    pipeline_steps,
     settings,
 )
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.restart import ExponentialDelay, FixedDelay, NoRestart
-from airflow_ft.spec import SPEC_FIELDS, PipelineSpec, take_spec
+from airflow_ft.spec import SPEC_FIELDS, PipelineSpec, defaults, take_spec
 from tests.operators.declared import SINKS, spec
 
 
 def rendered(declared: PipelineSpec, **values: Any) -> PipelineSpec:
     return declared.rendered({name: declared.plain(name) for name in SPEC_FIELDS} | values)
+
+
+def test_the_default_of_each_field_is_as_it_is_kept() -> None:
+    told = spec().to_json()
+    found = {name: value for name, value in defaults().items() if name in told and name != "checkpointing"}
+    assert found == {name: told[name] for name in found} and {"overlap", "packages", "job_args"} < set(found)
+    with pytest.raises(ConfigurationError, match="configured is no argument"):
+        take_spec({"configured": ("wal_root",)}, ())
 
 
 def test_it_is_frozen_and_equal_by_value() -> None:
@@ -193,6 +202,9 @@ def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.
     assert (found.wal_root, found.spark_master, found.jars) == ("/of/all", "local[3]", "/jars")
     assert (found.spark_conf, found.keep_session) == ({"a": "1", "b": "2"}, timedelta(minutes=1))
     assert (found.config.quarantine_after, found.config.num_retained) == (None, 9)
+    settled = ("checkpointing.num_retained", "checkpointing.quarantine_after", "spark_conf.a")
+    assert found.configured == tuple(sorted((*settled, "jars", "keep_session", "spark_master", "wal_root")))
+    assert found.to_json()["configured"] == list(found.configured) and "configured" not in SPEC_FIELDS
     own = spec(
         wal_root="/own",
         spark_master="yarn",
@@ -203,6 +215,7 @@ def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.
     found = settings.resolved(own)
     assert (found.wal_root, found.spark_master, found.jars, found.keep_session) == ("/own", "yarn", (), timedelta(0))
     assert (found.config.quarantine_after, found.config.num_retained) == (timedelta(1), 9)
+    assert found.configured == ("checkpointing.num_retained", "spark_conf.a", "spark_conf.b")
 
 
 @pytest.mark.airflow
@@ -244,7 +257,7 @@ def test_what_the_decision_log_keeps_is_what_the_dag_says_where_a_run_may_put_in
     stage.job_args, stage.spark_conf, stage.wal_root = {"key": "planted-3"}, {"spark.own": "planted-4"}, "/wal"
     found = settings.resolved(stage.rendered())
     assert (found.job_args, found.spark_conf["spark.own"]) == ({"key": "planted-3"}, "planted-4")
-    kept = stage._kept(found)
+    kept = pipeline_steps.kept(found, stage.spec)
     assert kept["job_args"] == {"key": "{{ conn.api.password }}"} and kept["wal_root"] == "/wal"
     assert kept["spark_conf"] == {"spark.own": "{{ var.value.x }}", "spark.of.all": "[airflow_ft] spark_conf"}
 

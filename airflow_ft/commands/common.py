@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,10 @@ from airflow.cli.simple_table import AirflowConsole
 from rich.markup import escape
 
 from airflow_ft import settings
+from airflow_ft.acts.requester import Requester
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.lookup import require_known
-from airflow_ft.core.model import Checkpoint, CheckpointingMode, CheckpointState
-from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store, participant_factory
 from airflow_ft.store.events import bytes_text
@@ -83,6 +82,20 @@ def signature(args: Namespace, command: str) -> str:
     )
 
 
+def requester(args: Namespace, command: str) -> Requester:
+    """Whoever has typed the command: asked there, unless --yes was given."""
+    return Requester(
+        signature=signature(args, command),
+        person=getpass.getuser(),
+        say=say,
+        sure=partial(sure, args),
+        connections=server_connections,
+        participants=participants(),
+        worker=worker(),
+        lease_seconds=lease(),
+    )
+
+
 class Size(int):
     """Bytes."""
 
@@ -131,13 +144,6 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def loses_rows(store: Store, pipeline: str) -> bool:
-    """Whether what is given up is lost: its newest checkpoint was made with AT_MOST_ONCE."""
-    known = next((found.spec for found in store.checkpoints(pipeline) if found.spec), "")
-    made_with = store.spec(known) if known else {}
-    return bool(made_with.get("checkpointing", {}).get("mode") == CheckpointingMode.AT_MOST_ONCE)
-
-
 def sure(args: Namespace, question: str) -> None:
     """Asks, unless --yes was given; ends the command when the answer is not yes."""
     if args.yes:
@@ -162,22 +168,3 @@ def age_text(age: timedelta) -> str:
     while len(parts) > 1 and parts[0][0] == 0:
         parts.pop(0)
     return " ".join(f"{value}{unit}" for value, unit in parts[:2])
-
-
-def rows_text(checkpoint: Checkpoint) -> str:
-    """Rows over all sinks."""
-    return f"{checkpoint.segment.total_rows:,}" if checkpoint.segment else "0"
-
-
-def state_text(checkpoint: Checkpoint) -> str:
-    """The state, and what became of the rows."""
-    text = checkpoint.state.value
-    if checkpoint.reason is not None:
-        text += (
-            f" ({checkpoint.reason}, {checkpoint.after_abort})" if checkpoint.after_abort else f" ({checkpoint.reason})"
-        )
-    if checkpoint.state is not CheckpointState.COMPLETED and checkpoint.delivered_by:
-        text += f", delivered by {checkpoint.delivered_by}"
-    if aside := sum(each.rows for each in of_checkpoint(checkpoint).values()):
-        text += f", {aside:,} rows set aside"
-    return text

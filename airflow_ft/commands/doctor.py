@@ -6,6 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 from airflow_ft import settings
+from airflow_ft.acts.examining import configured, told
 from airflow_ft.commands.common import command, participants, print_table, say
 from airflow_ft.commands.rendering import rendered
 from airflow_ft.core.doctor import Verdict, worst
@@ -16,14 +17,13 @@ from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import open_configured_store
 from airflow_ft.operators.stage import StageOperator
-from airflow_ft.spark.request import listed
 from airflow_ft.templates import rebuild
 
 
 @command
 def doctor(args: Namespace) -> None:
     """`airflow ft doctor PIPELINE [--dag FILE]`; ends with status 1 when there is a problem."""
-    patient = from_dag(args.pipeline, args.dag) if args.dag else _configured(args.pipeline)
+    patient = from_dag(args.pipeline, args.dag) if args.dag else configured(args.pipeline, server_connections)
     checks = examine(
         patient,
         lambda: open_configured_store(args.store, server_connections),
@@ -33,27 +33,10 @@ def doctor(args: Namespace) -> None:
     if args.output != "table":
         print_table([check.to_json() for check in checks], args.output)
     else:
-        subject = ""
-        for check in checks:
-            if check.subject != subject:
-                subject = check.subject
-                say(subject)
-            mark = {Verdict.OK: "ok     ", Verdict.WARNING: "WARNING", Verdict.PROBLEM: "PROBLEM"}[check.verdict]
-            say(f"  {mark} {check.name}: {check.text}")
-            if check.remedy:
-                say(f"          -> {check.remedy}")
+        for line in told(checks):
+            say(line)
     if worst(checks) is Verdict.PROBLEM:
         raise SystemExit(1)
-
-
-def _configured(pipeline: str) -> Patient:
-    return Patient(
-        pipeline=pipeline,
-        wal_root=settings.wal_root(),
-        spark_master=spark_master(settings.spark_master(), server_connections),
-        jars=listed(settings.spark_jars()),
-        spark_conf=settings.spark_conf(),
-    )
 
 
 def from_dag(pipeline: str, file: str) -> Patient:

@@ -6,13 +6,13 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from airflow_ft.acts.words import state_text
 from airflow_ft.commands.common import (
     Size,
     command,
     open_store,
     print_table,
     say,
-    state_text,
     time_text,
 )
 from airflow_ft.core.errors import ConfigurationError
@@ -109,10 +109,13 @@ def spec(args: Namespace) -> None:
                 pipeline=args.pipeline,
                 checkpoint=checkpoint.number,
             )
-        found = store.spec(checkpoint.spec)
+        found = dict(store.spec(checkpoint.spec))
+        source = found.pop("job_source", "") if args.output == "table" else ""
         if args.output == "table":
             say(f"checkpoint {checkpoint.number} of {args.pipeline} was made with {checkpoint.spec[:16]}...")
         print_table([{"field": name, "value": value} for name, value in found.items()], args.output)
+        if source:
+            say(f"\n{source}")
 
 
 def describe(checkpoint: Checkpoint) -> Iterator[str]:

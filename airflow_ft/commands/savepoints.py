@@ -9,18 +9,16 @@ from contextlib import closing
 from typing import Any
 
 from airflow_ft import settings
+from airflow_ft.acts import savepoints as acts
 from airflow_ft.commands.common import (
     Size,
     command,
-    lease,
     location,
     open_store,
-    participants,
     print_table,
+    requester,
     say,
     signature,
-    sure,
-    worker,
 )
 from airflow_ft.core.from_savepoint import Later, claim_mode
 from airflow_ft.hooks.connections import server_connections
@@ -28,7 +26,6 @@ from airflow_ft.hooks.store import open_configured_store
 from airflow_ft.savepoints.converting import Backend
 from airflow_ft.savepoints.converting import convert as convert_savepoint
 from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata, verify
-from airflow_ft.savepoints.metadata import dispose as delete
 from airflow_ft.savepoints.rescaling import rescale as rescale_savepoint
 from airflow_ft.savepoints.restoring import restore as restore_savepoint
 from airflow_ft.savepoints.taking import take
@@ -80,7 +77,7 @@ def _say_taken(args: Namespace, uri: str, taken: Savepoint) -> None:
     if args.output in ("json", "yaml"):
         print_table([_row(uri, taken)], args.output)
     else:
-        say(f"savepoint of checkpoint {taken.number} of {taken.pipeline}, {bytes_text(taken.bytes)}: {uri}")
+        say(acts.taken_text(uri, taken))
 
 
 @command
@@ -112,37 +109,31 @@ def restore(args: Namespace) -> None:
     found = read_metadata(uri)
     name = args.pipeline or found.pipeline
     later = Later(args.later)
+    by = requester(args, "savepoint restore")
     with closing(open_configured_store(args.store, server_connections)) as store:
         again = " What was delivered after it is delivered once more." if later is Later.WRITE_AGAIN else ""
-        sure(args, f"Have {name} go on from checkpoint {found.number} of {found.pipeline}, of {found.taken_at}?{again}")
+        by.sure(f"Have {name} go on from checkpoint {found.number} of {found.pipeline}, of {found.taken_at}?{again}")
         restored = restore_savepoint(
             store,
             uri,
-            participants(),
-            worker(),
-            signature(args, "savepoint restore"),
+            by.participants,
+            by.worker,
+            by.signature,
             pipeline=name,
             wal_root=args.wal_root or settings.wal_root(),
             later=later,
             claim=claim,
             allow_non_restored_state=bool(args.allow_non_restored_state),
-            lease_seconds=lease(),
+            lease_seconds=by.lease_seconds,
         )
-    say(f"the next run of {name} goes on from checkpoint {found.number} of {found.pipeline}")
-    if restored.later and later is Later.CONTINUE:
-        first, last = restored.later[0], restored.later[-1]
-        say(f"it goes on behind checkpoints {first} to {last}; their state is computed once more first")
-    elif restored.later:
-        say(f"what checkpoints {restored.later[0]} to {restored.later[-1]} have delivered comes once more")
+    for line in acts.restored_texts(restored, name, later):
+        say(line)
 
 
 @command
 def dispose(args: Namespace) -> None:
     """`airflow ft savepoint dispose PATH`."""
-    uri = location(args.path)
-    sure(args, f"Delete the savepoint {uri} for good?")
-    delete(uri)
-    say(f"{uri} is deleted")
+    acts.dispose(requester(args, "savepoint dispose"), location(args.path))
 
 
 def savepoint_folder(args: Namespace) -> str:

@@ -8,10 +8,12 @@ from datetime import datetime
 from inspect import isclass, isroutine
 
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.inline_job import InlineJob
 
 _JOB = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
 _LONGEST = 60
 _LONGEST_BARRIER = 250
+_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False, "none": False}
 
 
 def shown(value: object) -> str:
@@ -74,6 +76,14 @@ def check_texts(argument: str, value: object, *, of: str = "") -> None:
         check_text(f"{argument}[{index}]", each, of=of)
 
 
+def truth(argument: str, value: object) -> bool:
+    """True or False, also as Jinja makes text of them; ConfigurationError."""
+    found = _TRUTHS.get(str(value).strip().lower())
+    if found is None:
+        raise ConfigurationError(f"{argument} is {shown(value)}.", remedy="give True or False.")
+    return found
+
+
 def check_barrier(barrier: object) -> str:
     """Returns the id of a barrier: a short line of text, and no time, which would be a barrier of its own."""
     remedy = f'give a line of 1 to {_LONGEST_BARRIER} characters, such as "closing-2026-01-02".'
@@ -101,12 +111,14 @@ def check_options(argument: str, value: object, *, of: str = "") -> None:
 
 
 def check_job(job: object) -> None:
-    """ConfigurationError unless it is text that names a module, or an object in one."""
+    """ConfigurationError unless it is text that names a module, or an object in one, or source of the DAG file."""
+    if isinstance(job, InlineJob):
+        return
     remedy = 'give "package.module" or "package.module:Name" as text: it is imported by Spark\'s driver.'
     if isclass(job):
-        remedy = f'name it: "{job.__module__}:{job.__qualname__}". It is imported by Spark\'s driver.'
+        remedy = f'write @airflow_ft.job above it; or name it: "{job.__module__}:{job.__qualname__}".'
     elif isroutine(job):
-        remedy = f'name its module: "{job.__module__}", with a function transform. It is imported by Spark\'s driver.'
+        remedy = f'write @airflow_ft.job above it; or name its module: "{job.__module__}", with a function transform.'
     check_type("job", job, str, remedy)
     assert isinstance(job, str)
     if not _JOB.fullmatch(job):

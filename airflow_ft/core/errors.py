@@ -204,6 +204,10 @@ class NotDeliveredError(TerminalError):
     """A checkpoint of this run is not confirmed."""
 
 
+class FoundProblemsError(TerminalError):
+    """What was to be looked at is not as it should be: rows are missing or doubled, or a system would stop a run."""
+
+
 class HaltError(TerminalError):
     """The sink and the store contradict each other: the pipeline is HALTED with `reason`."""
 

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.core.arguments import check_type, is_template
+from airflow_ft.core.arguments import check_type, is_template, truth
 from airflow_ft.core.errors import ConfigurationError
 
 _LEGACY = "LEGACY"
-_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False, "none": False}
 
 
 class Later(StrEnum):
@@ -128,8 +127,4 @@ def claim_mode(name: str) -> ClaimMode:
 
 
 def _truth(value: bool | str) -> bool:
-    """Jinja makes text of it."""
-    found = _TRUTHS.get(str(value).strip().lower())
-    if found is None:
-        raise ConfigurationError(f"allow_non_restored_state is {value!r}.", remedy="give True or False.")
-    return found
+    return truth("allow_non_restored_state", value)

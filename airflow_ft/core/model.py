@@ -97,6 +97,10 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+PLAIN = "python:"
+"""Before a pipeline's name: what a run outside of Airflow has for a DAG's id; no DAG has such a one."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class RunKey:
     """The Airflow run a checkpoint was staged in; outside Airflow any two strings that stay the same over retries.
@@ -107,6 +111,11 @@ class RunKey:
     dag_id: str
     run_id: str
     map_index: int = -1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no DAG has made it, but a program (`airflow_ft.run`)."""
+        return self.dag_id.startswith(PLAIN)
 
     def __str__(self) -> str:
         return f"{self.dag_id}/{self.run_id}" + (f"[{self.map_index}]" if self.map_index >= 0 else "")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_ft import pipeline_steps
 from airflow_ft.core import steps
 from airflow_ft.core.arguments import check_text
-from airflow_ft.core.numbers import MOST_LISTED
 from airflow_ft.operators.base import CheckpointOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.core.model import Checkpoint
     from airflow_ft.spec import PipelineSpec
 
 
@@ -38,14 +37,7 @@ class CommitOperator(CheckpointOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Commits; AirflowSkipException when there was nothing to commit."""
-        numbers: Sequence[int] = self._proven(steps.commit_step(run, self.participant))
-        if not numbers:  # another try, or recover, or an overlapping stage may have committed this run's numbers before
-            numbers = run.store.proven(run.pipeline, run.run, self.participant, MOST_LISTED)
+        numbers = pipeline_steps.commit(run, self.participant)
         if not numbers:
             raise AirflowSkipException(f"nothing is decided that waits for {self.participant}")
-        return {"numbers": list(numbers[-MOST_LISTED:])}
-
-    def _proven(self, checkpoints: Iterable[Checkpoint]) -> list[int]:
-        """The numbers that this participant has proof of (I6)."""
-        votes = ((checkpoint.number, checkpoint.votes.get(self.participant)) for checkpoint in checkpoints)
-        return [number for number, vote in votes if vote is not None and vote.proof is not None]
+        return {"numbers": numbers}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft import settings
+from airflow_ft import pipeline_steps
 from airflow_ft.assets import declared_asset
 from airflow_ft.core import steps
 from airflow_ft.hooks.connections import task_connections
@@ -40,21 +40,6 @@ class ConfirmOperator(CheckpointOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Confirms; NotDeliveredError (which fails the task) says which numbers are not, and why."""
-        from airflow_ft.sources.progress import GroupOffsets
-        from airflow_ft.wal.retention import WalArchive
-
-        config = settings.with_checkpointing(spec).config
-        archive = WalArchive(spec.wal_root or settings.wal_root())
-        confirmation = steps.confirm_step(run, config, archive, GroupOffsets(spec.sources, task_connections))
+        confirmation = pipeline_steps.confirm(spec, run, task_connections)
         emit(self, context, confirmation.confirmed)
-        return told(self, confirmation)
-
-
-def told(operator: CheckpointOperator, confirmation: steps.Confirmation) -> dict[str, Any]:
-    """Says in the log what was confirmed; returns the task's result."""
-    confirmed = confirmation.confirmed
-    numbers = f"checkpoints {confirmed.numbers}" if confirmed.numbers.count else "nothing, since nothing was new"
-    operator.log.info("confirmed in this run: %s (%s rows)", numbers, f"{confirmed.rows:,}")
-    for sink, aside in confirmed.set_aside.items():
-        operator.log.warning("confirmed without all rows: %s", aside.text(sink))
-    return {**confirmed.told(), "latest": confirmation.latest}
+        return pipeline_steps.told(confirmation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft import settings
+from airflow_ft import pipeline_steps
 from airflow_ft.core import steps
 from airflow_ft.core.arguments import check_text
 from airflow_ft.operators.base import CheckpointOperator
@@ -41,8 +41,5 @@ class PrepareOperator(CheckpointOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Plans and votes; a refusal aborts the checkpoint and rewinds the pipeline."""
-        delivery = spec.delivery
-        prepared = steps.prepare_step(run, delivery, settings.with_checkpointing(spec).config, self.participant)
-        for reason in delivery.reasons:
-            self.log.info("plan: %s", reason)
+        prepared = pipeline_steps.prepare(spec, run, self.participant)
         return {"numbers": {str(checkpoint.number): checkpoint.state.value for checkpoint in prepared}}

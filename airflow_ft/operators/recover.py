@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft import settings
+from airflow_ft import pipeline_steps, settings
 from airflow_ft.assets import SCHEME, declared_asset, pipeline_asset
 from airflow_ft.core import steps
 from airflow_ft.core.arguments import check_type
@@ -56,7 +56,7 @@ class RecoverOperator(CheckpointOperator):
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Recovers, or defers while somebody else is at work."""
         recovery = recover_or_wait(self, run, self.poll_interval, self.turn_timeout)
-        go_on_from(spec, run)
+        pipeline_steps.go_on_from(spec, run)
         emit(self, context, steps.confirmed_of(run.store, run.pipeline, recovery.completed))
         return {"completed": list(recovery.completed)}
 
@@ -75,7 +75,7 @@ def recover_or_wait(
 ) -> Recovery:
     """Recovers; while somebody else is at work it defers the task, which goes on in its method `resume`."""
     try:
-        recovery = steps.recover_step(run, again=again)
+        return pipeline_steps.recover(run, again=again)
     except (TurnHeldError, LeaseHeldError) as error:
         operator.log.info("%s", error)
         from airflow_ft.triggers.turn import TurnTrigger  # parsing a DAG needs no triggers
@@ -93,28 +93,6 @@ def recover_or_wait(
             method_name="resume",
             timeout=timeout,
         )
-    for number, state in recovery.settled:
-        operator.log.info("checkpoint %d was in doubt: it is %s now", number, state)
-    return recovery
-
-
-def go_on_from(spec: PipelineSpec, run: steps.Context) -> None:
-    """Restores the savepoint that this run is to go on from, if there is one, and it has not done so."""
-    told = spec.savepoint
-    if told is None or not told.is_given:
-        return
-    from airflow_ft.savepoints.restoring import restore_once
-
-    restore_once(
-        run.store,
-        told,
-        run.pipeline,
-        run.run,
-        run.participants,
-        run.worker,
-        wal_root=spec.wal_root or settings.wal_root(),
-        lease_seconds=run.lease_seconds,
-    )
 
 
 def emit(operator: CheckpointOperator, context: Context, confirmed: Confirmed) -> None:

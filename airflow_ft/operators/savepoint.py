@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, Param
+from airflow.sdk import Param
 
-from airflow_ft import settings
 from airflow_ft.core.arguments import check_text
-from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.from_savepoint import PARAMS, ClaimMode, FromSavepoint, Later
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.lookup import require_known
-from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
-from airflow_ft.links import PipelineLink
-from airflow_ft.operators.failing import fail
-from airflow_ft.runs import refuse_test_run, run_of, task_of
-from airflow_ft.templates import is_late
+from airflow_ft.operators.acting import ActingOperator, number_of
+from airflow_ft.runs import run_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.core.ports import Store
+    from airflow_ft.acts.performing import Asked
 
 
 def savepoint_params() -> dict[str, Any]:
@@ -62,39 +54,7 @@ def savepoint_params() -> dict[str, Any]:
     }
 
 
-class _SavepointOperator(BaseOperator):
-    """What they share: a pipeline by its name in a decision log, and who acts."""
-
-    template_fields: Sequence[str] = ("pipeline", "store")
-    operator_extra_links = (PipelineLink(),)
-    ui_color = "#e8f4ea"
-
-    def __init__(self, *, pipeline: str, store: str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.pipeline = pipeline
-        self.store = check_store(store)
-        if not is_late(pipeline):
-            check_name("pipeline", pipeline)
-
-    def execute(self, context: Context) -> Any:
-        """Does it; the result goes to XCom."""
-        try:
-            refuse_test_run(context)
-            check_name("pipeline", self.pipeline)
-            return self._act(context)
-        except AirflowFtError as error:
-            fail(self.log, error)
-
-    def _act(self, context: Context) -> Any:
-        raise NotImplementedError
-
-    @contextmanager
-    def _opened(self) -> Iterator[Store]:
-        with closing(open_configured_store(check_store(self.store))) as store:
-            yield store
-
-
-class TriggerSavepointOperator(_SavepointOperator):
+class TriggerSavepointOperator(ActingOperator):
     """Takes a savepoint of a pipeline's newest confirmed checkpoint, whether the pipeline runs or not.
 
     Args:
@@ -114,20 +74,14 @@ class TriggerSavepointOperator(_SavepointOperator):
         self.savepoint_dir = savepoint_dir
         self.checkpoint = checkpoint
 
-    def _act(self, context: Context) -> str:
-        from airflow_ft.savepoints.taking import take
+    def asked(self, context: Context) -> Asked:
+        from airflow_ft.acts.performing import Asked
 
-        number = None if self.checkpoint in (None, "", "None") else _number(self.checkpoint)
-        with self._opened() as store:
-            require_known(store, self.pipeline)
-            uri, taken = take(
-                store, self.pipeline, self.savepoint_dir or settings.savepoint_dir(), task_of(context), number
-            )
-        self.log.info("savepoint of checkpoint %d of %s: %s", taken.number, taken.pipeline, uri)
-        return uri
+        folder, number = self.savepoint_dir or "", number_of(self.checkpoint)
+        return Asked("savepoint", self.pipeline, run_of(context), number=number, folder=folder)
 
 
-class RestoreSavepointOperator(_SavepointOperator):
+class RestoreSavepointOperator(ActingOperator):
     """Has a pipeline go on from a savepoint; its next run does. The run of this DAG does it once, however often tried.
 
     A pipeline whose own DAG is to say so takes `CheckpointedPipeline(from_savepoint=)` instead.
@@ -152,29 +106,14 @@ class RestoreSavepointOperator(_SavepointOperator):
         self.savepoint: Any = told.to_json()
         self.wal_root = wal_root
 
-    def _act(self, context: Context) -> dict[str, Any]:
-        from airflow_ft.savepoints.restoring import restore_once
+    def asked(self, context: Context) -> Asked:
+        from airflow_ft.acts.performing import Asked
 
-        told = FromSavepoint.of(self.savepoint)
-        if told is None or not told.is_given:
-            raise ConfigurationError("savepoint is empty.", remedy="give its path: `airflow ft savepoint list`.")
-        with self._opened() as store:
-            restored = restore_once(
-                store,
-                told,
-                self.pipeline,
-                run_of(context),
-                participant_factory(),
-                Worker(task=task_of(context), try_number=context["ti"].try_number),
-                wal_root=self.wal_root or settings.wal_root(),
-                lease_seconds=settings.lease_seconds(),
-            )
-        if restored is None:
-            return {}
-        return {"checkpoint": restored.savepoint.number, "later": list(restored.later)}
+        told, root = FromSavepoint.of(self.savepoint), self.wal_root or ""
+        return Asked("restore", self.pipeline, run_of(context), savepoint=told, wal_root=root)
 
 
-class DisposeSavepointOperator(_SavepointOperator):
+class DisposeSavepointOperator(ActingOperator):
     """Deletes a savepoint; one that is not there any more is no error.
 
     Args:
@@ -189,25 +128,13 @@ class DisposeSavepointOperator(_SavepointOperator):
         check_text("path", path)
         self.path = path
 
-    def _act(self, context: Context) -> None:
-        from airflow_ft.savepoints.metadata import dispose, read_metadata
-        from airflow_ft.wal.filesystem import filesystem
+    def asked(self, context: Context) -> Asked:
+        from airflow_ft.acts.performing import Asked
 
-        if not filesystem(self.path).exists(self.path):
-            self.log.info("%s is not there any more", self.path)
-            return
-        found = read_metadata(self.path)
-        if found.pipeline != self.pipeline:
-            raise ConfigurationError(
-                f"the savepoint {self.path} is of pipeline {found.pipeline}; nothing was deleted.",
-                remedy="name that pipeline, or another savepoint.",
-                pipeline=self.pipeline,
-            )
-        dispose(self.path)
-        self.log.info("%s is deleted", self.path)
+        return Asked("dispose", self.pipeline, run_of(context), savepoint=FromSavepoint(self.path))
 
 
-class StopStreamOperator(_SavepointOperator):
+class StopStreamOperator(ActingOperator):
     """Stops a stream, and waits until it has: after the checkpoint under way, all of it delivered.
 
     Args:
@@ -236,21 +163,8 @@ class StopStreamOperator(_SavepointOperator):
         check_text("savepoint_dir", savepoint_dir, optional=True)
         self.drain, self.savepoint, self.savepoint_dir, self.wait = drain, savepoint, savepoint_dir, wait
 
-    def _act(self, context: Context) -> str:
-        from airflow_ft.savepoints.stopping import stop
+    def asked(self, context: Context) -> Asked:
+        from airflow_ft.acts.performing import Asked
 
-        folder = (self.savepoint_dir or settings.savepoint_dir()) if self.savepoint else ""
-        with self._opened() as store:
-            require_known(store, self.pipeline)
-            outcome = stop(
-                store, self.pipeline, task_of(context), drain=self.drain, savepoint_dir=folder, wait=self.wait
-            )
-        self.log.info("%s: %s", self.pipeline, outcome)
-        return outcome
-
-
-def _number(value: Any) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise ConfigurationError(f"checkpoint is {value!r}.", remedy="give its number.") from None
+        action = ("drain" if self.drain else "stop") + ("_with_savepoint" if self.savepoint else "")
+        return Asked(action, self.pipeline, run_of(context), folder=self.savepoint_dir or "", wait=self.wait)

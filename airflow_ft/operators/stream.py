@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
-from airflow_ft import settings
+from airflow_ft import pipeline_steps, settings
 from airflow_ft.assets import declared_asset
 from airflow_ft.core import steps
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.operators.confirm import told
-from airflow_ft.operators.recover import emit, go_on_from, recover_or_wait
-from airflow_ft.operators.stage import StageOperator, delivering
+from airflow_ft.hooks.connections import task_connections
+from airflow_ft.operators.recover import emit, recover_or_wait
+from airflow_ft.operators.stage import StageOperator
 from airflow_ft.runs import is_paused
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class StreamingPipelineOperator(StageOperator):
 
         spec = settings.resolved(spec)
         recover_or_wait(self, run, poll_interval=5.0, timeout=None, again=True)
-        go_on_from(spec, run)
-        overlap = delivering(spec)
+        pipeline_steps.go_on_from(spec, run)
+        overlap = pipeline_steps.delivering(spec, task_connections)
         epoch = stream_step(
             run,
             **self.staging(spec, run),
@@ -85,7 +85,7 @@ class StreamingPipelineOperator(StageOperator):
         confirmation, outcome = finish_step(run, overlap, epoch)
         emit(self, context, confirmation.confirmed)
         answer_stops(run, outcome)
-        return told(self, confirmation)
+        return pipeline_steps.told(confirmation)
 
     def on_kill(self) -> None:
         """Ends Spark, and does not restart it."""

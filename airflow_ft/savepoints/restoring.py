@@ -133,9 +133,13 @@ def restore_once(
     worker: Worker,
     *,
     wal_root: str,
+    why: str = "",
     lease_seconds: float = LEASE_SECONDS,
 ) -> Restored | None:
-    """For a DAG run that is to go on from a savepoint: `restore`, unless this run has done so before (None)."""
+    """For a DAG run that is to go on from a savepoint: `restore`, unless this run has done so before (None).
+
+    `why` goes into the event log; "": the run.
+    """
     store.register(pipeline)
     row = store.run(pipeline, run)
     if row is not None and row.restored_from:
@@ -147,7 +151,7 @@ def restore_once(
         told.path.strip(),
         participants,
         worker,
-        f"asked for by run {run}",
+        why or f"asked for by run {run}",
         pipeline=pipeline,
         wal_root=wal_root,
         later=later,

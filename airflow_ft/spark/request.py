@@ -10,6 +10,7 @@ from typing import Any
 from airflow_ft.core.arguments import check_job
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.core.model import CheckpointingMode, RunKey, SparkPosition
 from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.ports import ConnectionInfo
@@ -79,7 +80,8 @@ class StageRequest:
     base, base_is_clean, last_published: the pipeline's, as read together BEFORE `begin_stage` marked the base unclean:
     what is published from this base must follow that number, or somebody else has published in between. There is no
     base with AT_MOST_ONCE: each attempt begins anew.
-    job: "package.module" or "package.module:Name"; job_arguments: keyword arguments for it (plain JSON).
+    job: "package.module" or "package.module:Name", or source of the DAG file; job_arguments: keyword arguments for it
+    (plain JSON).
     sources: source name -> `to_json` of it, in a fixed order; connections: connection id -> connection, for sources.
     sinks: names that `split` has to return; optional_sinks: names that it may return (dead-letter sinks).
     checkpointing: the pipeline's; of a scheduled one its timeout counts here.
@@ -104,7 +106,7 @@ class StageRequest:
     attempt: int
     store_url: str = field(repr=False)
     wal_root: str
-    job: str
+    job: str | InlineJob
     sinks: tuple[str, ...]
     sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     connections: Mapping[str, ConnectionInfo] = field(default_factory=dict, repr=False)
@@ -147,6 +149,11 @@ class StageRequest:
             source_from_json(source)
 
     @property
+    def job_name(self) -> str:
+        """What messages call the job."""
+        return self.job if isinstance(self.job, str) else self.job.reference
+
+    @property
     def begins_anew(self) -> bool:
         """Whether each attempt begins where the sources stand then: nothing of an earlier one is gone on with."""
         return self.checkpointing.mode is CheckpointingMode.AT_MOST_ONCE
@@ -160,6 +167,8 @@ class StageRequest:
         """The inverse of `to_json`."""
         values = dict(data)
         values["run"] = RunKey(**values["run"])
+        if not isinstance(values["job"], str):
+            values["job"] = InlineJob.from_json(values["job"])
         values["base"] = SparkPosition(**values["base"]) if values["base"] else None
         values["checkpointing"] = CheckpointConfig.from_json(values["checkpointing"])
         values["connections"] = {name: ConnectionInfo(**value) for name, value in values["connections"].items()}

@@ -1,4 +1,4 @@
-"""The PySpark side of `files_to_mysql`, `files_to_sqlite` and `files_to_files`.
+"""The PySpark side of `files_to_mysql` and `files_to_files`; `files_to_sqlite` has its own.
 
 Readable lines are orders, the others are kept with the name of their file.
 """

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.core.lease import Worker, new_epoch, take_epoch
 from airflow_ft.core.model import Checkpoint, RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo, Store
@@ -54,7 +55,7 @@ class StageWorld:
         self.lines: list[str] = []
         self._began, self._files = int(time.time()) - 10_000, 0
 
-    def request(self, job: str, sources: Mapping[str, Source] | None = None, **more: Any) -> StageRequest:
+    def request(self, job: str | InlineJob, sources: Mapping[str, Source] | None = None, **more: Any) -> StageRequest:
         """A new attempt under a new epoch, as the task `stage` begins it."""
         epoch = take_epoch(self.store, PIPELINE, Worker(task="t", try_number=1).lease(), "test", lease_seconds=0.0)
         before = self.store.pipeline(PIPELINE)

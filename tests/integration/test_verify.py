@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_ft.commands.verify import describe
+from airflow_ft.acts.verifying import describe
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Plan, Proof
 from airflow_ft.core.ports import Store

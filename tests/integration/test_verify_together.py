@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_ft.acts.verifying import describe
+from airflow_ft.commands import common
 from airflow_ft.commands import verify as command
 from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.model import Plan, Proof
@@ -217,7 +219,7 @@ def test_rows_that_were_set_aside_are_not_missing(
     proof = world.participant(plan).commit(plan, world.fence(1, 2), vote_for(notes), set_aside=True)
     found = report(world, plan)
     assert found.is_exact and (found.expected, found.set_aside, found.other) == (6, 4, 0)
-    assert "4 rows of the log were refused and set aside" in "\n".join(command.describe(found))
+    assert "4 rows of the log were refused and set aside" in "\n".join(describe(found))
     for file in of_proof(proof)["orders"].files:
         Path(file.removeprefix("file://")).unlink()  # by a person, who has dealt with them
     world.sql("DELETE FROM orders WHERE id = 6")
@@ -233,7 +235,7 @@ def test_the_status_tells_losses_and_doubles(
         world = make_real_world(store, tmp_path / "wal", any_mysql_database)
         world.stage(1)
         world.deliver()
-    monkeypatch.setattr(command, "server_connections", world.connections)
+    monkeypatch.setattr(common, "server_connections", world.connections)
 
     def status(allow_repeated: bool = False) -> Any:
         args = Namespace(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,13 @@ from airflow_ft import (
     SocketSource,
     StopStreamOperator,
     TriggerSavepointOperator,
+    pipeline_steps,
     savepoint_params,
 )
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import RequestKind, RunKey
-from airflow_ft.operators import recover
 from airflow_ft.savepoints.metadata import read_metadata
 from airflow_ft.savepoints.restoring import restore_once
 from airflow_ft.savepoints.stopping import stop
@@ -39,7 +37,6 @@ from tests.store.scene import Scene
 
 pytestmark = pytest.mark.airflow
 RUN = RunKey("d", "manual__1")
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -71,7 +68,7 @@ def test_savepoints_are_taken_restored_once_and_deleted(
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__LEASE_SECONDS", "1")
     more = {"pipeline": PIPELINE, "store": scene.store.url}
     uri = _execute(TriggerSavepointOperator(task_id="s", savepoint_dir=str(tmp_path / "s"), checkpoint="1", **more))
-    assert read_metadata(uri).number == 1 and read_metadata(uri).taken_by == "d/manual__1/t"
+    assert read_metadata(uri).number == 1 and read_metadata(uri).taken_by == "`savepoint 1` by d/manual__1/t"
     before = scene.store.pipeline(PIPELINE).base
     operator = RestoreSavepointOperator(task_id="r", savepoint=FromSavepoint(uri, claim_mode="claim"), **more)
     assert _execute(operator) == {"checkpoint": 1, "later": []}
@@ -169,9 +166,9 @@ def test_a_pipeline_goes_on_from_what_was_rendered(streaming: bool, monkeypatch:
         store = pipeline = run = participants = worker = None
         lease_seconds = 1.0
 
-    recover.go_on_from(told, Run())  # type: ignore[arg-type]
+    pipeline_steps.go_on_from(told, Run())  # type: ignore[arg-type]
     assert seen == [told.savepoint]
-    recover.go_on_from(spec(), Run())  # type: ignore[arg-type]
+    pipeline_steps.go_on_from(spec(), Run())  # type: ignore[arg-type]
     assert len(seen) == 1
 
 
@@ -196,18 +193,3 @@ def test_a_stop_is_answered_by_the_stream_or_by_nobody(scene: Scene, tmp_path: P
 
 def _nobody(_: Any) -> Any:
     raise AssertionError("no sink is asked")
-
-
-def test_the_page_asks_the_example_dag_for_what_it_does() -> None:
-    """The names of parameters and actions in acts.js and savepoints.js are those of the DAG that is delivered."""
-    from airflow_ft.example_dags.airflow_ft_savepoints import dag
-
-    scripts = "".join((ROOT / "plugins" / name).read_text() for name in ("acts.js", "savepoints.js"))
-    [needed] = re.findall(r"const NEEDED = \[([^\]]*)\]", scripts)
-    given = {name for conf in re.findall(r"conf: \{([^}]*)", scripts) for name in re.findall(r"(\w+):", conf)}
-    assert {name.strip(' "') for name in needed.split(",")} | given <= set(dag.params) and "pipeline" in given
-    actions = set(re.findall(r'action: "(\w+)"', scripts))
-    assert actions == {"savepoint", "stop_with_savepoint", "restore", "dispose"} <= set(dag.task_ids)
-    assert actions <= set(dag.params.get_param("action").schema["enum"])
-    assert re.findall(r'\["([a-z-]+)", "\1:', scripts) == [each.value for each in Later]
-    assert dag.get_task("savepoint").checkpoint == "{{ params.checkpoint }}"

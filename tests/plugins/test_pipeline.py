@@ -106,11 +106,11 @@ def test_how_long_the_newest_took_is_summed_up(scene: Pipeline, ask: Asking) -> 
 def test_the_job_is_that_of_the_newest_checkpoint_that_says_so(scene: Pipeline, ask: Asking) -> None:
     other = another(scene)
     assert ask("another/job").json()["spec"] == {} and ask("another").json()["streaming"] is False
-    made_with: dict[str, Any] = {"job": "shop.orders", "streaming": True, "sources": {"a": {}}, "sinks": {"b": {}}}
+    made_with: dict[str, Any] = {"job": "shop.orders", "streaming": True, "overlap": False, "packages": [], "sinks": {}}
     other.stage(2, made_with=made_with)
     other.complete(1)
     told = ask("another/job").json()
-    assert told["checkpoint"] == 2 and told["spec"] == made_with
+    assert told["checkpoint"] == 2 and told["spec"] == made_with and told["defaults"] == ["overlap", "packages"]
     assert told["confirmed"]["checkpoint"] == 1 and told["read"]["checkpoint"] == 2
     assert ask("another").json()["streaming"] is True
     assert ask("another/checkpoints/2/spec").json() == made_with

@@ -108,6 +108,18 @@ def test_a_dag_that_one_may_not_see_is_named_nowhere(scene: Pipeline, ask: Askin
     assert "secret" not in told.text and told.json()["checkpoints"][1]["dag_id"] == RUN.dag_id
 
 
+def test_what_a_program_has_run_is_seen_by_all(scene: Pipeline, ask: Asking) -> None:
+    """`airflow_ft.run`: no DAG says who may."""
+    other = another(scene, "by-hand")
+    other.stage(1, RunKey("python:by-hand", "monday"))
+    assert listed(ask, "search=by-hand") == listed(ask, "search=by-hand", team="another") == ["by-hand"]
+    [row] = ask("?search=by-hand").json()["pipelines"]
+    assert row["dags"] == [] and ask("by-hand").json()["dags"] == []
+    assert ask("by-hand/checkpoints/1").json()["run_id"] == "monday"
+    other.stage(1)
+    assert listed(ask, "search=by-hand", team="another") == [], "a DAG has, too"
+
+
 def test_the_newest_completed_checkpoints_tell_rate_and_rows(scene: Pipeline, ask: Asking) -> None:
     for number in range(1, 4):
         scene.confirmed({"a": number})

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_ft import doctor
-from airflow_ft.commands import setup, verify
+from airflow_ft.acts import verifying
+from airflow_ft.commands import setup
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import ParticipantPlan, Promise
 from airflow_ft.core.ports import ConnectionInfo
@@ -137,7 +138,7 @@ def test_a_system_that_needs_no_connection_is_asked_for_none(site: Path) -> None
     assert fitting.misfits([plan()], pytest.fail, schemas) == []
     nothing: Any = lambda _: SimpleNamespace(head=lambda _: None, close=lambda: None)  # noqa: E731
     assert doctor._sink("orders", plan(), pytest.fail, [], nothing, None) == []
-    assert verify.verify_participant([], plan()) == []
+    assert verifying.verify_participant([], plan(), connections=pytest.fail) == []
     assert given == [ConnectionInfo("a_shelf", "")] * 3
 
 
@@ -154,7 +155,7 @@ def test_what_it_does_not_offer_is_said(
         setup.setup(Namespace(pipeline="orders", print=printed))
         assert capsys.readouterr().out == f"{told}connection a_shelf: its first prepare makes what it needs\n"
     with pytest.raises(ConfigurationError, match="'shelf' cannot be compared"):
-        verify.verify_participant([], plan())
+        verifying.verify_participant([], plan(), connections=pytest.fail)
 
 
 def test_a_missing_client_is_named_with_its_extra_when_the_dag_is_parsed(site: Path) -> None:

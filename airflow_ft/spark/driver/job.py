@@ -1,6 +1,6 @@
 """The user's job: finding it, calling it, and checking what it returns.
 
-A job is a module, an object or a class with
+A job is a module, an object or a class (of the DAG file, too: `spark.driver.inline`) with
 
 - `transform(spark, sources)` -> one DataFrame; streaming, or static for a plain batch job, which is one checkpoint;
 - optionally `split(batch)` -> `{sink name: DataFrame}`: divides one micro-batch, which was materialised before, so
@@ -9,7 +9,8 @@ A job is a module, an object or a class with
   a job that looks at its rows there (`count`, `collect` ...) they are not known before;
 - optionally `output_mode`: "append" (default), "update" or "complete", as of Spark's streaming queries.
 
-The job's arguments go to the constructor of a class, else to `transform` as keyword arguments.
+The job's arguments go to the constructor of a class, else to `transform` as keyword arguments. A function of the DAG
+file is the `transform` of a job that has nothing else.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import hashlib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import JobError
+from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.spark.driver.failures import InUserCode
+from airflow_ft.spark.driver.inline import load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,17 +39,15 @@ _OUTPUT_MODES = ("append", "update", "complete")
 class Job:
     """A loaded job. Errors of the user's code raise InUserCode from them; a wrong shape raises JobError."""
 
-    def __init__(self, reference: str, arguments: Mapping[str, Any]) -> None:
-        self.reference = reference
-        module_name, _, name = reference.partition(":")
-        found: Any = _called(importlib.import_module, module_name)
-        for part in name.split(".") if name else ():
-            if not hasattr(found, part):
-                raise self._error(f"there is no {name} in {module_name}")
-            found = getattr(found, part)
+    def __init__(self, given: str | InlineJob, arguments: Mapping[str, Any]) -> None:
+        self._given = given
+        self.reference = given if isinstance(given, str) else given.reference
+        found: Any = self._imported() if isinstance(given, str) else _called(load, given)
         self._arguments = dict(arguments)
         if inspect.isclass(found):
             found, self._arguments = _called(found, **self._arguments), {}
+        elif isinstance(given, InlineJob):
+            found = SimpleNamespace(transform=found)
         self._object = found
         if not callable(getattr(found, "transform", None)):
             raise self._error("it has no function transform(spark, sources)")
@@ -54,9 +56,23 @@ class Job:
         if self.output_mode not in _OUTPUT_MODES:
             raise self._error(f"its output_mode is {self.output_mode!r}, possible are {', '.join(_OUTPUT_MODES)}")
 
+    def _imported(self) -> Any:
+        module_name, _, name = self.reference.partition(":")
+        found: Any = _called(importlib.import_module, module_name)
+        for part in name.split(".") if name else ():
+            if not hasattr(found, part):
+                raise self._error(f"there is no {name} in {module_name}")
+            found = getattr(found, part)
+        return found
+
     @property
     def code(self) -> dict[str, str]:
-        """The module that the job is in, and the SHA-256 of its source ("" where that cannot be read)."""
+        """The module that the job is in, and the SHA-256 of its source ("" where that cannot be read).
+
+        Of a job of the DAG file its name, and the SHA-256 of what was taken out of the file for it.
+        """
+        if isinstance(self._given, InlineJob):
+            return {"module": self.reference, "sha256": self._given.sha256}
         name = self.reference.partition(":")[0]
         try:
             source = inspect.getsource(importlib.import_module(name)).encode()

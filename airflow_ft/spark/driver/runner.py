@@ -170,7 +170,8 @@ class Attempt:
             return self._run_stream(store, job, frame, sources, await_answer)
         if request.streaming:
             raise JobError(
-                f"job {request.job} returns a DataFrame that does not stream, and the pipeline has streaming=True.",
+                f"job {request.job_name} returns a DataFrame that does not stream, and the pipeline has"
+                " streaming=True.",
                 remedy='begin `transform` with a source (sources["orders"]), or leave streaming out.',
             )
         return self._run_static(store, job, frame, sources, await_answer)
@@ -232,7 +233,7 @@ class Attempt:
 
     def _cause(self, error: BaseException) -> AirflowFtError:
         """Of what has ended the attempt, as `error` tells it."""
-        return as_error(self._failed or error, self._request.pipeline, self._request.job, self._request.base)
+        return as_error(self._failed or error, self._request.pipeline, self._request.job_name, self._request.base)
 
     def failed(self, error: BaseException) -> None:
         """Remembers what went wrong first: Spark wraps it beyond recognition."""

@@ -1,18 +1,12 @@
-"""DAGs that never run: what tabs are opened on, and what the page acts by, with the parameters that the page gives."""
+"""DAGs that never run: what tabs are opened on, and the one that the page acts by."""
 
-from airflow.sdk import DAG, Param, task
+from airflow.sdk import DAG, task
+from airflow_ft.example_dags.airflow_ft_maintenance import dag as maintenance
 
-ACTIONS = ["recover", "resume", "rewind", "verify", "commit", "abort", "savepoint", "restore", "dispose"]
-OF_ACTS = {
-    "pipeline": Param("", type="string"),
-    "action": Param("verify", enum=ACTIONS),
-    "checkpoint": Param(None, type=["integer", "null"]),
-    "rewind": Param(False, type="boolean"),
-    "reason": Param("", type="string"),
-}
+assert maintenance.dag_id == "airflow_ft_maintenance"
 
-for name, params in (("dag", {}), ("alone", {}), ("fresh", {}), ("airflow_ft_maintenance", OF_ACTS)):
-    with DAG(name, schedule=None, params=params) as one:
+for name in ("dag", "alone", "fresh"):
+    with DAG(name, schedule=None) as one:
 
         @task
         def nothing() -> None:

@@ -1,0 +1,34 @@
+"""Who asks for an act, and what the act needs of the place where it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from airflow_ft.core.lease import Worker
+from airflow_ft.core.ports import ConnectionResolver, ParticipantFactory
+
+
+@dataclass(frozen=True, slots=True)
+class Requester:
+    """A person at the command line, or behind the run of a DAG.
+
+    Attributes:
+        signature: for the event log: the act as it was asked for, the person, the reason.
+        person: the same without the act, where the event log names that itself.
+        say: takes a line that tells what is there, or was done.
+        sure: takes the question before an act; returns, or raises what ends the act with nothing changed.
+        connections: reads Airflow's connections, as this place may.
+        participants: opens participants over them.
+        worker: who is at work, for leases.
+        lease_seconds: how long others may stand still.
+    """
+
+    signature: str
+    person: str
+    say: Callable[[str], None]
+    sure: Callable[[str], None]
+    connections: ConnectionResolver
+    participants: ParticipantFactory
+    worker: Worker
+    lease_seconds: float

@@ -1,0 +1,72 @@
+"""Acts on savepoints, and the stop of a stream, which may take one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_ft.acts.requester import Requester
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.from_savepoint import Later
+from airflow_ft.core.ports import Store
+from airflow_ft.savepoints.metadata import Savepoint, read_metadata
+from airflow_ft.savepoints.metadata import dispose as delete
+from airflow_ft.savepoints.restoring import Restored
+from airflow_ft.savepoints.stopping import stop as stop_stream
+from airflow_ft.store.events import bytes_text
+from airflow_ft.wal.filesystem import filesystem
+
+
+def stop(
+    by: Requester,
+    store: Store,
+    pipeline: str,
+    *,
+    at_once: bool = False,
+    drain: bool = False,
+    savepoint_dir: str = "",
+    wait: float = 0.0,
+) -> str:
+    """Stops a stream as `airflow_ft.savepoints.stopping` does, and says what it has answered."""
+    outcome = stop_stream(
+        store, pipeline, by.signature, at_once=at_once, drain=drain, savepoint_dir=savepoint_dir, wait=wait
+    )
+    by.say(outcome)
+    return outcome
+
+
+def taken_text(uri: str, taken: Savepoint) -> str:
+    """A savepoint that was just taken."""
+    return f"savepoint of checkpoint {taken.number} of {taken.pipeline}, {bytes_text(taken.bytes)}: {uri}"
+
+
+def restored_texts(restored: Restored, name: str, later: Later) -> Iterator[str]:
+    """What the next run of `name` does."""
+    found = restored.savepoint
+    yield f"the next run of {name} goes on from checkpoint {found.number} of {found.pipeline}"
+    if restored.later and later is Later.CONTINUE:
+        first, last = restored.later[0], restored.later[-1]
+        yield f"it goes on behind checkpoints {first} to {last}; their state is computed once more first"
+    elif restored.later:
+        yield f"what checkpoints {restored.later[0]} to {restored.later[-1]} have delivered comes once more"
+
+
+def dispose(by: Requester, uri: str) -> None:
+    """Deletes a savepoint, also one that is unfinished."""
+    by.sure(f"Delete the savepoint {uri} for good?")
+    delete(uri)
+    by.say(f"{uri} is deleted")
+
+
+def dispose_of(by: Requester, uri: str, pipeline: str) -> None:
+    """Deletes a savepoint of this pipeline; one that is not there any more is no error, another's is left alone."""
+    if not filesystem(uri).exists(uri):
+        by.say(f"{uri} is not there any more")
+        return
+    found = read_metadata(uri)
+    if found.pipeline != pipeline:
+        raise ConfigurationError(
+            f"the savepoint {uri} is of pipeline {found.pipeline}; nothing was deleted.",
+            remedy="name that pipeline, or another savepoint.",
+            pipeline=pipeline,
+        )
+    dispose(by, uri)

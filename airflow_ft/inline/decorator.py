@@ -1,0 +1,103 @@
+"""The decorator `airflow_ft.job`."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isfunction
+from types import FrameType
+from typing import Any, TypeVar
+
+from airflow_ft.core.arguments import shown
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.inline_job import InlineJob, declare
+from airflow_ft.inline.file import SourceFile, source_file
+from airflow_ft.inline.names import Definition, bound_in, is_named
+from airflow_ft.inline.taking import ELSEWHERE, Taking
+
+Defined = TypeVar("Defined", bound=Callable[..., Any])
+
+_LAMBDA = "<lambda>"
+
+
+def job(definition: Defined) -> Defined:
+    """Lets a pipeline's job be written in the DAG file::
+
+        @ft.job
+        def transform(spark, sources):
+            return sources["orders"].where("amount > 0")
+
+        ft.CheckpointedPipeline(pipeline="orders", job=transform, ...)
+
+    A function is the job's `transform`; a class has `transform(self, spark, sources)` and, if there are several sinks,
+    `split(self, batch)`. Its source goes to Spark's driver, which never imports the DAG file. With it go those of the
+    file's imports, functions, classes and literal constants that it names.
+
+    Returns the function or class, which can be called as before. ConfigurationError: it cannot be taken out of its
+    file, or names what cannot; the message says which name, where, and what to do.
+    """
+    frame = sys._getframe(1)
+    declare(definition, _taken(definition, frame))
+    return definition
+
+
+def _taken(definition: Any, frame: FrameType) -> InlineJob:
+    name = _checked(definition)
+    path = definition.__code__.co_filename if isfunction(definition) else frame.f_code.co_filename
+    line = definition.__code__.co_firstlineno if isfunction(definition) else frame.f_lineno
+    file = source_file(path, frame.f_globals)
+    if file is None:
+        raise ConfigurationError(
+            f"the job {name} has no source: {path} is no file that can be read.",
+            remedy='write it into a file, or name a module: job="package.module".',
+        )
+    node, around = _definition(file, name, line)
+    taking = Taking(name, file, frame.f_globals, job)
+    names = {**frame.f_globals, **frame.f_locals}
+    if others := [each for each in node.decorator_list if not is_named(each, names, job)]:
+        raise taking.refused(
+            f"has the decorator {ast.unparse(others[0])} besides ours (line {others[0].lineno}).",
+            "call it inside of the function, or leave it out.",
+        )
+    return taking.take(node, around)
+
+
+def _checked(definition: Any) -> str:
+    """Its name; ConfigurationError for what is neither a function nor a class of its own."""
+    name, what = getattr(definition, "__name__", ""), ""
+    if not isfunction(definition) and not isclass(definition):
+        what = f"@job stands above {shown(definition)}, which is neither a function nor a class."
+    elif name == _LAMBDA:
+        what = "@job was given a lambda."
+    elif iscoroutinefunction(definition) or isasyncgenfunction(definition):
+        what = f"the job {name} is an async function."
+    elif (outer := definition.__qualname__.rpartition(".")[0]) and not outer.endswith("<locals>"):
+        what = f"the job {name} is written in the class {outer.rpartition('.')[2]}."
+    if what:
+        raise ConfigurationError(
+            what, remedy="write `def transform(spark, sources):`, or a class with transform and split, below @job."
+        )
+    return str(name)
+
+
+def _definition(file: SourceFile, name: str, line: int) -> tuple[Definition, set[str]]:
+    """The definition that begins around this line, and the local variables of the functions in which it stands."""
+    for node, around in _definitions(file.tree, frozenset()):
+        first = min((each.lineno for each in node.decorator_list), default=node.lineno)
+        if node.name == name and first <= line <= node.lineno:
+            return node, set(around)
+    raise ConfigurationError(
+        f"the job {name} is not found at line {line} of {file.path}, which has changed since it was imported.",
+        remedy=f"import it again; {ELSEWHERE}.",
+    )
+
+
+def _definitions(node: ast.AST, around: frozenset[str]) -> Iterator[tuple[Definition, frozenset[str]]]:
+    for child in ast.iter_child_nodes(node):
+        inside = around
+        if isinstance(child, Definition):
+            yield child, around
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside = around | bound_in(child)
+        yield from _definitions(child, inside)

@@ -1,0 +1,89 @@
+"""What the operators share that act on a pipeline for a person: its name in a decision log, who asks, and when not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_ft import settings
+from airflow_ft.acts.names import READING
+from airflow_ft.acts.requester import Requester
+from airflow_ft.core.config import check_name
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.core.lease import Worker
+from airflow_ft.hooks.connections import task_connections
+from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
+from airflow_ft.links import PipelineLink
+from airflow_ft.operators.failing import fail
+from airflow_ft.runs import asked_by, refuse_test_run, task_of
+from airflow_ft.templates import is_late
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_ft.acts.performing import Asked
+
+
+class ActingOperator(BaseOperator):
+    """Acts on a pipeline by its name, from any DAG.
+
+    Args:
+        pipeline: its name.
+        store: as in `CheckpointedPipeline`.
+    """
+
+    template_fields: Sequence[str] = ("pipeline", "store")
+    operator_extra_links = (PipelineLink(),)
+    ui_color = "#e8f4ea"
+
+    def __init__(self, *, pipeline: str, store: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+        self.store = check_store(store)
+        if not is_late(pipeline):
+            check_name("pipeline", pipeline)
+
+    def execute(self, context: Context) -> Any:
+        """Does it; the result goes to XCom."""
+        from airflow_ft.acts.performing import perform  # parsing a DAG needs nothing of it
+
+        try:
+            check_name("pipeline", self.pipeline)
+            check_store(self.store)
+            asked = self.asked(context)
+            if asked.action not in READING:
+                refuse_test_run(context)
+            return perform(self.requester(context, asked), asked, lambda: open_configured_store(self.store))
+        except AirflowFtError as error:
+            fail(self.log, error)
+
+    def asked(self, context: Context) -> Asked:
+        """The act, from what was rendered; ConfigurationError."""
+        raise NotImplementedError
+
+    def requester(self, context: Context, asked: Asked) -> Requester:
+        """Whoever has triggered the run. A task cannot ask back: what would be asked is logged."""
+        person = asked_by(context) + (f": {asked.reason}" if asked.reason else "")
+        act = asked.action if asked.number is None else f"{asked.action} {asked.number}"
+        return Requester(
+            signature=f"`{act}` by {person}",
+            person=person,
+            say=self.log.info,
+            sure=lambda question: self.log.info(f"{question} It is asked for by {person}"),
+            connections=task_connections,
+            participants=participant_factory(),
+            worker=Worker(task=task_of(context), try_number=context["ti"].try_number),
+            lease_seconds=settings.lease_seconds(),
+        )
+
+
+def number_of(value: Any) -> int | None:
+    """A checkpoint's number, also as Jinja makes text of it; None where none is given. ConfigurationError."""
+    if value is None or str(value).strip() in ("", "None"):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigurationError(f"checkpoint is {value!r}.", remedy="give its number.") from None

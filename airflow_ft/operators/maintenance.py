@@ -1,0 +1,211 @@
+"""Every act on a pipeline as a task, and the DAG that does what its trigger form, or the page, asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
+
+from airflow_ft.acts.names import ACTIONS, READING, check_action, check_actions
+from airflow_ft.core.arguments import check_text, truth
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.from_savepoint import FromSavepoint
+from airflow_ft.operators.acting import ActingOperator, number_of
+from airflow_ft.operators.savepoint import savepoint_params
+from airflow_ft.runs import run_of
+from airflow_ft.templates import is_late
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_ft.acts.performing import Asked
+
+DAG_ID = "airflow_ft_maintenance"
+
+_MAY_BE_REPEATED = READING | {"recover"}
+"""Whoever asks, and however often: these read, or do what the next run would do."""
+
+
+class MaintenanceOperator(ActingOperator):
+    """Does one act on a pipeline: what `airflow ft` does, with the same lines in the task's log.
+
+    It is not retried (`retries=0`), and a try after the first one, of a task that was cleared, acts no more: the act
+    was asked for once, for a pipeline as it stood then, by the person whose name goes into the event log. A new run
+    asks anew. Only recover, verify and doctor may be repeated.
+
+    Args:
+        action: the act: one of `airflow_ft.acts.names.ACTIONS`.
+        actions: those that this task may do; None: all.
+        checkpoint: its number, of acts on one; of savepoint and verify it may be left out.
+        rewind: of abort: its rows are computed again; otherwise the next checkpoint delivers them.
+        reason: why, for the event log.
+        savepoint_dir: of acts that take a savepoint; None: `[airflow_ft] savepoint_dir`.
+        savepoint: of restore and dispose: its path or URI, or a `FromSavepoint`.
+        allow_repeated: of verify: rows that equal delivered ones may be there more often.
+        full: of verify: other rows are counted too, which reads every table as a whole.
+        wait: seconds that a stream may take to stop; then the task fails, and the request stays.
+
+    The other arguments are those of `TriggerSavepointOperator`. Each may be Jinja, but for `actions` and `wait`.
+    Result: of savepoint its URI, of restore {"checkpoint": number, "later": numbers}, of a stop what the stream has
+    answered.
+    """
+
+    template_fields: Sequence[str] = (
+        "pipeline",
+        "action",
+        "checkpoint",
+        "rewind",
+        "reason",
+        "savepoint_dir",
+        "savepoint",
+        "allow_repeated",
+        "full",
+        "store",
+    )
+    template_fields_renderers = {"savepoint": "json"}  # noqa: RUF012 - as Airflow declares it
+
+    def __init__(
+        self,
+        *,
+        action: str,
+        actions: Sequence[str] | None = None,
+        checkpoint: int | str | None = None,
+        rewind: bool | str = False,
+        reason: str = "",
+        savepoint_dir: str | None = None,
+        savepoint: FromSavepoint | str | None = None,
+        allow_repeated: bool | str = False,
+        full: bool | str = False,
+        wait: float = 600.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**{"retries": 0, **kwargs})
+        check_text("reason", reason)
+        check_text("savepoint_dir", savepoint_dir, optional=True)
+        self.actions = check_actions(actions)
+        self.action = action
+        if not is_late(action):
+            self._allowed()
+        told = FromSavepoint.of(savepoint)
+        self.savepoint: Any = None if told is None else told.to_json()
+        self.checkpoint, self.rewind, self.reason = checkpoint, rewind, reason
+        self.savepoint_dir, self.allow_repeated, self.full, self.wait = savepoint_dir, allow_repeated, full, wait
+
+    def asked(self, context: Context) -> Asked:
+        """The act; StateConflictError in a try after the first, where it must not be repeated."""
+        from airflow_ft.acts.performing import Asked
+
+        action, tries = self._allowed(), context["ti"].try_number
+        if tries > 1 and action not in _MAY_BE_REPEATED:
+            raise StateConflictError(
+                f"{action} was asked for once, and this is try {tries} of its task: nothing was done.",
+                remedy=f"see what came of it (`airflow ft events {self.pipeline}`), and trigger a new run if it is"
+                " still wanted.",
+                pipeline=self.pipeline,
+            )
+        return Asked(
+            action,
+            self.pipeline,
+            run_of(context),
+            number=number_of(self.checkpoint),
+            rewind=truth("rewind", self.rewind),
+            folder=self.savepoint_dir or "",
+            savepoint=FromSavepoint.of(self.savepoint),
+            allow_repeated=truth("allow_repeated", self.allow_repeated),
+            full=truth("full", self.full),
+            wait=self.wait,
+            reason=self.reason.strip(),
+        )
+
+    def _allowed(self) -> str:
+        action = check_action(self.action)
+        if action not in self.actions:
+            raise ConfigurationError(
+                f"{action} is not among the actions of this task, which are {', '.join(self.actions)}.",
+                remedy="trigger a DAG that has it.",
+            )
+        return action
+
+
+def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, **dag_arguments: Any) -> DAG:
+    """A DAG whose runs do one act each, chosen in its trigger form, or on the page (`[airflow_ft] maintenance_dags`).
+
+    Whoever may trigger it may do its acts, on every pipeline of the decision log: give each group of people a DAG of
+    its own (docs/operations.md).
+
+    Args:
+        dag_id: its id.
+        actions: the acts that it has (`airflow_ft.acts.names.ACTIONS`); None: all. ConfigurationError for another one.
+        dag_arguments: further arguments of Airflow's `DAG`, such as `access_control`. `params` are added to its own, or
+            are the defaults of those.
+    """
+    chosen = check_actions(actions)
+    arguments: dict[str, Any] = {"schedule": None, "catchup": False, "tags": ["airflow-ft"], **dag_arguments}
+    params = ParamsDict(_params(chosen))
+    params.update(arguments.get("params") or {})
+    arguments["params"] = params
+    with DAG(dag_id, **arguments) as dag:
+        MaintenanceOperator(
+            task_id="act",
+            pipeline="{{ params.pipeline }}",
+            action="{{ params.action }}",
+            actions=chosen,
+            checkpoint="{{ params.checkpoint }}",
+            rewind="{{ params.rewind }}",
+            reason="{{ params.reason or '' }}",
+            savepoint_dir="{{ params.folder or '' }}",
+            savepoint=FromSavepoint.from_params(),
+            allow_repeated="{{ params.allow_repeated }}",
+            full="{{ params.full }}",
+        )
+    return dag
+
+
+def _params(actions: Sequence[str]) -> dict[str, Any]:
+    """The trigger form. Neither pipeline nor act has a default: nothing happens that nobody has chosen."""
+    return {
+        "pipeline": Param("", type="string", minLength=1, title="Pipeline"),
+        "action": Param(
+            actions[0] if len(actions) == 1 else None,
+            type="string",
+            enum=list(actions),
+            values_display={name: f"{name}: {ACTIONS[name]}" for name in actions},
+            title="What to do",
+        ),
+        "reason": Param("", type=["string", "null"], title="Reason", description="For the event log."),
+        "checkpoint": Param(
+            None,
+            type=["integer", "null"],
+            minimum=1,
+            title="Checkpoint",
+            description="Of commit, abort, quarantine, redeliver and dead_letter. Of savepoint and verify too; empty:"
+            " the newest that is confirmed, and all that are in the log.",
+        ),
+        "rewind": Param(
+            False,
+            type="boolean",
+            title="Rewind",
+            description="Of abort: its rows are computed again; otherwise the next checkpoint delivers them.",
+        ),
+        "allow_repeated": Param(
+            False,
+            type="boolean",
+            title="Allow repeated rows",
+            description="Of verify: rows that equal delivered ones may be there more often, since others write such.",
+        ),
+        "full": Param(
+            False,
+            type="boolean",
+            title="Count other rows",
+            description="Of verify: in every table, which reads it as a whole.",
+        ),
+        "folder": Param(
+            "",
+            type=["string", "null"],
+            title="Folder for the savepoint",
+            description="Of savepoint and the stops with one; empty: [airflow_ft] savepoint_dir.",
+        ),
+        **savepoint_params(),
+    }

@@ -1,0 +1,227 @@
+"""What each step of a pipeline does with its specification: Airflow's tasks are shells over this, and so is `run`.
+
+`connections` reads Airflow's connections in the way that the process has; `run` is the run as the core sees it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft import settings
+from airflow_ft.core import steps
+from airflow_ft.core.inline_job import InlineJob
+from airflow_ft.core.model import CheckpointingMode
+from airflow_ft.core.numbers import MOST_LISTED
+from airflow_ft.hooks.spark import spark_master
+from airflow_ft.hooks.store import store_url
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_ft.core.config import CheckpointConfig
+    from airflow_ft.core.errors import AirflowFtError
+    from airflow_ft.core.model import Checkpoint, Pipeline, RunKey
+    from airflow_ft.core.planning import Delivery
+    from airflow_ft.core.ports import Archive, ConnectionResolver, Progress
+    from airflow_ft.core.recovery import Recovery
+    from airflow_ft.spark.request import StageRequest
+    from airflow_ft.spark.task.launcher import Driver
+    from airflow_ft.spec import PipelineSpec
+
+log = logging.getLogger(__name__)
+spark_log = logging.getLogger("airflow_ft.spark")
+
+
+def recover(run: steps.Context, *, again: bool = False) -> Recovery:
+    """Settles what earlier runs left, and takes the turn; TurnHeldError, LeaseHeldError: somebody else is at work."""
+    recovery = steps.recover_step(run, again=again)
+    for number, state in recovery.settled:
+        log.info("checkpoint %d was in doubt: it is %s now", number, state)
+    return recovery
+
+
+def go_on_from(spec: PipelineSpec, run: steps.Context) -> None:
+    """Restores the savepoint that this run is to go on from, if there is one, and it has not done so."""
+    told = spec.savepoint
+    if told is None or not told.is_given:
+        return
+    from airflow_ft.savepoints.restoring import restore_once
+
+    restore_once(
+        run.store,
+        told,
+        run.pipeline,
+        run.run,
+        run.participants,
+        run.worker,
+        wal_root=spec.wal_root or settings.wal_root(),
+        lease_seconds=run.lease_seconds,
+    )
+
+
+def stage(
+    spec: PipelineSpec,
+    run: steps.Context,
+    connections: ConnectionResolver,
+    declared: PipelineSpec,
+    on_start: Callable[[Driver], None] = lambda _: None,
+) -> dict[str, Any] | None:
+    """Stages what is new, once in a run; None: it has been staged before. `declared`: see `staging`."""
+    from airflow_ft.spark.task.stage import stage_step
+
+    spec = settings.resolved(spec)
+    overlap = delivering(spec, connections) if spec.overlap else None
+    result = stage_step(run, **staging(spec, run, connections, declared, on_start), overlap=overlap)
+    return None if result is None else {**result.published.told(), "rows": dict(result.rows)}
+
+
+def staging(
+    spec: PipelineSpec,
+    run: steps.Context,
+    connections: ConnectionResolver,
+    declared: PipelineSpec,
+    on_start: Callable[[Driver], None],
+) -> dict[str, Any]:
+    """What the step is told, in any case; `spec` has its defaults, `declared` is what nothing was rendered of."""
+    from airflow.sdk.log import redact  # type: ignore[attr-defined]
+
+    from airflow_ft.sinks.fitting import misfits
+
+    delivery = spec.delivery
+
+    def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
+        return request(spec, run.run, pipeline, epoch, attempt, connections)
+
+    def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
+        return misfits(delivery.participants, connections, schemas)
+
+    return {
+        "make_request": make,
+        "on_line": spark_log.info,
+        "on_start": on_start,
+        "spec": redact(kept(spec, declared)),  # hides what Airflow knows to be secret, wherever Jinja has put it
+        "judge": judge,
+        # With AT_MOST_ONCE nothing is gone on with, so nothing can come once more.
+        "resume_drained": spec.config.resume_drained or spec.config.mode is CheckpointingMode.AT_MOST_ONCE,
+    }
+
+
+def kept(spec: PipelineSpec, declared: PipelineSpec) -> dict[str, Any]:
+    """What the decision log keeps of it: of arguments and settings that may hold secrets what the author says.
+
+    So they are not rendered, and of the provider's settings there are the names.
+    """
+    configured = dict.fromkeys(settings.spark_conf(), f"[{settings.SECTION}] spark_conf")
+    return replace(spec, job_args=declared.job_args, spark_conf={**configured, **declared.spark_conf}).to_json()
+
+
+def delivering(
+    spec: PipelineSpec, connections: ConnectionResolver
+) -> tuple[Delivery, CheckpointConfig, Progress, Archive]:
+    """What a delivery beside the stage needs; `spec` has its defaults."""
+    from airflow_ft.sources.progress import GroupOffsets
+    from airflow_ft.wal.retention import WalArchive
+
+    progress = GroupOffsets(spec.sources, connections)
+    return spec.delivery, spec.config, progress, WalArchive(spec.wal_root or "")
+
+
+def request(
+    spec: PipelineSpec, run: RunKey, pipeline: Pipeline, epoch: int, attempt: int, connections: ConnectionResolver
+) -> StageRequest:
+    """What the Spark driver is told; it holds credentials of sources and of the decision log, none of sinks.
+
+    `spec` has its defaults.
+    """
+    from airflow_ft.spark.request import RETAINED_BATCHES, StageRequest, listed
+
+    # A stream looks at all that Spark retains with each checkpoint, so that should be no more than it may need.
+    is_short = spec.streaming and not spec.config.unaligned
+    conn_ids = {source.conn_id for source in spec.sources.values() if source.conn_id}
+    assert spec.wal_root is not None and spec.jars is not None and spec.keep_session is not None
+    assert isinstance(spec.job, str | InlineJob)
+    return StageRequest(
+        pipeline=spec.pipeline,
+        run=run,
+        epoch=epoch,
+        attempt=attempt,
+        base=pipeline.base,
+        base_is_clean=pipeline.base_is_clean,
+        last_published=pipeline.last_published,
+        store_url=store_url(spec.store, connections),
+        wal_root=spec.wal_root,
+        job=spec.job,
+        job_arguments=spec.job_args,
+        sources={name: source.to_json() for name, source in spec.sources.items()},
+        connections={conn_id: connections(conn_id) for conn_id in sorted(conn_ids)},
+        sinks=tuple(name for name in spec.sinks if name not in spec.optional_sinks),
+        optional_sinks=tuple(spec.optional_sinks),
+        packages=tuple(spec.packages),
+        checkpointing=spec.config,
+        streaming=spec.streaming,
+        retained_batches=RETAINED_BATCHES if not is_short else max(100, 2 * spec.config.concurrent),
+        restart=spec.strategy.to_json() if spec.streaming else None,
+        master=spark_master(spec.spark_master or "", connections),
+        conf=spec.spark_conf,
+        jars=listed(spec.jars),
+        python_path=_python_path(),
+        class_archives=settings.class_archives(),
+        keep_session=spec.keep_session.total_seconds(),
+    )
+
+
+def prepare(spec: PipelineSpec, run: steps.Context, participant: str) -> Sequence[Checkpoint]:
+    """Plans what is staged, and asks one participant for its vote; a refusal aborts and rewinds."""
+    delivery = spec.delivery
+    prepared = steps.prepare_step(run, delivery, settings.with_checkpointing(spec).config, participant)
+    for reason in delivery.reasons:
+        log.info("plan: %s", reason)
+    return prepared
+
+
+def commit(run: steps.Context, participant: str) -> list[int]:
+    """Makes one participant's rows visible; the newest numbers that there is proof of, none: there was nothing."""
+    numbers: Sequence[int] = _proven(steps.commit_step(run, participant), participant)
+    if not numbers:  # another try, or recover, or an overlapping stage may have committed this run's numbers before
+        numbers = run.store.proven(run.pipeline, run.run, participant, MOST_LISTED)
+    return list(numbers[-MOST_LISTED:])
+
+
+def _proven(checkpoints: Iterable[Checkpoint], participant: str) -> list[int]:
+    """The numbers that this participant has proof of (I6)."""
+    votes = ((checkpoint.number, checkpoint.votes.get(participant)) for checkpoint in checkpoints)
+    return [number for number, vote in votes if vote is not None and vote.proof is not None]
+
+
+def confirm(spec: PipelineSpec, run: steps.Context, connections: ConnectionResolver) -> steps.Confirmation:
+    """Confirms on proof alone, retains and prunes; NotDeliveredError says which numbers are not, and why."""
+    from airflow_ft.sources.progress import GroupOffsets
+    from airflow_ft.wal.retention import WalArchive
+
+    archive = WalArchive(spec.wal_root or settings.wal_root())
+    config = settings.with_checkpointing(spec).config
+    return steps.confirm_step(run, config, archive, GroupOffsets(spec.sources, connections))
+
+
+def told(confirmation: steps.Confirmation) -> dict[str, Any]:
+    """Says in the log what was confirmed; returns it as plain data."""
+    confirmed = confirmation.confirmed
+    numbers = f"checkpoints {confirmed.numbers}" if confirmed.numbers.count else "nothing, since nothing was new"
+    log.info("confirmed in this run: %s (%s rows)", numbers, f"{confirmed.rows:,}")
+    for sink, aside in confirmed.set_aside.items():
+        log.warning("confirmed without all rows: %s", aside.text(sink))
+    return {**confirmed.told(), "latest": confirmation.latest}
+
+
+def _python_path() -> tuple[str, ...]:
+    """What is on this process's path besides the interpreter's own folders.
+
+    The job usually lies beside the DAG, in a folder that Airflow has put there; or in the working directory ("").
+    """
+    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    return tuple(path or str(Path.cwd()) for path in sys.path if not path or not path.startswith(own))

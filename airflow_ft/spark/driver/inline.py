@@ -1,0 +1,52 @@
+"""A job of the DAG file, made again from its source: in a module of its own, and the DAG file is not imported.
+
+Its tracebacks name the DAG file and the lines of it. Functions go to Spark's Python workers by value, since there is
+no module for them to import.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from types import CodeType, ModuleType
+from typing import Any
+
+from airflow_ft.core.inline_job import InlineJob, Part
+
+MODULE = "airflow_ft_job"
+"""What the job's `__name__` is in the driver."""
+
+
+def load(job: InlineJob) -> Any:
+    """The function or class; raises what its imports raise. It is made anew each time."""
+    from pyspark import cloudpickle
+
+    module = ModuleType(MODULE)
+    module.__file__ = job.file
+    sys.modules[MODULE] = module  # dataclasses and type hints look for it there
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    _tell_lines(job)
+    for part in job.parts:
+        exec(_compiled(part, job), module.__dict__)
+    return getattr(module, job.name)
+
+
+def _compiled(part: Part, job: InlineJob) -> CodeType:
+    text, before = part.text, part.line - 1
+    if text[:1].isspace():  # it stands in a function, or in a block
+        text, before = f"if True:\n{text}", before - 1
+    tree = ast.increment_lineno(ast.parse(text, job.file), before)
+    flags = annotations.compiler_flag if job.postponed else 0
+    code: CodeType = compile(tree, job.file, "exec", flags=flags, dont_inherit=True)
+    return code
+
+
+def _tell_lines(job: InlineJob) -> None:
+    """Tracebacks show the lines as they were shipped, even if the file has changed, or is not here."""
+    lines: list[str] = []
+    for part in job.parts:
+        text = [f"{line}\n" for line in part.text.splitlines()]
+        lines += ["\n"] * (part.line - 1 + len(text) - len(lines))
+        lines[part.line - 1 : part.line - 1 + len(text)] = text
+    linecache.cache[job.file] = (sum(map(len, lines)), None, lines, job.file)

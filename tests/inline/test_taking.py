@@ -1,0 +1,254 @@
+"""A job that is written in a DAG file: what of the file is taken along, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_ft import FileSource, SqliteSink, job
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.inline_job import MOST_BYTES, InlineJob, declared_job
+from airflow_ft.spec import PipelineSpec
+from tests.inline.dag_files import HEAD, imported, job_of
+
+PLAIN = "@ft.job\ndef transform(spark, sources):\n    return sources['orders']\n"
+DECLARED = {
+    "pipeline": "orders",
+    "sources": {"orders": FileSource(path="/data", schema="id bigint")},
+    "sinks": {"orders": SqliteSink(table="orders")},
+}
+
+
+def _job(folder: Path, body: str, *, above: str = "", below: str = "") -> InlineJob:
+    """Of a function whose body is this line."""
+    return job_of(folder / "orders.py", f"{above}\n@ft.job\ndef transform(spark, sources):\n    {body}\n{below}")
+
+
+def test_a_function_is_taken_along_as_it_stands_and_without_its_decorator(tmp_path: Path) -> None:
+    found = job_of(tmp_path / "orders.py", f"DAG = object()\n{PLAIN}# the end\n")
+    assert found.source == "def transform(spark, sources):\n    return sources['orders']"
+    assert (found.reference, found.parts[-1].line) == ("orders.py:transform", 4)
+    assert InlineJob.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_it_can_be_called_as_before(tmp_path: Path) -> None:
+    assert imported(tmp_path / "orders.py", HEAD + PLAIN).transform(None, {"orders": 5}) == 5
+
+
+@pytest.mark.parametrize(
+    ("above", "body", "taken"),
+    [
+        ("import json, os\n", "return json.dumps(1)", ["import json"]),
+        ("import os.path as p, os\n", "return p.join('a')", ["import os.path as p"]),
+        ("import xml.dom\nimport xml.sax\n", "return xml.dom", ["import xml.dom", "import xml.sax"]),
+        ("from math import pi as P, tau\n", "return P", ["from math import pi as P"]),
+        ("LIMIT = 60 * 60; REST = 1\n", "return LIMIT", ["LIMIT = 60 * 60"]),
+        ("LIMIT: int = 5\n", "return LIMIT", ["LIMIT = 5"]),
+        (
+            "A = [1, -2]\nB = {'a': A, 'b': (None, 'x')}\n",
+            "return B",
+            ["A = [1, -2]", "B = {'a': A, 'b': (None, 'x')}"],
+        ),
+        ("A = 'x'\nSQL = f'''\n select {A}\n'''\n", "return SQL", ["A = 'x'", "SQL = f'''\n select {A}\n'''"]),
+        ("def a():\n    return b()\n\ndef b():\n    return a()\n", "return a()", ["a():", "b():"]),
+        ("class Base:\n    pass\n\nclass Kept(Base):\n    pass\n", "return Kept()", ["class Base", "class Kept(Base)"]),
+        ("import contextlib\nwith contextlib.suppress(ValueError):\n    LIMIT = 1\n", "return LIMIT", ["LIMIT = 1"]),
+        ("", "return max(len(__name__), len(__file__))", []),
+        ("", "return [n for n in (lambda m: m)(sources) if n]", []),
+        ("", "import json; return json.dumps({k: v for k, v in sources})", []),
+    ],
+)
+def test_with_it_goes_what_it_names_and_nothing_else(tmp_path: Path, above: str, body: str, taken: list[str]) -> None:
+    found = _job(tmp_path, body, above=above)
+    assert len(found.parts) == len(taken) + 1
+    for part, text in zip(found.parts, taken, strict=False):
+        assert text in part.text and (tmp_path / "orders.py").read_text().splitlines()[part.line - 1]
+
+
+def test_arguments_and_bases_are_looked_at_too_and_what_is_below_is_taken_as_well(tmp_path: Path) -> None:
+    text = (
+        "from collections import UserDict\nMOST = 5\n@ft.job\nclass Orders(UserDict):\n"
+        "    def transform(self, spark, sources, most=MOST):\n        return later()\n"
+        "def later():\n    return UNTIL\nUNTIL = 7\n"
+    )
+    found = job_of(tmp_path / "orders.py", text, "Orders")
+    assert [part.text.splitlines()[0] for part in found.parts] == [
+        "from collections import UserDict",
+        "MOST = 5",
+        "def later():",
+        "UNTIL = 7",
+        "class Orders(UserDict):",
+    ]
+
+
+def test_types_for_checkers_alone_are_no_hindrance(tmp_path: Path) -> None:
+    text = (
+        "from __future__ import annotations\nfrom collections.abc import Mapping\nfrom typing import TYPE_CHECKING\n"
+        "import airflow_ft as ft\nif TYPE_CHECKING:\n    from pyspark.sql import DataFrame\n"
+        "@ft.job\ndef transform(spark: DataFrame, sources: Mapping[str, DataFrame]) -> DataFrame:\n"
+        "    def inner(frame: DataFrame) -> int:\n        kept: DataFrame = frame\n        return kept\n"
+        "    return inner(spark)\n"
+    )
+    found = declared_job(imported(tmp_path / "orders.py", text).transform)
+    assert found.postponed and [part.text for part in found.parts[:-1]] == ["from collections.abc import Mapping"]
+
+
+@pytest.mark.parametrize(
+    ("above", "body", "words"),
+    [
+        ("import datetime\nDAY = datetime.date(2024, 1, 1)\n", "return DAY", "names DAY.*no constant.*line 3"),
+        ("NAMES = []\nNAMES.append(1)\n", "return NAMES", "names NAMES .line 7., which has another value by now"),
+        ("LIMIT = 1\nLIMIT = 2\n", "return LIMIT", "names LIMIT.*binds more than once; line 3"),
+        ("LIMIT = 1\nLIMIT += 2\n", "return LIMIT", "names LIMIT.*binds more than once"),
+        ("for name in (1,):\n    name = 2\n", "return name", r"statement that is not taken along \(for\)"),
+        ("try:\n    import json\nexcept ImportError:\n    pass\n", "return json", r"not taken along \(try\)"),
+        ("double = lambda n: n * 2\n", "return double(1)", "names double.*which is a lambda"),
+        ("async def wait():\n    pass\n", "return wait()", "names wait.*an async function"),
+        (
+            "import functools\n@functools.cache\ndef a():\n    pass\n",
+            "return a()",
+            "a.*decorator functools.cache; line 4",
+        ),
+        ("def a():\n    return MISSING\n", "return a()", r"names MISSING \(line 3\), which its file does not define"),
+        (
+            "",
+            "return DAG_FOLDER",
+            "names DAG_FOLDER.*which its file does not define at the top level.*inside of the job",
+        ),
+        ("from math import *\n", "return pi", r"names pi.*may come from `from math import \*`"),
+        ("if 0:\n    import json\n", "return json", r"not taken along \(if\)"),
+        (
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import json\n",
+            "return json",
+            "names json.*for type checkers alone",
+        ),
+    ],
+)
+def test_what_it_cannot_have_in_the_driver_is_refused_with_the_name(
+    tmp_path: Path, above: str, body: str, words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"the job transform .*orders.py.*{words}") as caught:
+        _job(tmp_path, body, above=above)
+    assert "job_args" in caught.value.remedy and 'job="jobs.orders"' in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("transform = ft.job(lambda spark, sources: sources)", "given a lambda"),
+        ("@ft.job\nasync def transform(spark, sources):\n    pass", "transform is an async function"),
+        ("class A:\n    @ft.job\n    def transform(self, spark, sources):\n        pass", "is written in the class A"),
+        ("ft.job(5)", "above 5, which is neither"),
+        ("import functools\n@ft.job\n@functools.cache\ndef transform(spark, sources):\n    pass", "neither a function"),
+        (
+            "def as_it_is(f):\n    return f\n@as_it_is\n@ft.job\ndef transform(spark, sources):\n    pass",
+            "has the decorator as_it_is besides ours .line 4",
+        ),
+        ("exec('@ft.job\\ndef transform(spark, sources): pass')", "transform has no source: <string>"),
+        (
+            "def make(table):\n    @ft.job\n    def transform(spark, sources):\n        return table\nmake('a')",
+            "uses table of the function in which it is written .line 5",
+        ),
+        (
+            "def make(table):\n    @ft.job\n    class A:\n        def transform(self, spark, sources, to=table):\n"
+            "            return 1\nmake('a')",
+            "uses table of the function",
+        ),
+    ],
+)
+def test_what_is_no_job_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        imported(tmp_path / "orders.py", f"{HEAD}{text}\n")
+    assert caught.value.remedy
+
+
+def test_a_name_of_the_file_is_not_taken_for_a_variable_of_the_function_around(tmp_path: Path) -> None:
+    text = (
+        "import os as table\ndef make(table):\n    @ft.job\n    def transform(spark, sources):\n        return table\n"
+        "    return transform\n"
+    )
+    with pytest.raises(ConfigurationError, match="uses table of the function"):
+        imported(tmp_path / "orders.py", f"{HEAD}{text}make('a')\n")
+
+
+def test_a_job_may_stand_in_a_function_that_makes_the_dag(tmp_path: Path) -> None:
+    text = (
+        "def dag():\n    @ft.job\n    def transform(spark, sources):\n        return '''\nx'''\n    return transform\n"
+    )
+    made = imported(tmp_path / "orders.py", f"{HEAD}{text}")
+    found = declared_job(made.dag())
+    assert found.parts[-1].text == "    def transform(spark, sources):\n        return '''\nx'''"
+
+
+def test_two_jobs_of_one_name_are_two_jobs(tmp_path: Path) -> None:
+    text = f"{PLAIN}first = transform\n@ft.job\ndef transform(spark, sources):\n    return 2\n"
+    made = imported(tmp_path / "orders.py", f"{HEAD}{text}")
+    one, other = declared_job(made.first), declared_job(made.transform)
+    assert "orders" in one.source and "return 2" in other.source and one.sha256 != other.sha256
+
+
+def test_where_it_stands_changes_nothing_and_what_it_says_does(tmp_path: Path) -> None:
+    file = tmp_path / "orders.py"
+    one = job_of(file, PLAIN)
+    moved = job_of(file, f"# moved\n\n{PLAIN}")
+    assert one.sha256 == moved.sha256 and one.parts[-1].line + 2 == moved.parts[-1].line
+    assert job_of(file, PLAIN.replace("orders", "others")).sha256 != one.sha256
+    helped = "def helper():\n    return {}\n@ft.job\ndef transform(spark, sources):\n    return helper()\n"
+    assert job_of(file, helped.format(1)).sha256 != job_of(file, helped.format(2)).sha256
+
+
+def test_a_file_that_has_changed_since_is_not_taken_for_the_one_that_was_imported(tmp_path: Path) -> None:
+    file = tmp_path / "orders.py"
+    text = f"{HEAD}import pathlib\npathlib.Path(__file__).write_text('\\n' * 20)\n{PLAIN}"
+    with pytest.raises(ConfigurationError, match=r"not found at line 4.*has changed since"):
+        imported(file, text)
+
+
+def test_more_source_than_is_kept_is_refused(tmp_path: Path) -> None:
+    text = f"TEXT = '{'x' * MOST_BYTES}'\n@ft.job\ndef transform(spark, sources):\n    return TEXT\n"
+    with pytest.raises(ConfigurationError, match=r"orders.py:transform .* bytes of source, and 262,144"):
+        job_of(tmp_path / "orders.py", text)
+
+
+def test_a_subclass_is_a_job_when_it_says_so_itself(tmp_path: Path) -> None:
+    made = imported(tmp_path / "orders.py", f"{HEAD}@ft.job\nclass A:\n    pass\nclass B(A):\n    pass\n")
+    assert isinstance(declared_job(made.A), InlineJob) and declared_job(made.B) is made.B
+    with pytest.raises(ConfigurationError, match=r"job is the class B.*@airflow_ft.job above it"):
+        PipelineSpec(job=made.B, **DECLARED)
+
+
+def test_what_wraps_a_job_is_none(tmp_path: Path) -> None:
+    text = f"import functools\n{PLAIN}@functools.wraps(transform)\ndef other(spark, sources):\n    pass\n"
+    made = imported(tmp_path / "orders.py", f"{HEAD}{text}")
+    with pytest.raises(ConfigurationError, match="job is the function transform"):
+        PipelineSpec(job=made.other, **DECLARED)
+
+
+def test_a_specification_shows_the_source_without_secrets_and_takes_it_for_no_template(tmp_path: Path) -> None:
+    text = (
+        "DB_PASSWORD = 'planted-1'\n@ft.job\ndef transform(spark, sources):\n"
+        "    given = {'api_key': 'planted-2', 'key': '{{ ds }}'}\n"
+        '    return DB_PASSWORD, dict(token="planted-3"), given\n'
+    )
+    made = imported(tmp_path / "orders.py", f"{HEAD}{text}")
+    spec = PipelineSpec(job=made.transform, **DECLARED)
+    assert spec.plain("job") is spec.job and spec.rendered({"job": spec.plain("job")}) == spec
+    kept = spec.to_json()
+    assert kept["job"] == "orders.py:transform" and kept["job_sha256"] == declared_job(made.transform).sha256
+    assert "planted" not in json.dumps(kept) and "'{{ ds }}'" in kept["job_source"]
+    assert str(tmp_path) not in json.dumps(kept) + str(spec.job) + repr(spec)
+
+
+def test_what_a_module_has_is_not_kept_twice() -> None:
+    assert "job_source" not in PipelineSpec(job="jobs.orders", **DECLARED).to_json()
+
+
+@job
+def of_this_file(spark: object, sources: dict[str, Path]) -> Path:
+    return sources["orders"]
+
+
+def test_a_job_of_a_module_is_one_as_well() -> None:
+    assert declared_job(of_this_file).reference == "test_taking.py:of_this_file"

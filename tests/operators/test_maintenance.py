@@ -1,0 +1,545 @@
+"""Every act of `airflow ft` as a task: what a triggered run of the DAG does, says, refuses, and signs."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, Param
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, ParamValidationError
+from structlog.testing import capture_logs
+
+from airflow_ft import MaintenanceOperator, SqliteSink, maintenance_dag
+from airflow_ft.acts.names import ACTIONS, READING, SETTLING
+from airflow_ft.core import steps
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.from_savepoint import Later
+from airflow_ft.core.lease import Worker, new_epoch
+from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.savepoints.metadata import read_metadata
+from airflow_ft.sinks import registry
+from airflow_ft.store import open_store
+from tests.core.systems import SYSTEM, Systems
+from tests.core.world import PIPELINE, World
+from tests.integration.real_world import RealWorld, expected
+from tests.spark.test_savepoints import saved_scene
+from tests.store.scene import Scene
+
+pytestmark = pytest.mark.airflow
+
+ROOT = Path(__file__).parents[2]
+S = CheckpointState
+
+
+@dataclass
+class Run:
+    """A run of the DAG, as Airflow tells of it; nobody has triggered one of a schedule."""
+
+    triggering_user_name: str | None = "ada"
+
+
+@dataclass
+class Task:
+    """A task instance, as Airflow tells of it."""
+
+    run_id: str = "manual__1"
+    try_number: int = 1
+    dag_id = "airflow_ft_maintenance"
+    task_id = "act"
+    map_index: int = -1
+
+
+@dataclass
+class Told:
+    """What came of a run: its result, and the lines of its log."""
+
+    result: Any
+    log: list[str]
+
+    def __contains__(self, words: str) -> bool:
+        return any(words in line for line in self.log)
+
+
+def trigger(action: str, **said: Any) -> Told:
+    """What comes of a `run`."""
+    with capture_logs() as lines:
+        result = run(action, **said)
+    return Told(result, [str(line["event"]) for line in lines])
+
+
+def run(
+    action: str,
+    *,
+    dag: DAG | None = None,
+    user: str | None = "ada",
+    tries: int = 1,
+    run_id: str = "manual__1",
+    **conf: Any,
+) -> Any:
+    """Runs the DAG's task with these parameters, which are validated and rendered as Airflow does; its result."""
+    dag = dag or maintenance_dag()
+    params = copy.deepcopy(dag.params)
+    params.update({"pipeline": PIPELINE, "action": action, **conf})
+    task: Any = copy.copy(dag.get_task("act"))
+    context = {"ti": Task(run_id, tries), "dag_run": Run(user), "dag": dag, "task": task, "params": params.validate()}
+    task.render_template_fields(context)
+    return task.execute(context)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A pipeline with two systems, `db` and `log`."""
+    world = World(tmp_path)
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", str(tmp_path))
+    monkeypatch.setattr("airflow_ft.operators.acting.participant_factory", lambda: Systems(world.systems))
+    monkeypatch.setattr("airflow_ft.settings.lease_seconds", lambda: 0.03)
+    entry = EntryPoint(SYSTEM.kind, "tests.core.systems:SYSTEM", registry.GROUP)
+    monkeypatch.setattr(registry, "_ours", lambda: {SYSTEM.kind: entry})
+    with closing(world.store):
+        yield world
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """A pipeline with Spark's state, of which checkpoint 1 is confirmed."""
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SAVEPOINT_DIR", str(tmp_path / "savepoints"))
+    monkeypatch.setattr("airflow_ft.settings.lease_seconds", lambda: 0.03)
+    with saved_scene(tmp_path) as scene:
+        yield scene
+
+
+def signed(world: World | Scene) -> str:
+    """The event log."""
+    return "\n".join(event.message for event in world.store.events(PIPELINE, limit=1000))
+
+
+def decided(world: World) -> None:
+    """Checkpoint 1 is in `db`, and not in `log`."""
+    world.prepared()
+    steps.commit_step(world.context(), "db")
+
+
+# --- the DAG ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_example_dag_has_every_act_and_does_none_by_default() -> None:
+    from airflow_ft.example_dags.airflow_ft_maintenance import dag
+
+    assert dag.dag_id == "airflow_ft_maintenance" and dag.schedule is None and dag.task_ids == ["act"]
+    action = dag.params.get_param("action")
+    assert action.schema["enum"] == list(ACTIONS) and action.value is None
+    assert set(action.schema["values_display"]) == set(ACTIONS)
+    assert set(dag.params) >= {"pipeline", "checkpoint", "rewind", "reason", "folder", "allow_repeated", "full"}
+    with pytest.raises(ParamValidationError):
+        copy.deepcopy(dag.params).validate()
+    task = dag.get_task("act")
+    assert task.retries == 0 and "maintenance_dag(" in str(dag.doc_md)
+
+
+def test_a_dag_has_the_acts_that_it_was_given_and_arguments_of_its_own() -> None:
+    dag = maintenance_dag(
+        "look", ["verify", "doctor", "verify"], default_args={"retries": 7, "owner": "ops"}, params={"folder": "/mnt"}
+    )
+    assert dag.params.get_param("action").schema["enum"] == ["verify", "doctor"]
+    assert dag.params["folder"] == "/mnt" and dag.params.get_param("full").value is False
+    task = dag.get_task("act")
+    assert (task.retries, task.owner) == (0, "ops"), "what a person has asked for once is not tried again"
+    with pytest.raises(ParamValidationError):
+        trigger("resume", dag=dag)
+    assert maintenance_dag("one", ["recover"]).params["action"] == "recover"
+
+
+def test_a_nightly_run_may_say_its_parameters_itself(world: World) -> None:
+    world.prepared()
+    params = {"pipeline": PIPELINE, "action": "recover"}
+    dag = maintenance_dag("nightly", ["recover", "verify"], schedule="@daily", params=params)
+    assert dag.params.get_param("action").schema["enum"] == ["recover", "verify"]
+    with pytest.raises(ParamValidationError, match="action"):
+        maintenance_dag("nightly", ["recover"], params={"action": "verify"})
+    assert "checkpoint 1 was in doubt: it is COMPLETED now" in trigger("recover", dag=dag, user=None)
+
+
+@pytest.mark.parametrize(
+    ("actions", "words"),
+    [
+        (["reset-state"], r"no action 'reset-state'\. Remedy: did you mean 'reset_state'\? Known are: recover, "),
+        (["verify", "dead-leter"], "did you mean 'dead_letter'"),
+        (["adopt"], "no action 'adopt'"),
+        ([], "actions is empty"),
+        ("verify", r"give a list: \[\"verify\"\]"),
+        ([1], "give text"),
+    ],
+)
+def test_unknown_acts_are_refused_when_the_dag_is_parsed(actions: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        maintenance_dag("some", actions)
+
+
+def test_an_operator_says_what_cannot_work_when_the_dag_is_parsed() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'rewind'"):
+        MaintenanceOperator(task_id="t", pipeline="orders", action="rewnd")
+    with pytest.raises(ConfigurationError, match="rewind is not among the actions of this task, which are verify"):
+        MaintenanceOperator(task_id="t", pipeline="orders", action="rewind", actions=["verify"])
+    with pytest.raises(ConfigurationError, match="'the orders'"):
+        MaintenanceOperator(task_id="t", pipeline="the orders", action="rewind")
+
+
+def test_an_act_that_another_dag_has_is_refused_whatever_the_form_says(world: World) -> None:
+    """An enum of the form alone would be no permission: somebody may have changed the DAG's params."""
+    world.store.register(PIPELINE)
+    dag = maintenance_dag("look", ["verify"], params={"action": Param("rewind")})
+    with pytest.raises(AirflowFailException, match="rewind is not among the actions of this task"):
+        trigger("rewind", dag=dag)
+
+
+def test_a_mapped_task_acts_on_each_pipeline(world: World) -> None:
+    world.prepared()
+    world.store.register("payments")
+    with DAG("d", schedule=None):
+        mapped = MaintenanceOperator.partial(task_id="t", action="recover").expand(pipeline=[PIPELINE, "payments"])
+    told = []
+    for index, name in enumerate((PIPELINE, "payments")):
+        task: Any = mapped.unmap({"pipeline": name})
+        with capture_logs() as lines:
+            task.execute({"ti": Task(map_index=index), "dag_run": Run()})
+        told += [line["event"] for line in lines]
+    assert "checkpoint 1 was in doubt: it is COMPLETED now" in told and "nothing is in doubt" in told
+
+
+# --- what an act lacks, or would pass over ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", SETTLING)
+def test_an_act_on_one_checkpoint_needs_its_number(world: World, action: str) -> None:
+    world.prepared()
+    with pytest.raises(AirflowFailException, match=f"{action} is of one checkpoint, and none is named"):
+        trigger(action)
+
+
+@pytest.mark.parametrize("action", sorted(set(ACTIONS) - set(SETTLING) - {"verify", "savepoint"}))
+def test_an_act_on_the_whole_pipeline_does_not_pass_over_a_number(world: World, action: str) -> None:
+    world.prepared()
+    with pytest.raises(AirflowFailException, match=f"checkpoint is 1, but {action} is of the whole pipeline"):
+        trigger(action, checkpoint=1)
+    assert world.store.checkpoint(PIPELINE, 1).state is S.PREPARED
+
+
+def test_other_parameters_are_not_passed_over_either(world: World) -> None:
+    world.prepared()
+    with pytest.raises(AirflowFailException, match="rewind is set, but commit computes nothing again"):
+        trigger("commit", checkpoint=1, rewind=True)
+    for action in ("restore", "dispose"):
+        with pytest.raises(AirflowFailException, match="savepoint is empty"):
+            trigger(action)
+    with pytest.raises(AirflowFailException, match="no such checkpoint"):
+        trigger("commit", checkpoint=9)
+    assert world.store.checkpoint(PIPELINE, 1).state is S.PREPARED
+
+
+@pytest.mark.parametrize("action", sorted(set(ACTIONS) - {"doctor", "restore", "dispose"}))
+def test_a_pipeline_that_is_not_there_is_named_with_the_known_ones(world: World, action: str) -> None:
+    world.store.register(PIPELINE)
+    number = {"checkpoint": 1} if action in SETTLING else {}
+    with pytest.raises(AirflowFailException, match=r"knows no pipeline 'nothing'\. Remedy: known are: orders"):
+        trigger(action, pipeline="nothing", **number)
+
+
+# --- the acts --------------------------------------------------------------------------------------------------------
+
+
+def test_recover_settles_and_may_be_repeated(world: World) -> None:
+    numbers = world.prepared()
+    assert "checkpoint 1 was in doubt: it is COMPLETED now" in trigger("recover")
+    world.check_exactly_once(numbers)
+    assert "nothing is in doubt" in trigger("recover", tries=2)
+    world.check_exactly_once(numbers)
+
+
+@pytest.mark.parametrize(
+    ("action", "state"), [("commit", S.COMPLETED), ("abort", S.ABORTED), ("quarantine", S.QUARANTINED)]
+)
+def test_a_checkpoint_in_doubt_is_settled_once_in_the_name_of_who_has_asked(
+    world: World, action: str, state: CheckpointState
+) -> None:
+    world.prepared()
+    told = trigger(action, checkpoint=1, reason="a test")
+    assert world.store.checkpoint(PIPELINE, 1).state is state
+    assert "db: it stands at 0" in told or "db: it remembers nothing" in told, told.log
+    assert "Checkpoint 1 (PREPARED, 20 rows): " in told and f"checkpoint 1 is {state}" in told
+    assert f"`{action} 1` by ada (airflow_ft_maintenance/manual__1/act): a test" in signed(world)
+    before = world.store.checkpoint(PIPELINE, 1), {name: list(system.rows) for name, system in world.systems.items()}
+    if action == "quarantine":
+        assert "checkpoint 1 is QUARANTINED" in trigger(action, checkpoint=1, run_id="manual__2")
+    else:
+        with pytest.raises(AirflowException, match=f"it is {state}"):
+            trigger(action, checkpoint=1, run_id="manual__2")
+    assert (world.store.checkpoint(PIPELINE, 1), {name: s.rows for name, s in world.systems.items()}) == before
+
+
+@pytest.mark.parametrize(("rewind", "after"), [(False, AfterAbort.CARRIED), (True, AfterAbort.REWOUND)])
+def test_an_abort_says_what_becomes_of_the_rows(world: World, rewind: bool, after: AfterAbort) -> None:
+    world.prepared()
+    assert f"Give it up, its rows are {after}?" in trigger("abort", checkpoint=1, rewind=rewind)
+    assert world.store.checkpoint(PIPELINE, 1).after_abort is after
+
+
+@pytest.mark.parametrize(("action", "state"), [("commit", S.COMPLETED), ("abort", S.ABORTED)])
+def test_what_is_in_quarantine_is_released_by_a_decision(world: World, action: str, state: CheckpointState) -> None:
+    numbers = world.prepared()
+    trigger("quarantine", checkpoint=1)
+    assert "checkpoint 1 is QUARANTINED, and is settled" in trigger("recover")
+    trigger(action, checkpoint=1)
+    assert world.store.checkpoint(PIPELINE, 1).state is state
+    if action == "commit":
+        world.check_exactly_once(numbers)
+
+
+def test_refused_rows_are_set_aside_when_a_person_says_so(world: World) -> None:
+    decided(world)
+    world.systems["log"].declines_in_commit = True
+    told = trigger("dead_letter", checkpoint=1, reason="unwanted")
+    assert "checkpoint 1 is COMPLETED, 1 rows set aside" in told and "file:///dead/1" in told
+    assert "unwanted" in signed(world)
+    with pytest.raises(AirflowException, match="it is COMPLETED"):
+        trigger("dead_letter", checkpoint=1)
+
+
+def test_a_lost_token_is_set_and_the_rows_delivered_once(world: World) -> None:
+    decided(world)
+    world.systems["log"].token_is_gone = True
+    with pytest.raises(AirflowException, match="the token is gone"):
+        trigger("recover")
+    assert world.store.pipeline(PIPELINE).halt_reason is HaltReason.TOKEN_LOST
+    told = trigger("redeliver", checkpoint=1)
+    assert "are you sure that its rows are not there?" in told and "checkpoint 1 is COMPLETED" in told
+    assert world.systems["log"].rows == [1] and world.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
+    with pytest.raises(AirflowException, match="it is COMPLETED"):
+        trigger("redeliver", checkpoint=1)
+    assert world.systems["log"].rows == [1]
+
+
+def test_what_is_decided_is_not_rewound_and_the_remedy_is_in_the_log(world: World) -> None:
+    decided(world)
+    with capture_logs() as lines, pytest.raises(AirflowException, match="it is COMMITTING"):
+        run("rewind")
+    remedy = "Remedy: settle it first: `airflow ft in-doubt --pipeline orders`."
+    assert remedy in [line["event"] for line in lines if line["log_level"] == "error"]
+    assert world.store.checkpoint(PIPELINE, 1).state is S.COMMITTING
+
+
+def test_rewind_gives_up_what_is_not_delivered_and_nothing_the_second_time(world: World) -> None:
+    world.prepared(2)
+    assert "the next run starts anew" in trigger("rewind", reason="wrong prices")
+    assert [world.store.checkpoint(PIPELINE, n).after_abort for n in (1, 2)] == [AfterAbort.REWOUND] * 2
+    assert "`rewind` by ada (airflow_ft_maintenance/manual__1/act): wrong prices" in signed(world)
+    assert "the next run starts anew" in trigger("rewind", run_id="manual__2")
+    assert not any(system.rows for system in world.systems.values())
+
+
+def test_a_halted_pipeline_goes_on_in_the_name_of_who_has_asked(world: World) -> None:
+    world.store.register(PIPELINE)
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
+    told = trigger("resume", reason="it is back")
+    assert "orders is HALTED (TOKEN_LOST): the token is gone" in told and "orders is ACTIVE" in told
+    [event] = world.store.events(PIPELINE, limit=1)
+    assert event.message.endswith(
+        "RESUMED: by ada (airflow_ft_maintenance/manual__1/act): it is back, after TOKEN_LOST"
+    )
+    assert "orders is not halted" in trigger("resume", run_id="manual__2")
+
+
+def test_a_run_that_nobody_has_triggered_is_named_itself(world: World) -> None:
+    world.store.register(PIPELINE)
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
+    trigger("resume", user=None, run_id="scheduled__1")
+    [event] = world.store.events(PIPELINE, limit=1)
+    assert event.message.endswith("RESUMED: by airflow_ft_maintenance/scheduled__1/act, after TOKEN_LOST")
+
+
+def test_state_is_dropped_once(scene: Scene) -> None:
+    before = scene.store.pipeline(PIPELINE).base
+    assert before is not None
+    begun = Path(before.location.removeprefix("file://"), "sources/0/0")  # where Spark first stood in the topic
+    begun.parent.mkdir(parents=True)
+    begun.write_text('\0v1\n{"orders":{"0":3}}')
+    told = trigger("reset_state", reason="a new key")
+    after = scene.store.pipeline(PIPELINE).base
+    assert after != before and "the next run reads on from where the last one ended, without state" in told
+    assert "`reset_state` by ada (airflow_ft_maintenance/manual__1/act): a new key" in signed(scene)
+    assert "orders has no state to drop" in trigger("reset_state", run_id="manual__2")
+    assert scene.store.pipeline(PIPELINE).base == after
+
+
+def test_doctor_fails_with_what_it_has_found(world: World) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    told = trigger("doctor", tries=2)
+    assert "checkpoint 1 was confirmed last" in told and "pipeline orders" in told.log
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
+    events = signed(world)
+    with pytest.raises(AirflowFailException, match=r"pipeline 'orders': .*it is gone.*Remedy: "):
+        trigger("doctor")
+    assert signed(world) == events
+
+
+def test_verify_fails_when_rows_are_missing_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real pipeline into SQLite: its rows are in its write-ahead log, and in a table."""
+    url, shop = f"sqlite:///{tmp_path}/ft.db", tmp_path / "shop.db"
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", url)
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", f'{{"conn_type": "sqlite", "host": "{shop}"}}')
+
+    def sql(statement: str) -> None:
+        with closing(sqlite3.connect(shop)) as database, database:
+            database.execute(statement)
+
+    with closing(open_store(url)) as store:
+        world = SqliteWorld(store, tmp_path / "wal", None, pipeline=PIPELINE, root_of_shop=shop)  # type: ignore[arg-type]
+        numbers = world.stage(2)
+        world.prepare()
+        assert "checkpoint 1 is COMPLETED" in trigger("commit", checkpoint=1), "with the connection of the task"
+        world.deliver()
+        with closing(sqlite3.connect(shop)) as database:
+            assert sorted(row[0] for row in database.execute("SELECT id FROM orders")) == expected(numbers)
+        assert "complete: 40 of 40 rows are there" in trigger("verify")
+        sql("INSERT INTO orders SELECT * FROM orders WHERE id = 1005")
+        with pytest.raises(
+            AirflowFailException, match="'orders': 1 rows are there more often than they were delivered"
+        ):
+            trigger("verify")
+        assert "DOUBLED: 1 more rows equal delivered ones" in trigger("verify", allow_repeated=True, tries=2)
+        sql("DELETE FROM orders WHERE id = 2007")
+        with pytest.raises(AirflowFailException, match=r"1 rows are missing; .*\. Remedy: "):
+            trigger("verify", allow_repeated=True)
+        assert "20 of 20 rows are there" in trigger("verify", checkpoint=1, allow_repeated=True)
+
+
+class SqliteWorld(RealWorld):
+    """The same pipeline into one table of a SQLite file."""
+
+    def __init__(self, *given: Any, root_of_shop: Path, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.shop = root_of_shop
+
+    @property
+    def sinks(self) -> dict[str, Any]:
+        return {"rows": SqliteSink(table="orders", conn_id="shop")}
+
+    def connections(self, conn_id: str) -> ConnectionInfo:
+        return ConnectionInfo("shop", "sqlite", host=str(self.shop))
+
+
+# --- savepoints and streams ------------------------------------------------------------------------------------------
+
+
+def test_a_savepoint_is_taken_restored_and_deleted(scene: Scene, tmp_path: Path) -> None:
+    told = trigger("savepoint", checkpoint=1, folder=str(tmp_path / "elsewhere"))
+    uri = told.result
+    assert "savepoint of checkpoint 1 of orders" in told and str(tmp_path / "elsewhere") in uri
+    assert read_metadata(uri).taken_by == "`savepoint 1` by ada (airflow_ft_maintenance/manual__1/act)"
+    before = scene.store.pipeline(PIPELINE).base
+    told = trigger("restore", savepoint=uri, reason="back to yesterday")
+    assert told.result == {"checkpoint": 1, "later": []} and "goes on from checkpoint 1 of orders" in told
+    base = scene.store.pipeline(PIPELINE).base
+    assert base != before and "`restore` by ada" in signed(scene) and "back to yesterday" in signed(scene)
+    assert trigger("restore", savepoint=uri).result == {}, "the same run once more"
+    assert scene.store.pipeline(PIPELINE).base == base
+    with pytest.raises(AirflowFailException, match="is of pipeline orders; nothing was deleted"):
+        trigger("dispose", savepoint=uri, pipeline="payments")
+    assert "is deleted" in trigger("dispose", savepoint=uri)
+    assert "is not there any more" in trigger("dispose", savepoint=uri)
+
+
+@pytest.mark.parametrize(
+    ("action", "arguments"),
+    [
+        ("stop", {"at_once": False}),
+        ("stop_now", {"at_once": True}),
+        ("stop_with_savepoint", {"at_once": False, "savepoint": "/s"}),
+        ("drain", {"at_once": False, "drain": True}),
+        ("drain_with_savepoint", {"at_once": False, "drain": True, "savepoint": "/s"}),
+    ],
+)
+def test_a_stream_is_asked_to_stop_in_the_name_of_who_has_asked(
+    scene: Scene, action: str, arguments: dict[str, Any]
+) -> None:
+    dag = maintenance_dag()
+    dag.get_task("act").wait = 0.01
+    with new_epoch(scene.store, PIPELINE, Worker("t"), "a test", 1):
+        with pytest.raises(AirflowException, match=r"has not stopped within 0\.01 s"):
+            trigger(action, dag=dag, folder="/s", reason="the end of the month")
+        [asked] = scene.store.open_requests(PIPELINE)
+    assert dict(asked.arguments) == arguments
+    assert f"`{action}` by ada (airflow_ft_maintenance/manual__1/act): the end of the month" in signed(scene)
+
+
+def test_a_stream_that_nobody_runs_is_kept_as_it_stands_or_cannot_be_drained(scene: Scene) -> None:
+    assert trigger("stop").result == "nobody is at work on orders"
+    assert "savepoint of checkpoint 1: file://" in trigger("stop_with_savepoint")
+    with pytest.raises(AirflowException, match="nobody could drain it"):
+        trigger("drain")
+
+
+# --- once, and not in tests ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", sorted(set(ACTIONS) - READING - {"recover"}))
+def test_a_task_that_was_cleared_acts_no_more(world: World, action: str) -> None:
+    world.prepared()
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "another cause than the one that was asked about")
+    events = signed(world)
+    number = {"checkpoint": 1} if action in SETTLING else {}
+    with pytest.raises(AirflowException, match=f"{action} was asked for once, and this is try 2 of its task"):
+        trigger(action, tries=2, **number)
+    assert signed(world) == events and world.store.checkpoint(PIPELINE, 1).state is S.PREPARED
+
+
+def test_a_test_run_changes_nothing_but_may_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.prepared()
+    with pytest.raises(AirflowFailException, match="`airflow dags test` would act"):
+        trigger("commit", checkpoint=1, user="dag_test")
+    monkeypatch.setenv("AIRFLOW_TEST_MODE", "True")
+    with pytest.raises(AirflowFailException, match="`airflow tasks test` would act"):
+        trigger("recover")
+    assert world.store.checkpoint(PIPELINE, 1).state is S.PREPARED
+    with pytest.raises(
+        AirflowFailException, match=r"manifest\.json is missing"
+    ):  # of a world without a write-ahead log
+        trigger("doctor")
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__ALLOW_TEST_RUNS", "True")
+    assert "it is COMPLETED now" in trigger("recover")
+
+
+def test_whoever_is_at_work_is_not_disturbed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.prepared()
+    monkeypatch.setattr("airflow_ft.settings.lease_seconds", lambda: 6.0)
+    with (
+        new_epoch(world.store, PIPELINE, Worker("dag/run/step"), "at work", 0.3),
+        pytest.raises(AirflowException, match="is at work on it"),
+    ):
+        trigger("abort", checkpoint=1)
+    assert world.store.checkpoint(PIPELINE, 1).state is S.PREPARED
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_asks_for_what_the_dag_does() -> None:
+    """The names of acts and parameters in its scripts are those of the DAG."""
+    dag = maintenance_dag()
+    scripts = "".join(path.read_text() for path in (ROOT / "plugins").glob("*.js"))
+    given = {name for conf in re.findall(r"conf: \{([^}]*)", scripts) for name in re.findall(r"(\w+):", conf)}
+    assert given <= set(dag.params)
+    actions = set(re.findall(r'action: "(\w+)"', scripts)) | set(re.findall(r'\bact\("(\w+)"', scripts))
+    assert {"restore", "dispose"} <= actions <= set(ACTIONS)
+    assert re.findall(r'\["([a-z-]+)", "\1:', scripts) == [each.value for each in Later]

@@ -1,0 +1,123 @@
+"""A job of a DAG file, in the driver: made of its source alone, with the lines that it has in its file."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_ft.core.errors import AirflowFtError, JobError
+from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.inline import load
+from airflow_ft.spark.driver.job import Job
+from tests.inline.dag_files import job_of
+
+MISTAKEN = """
+from pyspark.sql import functions as F
+
+DAG = object()
+
+
+def share(n):
+    return 1 // (n - n)
+
+
+@ft.job
+def transform(spark, sources, where):
+    if where == "driver":
+        raise ValueError(sources["a mistake"])
+    return spark.range(1).select(F.udf(share, "int")("id").alias("n"))
+"""
+
+
+def _transform(spark: SparkSession, folder: Path, where: str) -> AirflowFtError:
+    found = job_of(folder / "orders.py", MISTAKEN)
+    try:
+        Job(found, {"where": where}).transform(spark, {}).collect()  # type: ignore[arg-type]
+    except Exception as error:
+        return as_error(error, "orders", found.reference)
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("where", "what", "line"),
+    [
+        ("driver", "KeyError: 'a mistake'", "line 15, in transform"),
+        ("worker", "ZeroDivisionError: integer division or modulo by zero", "line 9, in share"),
+    ],
+)
+def test_a_mistake_is_told_with_the_dag_file_and_its_line(
+    spark: SparkSession, tmp_path: Path, where: str, what: str, line: str
+) -> None:
+    error = _transform(spark, tmp_path, where)
+    assert isinstance(error, JobError)
+    assert error.what == f"job orders.py:transform raised {what} ({tmp_path}/orders.py, {line})"
+
+
+@pytest.mark.spark
+def test_the_dag_file_is_not_imported_and_its_lines_are_shown_as_they_were(tmp_path: Path) -> None:
+    file = tmp_path / "orders.py"
+    text = f"import pathlib\nN = pathlib.Path({str(tmp_path / 'imported')!r}).touch()\n{MISTAKEN}"
+    found = job_of(file, text)
+    (tmp_path / "imported").unlink()
+    file.write_text("another file by now\n" * 99)
+    with pytest.raises(KeyError) as caught:
+        load(found)(None, {}, "driver")
+    assert 'raise ValueError(sources["a mistake"])' in "".join(traceback.format_exception(caught.value))
+    assert not (tmp_path / "imported").exists()
+
+
+def test_what_an_import_lacks_is_told_with_its_line(tmp_path: Path) -> None:
+    text = "@ft.job\ndef transform(spark, sources):\n    import no_such_helper\n"
+    at_top = job_of(tmp_path / "orders.py", f"import json\n{text}    json.dumps(no_such_helper)\n")
+    try:
+        Job(at_top, {}).transform(None, None)  # type: ignore[arg-type]
+    except Exception as error:
+        told = as_error(error, "orders", at_top.reference)
+    assert "No module named 'no_such_helper'" in told.what and "orders.py, line 5, in transform" in told.what
+
+
+@pytest.mark.spark
+def test_a_class_has_what_a_class_of_a_module_has(spark: SparkSession, tmp_path: Path) -> None:
+    text = (
+        "NAMES = ('a', 'b')\n@ft.job\nclass Orders:\n    output_mode = 'update'\n"
+        "    def __init__(self, rows):\n        self.rows = rows\n"
+        "    def transform(self, spark, sources):\n        return spark.range(self.rows)\n"
+        "    def split(self, batch):\n        return {name: batch for name in NAMES}\n"
+    )
+    job = Job(job_of(tmp_path / "orders.py", text, "Orders"), {"rows": 3})
+    frame = job.transform(spark, {})  # type: ignore[arg-type]
+    assert (job.output_mode, job.has_split, frame.count()) == ("update", True, 3)
+    assert list(job.split(frame, ("a", "b"), ())) == ["a", "b"]
+    assert list(job.split_nothing(spark, frame)) == ["a", "b"]
+    assert job.code["module"] == "orders.py:Orders" and len(job.code["sha256"]) == 64
+
+
+@pytest.mark.spark
+def test_arguments_of_a_function_go_to_it(spark: SparkSession, tmp_path: Path) -> None:
+    found = job_of(tmp_path / "orders.py", "@ft.job\ndef transform(spark, sources, n):\n    return spark.range(n)\n")
+    assert Job(found, {"n": 4}).transform(spark, {}).count() == 4  # type: ignore[arg-type]
+
+
+def test_each_attempt_begins_with_values_of_its_own(tmp_path: Path) -> None:
+    text = "SEEN = []\n@ft.job\ndef transform(spark, sources):\n    SEEN.append(1)\n    return len(SEEN)\n"
+    found = job_of(tmp_path / "orders.py", text)
+    assert [load(found)(None, None), load(found)(None, None)] == [1, 1]
+
+
+def test_types_and_dataclasses_are_what_they_are_in_the_file(tmp_path: Path) -> None:
+    """Both look into the module that their functions and classes say they are of."""
+    text = (
+        "import typing\nfrom decimal import Decimal\n@ft.job\ndef transform(spark: Decimal, sources: 'Decimal'):\n"
+        "    import dataclasses\n    @dataclasses.dataclass\n    class Row:\n        n: 'int' = 5\n"
+        "    return typing.get_type_hints(transform), Row().n\n"
+    )
+    job = job_of(tmp_path / "orders.py", text)
+    hints, n = load(job)(None, None)
+    assert [kind.__name__ for kind in hints.values()] == ["Decimal", "Decimal"] and n == 5
+    postponed = load(replace(job, postponed=True))
+    assert set(postponed.__annotations__.values()) == {"Decimal", "'Decimal'"}

@@ -1,0 +1,74 @@
+"""`airflow_ft.run`: what it refuses, and when it takes another run for dead (tests/integration has runs)."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import airflow_ft
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.lease import Worker, take_epoch
+from airflow_ft.core.model import RunKey
+from airflow_ft.running import Abandoned, new_run_id
+from airflow_ft.store import open_store
+from tests.operators.declared import spec
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"streaming": True}, r"pipeline 'orders': streaming=True goes on until.*leave streaming out"),
+        ({"wal_root": "/wal/{{ ds }}"}, r"wal_root contains Jinja \(/wal/\{\{ ds \}\}\)"),
+        ({"sources": {"a": airflow_ft.FileSource(path="{{ ds }}", schema="id int")}}, "sources contains Jinja"),
+        ({"job": "{{ params.job }}"}, "job contains Jinja"),
+    ],
+)
+def test_what_needs_airflow_is_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        airflow_ft.run(spec(**arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"run_id": 5}, "run_id is 5"),
+        ({"turn_timeout": 60}, "turn_timeout is 60"),
+        ({"wal_root": "/wal"}, "wal_root cannot be given beside a specification"),
+    ],
+)
+def test_arguments_of_its_own_are_checked(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        airflow_ft.run(spec(), **arguments)
+
+
+def test_an_argument_that_nobody_knows_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"run_idd is no argument of a pipeline.*did you mean run_id\?"):
+        airflow_ft.run(pipeline="orders", run_idd="monday")
+
+
+def test_no_two_runs_have_one_name() -> None:
+    assert len({new_run_id() for _ in range(1000)}) == 1000
+
+
+def test_a_run_is_over_when_no_lease_has_moved_for_as_long_as_one_lasts(tmp_path: Path) -> None:
+    dead, dag_run = RunKey("python:orders", "monday"), RunKey("orders", "scheduled__1")
+    now = 100.0
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        store.register("orders")
+        is_over = Abandoned(store, "orders", 30.0, lambda: now)
+        lease = Worker("a process").lease()
+        epoch = take_epoch(store, "orders", lease, "a test", lease_seconds=0.0)
+        for _ in range(3):
+            assert not is_over(dead)
+            now += 29.0
+            store.renew_lease("orders", epoch, lease.holder, "")
+        assert not is_over(dead)
+        now += 29.0
+        assert not is_over(dead)
+        now += 1.0
+        assert is_over(dead), "it still has its lease, which nobody renews"
+        assert not is_over(dag_run), "of a DAG run Airflow alone knows"
+        assert not is_over(RunKey("python:orders", "tuesday")), "which has just come"
