@@ -304,7 +304,7 @@ def test_each_map_index_of_a_group_has_a_pipeline_and_delivers_its_rows(shop: Sh
         [checkpoint] = airflow.checkpoints(f"half-{index + 1}")
         assert checkpoint.is_confirmed and checkpoint.run == RunKey("mapped", run_id, index)
     assert f"mapped/{run_id}[1]" in airflow.command("ft", "checkpoints", "half-2")
-    pipeline = airflow.get("/airflow-ft/pipelines/half-2")
+    pipeline = airflow.get("/airflow-ft/v1/pipelines/half-2/checkpoints")
     assert pipeline["checkpoints"][0]["map_index"] == 1
     # Cleared, each finds its own run again, and computes nothing.
     airflow.clear("mapped", run_id)
@@ -384,23 +384,23 @@ def test_a_token_that_vanished_while_all_was_settled_is_set_anew(shop: Shop) -> 
 
 def test_the_page_is_for_those_who_may_see_it(shop: Shop) -> None:
     airflow = shop.airflow
-    of_first = "/airflow-ft/pipelines/orders/checkpoints/1/spec"
-    for path in ("/airflow-ft/pipelines", "/airflow-ft/pipelines/orders", "/airflow-ft/page.js", of_first):
+    of_first = "/airflow-ft/v1/pipelines/orders/checkpoints/1/spec"
+    for path in ("/airflow-ft/v1/pipelines", "/airflow-ft/v1/pipelines/orders", "/airflow-ft/page.js", of_first):
         assert httpx.get(airflow.url + path, trust_env=False).status_code == 401
-    found = {row["name"]: row for row in airflow.get("/airflow-ft/pipelines?search=ORDERS")["pipelines"]}
+    found = {row["name"]: row for row in airflow.get("/airflow-ft/v1/pipelines?search=ORDERS")["pipelines"]}
     assert found["orders"]["dags"] == ["orders"] and found["orders"]["confirmed"] > 0
-    newest = airflow.get("/airflow-ft/pipelines/orders")["checkpoints"][0]
+    newest = airflow.get("/airflow-ft/v1/pipelines/orders/checkpoints")["checkpoints"][0]
     assert newest["state"] == "COMPLETED" and newest["dag_id"] == "orders"
     assert any("carries the commit point" in reason for reason in newest["reasons"])
     assert {p["name"]: p["proof"] for p in newest["participants"]} == {"shop": True, "bus": True}
     made_with = airflow.get(of_first)
-    assert set(made_with["sinks"]) == set(newest["rows"]) and made_with["pipeline"] == "orders"
+    assert set(made_with["sinks"]) == set(newest["rows_of"]) and made_with["pipeline"] == "orders"
     assert made_with["wal_root"], "as it counts, not as it is written in the DAG"
     assert newest["spec"] and made_with["job"] in airflow.command("ft", "spec", "orders", str(newest["number"]))
     for part in ("savepoints", "state"):  # the job keeps no state, and no savepoint was taken
-        assert httpx.get(f"{airflow.url}/airflow-ft/pipelines/orders/{part}", trust_env=False).status_code == 401
-        assert airflow.get(f"/airflow-ft/pipelines/orders/{part}")["checkpoints"], part
-    assert airflow.get("/airflow-ft/pipelines/orders/savepoints")["savepoints"] == []
+        assert httpx.get(f"{airflow.url}/airflow-ft/v1/pipelines/orders/{part}", trust_env=False).status_code == 401
+        assert airflow.get(f"/airflow-ft/v1/pipelines/orders/{part}")["checkpoints"], part
+    assert airflow.get("/airflow-ft/v1/pipelines/orders/savepoints")["savepoints"] == []
     [plugin] = [p for p in airflow.get("/api/v2/plugins")["plugins"] if p["name"] == "airflow_ft"]
     assert plugin["react_apps"][0]["url_route"] == "airflow-ft"
     path = f"/api/v2/dags/orders/dagRuns/{quote(newest['run_id'])}/taskInstances/orders.confirmed/links"
