@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_ft.assets import pipeline_asset as pipeline_asset
     from airflow_ft.core.config import CheckpointConfig as CheckpointConfig
+    from airflow_ft.core.dead_letters import DeadLetters as DeadLetters
     from airflow_ft.core.from_savepoint import FromSavepoint as FromSavepoint
     from airflow_ft.core.model import CheckpointingMode as CheckpointingMode
     from airflow_ft.core.model import ExternalizedRetention as ExternalizedRetention
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from airflow_ft.operators.savepoint import TriggerSavepointOperator as TriggerSavepointOperator
     from airflow_ft.operators.savepoint import savepoint_params as savepoint_params
     from airflow_ft.operators.stream import StreamingPipelineOperator as StreamingPipelineOperator
+    from airflow_ft.rehearsal import DryRun as DryRun
+    from airflow_ft.rehearsal import dry_run as dry_run
+    from airflow_ft.rehearsal import dry_run_params as dry_run_params
     from airflow_ft.running import run as run
     from airflow_ft.sensors.barrier import BarrierSensor as BarrierSensor
     from airflow_ft.sensors.checkpoint import CheckpointSensor as CheckpointSensor
@@ -56,8 +60,10 @@ _WHERE = {
     "CheckpointedPipeline": "airflow_ft.operators.pipeline",
     "CheckpointingMode": "airflow_ft.core.model",
     "CustomSource": "airflow_ft.sources.custom",
+    "DeadLetters": "airflow_ft.core.dead_letters",
     "DeltaSink": "airflow_ft.sinks.delta.spec",
     "DisposeSavepointOperator": "airflow_ft.operators.savepoint",
+    "DryRun": "airflow_ft.rehearsal",
     "ExponentialDelay": "airflow_ft.core.restart",
     "ExternalizedRetention": "airflow_ft.core.model",
     "FailureRate": "airflow_ft.core.restart",
@@ -80,6 +86,8 @@ _WHERE = {
     "StopStreamOperator": "airflow_ft.operators.savepoint",
     "StreamingPipelineOperator": "airflow_ft.operators.stream",
     "TriggerSavepointOperator": "airflow_ft.operators.savepoint",
+    "dry_run": "airflow_ft.rehearsal",
+    "dry_run_params": "airflow_ft.rehearsal",
     "job": "airflow_ft.inline.decorator",
     "maintenance_dag": "airflow_ft.operators.maintenance",
     "pipeline_asset": "airflow_ft.assets",
@@ -94,8 +102,10 @@ __all__ = [
     "CheckpointedPipeline",
     "CheckpointingMode",
     "CustomSource",
+    "DeadLetters",
     "DeltaSink",
     "DisposeSavepointOperator",
+    "DryRun",
     "ExponentialDelay",
     "ExternalizedRetention",
     "FailureRate",
@@ -110,6 +120,7 @@ __all__ = [
     "MySqlSink",
     "NoRestart",
     "PipelineSpec",
+    "PostgresSink",
     "RestartStrategy",
     "RestoreSavepointOperator",
     "SocketSource",
@@ -118,6 +129,8 @@ __all__ = [
     "StreamingPipelineOperator",
     "TriggerSavepointOperator",
     "__version__",
+    "dry_run",
+    "dry_run_params",
     "job",
     "maintenance_dag",
     "pipeline_asset",

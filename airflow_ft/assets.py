@@ -1,16 +1,33 @@
-"""The asset of a pipeline: updated when checkpoints are confirmed, so that other DAGs can be scheduled by it (I9)."""
+"""The asset of a pipeline, and those of the tables, topics and folders that it reads and writes.
+
+They are updated when checkpoints are confirmed, so that other DAGs can be scheduled by them (I9), and Airflow's graph
+of assets shows what comes from where. Airflow's connections are not looked up when a DAG is parsed. So a table or topic
+stands there as an alias, `mysql:<connection>/<table>`, and its asset `mysql://host:3306/shop/orders` gets the event.
+Both are the same for all pipelines, which connects those that write a topic with those that read it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult
 
 from airflow_ft.core.config import check_name
+from airflow_ft.core.datasets import folder
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.templates import without_jinja
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.registry import system
+from airflow_ft.sources import FileSource
+from airflow_ft.sources.lineage import places
+from airflow_ft.templates import is_late, without_jinja
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, AssetAlias
+
+    from airflow_ft.core.datasets import Dataset
+    from airflow_ft.core.ports import Confirmed
+    from airflow_ft.lineage import Delivered
+    from airflow_ft.spec import PipelineSpec
 
 SCHEME = "airflow-ft"
 
@@ -37,6 +54,70 @@ def declared_asset(pipeline: str, suffix: object = None) -> Asset | AssetAlias:
 
     name = without_jinja(pipeline) if suffix is None else f"{without_jinja(pipeline)}-*"
     return pipeline_asset(pipeline) if name == pipeline else AssetAlias(f"{SCHEME}://{name}")
+
+
+def sink_assets(spec: PipelineSpec) -> Mapping[str, Asset | AssetAlias]:
+    """What a task that confirms declares for each sink, as its outlets; without sinks that lineage does not know."""
+    found: dict[str, Asset | AssetAlias] = {}
+    for name, sink in spec.sinks.items():
+        of = system(sink.kind)
+        if of.place and (lineage := of.part("lineage")) is not None:
+            place = getattr(sink, of.place)
+            known = not of.connects and not is_late(place)
+            dataset = lineage.dataset({of.place: place}, ConnectionInfo("", "")) if known else None
+            found[name] = _declared(dataset, sink.kind, sink.conn_id, place)
+    return found
+
+
+def source_assets(spec: PipelineSpec) -> Sequence[Asset | AssetAlias]:
+    """What a task that stages declares of its sources, as its inlets: topics and folders."""
+    found: list[Asset | AssetAlias] = []
+    for source in spec.sources.values():
+        for place in places(source):
+            in_folder = isinstance(source, FileSource)
+            dataset = folder(place) if in_folder and not is_late(place) else None
+            found.append(_declared(dataset, "files" if in_folder else "kafka", source.conn_id, place))
+    return found
+
+
+def _declared(dataset: Dataset | None, kind: str, conn_id: str | None, place: str) -> Asset | AssetAlias:
+    from airflow.sdk import Asset, AssetAlias
+
+    if dataset is not None:
+        return Asset(dataset.uri)
+    at = f"{without_jinja(conn_id)}/" if conn_id else ""
+    return AssetAlias(f"{kind}:{at}{without_jinja(place)}")
+
+
+def tell_sinks(
+    declared: Mapping[str, Asset | AssetAlias],
+    delivered: Sequence[Delivered],
+    pipeline: str,
+    confirmed: Confirmed,
+    events: Any,
+) -> list[Asset | AssetAlias]:
+    """Writes the events of sinks that got rows into Airflow's `outlet_events`; returns the outlets that have none.
+
+    An event's extra is {"pipeline", "sink", "number": the newest, "numbers", "count", "first", "last", "rows": of this
+    sink}.
+    """
+    from airflow.sdk import Asset
+
+    told: list[Asset | AssetAlias] = []
+    for each in delivered:
+        outlet, asset = declared.get(each.sink), Asset(each.dataset.uri)
+        if outlet is None or not each.rows:
+            continue
+        numbers = confirmed.numbers
+        extra = {"pipeline": pipeline, "sink": each.sink, "number": numbers.last, **numbers.told(), "rows": each.rows}
+        if not isinstance(outlet, Asset):
+            events[outlet].add(asset, extra=extra)
+        elif outlet == asset:
+            events[outlet].extra = extra
+        else:  # it was delivered by a plan of before
+            continue
+        told.append(outlet)
+    return [outlet for outlet in declared.values() if outlet not in told]
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:

@@ -43,6 +43,9 @@ _MIN_AGE = _arg(
 
 
 _DAG = _arg("--dag", default=None, metavar="FILE", help="DAG file, for sources, and for what never ran")
+_OF_DAG = _arg("--dag", required=True, metavar="FILE", help="DAG file that declares it")
+_SAMPLES = _arg("--samples", type=int, default=5, metavar="N", help="rows of each sink that are shown (default: 5)")
+_EVERYTHING = _arg("--all", action="store_true", help="all that there is to read (default: its first checkpoint)")
 _NUMBERS = _arg("numbers", metavar="NUMBER", type=int, nargs="*", help="of these checkpoints (default: all in the log)")
 _ALLOW_REPEATED = _arg(
     "--allow-repeated",
@@ -51,6 +54,7 @@ _ALLOW_REPEATED = _arg(
 )
 _FULL = _arg("--full", action="store_true", help="count other rows in every table, which reads it as a whole")
 _PRINT = _arg("--print", action="store_true", help="only print the statements and commands, for whoever may run them")
+_TABLES = _arg("--tables", action="store_true", help="also a CREATE TABLE for the columns of the job (starts Spark)")
 _END = _arg("--end", action="store_true", help="end those that wait")
 _PREPARED = _arg(
     "--prepared",
@@ -162,6 +166,16 @@ def _looking() -> tuple[ActionCommand, ...]:
             ARG_OUTPUT,
         ),
         _command(
+            "dry-run",
+            "doctor",
+            "Compute what the next run would deliver, show it and what the sinks would say, and deliver nothing",
+            _PIPELINE,
+            _OF_DAG,
+            _SAMPLES,
+            _EVERYTHING,
+            ARG_OUTPUT,
+        ),
+        _command(
             "sinks",
             "sinks",
             "List what can be delivered into from here, and what each strategy promises",
@@ -185,6 +199,7 @@ def _looking() -> tuple[ActionCommand, ...]:
             _PIPELINE,
             _DAG,
             _PRINT,
+            _TABLES,
         ),
         _command(
             "class-archive",

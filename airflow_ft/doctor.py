@@ -101,12 +101,28 @@ def examine(
         *(lambda n=n, s=s: _source(n, s, connections) for n, s in patient.sources.items()),
         *(lambda p=p: _sink(patient.pipeline, p, connections, newest, opener, store) for p in participants.values()),
     ]
-    with ThreadPoolExecutor(8, thread_name_prefix="airflow-ft-doctor") as pool:
-        for found in pool.map(lambda task: task(), tasks):
-            checks += found
+    checks += _together(tasks)
     if store is not None:
         store.close()
     return checks
+
+
+def examine_sinks(
+    pipeline: str,
+    participants: Sequence[ParticipantPlan],
+    rows: Sequence[SegmentReader],
+    connections: ConnectionResolver,
+    opener: ParticipantFactory,
+    store: Store | None,
+) -> list[Check]:
+    """The sinks alone, and whether they would take these segments."""
+    return _together([lambda p=p: _sink(pipeline, p, connections, rows, opener, store) for p in participants])  # type: ignore[misc]
+
+
+def _together(tasks: Sequence[Callable[[], list[Check]]]) -> list[Check]:
+    """What all of them find, side by side."""
+    with ThreadPoolExecutor(8, thread_name_prefix="airflow-ft-doctor") as pool:
+        return [check for found in pool.map(lambda task: task(), tasks) for check in found]
 
 
 def _store(store: Store, pipeline: str) -> list[Check]:

@@ -1,31 +1,91 @@
-"""Gauges and counters about a pipeline, by way of Airflow's own metrics (`[metrics]` in airflow.cfg).
+"""Gauges, counters and timers about a pipeline, by way of Airflow's own metrics (`[metrics]` in airflow.cfg).
 
-The pipeline is part of the name, since plain StatsD has no tags: `airflow_ft.undelivered_age.<pipeline>`,
-`airflow_ft.failed.<pipeline>.<reason>`. Whatever goes wrong with metrics is Airflow's to log, and fails nothing.
+Each is sent as Airflow 3 sends its own: with tags (`airflow_ft.rows`, pipeline=orders), for OpenTelemetry and
+DogStatsD; and with the tags' values in its name (`airflow_ft.rows.orders`), since plain StatsD has no tags.
+docs/observability.md lists them. Whatever goes wrong with metrics is Airflow's to log, and fails nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
+from airflow_ft import traces
 from airflow_ft.core.headway import Taken
+from airflow_ft.core.lag import Unit
 from airflow_ft.core.reasons import AbortReason, WaitReason
 from airflow_ft.core.sweep import Health
-from airflow_ft.core.timing import Timing
+from airflow_ft.core.timing import Step, Timing
+
+PREFIX = "airflow_ft"
+
+
+class Kind(StrEnum):
+    """What a backend makes of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    TIMER = "timer"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`unit` is what one is; `tags` are those beside the pipeline, in the order in which they stand in the name."""
+
+    kind: Kind
+    unit: str
+    tags: tuple[str, ...] = ()
+
+
+METRICS: Mapping[str, Metric] = {
+    "failed": Metric(Kind.COUNTER, "checkpoints", ("reason",)),
+    "confirmed": Metric(Kind.COUNTER, "checkpoints"),
+    "rows": Metric(Kind.COUNTER, "rows"),
+    "log_bytes": Metric(Kind.COUNTER, "bytes"),
+    "dead_letters": Metric(Kind.COUNTER, "rows", ("sink",)),
+    "waited_ms": Metric(Kind.COUNTER, "milliseconds", ("reason",)),
+    "checkpoint_duration": Metric(Kind.TIMER, "milliseconds"),
+    **{f"{step}_duration": Metric(Kind.TIMER, "milliseconds") for step in Step},
+    "halted": Metric(Kind.GAUGE, "0 or 1"),
+    "quarantined": Metric(Kind.GAUGE, "checkpoints"),
+    "late": Metric(Kind.GAUGE, "0 or 1"),
+    "needs_attention": Metric(Kind.GAUGE, "0 or 1"),
+    "in_doubt": Metric(Kind.GAUGE, "checkpoints"),
+    "undelivered": Metric(Kind.GAUGE, "checkpoints"),
+    "undelivered_bytes": Metric(Kind.GAUGE, "bytes"),
+    "undelivered_age": Metric(Kind.GAUGE, "seconds"),
+    "undecided_age": Metric(Kind.GAUGE, "seconds"),
+    "since_confirmed": Metric(Kind.GAUGE, "seconds"),
+    "records_lag": Metric(Kind.GAUGE, "records", ("source",)),
+    "files_lag": Metric(Kind.GAUGE, "files", ("source",)),
+    "taken_rows": Metric(Kind.GAUGE, "rows", ("sink",)),
+    "rows_to_take": Metric(Kind.GAUGE, "rows", ("sink",)),
+    "state_changes_bytes": Metric(Kind.GAUGE, "bytes"),
+    "state_snapshot_bytes": Metric(Kind.GAUGE, "bytes"),
+    "state_replayed": Metric(Kind.GAUGE, "micro-batches"),
+}
+"""All that is sent, by name."""
 
 
 def emit(health: Health) -> None:
-    """Sends the gauges; ages are seconds. Works within tasks."""
-    gauges = {
+    """Sends the gauges of how a pipeline stands. Works within tasks."""
+    gauges: dict[str, float] = {
         "undecided_age": health.undecided.total_seconds(),
         "undelivered_age": health.undelivered.total_seconds(),
-        "in_doubt": float(health.in_doubt),
-        "needs_attention": 1.0 if health.needs else 0.0,
+        "undelivered": health.waiting,
+        "undelivered_bytes": health.waiting_bytes,
+        "in_doubt": health.in_doubt,
+        "halted": health.halted,
+        "quarantined": health.quarantined,
+        "late": health.late is not None,
+        "needs_attention": bool(health.needs),
     }
     if health.since_confirmed is not None:
         gauges["since_confirmed"] = health.since_confirmed.total_seconds()
     for name, value in gauges.items():
-        _gauge(f"airflow_ft.{name}.{health.pipeline}", value)
+        _send(name, float(value), health.pipeline)
 
 
 class Counters:
@@ -33,50 +93,56 @@ class Counters:
 
     def failed(self, pipeline: str, reason: AbortReason) -> None:
         """One more."""
-        _count(f"airflow_ft.failed.{pipeline}.{reason}", 1)
+        _send("failed", 1, pipeline, reason)
 
     def confirmed(self, pipeline: str, count: int) -> None:
         """So many more."""
-        _count(f"airflow_ft.confirmed.{pipeline}", count)
+        _send("confirmed", count, pipeline)
 
     def completed(self, pipeline: str, timing: Timing) -> None:
-        """Timers of each step and the whole; rows and their bytes, as counters."""
+        """Timers of each step and the whole; rows and their bytes, as counters; its spans."""
         for step, seconds in timing.steps.items():
-            _timing(f"airflow_ft.{step}_duration.{pipeline}", seconds)
+            _send(f"{step}_duration", 1000 * seconds, pipeline)
         if timing.seconds is not None:
-            _timing(f"airflow_ft.checkpoint_duration.{pipeline}", timing.seconds)
-        _count(f"airflow_ft.rows.{pipeline}", timing.rows)
-        _count(f"airflow_ft.log_bytes.{pipeline}", timing.bytes)
+            _send("checkpoint_duration", 1000 * timing.seconds, pipeline)
+        _send("rows", timing.rows, pipeline)
+        _send("log_bytes", timing.bytes, pipeline)
+        traces.completed(pipeline, timing)
+
+    def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
+        """So many more were staged."""
+        _send("dead_letters", rows, pipeline, sink)
 
     def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
         """In milliseconds, since counters are whole numbers."""
-        _count(f"airflow_ft.waited_ms.{pipeline}.{reason}", round(1000 * seconds))
+        _send("waited_ms", round(1000 * seconds), pipeline, reason)
 
     def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
         """Gauges of the newest micro-batch."""
         sizes = {"state_changes_bytes": changes, "state_snapshot_bytes": snapshot, "state_replayed": replayed}
         for name, value in sizes.items():
-            _gauge(f"airflow_ft.{name}.{pipeline}", float(value))
+            _send(name, value, pipeline)
 
     def taken(self, pipeline: str, taken: Taken) -> None:
         """Gauges of a sink whose delivery takes long: rows that are taken, of so many."""
         for name, value in {"taken_rows": taken.rows, "rows_to_take": taken.of}.items():
-            _gauge(f"airflow_ft.{name}.{pipeline}.{taken.sink}", float(value))
+            _send(name, value, pipeline, taken.sink)
+
+    def lag(self, pipeline: str, source: str, unit: Unit, behind: int) -> None:
+        """A gauge of each source: `records_lag` of Kafka, `files_lag` of folders."""
+        _send(f"{unit}_lag", behind, pipeline, source)
 
 
-def _count(name: str, count: int) -> None:
+def _send(name: str, value: float, pipeline: str, *tags: str) -> None:
     from airflow.sdk.observability import stats
 
-    stats.incr(name, count)
-
-
-def _timing(name: str, seconds: float) -> None:
-    from airflow.sdk.observability import stats
-
-    stats.timing(name, timedelta(seconds=seconds))
-
-
-def _gauge(name: str, value: float) -> None:
-    from airflow.sdk.observability import stats
-
-    stats.gauge(name, value)
+    metric = METRICS[name]
+    labels = dict(zip(("pipeline", *metric.tags), (pipeline, *map(str, tags)), strict=True))
+    plain = ".".join((PREFIX, name, *labels.values()))
+    for sent_as, given in ((plain, None), (f"{PREFIX}.{name}", labels)):
+        if metric.kind is Kind.COUNTER:
+            stats.incr(sent_as, int(value), tags=given)
+        elif metric.kind is Kind.TIMER:
+            stats.timing(sent_as, timedelta(milliseconds=value), tags=given)
+        else:
+            stats.gauge(sent_as, float(value), tags=given)

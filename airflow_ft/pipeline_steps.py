@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
 from airflow_ft.core import steps
+from airflow_ft.core.dead_letters import DeadLetters
 from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.numbers import MOST_LISTED
@@ -159,8 +160,9 @@ def request(
         job_arguments=spec.job_args,
         sources={name: source.to_json() for name, source in spec.sources.items()},
         connections={conn_id: connections(conn_id) for conn_id in sorted(conn_ids)},
-        sinks=tuple(name for name in spec.sinks if name not in spec.optional_sinks),
-        optional_sinks=tuple(spec.optional_sinks),
+        sinks=tuple(name for name in spec.sinks if name not in spec.optional),
+        optional_sinks=tuple(name for name in spec.sinks if name in spec.optional),
+        dead_letters=DeadLetters.of(spec.dead_letters),
         packages=tuple(spec.packages),
         checkpointing=spec.config,
         streaming=spec.streaming,

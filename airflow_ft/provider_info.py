@@ -71,12 +71,14 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Fault tolerance",
                 "python-modules": [
                     "airflow_ft.triggers.checkpoint",
+                    "airflow_ft.triggers.confirmed",
                     "airflow_ft.triggers.barrier",
                     "airflow_ft.triggers.turn",
                 ],
             }
         ],
         "asset-uris": [{"schemes": ["airflow-ft"], "handler": "airflow_ft.assets.sanitize_uri"}],
+        "notifications": ["airflow_ft.notifications.problem.ProblemNotifier"],
         "extra-links": ["airflow_ft.links.PipelineLink"],
         "cli": ["airflow_ft.cli.get_ft_cli_commands"],
         "config": {

@@ -80,14 +80,21 @@ def run(
     """
     from airflow_ft.hooks.connections import server_connections
 
+    declared = spec_of(spec, arguments, _OWN)
+    return PlainRun(declared, server_connections, run_id=run_id, turn_timeout=turn_timeout).deliver()
+
+
+def spec_of(spec: PipelineSpec | None, arguments: Mapping[str, Any], own: tuple[str, ...]) -> PipelineSpec:
+    """The specification that was given as a whole or by its arguments; `own` are the caller's other ones."""
     if spec is None:
-        spec, _ = take_spec(arguments, _OWN)
-    elif arguments:
+        return take_spec(arguments, own)[0]
+    if arguments:
         raise ConfigurationError(
             f"{', '.join(sorted(arguments))} cannot be given beside a specification.",
             remedy="write it into PipelineSpec(...).",
         )
-    return PlainRun(spec, server_connections, run_id=run_id, turn_timeout=turn_timeout).deliver()
+    check_type("spec", spec, PipelineSpec, 'give PipelineSpec(pipeline="orders", ...).')
+    return spec
 
 
 class PlainRun:
@@ -237,6 +244,17 @@ def _check_plain(spec: PipelineSpec) -> None:
             remedy="leave streaming out: each run reads what is new; or write a DAG with CheckpointedPipeline.",
             pipeline=spec.pipeline,
         )
+    if spec.dry_run:
+        raise ConfigurationError(
+            f"dry_run is {spec.dry_run!r}, and this would be a real run.",
+            remedy="leave it out; or call airflow_ft.dry_run(...).",
+            pipeline=spec.pipeline,
+        )
+    check_plain_values(spec)
+
+
+def check_plain_values(spec: PipelineSpec) -> None:
+    """ConfigurationError for Jinja."""
     for name in _NOT_RENDERED:
         if late := _template(spec.plain(name)):
             raise ConfigurationError(

@@ -22,8 +22,10 @@ from airflow_ft.core.arguments import (
     is_resolved_later,
     is_template,
     shown,
+    truth,
 )
 from airflow_ft.core.config import CheckpointConfig, check_name
+from airflow_ft.core.dead_letters import DeadLetters
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.from_savepoint import FromSavepoint
 from airflow_ft.core.inline_job import InlineJob, declared_job
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_ft.sources import Source
 
 _SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
-_OF_A_RUN = ("suffix", "from_savepoint")
+_OF_A_RUN = ("suffix", "from_savepoint", "dry_run")
 _SOURCE = ("conn_id", "to_json", "read")
 
 
@@ -64,7 +66,10 @@ class PipelineSpec:
             `CustomSource`).
         sinks: what its rows go into, by the names it uses (`MySqlSink`, `KafkaSink`). Sinks of one connection are
             one participant, and become visible together.
-        optional_sinks: names of sinks that `split` may leave out, such as a dead-letter topic.
+        dead_letters: the sink that gets what the job cannot use, by its name; or `DeadLetters`, which says how many
+            such rows a checkpoint may have. The job may leave it out. Without a `split` of its own it gets what
+            `parse_json(..., on_malformed="keep")` has marked (docs/jobs.md).
+        optional_sinks: names of sinks that `split` may leave out, besides that of `dead_letters`.
         checkpointing: time-out, retention and size of deliveries: `CheckpointConfig`, or its settings by name (times
             in seconds), where one is to be rendered: {"timeout": "{{ params.timeout }}"}.
         restart: how often, and after which wait, a failed task is tried again (docs/restarts.md): a `RestartStrategy`,
@@ -89,10 +94,17 @@ class PipelineSpec:
             refused rows end the stage.
         streaming: the pipeline goes on until it is stopped: one long task cuts a checkpoint every
             `CheckpointConfig.interval`, and delivers it while the next one is computed.
+        dry_run: a run computes what it would deliver, tells it and what the sinks would say in its log, and delivers
+            nothing (docs/jobs.md): True, or Jinja that becomes "True" or "False", such as "{{ params.dry_run }}" with
+            `dry_run_params`.
         from_savepoint: the savepoint from which a run goes on, once, instead of where the pipeline stands: its path, or
             a `FromSavepoint`, in general Jinja: `FromSavepoint.from_params()` goes by the DAG run's parameters
             (`savepoint_params`). Empty text, None: where it stands.
-        emit_asset: update the asset `airflow-ft://<pipeline>` when checkpoints are confirmed.
+        late_after: the pipeline is late (LATE on the page, among the problems) when for so long nothing was confirmed,
+            and its sources were not found to be read either; for a schedule, a little more than its interval. None:
+            nobody looks.
+        emit_asset: declare the assets of the pipeline, its sources and its sinks, and update `airflow-ft://<pipeline>`
+            and those of sinks that got rows when checkpoints are confirmed.
 
     Raises ConfigurationError for whatever cannot work, as soon as it shows: in general when the DAG is parsed.
     """
@@ -103,6 +115,7 @@ class PipelineSpec:
     sources: Mapping[str, Source]
     sinks: Mapping[str, SinkSpec]
     optional_sinks: Sequence[str] = ()
+    dead_letters: DeadLetters | str | None = None
     checkpointing: CheckpointConfig | Mapping[str, Any] = field(default_factory=CheckpointConfig)
     restart: RestartStrategy | Mapping[str, Any] | None = None
     commit_point: str | None = None
@@ -116,7 +129,9 @@ class PipelineSpec:
     keep_session: timedelta | None = None
     overlap: bool = False
     streaming: bool = False
+    dry_run: bool | str = False
     from_savepoint: FromSavepoint | Mapping[str, Any] | str | None = None
+    late_after: timedelta | None = None
     emit_asset: bool = True
     configured: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """What the provider's configuration has said, as `checkpointing.timeout`, `spark_conf.<name>`. Not an argument."""
@@ -136,6 +151,7 @@ class PipelineSpec:
             self._check_checkpointing,
             self._check_restart,
             self._check_savepoint,
+            self._check_dry_run,
         )
         for check in checks:
             try:
@@ -176,6 +192,13 @@ class PipelineSpec:
                 f"keep_session is {shown(self.keep_session)}.",
                 remedy="give timedelta(minutes=15), for example, or timedelta(0).",
             )
+        if self.late_after is not None and (
+            not isinstance(self.late_after, timedelta) or self.late_after <= timedelta(0)
+        ):
+            raise ConfigurationError(
+                f"late_after is {shown(self.late_after)}.",
+                remedy="give timedelta(hours=26) for a daily pipeline, for example, or leave it out.",
+            )
         for name in ("overlap", "streaming", "emit_asset"):
             check_type(name, getattr(self, name), bool, "give True or False.")
 
@@ -184,6 +207,16 @@ class PipelineSpec:
         check_texts("optional_sinks", self.optional_sinks)
         if unknown := sorted(set(self.optional_sinks) - set(self.sinks)):
             raise ConfigurationError(f"optional_sinks names no sink: {', '.join(unknown)}.")
+        object.__setattr__(self, "dead_letters", DeadLetters.of(self.dead_letters))
+        if self.dead_letters is not None and self.optional.issuperset(self.sinks):
+            raise ConfigurationError(
+                f"no sink is left beside the one of dead_letters, {shown(self.optional)}.",
+                remedy="declare a sink for the good rows.",
+            )
+        if unknown := sorted(self.optional - set(self.sinks)):
+            raise ConfigurationError(
+                f"dead_letters names no sink: {', '.join(unknown)}.", remedy=f"name one of {', '.join(self.sinks)}."
+            )
         for sink in self.sinks.values():
             system(sink.kind).require_clients()
         if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
@@ -232,6 +265,10 @@ class PipelineSpec:
                 remedy="leave out from_savepoint, or mode.",
             )
 
+    def _check_dry_run(self) -> None:
+        if not is_template(self.dry_run) and not is_resolved_later(self.dry_run):
+            _ = self.is_dry_run
+
     def check_mode(self) -> None:
         """ConfigurationError when the mode cannot be kept with what is read here, or by the run of a schedule."""
         mode = self.config.mode
@@ -267,9 +304,20 @@ class PipelineSpec:
         return given if isinstance(given, CheckpointConfig) else CheckpointConfig.from_json(given)
 
     @property
+    def optional(self) -> frozenset[str]:
+        """The sinks that the job may leave out."""
+        dead = self.dead_letters
+        return frozenset((*self.optional_sinks, *([dead.sink] if isinstance(dead, DeadLetters) else [])))
+
+    @property
     def savepoint(self) -> FromSavepoint | None:
         """`from_savepoint`."""
         return FromSavepoint.of(self.from_savepoint)
+
+    @property
+    def is_dry_run(self) -> bool:
+        """`dry_run`; ConfigurationError for what is neither yes nor no."""
+        return truth("dry_run", self.dry_run)
 
     @property
     def strategy(self) -> RestartStrategy:
@@ -323,7 +371,9 @@ class PipelineSpec:
                 "job_sha256": self.job.sha256,
                 "job_source": self.job.shown_source,
             }
-        found["keep_session"] = None if self.keep_session is None else self.keep_session.total_seconds()
+        for name in ("keep_session", "late_after"):
+            given = getattr(self, name)
+            found[name] = None if given is None else given.total_seconds()
         safe: dict[str, Any] = without_secrets(json.loads(json.dumps(found, default=lambda _: "known in a run")))
         return safe
 

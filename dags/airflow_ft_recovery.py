@@ -4,30 +4,20 @@ Each pipeline recovers by itself at the start of its next run. This DAG does not
 in doubt is settled soon. It leaves alone what is at work, what is younger than `orphan_age`, and everything while the
 decision log cannot be reached.
 
-The gauges `airflow_ft.undecided_age`, `undelivered_age`, `since_confirmed` (seconds), `in_doubt` and `needs_attention`,
-each with the pipeline's name behind it, go where Airflow's own metrics go. The task fails when a pipeline is HALTED, a
-checkpoint QUARANTINED, or one not delivered for an hour: put your notifier into `on_failure_callback`, for example
-`SmtpNotifier` or `SlackNotifier` of their providers.
+It sends gauges of each pipeline where Airflow's own metrics go (docs/observability.md). The task fails when a pipeline
+is HALTED, a checkpoint QUARANTINED, one not delivered for an hour, or a pipeline late. Then `ProblemNotifier` writes
+into the log what to do; give it a notifier of your own, such as `SmtpNotifier` or `SlackNotifier` of their providers:
+`ProblemNotifier(SlackNotifier(text="{{ problem.text }}"), patience=PATIENCE)`.
 """
 
-import logging
 from datetime import timedelta
-from typing import Any
 
-from airflow.sdk import DAG, BaseNotifier
+from airflow.sdk import DAG
 
+from airflow_ft.notifications.problem import ProblemNotifier
 from airflow_ft.operators.sweep import RecoverAllOperator
 
-log = logging.getLogger(__name__)
-
-
-class LogNotifier(BaseNotifier):
-    """Stands in for a notifier that wakes somebody up."""
-
-    def notify(self, context: Any) -> None:
-        """Called when the task has failed; the exception says which pipeline needs what."""
-        log.error("airflow-ft: %s", context.get("exception"))
-
+PATIENCE = timedelta(hours=1)
 
 with DAG(
     "airflow_ft_recovery",
@@ -40,6 +30,6 @@ with DAG(
     RecoverAllOperator(
         task_id="recover",
         orphan_age=timedelta(minutes=10),
-        patience=timedelta(hours=1),
-        on_failure_callback=[LogNotifier()],
+        patience=PATIENCE,
+        on_failure_callback=[ProblemNotifier(patience=PATIENCE)],
     )

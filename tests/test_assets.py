@@ -1,12 +1,38 @@
-"""The asset of a pipeline, as Airflow checks and compares it."""
+"""The assets of a pipeline, its sources and its sinks, as Airflow checks, compares and updates them."""
 
 from __future__ import annotations
 
-import pytest
-from airflow.sdk import Asset
+from collections import defaultdict
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
-from airflow_ft import pipeline_asset
-from airflow_ft.core.errors import ConfigurationError
+import pytest
+from airflow.sdk import DAG, Asset, AssetAlias
+
+from airflow_ft import (
+    CheckpointedPipeline,
+    DeltaSink,
+    FileSource,
+    FilesSink,
+    KafkaSink,
+    KafkaSource,
+    MySqlSink,
+    PipelineSpec,
+    PostgresSink,
+    SqliteSink,
+    pipeline_asset,
+)
+from airflow_ft.assets import sink_assets, source_assets, tell_sinks
+from airflow_ft.core.datasets import Dataset, folder
+from airflow_ft.core.errors import ConfigurationError, SinkAccessError
+from airflow_ft.core.model import ParticipantPlan, Plan
+from airflow_ft.core.numbers import Numbers
+from airflow_ft.core.planning import participant_name
+from airflow_ft.core.ports import Confirmed, ConnectionInfo
+from airflow_ft.core.set_aside import SetAside
+from airflow_ft.lineage import Delivered, delivered
+from airflow_ft.sinks.registry import system
 
 pytestmark = pytest.mark.airflow
 
@@ -25,3 +51,141 @@ def test_a_name_that_is_none_is_refused() -> None:
 def test_a_uri_that_names_no_pipeline_is_refused_when_the_dag_is_parsed(uri: str) -> None:
     with pytest.raises(ValueError, match="pipeline"):
         Asset(uri)
+
+
+SINKS: dict[str, Any] = {
+    "orders": MySqlSink(table="shop.orders", conn_id="shop"),
+    "daily": MySqlSink(table="orders_{{ ds_nodash }}", conn_id="shop"),
+    "copy": PostgresSink(table="orders", conn_id="copies"),
+    "alerts": KafkaSink(topic="alerts"),
+    "files": FilesSink(folder="/data/orders"),
+    "late": FilesSink(folder="/data/{{ ds }}", name="late"),
+    "small": SqliteSink(table="orders", conn_id="small"),
+    "lake": DeltaSink(table="/lake/orders"),
+}
+CONNECTIONS = {
+    "shop": ConnectionInfo("shop", "mysql", "db.example", schema="other"),
+    "copies": ConnectionInfo("copies", "postgres", "pg.example", 6432, schema="shop"),
+    "kafka_default": ConnectionInfo("kafka_default", "kafka", extra={"bootstrap.servers": "k1:9092,k2:9092"}),
+    "small": ConnectionInfo("small", "sqlite", "/data/small.db"),
+}
+
+
+def a_spec(**changes: Any) -> PipelineSpec:
+    sources = {
+        "topics": KafkaSource(topics=["orders", "alerts"]),
+        "folder": FileSource(path="/data/in/", schema="id bigint"),
+        "pattern": KafkaSource(pattern="o.*"),
+    }
+    return PipelineSpec(pipeline="orders", job="jobs.orders", sources=sources, sinks=SINKS, **changes)
+
+
+def test_what_connections_need_is_an_alias_and_what_does_not_is_known() -> None:
+    assert sink_assets(a_spec()) == {
+        "orders": AssetAlias("mysql:shop/shop.orders"),
+        "daily": AssetAlias("mysql:shop/orders_*"),
+        "copy": AssetAlias("postgres:copies/orders"),
+        "alerts": AssetAlias("kafka:kafka_default/alerts"),
+        "files": Asset("file:///data/orders"),
+        "late": AssetAlias("files:/data/*"),
+        "small": AssetAlias("sqlite:small/orders"),
+        "lake": Asset("file:///lake/orders"),
+    }
+    topics = [AssetAlias("kafka:kafka_default/orders"), AssetAlias("kafka:kafka_default/alerts")]
+    assert source_assets(a_spec()) == [*topics, Asset("file:///data/in")]
+
+
+def test_the_graph_connects_who_writes_a_topic_with_who_reads_it() -> None:
+    with DAG("d", schedule=None) as dag:
+        CheckpointedPipeline(a_spec())
+    assert sink_assets(a_spec())["alerts"] in dag.get_task("orders.stage").inlets
+    for task in ("orders.confirmed", "orders.recover"):
+        assert dag.get_task(task).outlets == [Asset("airflow-ft://orders"), *sink_assets(a_spec()).values()]
+    with DAG("quiet", schedule=None) as quiet:
+        CheckpointedPipeline(a_spec(emit_asset=False))
+    assert not any(task.inlets or task.outlets for task in quiet.tasks)
+
+
+class Log:
+    """A decision log with one delivery, of the rows of two numbers."""
+
+    def __init__(self, **settings: Mapping[str, Any]) -> None:
+        by: dict[str, dict[str, Any]] = {}
+        for name, sink in SINKS.items():
+            by.setdefault(participant_name(sink), {})[name] = settings.get(name) or self.rendered(sink)
+        kinds = {participant_name(sink): sink for sink in SINKS.values()}
+        participants = tuple(
+            ParticipantPlan(name, kinds[name].kind, "", kinds[name].promise, 0, sinks) for name, sinks in by.items()
+        )
+        self.plan = Plan("orders", "i", 2, (), participants, None)
+
+    @staticmethod
+    def rendered(sink: Any) -> Mapping[str, Any]:
+        place = system(sink.kind).place
+        return {place: getattr(sink, place).replace("{{ ds_nodash }}", "20260101").replace("{{ ds }}", "2026-01-01")}
+
+    def checkpoint(self, _: str, number: int) -> Any:
+        return SimpleNamespace(number=number, delivered_by=2, plan=self.plan if number == 2 else None)
+
+
+def found(confirmed: Confirmed, **settings: Mapping[str, Any]) -> dict[str, Delivered]:
+    log: Any = Log(**settings)
+    return {each.sink: each for each in delivered(log, "orders", confirmed, CONNECTIONS.__getitem__)}
+
+
+def test_each_is_called_as_openlineage_and_the_providers_call_it() -> None:
+    told = {name: each.dataset for name, each in found(Confirmed(Numbers.of([1]))).items()}
+    assert told == {
+        "orders": Dataset("mysql://db.example:3306", "shop.orders", "mysql://db.example:3306/shop/orders"),
+        "daily": Dataset(
+            "mysql://db.example:3306", "other.orders_20260101", "mysql://db.example:3306/other/orders_20260101"
+        ),
+        "copy": Dataset(
+            "postgres://pg.example:6432", "shop.public.orders", "postgres://pg.example:6432/shop/public/orders"
+        ),
+        "alerts": Dataset("kafka://k1:9092", "alerts", "kafka://k1:9092/alerts"),
+        "files": Dataset("file", "/data/orders", "file:///data/orders"),
+        "late": Dataset("file", "/data/2026-01-01", "file:///data/2026-01-01"),
+        "small": Dataset("sqlite:///data/small.db", "orders", "sqlite:///data/small.db/orders"),
+        "lake": Dataset("file", "/lake/orders", "file:///lake/orders"),
+    }
+    told.pop("small")  # Airflow writes one slash where no server is named
+    for dataset in told.values():
+        assert Asset(dataset.uri).uri == dataset.uri, "Airflow and its providers take it as it is"
+
+
+def test_places_in_object_stores_and_hdfs() -> None:
+    assert folder("s3://aws@lake/a/b/") == folder("s3a://lake/a/b") == Dataset("s3://lake", "a/b", "s3://lake/a/b")
+    assert folder("hdfs://nn:8020/a") == Dataset("hdfs://nn:8020", "/a", "hdfs://nn:8020/a")
+    assert folder("file:///a b/") == Dataset("file", "/a b", "file:///a%20b")
+
+
+def test_a_sink_is_told_with_its_rows_and_one_without_rows_is_not() -> None:
+    rows = {"orders": 7, "alerts": 3, "files": 5, "lake": 4}
+    confirmed = Confirmed(Numbers.of([1, 2]), rows, {"alerts": SetAside(3, ("/wal",), ("no",), ())})
+    told = list(found(confirmed, lake={"table": "/lake/before"}).values())
+    events: Any = defaultdict(lambda: SimpleNamespace(extra=None, added=[], add=None))
+    for outlet in (declared := sink_assets(a_spec())).values():
+        event = events[outlet]
+        event.add = lambda asset, extra, to=event: to.added.append((asset, extra))
+    silent = tell_sinks(declared, told, "orders", confirmed, events)
+    extra = {"pipeline": "orders", "number": 2, "numbers": [1, 2], "count": 2, "first": 1, "last": 2}
+    assert events[declared["orders"]].added == [
+        (Asset("mysql://db.example:3306/shop/orders"), {**extra, "sink": "orders", "rows": 7})
+    ]
+    assert events[declared["files"]].extra == {**extra, "sink": "files", "rows": 5}
+    assert set(declared) - {name for name, each in declared.items() if each in silent} == {"orders", "files"}
+    assert declared["alerts"] in silent, "all of its rows were set aside"
+    assert declared["lake"] in silent, "they went into another table, by a plan of before"
+
+
+def test_a_connection_that_is_gone_keeps_no_rows_from_being_confirmed(caplog: pytest.LogCaptureFixture) -> None:
+    def gone(conn_id: str) -> ConnectionInfo:
+        if conn_id == "shop":
+            raise SinkAccessError("the Airflow connection is not defined.", participant=conn_id)
+        return CONNECTIONS[conn_id]
+
+    log: Any = Log()
+    told = delivered(log, "orders", Confirmed(Numbers.of([2])), gone)
+    assert {each.sink for each in told} == set(SINKS) - {"orders", "daily"}
+    assert "lineage does not tell of shop: " in caplog.text and "not defined" in caplog.text

@@ -16,13 +16,14 @@ from airflow.cli.cli_config import ActionCommand, GroupCommand
 from airflow_ft.cli import get_ft_cli_commands
 from airflow_ft.core import steps
 from airflow_ft.core.errors import ForeignOwnerError
+from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey
 from airflow_ft.core.remnants import Remnant, RemnantKind
 from airflow_ft.sinks import open_participant, registry
 from airflow_ft.wal import open_wal
 from tests.core.systems import SYSTEM, Systems
-from tests.core.world import PIPELINE, World
+from tests.core.world import PIPELINE, RUN, World
 from tests.spark.test_savepoints import saved_scene
 
 pytestmark = pytest.mark.airflow
@@ -92,6 +93,22 @@ def test_whoever_is_at_work_says_how_far_it_has_come(world: World, ft: Any) -> N
         [row] = json.loads(ft("pipelines", "-o", "json"))
         assert row["doing"] == "checkpoint 7: db has taken 5 of 8 rows of rows"
     assert json.loads(ft("pipelines", "-o", "json"))[0]["doing"] is None
+
+
+def test_it_says_how_far_a_pipeline_is_behind_and_whether_it_is_late(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    with new_epoch(world.store, PIPELINE, Worker("d/stage"), "a test") as (epoch, _):
+        world.store.begin_stage(PIPELINE, epoch, RUN, spec={"late_after": 3600.0})
+        [row] = json.loads(ft("pipelines", "-o", "json"))
+        assert (row["lag"], row["late"]) == ([], None)
+        lags = [Lag("orders", Unit.RECORDS, 1200), Lag("returns", Unit.FILES, 1)]
+        world.store.tell_lags(PIPELINE, epoch, 0, lags)
+        world.store.begin_stage(PIPELINE, epoch, RUN, spec={"late_after": 1e-6})
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert row["lag"] == ["orders 1,200 records", "returns 1 file"] and row["late"] > 0
+    [number] = world.stage(1)
+    world.store.tell_lags(PIPELINE, world.store.pipeline(PIPELINE).epoch, number, lags)
+    assert "  lag       orders 1,200, returns 1 beyond it" in ft("show", PIPELINE, str(number))
 
 
 def test_a_failed_checkpoint_is_shown_with_its_reason_and_what_to_do(world: World, ft: Any) -> None:

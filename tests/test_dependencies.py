@@ -14,12 +14,13 @@ ROOT = Path(__file__).parents[1]
 # Distribution -> why it is needed although nothing of ours imports it.
 NOT_IMPORTED = {
     "apache-airflow-providers-apache-kafka": "the connection type kafka: its form, its Test button, its hook in tasks",
+    "apache-airflow-providers-openlineage": "asks our operators for lineage; its modules are found below `airflow`",
     "cryptography": "PyMySQL logs in to MySQL's default accounts with it (caching_sha2_password)",
     "pandas": "Spark runs stateful Python functions with it",
     "protobuf": "Spark's state protocol of Python functions",
 }
 # Modules that come with Airflow, as its interface or what it runs on, and with pyspark (py4j).
-OF_OTHERS = {"airflow", "asgiref", "fastapi", "py4j", "rich"}
+OF_OTHERS = {"airflow", "asgiref", "fastapi", "opentelemetry", "py4j", "pydantic", "rich", "typing_extensions"}
 
 
 def demanded() -> set[str]:

@@ -32,6 +32,17 @@ def test_an_example_runs(code: str, tmp_path: Path) -> None:
     exec(compile(ast.parse(code), str(file), "exec"), names)
 
 
+@pytest.mark.parametrize("code", [each for each in EXAMPLES if "DAG(" in str(each.values[0])])
+def test_airflow_takes_the_dags_of_an_example(code: str, tmp_path: Path) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    file = tmp_path / "example.py"
+    file.write_text(code)
+    bag: Any = DagBag(dag_folder=str(file), safe_mode=False)
+    assert bag.import_errors == {}
+    assert bag.dags
+
+
 def test_the_example_of_the_readme_builds_the_tasks_that_it_names() -> None:
     names: dict[str, Any] = {"__name__": "example"}
     code = next(p.values[0] for p in EXAMPLES if "with DAG" in str(p.values[0]))
@@ -57,7 +68,12 @@ def test_links_lead_somewhere(name: str) -> None:
             assert page.exists(), target
             if anchor:
                 titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-                assert anchor in {title.lower().replace(" ", "-") for title in titles}, target
+                assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
+
+
+def test_the_first_page_leads_to_every_other() -> None:
+    linked = {f"docs/{page}" for page in re.findall(r"\]\(([a-z-]+\.md)\)", TEXT["docs/index.md"])}
+    assert linked == {name for name in TEXT if name.startswith("docs/")} - {"docs/index.md"}
 
 
 def test_every_setting_is_documented_and_no_other() -> None:

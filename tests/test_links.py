@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+from base64 import b64encode
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,9 +95,15 @@ def test_every_page_of_the_documentation_is_served() -> None:
     for page in sorted((ROOT / "docs").glob("*.md")):
         answer = client.get(f"/docs/{page.name}")
         assert answer.status_code == 200 and "<h1>" in answer.text, page.name
-        for link in re.findall(r'href="([^":#]+)(?:#[^"]*)?"', answer.text):
+        [style] = re.findall("<style>(.*?)</style>", answer.text)
+        told = b64encode(sha256(style.encode()).digest()).decode()
+        policy = answer.headers["Content-Security-Policy"]
+        assert f"'sha256-{told}'" in policy and "default-src 'none'" in policy
+        assert not re.search(r"<script|<[^>]* (style|on\w+)=|javascript:", answer.text), page.name
+        for link in re.findall(r'(?:href|src)="([^":#]+)(?:#[^"]*)?"', answer.text):
             assert client.get(f"/docs/{link}").status_code == 200, (page.name, link)
-    for outside in ("nothing.md", "..%2Fsetup.cfg", "%2e%2e/setup.cfg"):
+    assert client.get("/docs/images/pipelines.png").headers["Content-Type"] == "image/png"
+    for outside in ("nothing.md", "images/nothing.png", "images/..%2Findex.md", "..%2Fsetup.cfg", "%2e%2e/setup.cfg"):
         assert client.get(f"/docs/{outside}").status_code == 404
 
 

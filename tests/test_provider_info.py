@@ -44,7 +44,8 @@ def test_everything_that_it_names_exists() -> None:
             for module in entry["python-modules"]:
                 import_module(module)
     hooks = [entry["hook-class-name"] for entry in INFO["connection-types"]]
-    for path in (*INFO["extra-links"], *INFO["cli"], *hooks, *(entry["handler"] for entry in INFO["asset-uris"])):
+    handlers = [entry["handler"] for entry in INFO["asset-uris"]]
+    for path in (*INFO["extra-links"], *INFO["cli"], *INFO["notifications"], *hooks, *handlers):
         assert callable(found(path))
 
 

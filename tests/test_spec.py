@@ -173,6 +173,7 @@ def test_what_is_kept_is_plain_and_holds_no_secret() -> None:
         },
         sources={"in": KafkaSource(topics=["t"], options={"kafka.sasl.jaas.config": "planted-10"})},
         keep_session=timedelta(minutes=2),
+        late_after=timedelta(hours=26),
     ).to_json()
     text = json.dumps(kept, sort_keys=True)
     assert "planted" not in text, text
@@ -184,7 +185,8 @@ def test_what_is_kept_is_plain_and_holds_no_secret() -> None:
     assert kept["sources"]["in"]["topics"] == ["t"] and kept["job"] == "jobs.orders"
     assert kept["job_args"]["api"]["url"] == "https://example.org"
     assert kept["sinks"]["orders"]["table"] == "t" and kept["sinks"]["orders"]["promise"] == "ATOMIC"
-    assert kept["keep_session"] == 120 and kept["checkpointing"] == {}
+    assert (kept["keep_session"], kept["late_after"]) == (120, 26 * 3600)
+    assert kept["checkpointing"] == {}
 
 
 @pytest.mark.airflow

@@ -18,7 +18,7 @@ from airflow_ft.core.recovery import recover as recover_pipeline
 def recover(by: Requester, store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
     """Settles what has been in doubt for `min_age`, by doing the same again under the same marker."""
     recovery = recover_pipeline(
-        store, pipeline, by.participants, by.worker, min_age=min_age, lease_seconds=by.lease_seconds
+        store, pipeline, by.participants, by.worker, min_age=min_age, lease_seconds=by.lease_seconds, who=by.signature
     )
     for number, state in recovery.settled:
         by.say(f"checkpoint {number} was in doubt: it is {state} now")

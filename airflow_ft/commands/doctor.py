@@ -1,9 +1,12 @@
-"""`airflow ft doctor`: every preflight in words."""
+"""`airflow ft doctor` and `airflow ft dry-run`: what would be in the way of a pipeline, in words."""
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
 from airflow_ft.acts.examining import configured, told
@@ -18,6 +21,27 @@ from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import open_configured_store
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.templates import rebuild
+
+if TYPE_CHECKING:
+    from airflow_ft.spec import PipelineSpec
+
+
+@command
+def dry_run(args: Namespace) -> None:
+    """`airflow ft dry-run PIPELINE --dag FILE`; ends with status 1 when a sink would refuse what it found."""
+    from airflow_ft.rehearsal import rehearse
+
+    spec = spec_from_dag(args.pipeline, args.dag)
+    if args.store is not None:
+        spec = replace(spec, store=args.store)
+    found = rehearse(spec, server_connections, samples=args.samples, everything=args.all)
+    if args.output != "table":
+        print_table([found.to_json()], args.output)
+    else:
+        for line in found.told():
+            say(line)
+    if found.would_be_refused:
+        raise SystemExit(1)
 
 
 @command
@@ -52,6 +76,21 @@ def from_dag(pipeline: str, file: str) -> Patient:
     master = spark_master(spec.spark_master or "", server_connections)
     delivery = plan_delivery(sinks, carrier, spec.config.mode) if sinks else None
     return Patient.of(spec, master, delivery, sources, left_out=left_out)
+
+
+def spec_from_dag(pipeline: str, file: str) -> PipelineSpec:
+    """The pipeline's specification in a DAG file, rendered with the defaults of its params; see `rendered`."""
+    left_out: dict[str, str] = {}
+    task = _task(pipeline, file)
+    spec = task.spec.rendered(rendered(task, left_out))
+    if left_out:
+        told = "; ".join(f"{part} ({why})" for part, why in left_out.items())
+        raise ConfigurationError(
+            f"only a run can render {told}.", remedy="give the DAG's params defaults.", pipeline=pipeline
+        )
+    if (folder := str(Path(file).absolute().parent)) not in sys.path:  # where a job beside the DAG is found
+        sys.path.append(folder)
+    return spec
 
 
 def _task(pipeline: str, file: str) -> StageOperator:

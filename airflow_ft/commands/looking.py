@@ -27,6 +27,8 @@ def pipelines(args: Namespace) -> None:
     """`airflow ft pipelines`."""
     with open_store(args) as store:
         rows = []
+        late = {each.name: each.late for each in store.overview()}
+        lags = store.lags(list(late))
         for row in store.pipelines():
             latest = store.latest_confirmed(row.name)
             rows.append(
@@ -37,6 +39,8 @@ def pipelines(args: Namespace) -> None:
                     else row.status.value,
                     "confirmed": latest.number if latest else 0,
                     "confirmed_at": latest.completed_at if latest else None,
+                    "late": late.get(row.name),
+                    "lag": [f"{lag.source} {lag.amount}" for lag in lags.get(row.name, ())],
                     "unsettled": sum(not c.is_settled for c in store.open_checkpoints(row.name)),
                     "epoch": row.epoch,
                     "at_work": str(row.turn) if row.turn else None,
@@ -136,6 +140,9 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
     if segment := checkpoint.segment:
         rows = ", ".join(f"{sink} {count:,}" for sink, count in segment.rows.items())
         yield f"  rows      {segment.total_rows:,} ({rows}), {segment.bytes:,} bytes"
+        if checkpoint.lag:
+            beyond = ", ".join(f"{source} {count:,}" for source, count in checkpoint.lag.items())
+            yield f"  lag       {beyond} beyond it"
         yield f"  log       {segment.location} (digest {segment.digest[:16]}...)"
     if position := checkpoint.position:
         yield f"  Spark     {position.location}, batch {position.batch}"

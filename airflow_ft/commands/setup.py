@@ -7,21 +7,31 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_ft.commands.common import command, open_store, say
-from airflow_ft.commands.doctor import from_dag
+from airflow_ft.commands.doctor import from_dag, spec_from_dag
 from airflow_ft.core.adoption import participants_of
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.hooks.connections import server_connections
+from airflow_ft.rehearsal import columns_of
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from airflow_ft.core.model import ParticipantPlan
 
 
 @command
 def setup(args: Namespace) -> None:
-    """`airflow ft setup PIPELINE [--dag FILE] [--print]`: makes what is lacking, or prints how; may be repeated."""
-    for plan in _participants(args).values():
+    """`airflow ft setup PIPELINE [--dag FILE] [--print] [--tables]`: makes what is lacking, or prints how.
+
+    It may be repeated.
+    """
+    participants = _participants(args)
+    columns = _columns(args) if args.tables else {}
+    for plan in participants.values():
         of_kind = system(plan.kind)
+        if columns:
+            _propose(plan, columns)
         module = of_kind.part("setup")
         if module is None:
             say(f"{'-- ' * args.print}{of_kind.called(plan)}: its first prepare makes what it needs")
@@ -34,6 +44,27 @@ def setup(args: Namespace) -> None:
         else:
             made = module.create(args.pipeline, plan, connection)
             say(f"{of_kind.called(plan)}: {f'{made} made' if made else 'nothing was lacking'}")
+
+
+def _columns(args: Namespace) -> Mapping[str, pa.Schema]:
+    """By sink, as the job in the DAG has them; Spark is started for that."""
+    if args.dag is None or not args.print:
+        raise ConfigurationError(
+            "--tables proposes tables for the columns of the job in a DAG file.", remedy="add --dag FILE --print."
+        )
+    spec = spec_from_dag(args.pipeline, args.dag)
+    found = columns_of(spec, server_connections)
+    for name in sorted(spec.sinks.keys() - found.keys()):
+        say(f"-- sink {name}: its columns are not known before there are rows (`airflow ft dry-run`)")
+    return found
+
+
+def _propose(plan: ParticipantPlan, columns: Mapping[str, pa.Schema]) -> None:
+    of_kind = system(plan.kind)
+    known = {name: columns[name] for name in plan.sinks if name in columns}
+    if known and (module := of_kind.part("proposal")) is not None:
+        for statement in module.propose(plan, of_kind.connection(plan, server_connections), known):
+            say(statement)
 
 
 def _participants(args: Namespace) -> Mapping[str, ParticipantPlan]:

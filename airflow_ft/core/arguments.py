@@ -76,6 +76,21 @@ def check_texts(argument: str, value: object, *, of: str = "") -> None:
         check_text(f"{argument}[{index}]", each, of=of)
 
 
+def bound(argument: str, value: object, of: str, what: str) -> int | str | None:
+    """How many at most: a whole number, at least 1, also as Jinja makes text of it ("", "None": no bound); Jinja as it
+    is, for it is rendered later. ConfigurationError.
+    """
+    if value is None or is_template(value):
+        return value  # type: ignore[return-value]
+    told = value.strip() if isinstance(value, str) else value
+    if told in ("", "None"):
+        return None
+    number = int(told) if isinstance(told, str) and told.isascii() and told.isdigit() else told
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ConfigurationError(f"{of}: {argument} is {shown(value)}.", remedy=f"give a number of {what}, at least 1.")
+    return number
+
+
 def truth(argument: str, value: object) -> bool:
     """True or False, also as Jinja makes text of them; ConfigurationError."""
     found = _TRUTHS.get(str(value).strip().lower())

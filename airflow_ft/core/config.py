@@ -35,35 +35,38 @@ class CheckpointConfig:
     Those from `interval` to `externalized_retention` are for streams (`streaming=True`); a scheduled pipeline is cut by
     its schedule and its sources, and its runs end by themselves.
 
-    mode: how often a row becomes visible when something dies: a `CheckpointingMode`. With AT_MOST_ONCE, for streams
-        alone, nothing is remembered from one attempt to the next: each begins where its sources stand then.
-    interval: a stream is cut so often; 0: as fast as it goes. Where a source is bounded (`max_offsets_per_trigger`,
-        `max_files_per_trigger`) and has more, slices follow each other without a pause.
-    min_pause: so long after a checkpoint was confirmed the next one is triggered at the earliest. More than 0 allows
-        one checkpoint at a time.
-    max_concurrent: so many checkpoints may be between TRIGGERED and COMPLETED: while sinks deliver one, the next is
-        computed. When there are that many the stream waits, and its source with it (backpressure).
-    tolerable_failures: so many checkpoints in a row may fail (EXPIRED, SEAL_FAILED) before the stream itself fails, and
-        is restarted by its strategy; -1: all. One that is confirmed begins the count anew.
-    unaligned: rows on their way to a slow sink lie in the write-ahead log and belong to their checkpoint, so the next
-        one is triggered without waiting for it. Allows one checkpoint to be computed at a time.
-    aligned_timeout: an unaligned stream waits so long for the sinks first.
-    externalized_retention: what is kept of the confirmed checkpoints when the stream was asked to stop, or has failed
-        for good: rows, manifests and operator state, or nothing of them. Where it has read to is kept in any case.
-    timeout: from TRIGGERED to STAGED, and in a stream to the decision. A checkpoint that takes longer is
-        ABORTED(EXPIRED): nothing of it is visible. If it was not staged it is computed again, else its rows are
-        delivered with the next one.
-    num_retained: the newest delivered checkpoints that are kept whole, with rows and operator state; at least 1.
-    max_delivery_rows: several staged checkpoints are delivered as one up to this many rows (a single larger
-        checkpoint is delivered alone). 0: each checkpoint by itself.
-    num_retained_events: the newest checkpoints of which the decision log keeps each event. Of older ones it keeps what
-        was decided and proven, for ever.
-    quarantine_after: a checkpoint that has been in doubt for this long, although its sinks answer, is QUARANTINED: kept
-        whole for a person, nothing later is delivered, every gate stays closed. None: it is tried again for ever.
-    drain: a scheduled run that has read everything ends with a checkpoint of what is still open in windows, joins and
-        event-time timers, as it stands. A stream is drained by `airflow ft stop --drain`.
-    resume_drained: a run goes on from the state before a drain, and what that has emitted comes once more when it
-        closes; without it a run after a drain is refused.
+    Args:
+        mode: how often a row becomes visible when something dies: a `CheckpointingMode`. With AT_MOST_ONCE, for streams
+            alone, nothing is remembered from one attempt to the next: each begins where its sources stand then.
+        interval: a stream is cut so often; 0: as fast as it goes. Where a source is bounded (`max_offsets_per_trigger`,
+            `max_files_per_trigger`) and has more, slices follow each other without a pause.
+        min_pause: so long after a checkpoint was confirmed the next one is triggered at the earliest. More than 0
+            allows one checkpoint at a time.
+        max_concurrent: so many checkpoints may be between TRIGGERED and COMPLETED: while sinks deliver one, the next is
+            computed. When there are that many the stream waits, and its source with it (backpressure).
+        tolerable_failures: so many checkpoints in a row may fail (EXPIRED, SEAL_FAILED) before the stream itself fails,
+            and is restarted by its strategy; -1: all. One that is confirmed begins the count anew.
+        unaligned: rows on their way to a slow sink lie in the write-ahead log and belong to their checkpoint, so the
+            next one is triggered without waiting for it. Allows one checkpoint to be computed at a time.
+        aligned_timeout: an unaligned stream waits so long for the sinks first.
+        externalized_retention: what is kept of the confirmed checkpoints when the stream was asked to stop, or has
+            failed for good: rows, manifests and operator state, or nothing of them. Where it has read to is kept in any
+            case.
+        timeout: from TRIGGERED to STAGED, and in a stream to the decision. A checkpoint that takes longer is
+            ABORTED(EXPIRED): nothing of it is visible. If it was not staged it is computed again, else its rows are
+            delivered with the next one.
+        num_retained: the newest delivered checkpoints that are kept whole, with rows and operator state; at least 1.
+        max_delivery_rows: several staged checkpoints are delivered as one up to this many rows (a single larger
+            checkpoint is delivered alone). 0: each checkpoint by itself.
+        num_retained_events: the newest checkpoints of which the decision log keeps each event. Of older ones it keeps
+            what was decided and proven, for ever.
+        quarantine_after: a checkpoint that has been in doubt for this long, although its sinks answer, is QUARANTINED:
+            kept whole for a person, nothing later is delivered, every gate stays closed. None: it is tried again for
+            ever.
+        drain: a scheduled run that has read everything ends with a checkpoint of what is still open in windows, joins
+            and event-time timers, as it stands. A stream is drained by `airflow ft stop --drain`.
+        resume_drained: a run goes on from the state before a drain, and what that has emitted comes once more when it
+            closes; without it a run after a drain is refused.
     """
 
     mode: CheckpointingMode = field(

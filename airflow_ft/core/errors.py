@@ -97,6 +97,12 @@ class JobError(TerminalError):
     abort_reason = AbortReason.JOB_FAILED
 
 
+class DeadLettersError(TerminalError):
+    """A checkpoint has more dead letters than its pipeline allows: nothing of it is published."""
+
+    abort_reason = AbortReason.TOO_MANY_DEAD_LETTERS
+
+
 # --- fencing and state -------------------------------------------------------------------------------------------
 
 
@@ -145,6 +151,14 @@ class StoreUnavailableError(TransientError):
     def __init__(self, what: str, *, unanswered: bool = False, remedy: str = "") -> None:
         self.unanswered = unanswered
         super().__init__(what, remedy=remedy)
+
+
+class StoreCorruptError(TerminalError):
+    """A row of the decision log is not what was written. Nothing is concluded from it (I8)."""
+
+    def __init__(self, what: str, **where: Any) -> None:
+        remedy = "keep the decision log as it is for a look at it, and restore its backup (docs/operations.md)."
+        super().__init__(f"the decision log is damaged: {what}.", remedy=remedy, **where)
 
 
 class PipelineHaltedError(TerminalError):

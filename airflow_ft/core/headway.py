@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from airflow_ft.core.pace import told
 
 FRESH_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Rows of a checkpoint's segment that a participant has read, of those that it is to deliver."""
+    """Rows of a checkpoint's segment that a participant has read, of those that it is to deliver; `rate` a second."""
 
     pipeline: str
     number: int
@@ -19,10 +21,12 @@ class Taken:
     sink: str
     rows: int
     of: int
+    rate: float | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         taken = f"{self.participant} has taken {self.rows:,} of {self.of:,} rows of {self.sink}"
-        return f"checkpoint {self.number}: {taken}"
+        left = (self.of - self.rows) / self.rate if self.rate else None
+        return ", ".join([f"checkpoint {self.number}: {taken}", *told(self.rate, left)])
 
 
 class Headway:

@@ -407,7 +407,8 @@ class Checkpoint:
     `delivered_by` is the COMPLETED number whose plan contained this one's segment. `after_abort` is set on ABORTED
     only. `rollback_pending`: it was aborted, and a TWO_PHASE participant may still hold what it had prepared.
     `positions` are the source positions by source name (plain JSON). Times are UTC by the store's clock. `spec` is the
-    digest of the specification that it was made with (`Store.spec`; "": not known).
+    digest of the specification that it was made with (`Store.spec`; "": not known). `lag` is for people alone: what
+    each source had beyond this checkpoint while it was the newest one; empty where nobody has looked.
     """
 
     pipeline: str
@@ -434,6 +435,7 @@ class Checkpoint:
     decided_at: datetime | None
     completed_at: datetime | None
     spec: str = ""
+    lag: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def drained(self) -> SparkPosition | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
 from airflow_ft.core.model import RunKey
@@ -14,6 +15,7 @@ class Condition(StrEnum):
     HALTED = "HALTED"
     QUARANTINED = "QUARANTINED"
     IN_DOUBT = "IN_DOUBT"
+    LATE = "LATE"
     WAITING = "WAITING"
     RUNNING = "RUNNING"
     IDLE = "IDLE"
@@ -30,6 +32,7 @@ _TOLD = {
     " released, or set aside.",
     Condition.IN_DOUBT: "Rows are decided, not all sinks have them yet, and no run is at work: the next run, or a retry"
     " of the failed one, delivers them.",
+    Condition.LATE: "Nothing was confirmed for longer than its late_after, and its sources were not read to their end.",
     Condition.WAITING: "Rows are staged that no sink has, and no run is at work: the next run delivers them.",
     Condition.RUNNING: "A run is at work.",
     Condition.IDLE: "All that was staged is delivered.",
@@ -41,7 +44,8 @@ class Overview:
     """A pipeline in few words. `halted`: the reason and what is said of it, or "".
 
     `dags` are the first and the last one, by name, of those that have made its checkpoints: none, one, or two of
-    several. The numbers are of checkpoints that are open.
+    several. The numbers are of checkpoints that are open. `late`: for so long nothing was confirmed, where that is more
+    than the pipeline's `late_after`; None: it is in time, or nobody has said when it is not.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Overview:
     quarantined: int = 0
     committing: int = 0
     undelivered: int = 0
+    late: timedelta | None = None
 
     @property
     def condition(self) -> Condition:
@@ -59,10 +64,12 @@ class Overview:
             return Condition.HALTED
         if self.quarantined:
             return Condition.QUARANTINED
+        if self.committing and self.turn is None:
+            return Condition.IN_DOUBT
+        if self.late is not None:
+            return Condition.LATE
         if self.turn is not None:
             return Condition.RUNNING
-        if self.committing:
-            return Condition.IN_DOUBT
         return Condition.WAITING if self.undelivered else Condition.IDLE
 
 

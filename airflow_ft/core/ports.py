@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from airflow_ft.core.headway import Taken
+from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import (
     AbortReason,
     AfterAbort,
@@ -46,14 +47,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """Numbers of a run whose rows are proven to be in every sink, and their rows.
+    """Numbers of a run whose rows are proven to be in every sink, and their rows, by sink.
 
     `set_aside`, by sink: of all that was delivered together with these numbers.
     """
 
     numbers: Numbers = field(default_factory=Numbers)
-    rows: int = 0
+    by_sink: Mapping[str, int] = field(default_factory=dict)
     set_aside: Mapping[str, SetAside] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Over all sinks."""
+        return sum(self.by_sink.values())
 
     def told(self) -> dict[str, Any]:
         """Plain data for other tasks."""
@@ -73,6 +79,9 @@ class Meter(Protocol):
     def completed(self, pipeline: str, timing: Timing) -> None:
         """A checkpoint is COMPLETED: how long it took, and its own rows."""
 
+    def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
+        """So many rows were staged for the sink of dead letters."""
+
     def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
         """For so long none was triggered, although one was due."""
 
@@ -81,6 +90,9 @@ class Meter(Protocol):
 
     def taken(self, pipeline: str, taken: Taken) -> None:
         """How far a delivery that takes long has come."""
+
+    def lag(self, pipeline: str, source: str, unit: Unit, behind: int) -> None:
+        """How much a source has that no published checkpoint has."""
 
 
 class Unmetered:
@@ -95,6 +107,9 @@ class Unmetered:
     def completed(self, pipeline: str, timing: Timing) -> None:
         """See `Meter`."""
 
+    def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
+        """See `Meter`."""
+
     def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
         """See `Meter.waited`."""
 
@@ -103,6 +118,9 @@ class Unmetered:
 
     def taken(self, pipeline: str, taken: Taken) -> None:
         """See `Meter.taken`."""
+
+    def lag(self, pipeline: str, source: str, unit: Unit, behind: int) -> None:
+        """See `Meter.lag`."""
 
 
 class Store(Protocol):
@@ -153,6 +171,15 @@ class Store(Protocol):
 
     def timings(self, pipeline: str, limit: int, only: Only | None = None) -> Sequence[Timing]:
         """How long the newest checkpoints took, newest first; with `only` those alone. Reads no plan and no vote."""
+
+    def lags(self, pipelines: Collection[str]) -> Mapping[str, Sequence[Lag]]:
+        """What was told last of the sources of these pipelines, by source; without those of which nothing was told."""
+
+    def tell_lags(self, pipeline: str, epoch: int, number: int, lags: Sequence[Lag]) -> None:
+        """Replaces what was told of the sources, and notes it with the checkpoint `number` (0: with none). No event.
+
+        FencedError when the epoch is newer. Nothing is decided by it, so it may be late, or not come at all.
+        """
 
     def noted(self, pipeline: str, kind: Noted) -> Event | None:
         """The newest event of this kind."""

@@ -25,6 +25,7 @@ class AbortReason(StrEnum):
     """Why a checkpoint is ABORTED. Stored by name: members are added, and never renamed or taken away."""
 
     JOB_FAILED = "JOB_FAILED"
+    TOO_MANY_DEAD_LETTERS = "TOO_MANY_DEAD_LETTERS"
     STAGE_FAILED = "STAGE_FAILED"
     DATA_LOSS = "DATA_LOSS"
     SEAL_FAILED = "SEAL_FAILED"
@@ -108,6 +109,11 @@ _ABORTS = {
         "The job's own code raised, or returned what was not asked for.",
         _AGAIN,
         "Mend the job; the task's log names the error, with file and line.",
+    ),
+    AbortReason.TOO_MANY_DEAD_LETTERS: _Told(
+        "More of its rows are dead letters than `DeadLetters` allows.",
+        _AGAIN,
+        "Mend the source or the job, or allow more; `airflow ft dry-run` shows some of them.",
     ),
     AbortReason.STAGE_FAILED: _Told(
         "Spark, a source, the disk or memory failed, or the driver was killed.",

@@ -83,13 +83,14 @@ def recover(
     run: RunKey | None = None,
     min_age: timedelta = timedelta(0),
     lease_seconds: float = LEASE_SECONDS,
+    who: str = "",
 ) -> Recovery:
     """Settles every number in doubt by doing the same again under the same marker; takes no epoch when clean.
 
     With `run` (a DAG run's own recover, which has the turn) rows stranded by an abort get a number of their own.
     Without it STAGED numbers are left to their run, unless something of them is prepared in a sink and nobody goes on
     (`half_prepared`), and `min_age` should be the orphan age, so that a healthy run between two of its tasks is not
-    fenced. Raises what the steps raise; all that was settled before stays settled.
+    fenced. `who` goes into the event log. Raises what the steps raise; all that was settled before stays settled.
     """
     doubtful = [*in_doubt(store, pipeline, min_age)]
     if run is None:
@@ -99,7 +100,7 @@ def recover(
     if not doubtful and not left_behind:
         log.info("pipeline %s: nothing is in doubt", pipeline)
         return Recovery()
-    why = f"recover: {len(doubtful)} in doubt, {len(left_behind)} to be carried"
+    why = f"{who or 'recover'}: {len(doubtful)} in doubt, {len(left_behind)} to be carried"
     with coordinating(store, pipeline, participants, worker, why, lease_seconds) as (coordinator, keeper):
         settled = []
         for checkpoint in doubtful:

@@ -138,8 +138,9 @@ class NoRestart(RestartStrategy):
 class FixedDelay(RestartStrategy):
     """A number of times, with the same wait before each. The number is for good: no success sets it back.
 
-    attempts: restarts before it is given up; None: no end.
-    delay: the wait before each.
+    Args:
+        attempts: restarts before it is given up; None: no end.
+        delay: the wait before each.
     """
 
     kind = "fixed-delay"
@@ -161,10 +162,11 @@ class FixedDelay(RestartStrategy):
 class FailureRate(RestartStrategy):
     """For as long as failures are rare enough, with the same wait before each restart.
 
-    max_failures_per_interval: with one more than these in the interval it is given up. As in Flink since 1.13
-        (FLINK-20752), two failures that are just the interval apart are both in it.
-    failure_rate_interval: the time that is looked back on from each failure.
-    delay: the wait before each restart.
+    Args:
+        max_failures_per_interval: with one more than these in the interval it is given up. As in Flink since 1.13
+            (FLINK-20752), two failures that are just the interval apart are both in it.
+        failure_rate_interval: the time that is looked back on from each failure.
+        delay: the wait before each restart.
     """
 
     kind = "failure-rate"
@@ -192,14 +194,15 @@ class FailureRate(RestartStrategy):
 class ExponentialDelay(RestartStrategy):
     """With a wait that grows from failure to failure, until it has run without one for long enough.
 
-    initial_backoff: the first wait, and the least.
-    max_backoff: the longest wait.
-    backoff_multiplier: by how much the wait is longer after each failure, more than 1.
-    reset_backoff_threshold: when it has run for this long since a restart, the next failure counts as the first.
-    jitter_factor: the wait is longer or shorter by up to this part of it, 0 to 1, so that what has failed together does
-        not come back together. As in Flink 2, it does not lead below `initial_backoff` or above `max_backoff`, and it
-        is a part of the wait as it would have grown without a limit: in the end each wait is `max_backoff`.
-    attempts_before_reset_backoff: restarts before it is given up, counted from the last reset; None: no end.
+    Args:
+        initial_backoff: the first wait, and the least.
+        max_backoff: the longest wait.
+        backoff_multiplier: by how much the wait is longer after each failure, more than 1.
+        reset_backoff_threshold: when it has run for this long since a restart, the next failure counts as the first.
+        jitter_factor: the wait is longer or shorter by up to this part of it, 0 to 1, so that what has failed together
+            does not come back together. As in Flink 2, it does not lead below `initial_backoff` or above `max_backoff`,
+            and it is a part of the wait as it would have grown without a limit: in the end each wait is `max_backoff`.
+        attempts_before_reset_backoff: restarts before it is given up, counted from the last reset; None: no end.
     """
 
     kind = "exponential-delay"

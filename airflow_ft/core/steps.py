@@ -9,6 +9,7 @@ fencing each other; safety rests on epochs and attempts alone (I5).
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -296,9 +297,12 @@ def confirmed_of(store: Store, pipeline: str, numbers: Iterable[int]) -> Confirm
     """The same of some numbers, ascending, whichever run has staged them."""
     found = {number: store.checkpoint(pipeline, number) for number in numbers}
     deliveries = sorted({c.delivered_by for c in found.values() if c.delivered_by is not None})
+    rows = Counter[str]()
+    for checkpoint in found.values():
+        rows.update(checkpoint.segment.rows if checkpoint.segment else {})
     return Confirmed(
         Numbers.of(found),
-        sum(c.segment.total_rows for c in found.values() if c.segment),
+        dict(rows),
         together(of_checkpoint(found.get(number) or store.checkpoint(pipeline, number)) for number in deliveries),
     )
 

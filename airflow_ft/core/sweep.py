@@ -11,6 +11,7 @@ from datetime import timedelta
 from airflow_ft.core.errors import AirflowFtError, LeaseHeldError, StoreUnavailableError
 from airflow_ft.core.lease import LEASE_SECONDS, Worker
 from airflow_ft.core.model import CheckpointState, PipelineStatus
+from airflow_ft.core.overview import Condition
 from airflow_ft.core.planning import quarantined
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.core.recovery import Recovery, recover
@@ -31,6 +32,8 @@ class Health:
     `undecided` and `undelivered` are the ages of the oldest published checkpoint that is not decided, or not delivered
     (zero: there is none), `since_confirmed` the time since the last confirmation (None: there was none). `in_doubt`
     counts PREPARED, COMMITTING and QUARANTINED ones. `needs` says why a person has to act ("": nobody has to).
+    `waiting` counts published checkpoints that no sink has as a whole, `waiting_bytes` is what they take in the log.
+    `late`: as in `Overview`.
     """
 
     pipeline: str
@@ -39,6 +42,11 @@ class Health:
     since_confirmed: timedelta | None
     in_doubt: int
     needs: str
+    halted: bool = False
+    quarantined: int = 0
+    waiting: int = 0
+    waiting_bytes: int = 0
+    late: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,7 @@ def health(store: Store, pipeline: str, patience: timedelta | None = None) -> He
     undecided = [c for c in staged if c.decided_at is None and c.state in (S.STAGED, S.PREPARED, S.QUARANTINED)]
     ages = {c.number: now - c.staged_at for c in staged if c.staged_at is not None}
     undelivered = max(ages.values(), default=none)
+    late = store.standing(pipeline).late
     needs = ""
     if row.status is PipelineStatus.HALTED:
         needs = f"it is HALTED ({row.halt_reason}): {row.halt_message}"
@@ -106,6 +115,8 @@ def health(store: Store, pipeline: str, patience: timedelta | None = None) -> He
     elif patience is not None and undelivered > patience:
         oldest = max(ages, key=lambda number: ages[number])
         needs = f"checkpoint {oldest} was published {undelivered} ago and is not delivered"
+    elif late is not None:
+        needs = f"{Condition.LATE.told} That is {late} by now."
     return Health(
         pipeline=pipeline,
         undecided=max((ages[c.number] for c in undecided), default=none),
@@ -113,4 +124,9 @@ def health(store: Store, pipeline: str, patience: timedelta | None = None) -> He
         since_confirmed=now - latest.completed_at if latest and latest.completed_at else None,
         in_doubt=sum(c.state in IN_DOUBT or c.state is S.QUARANTINED for c in opened),
         needs=needs,
+        halted=row.status is PipelineStatus.HALTED,
+        quarantined=len(quarantined(opened)),
+        waiting=len(ages),
+        waiting_bytes=sum(c.segment.bytes for c in staged if c.segment is not None),
+        late=late,
     )

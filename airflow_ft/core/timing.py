@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from statistics import fmean, quantiles
@@ -22,7 +22,10 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A checkpoint's times (UTC, by the store's clock), its own rows and their bytes in the log."""
+    """A checkpoint's times (UTC, by the store's clock), its own rows and their bytes in the log.
+
+    `lag`, by source: what it had beyond this checkpoint when it was the newest one; empty where nobody has looked.
+    """
 
     number: int
     state: CheckpointState
@@ -34,6 +37,7 @@ class Timing:
     prepared_at: datetime | None = None
     decided_at: datetime | None = None
     completed_at: datetime | None = None
+    lag: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Timing:
@@ -50,6 +54,7 @@ class Timing:
             checkpoint.prepared_at,
             checkpoint.decided_at,
             checkpoint.completed_at,
+            checkpoint.lag,
         )
 
     @property
@@ -57,13 +62,16 @@ class Timing:
         """Seconds of each step that it has ended. One that left no time of its own is a part of the one behind it."""
         found: dict[Step, float] = {}
         since = self.triggered_at
-        for step, until in zip(
-            Step, (self.staged_at, self.prepared_at, self.decided_at, self.completed_at), strict=True
-        ):
-            if until is not None:
-                found[step] = (until - since).total_seconds()
-                since = until
+        for step, until in self.ends.items():
+            found[step] = (until - since).total_seconds()
+            since = until
         return found
+
+    @property
+    def ends(self) -> Mapping[Step, datetime]:
+        """When each step ended, of those that did."""
+        times = (self.staged_at, self.prepared_at, self.decided_at, self.completed_at)
+        return {step: at for step, at in zip(Step, times, strict=True) if at is not None}
 
     @property
     def seconds(self) -> float | None:

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_ft import settings
 from airflow_ft.core import steps
@@ -37,7 +38,7 @@ class CheckpointOperator(BaseOperator):
         spec: the pipeline; the same for all of its tasks.
     """
 
-    template_fields: Sequence[str] = ("pipeline", "suffix", "store")
+    template_fields: Sequence[str] = ("pipeline", "suffix", "store", "dry_run")
     operator_extra_links = (PipelineLink(),)
     ui_color = "#e8f4ea"
     role: ClassVar[str] = ""
@@ -64,6 +65,8 @@ class CheckpointOperator(BaseOperator):
         """Does the step; it may be repeated for ever (each step reads the state first)."""
         try:
             spec = self.rendered()
+            if spec.is_dry_run:
+                return self.rehearse(spec)
             refuse_test_run(context)
             with self.run_context(context) as run:
                 return self.step(spec, run, context)
@@ -84,6 +87,10 @@ class CheckpointOperator(BaseOperator):
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """The task's own work; the result goes to XCom."""
         raise NotImplementedError
+
+    def rehearse(self, spec: PipelineSpec) -> Any:
+        """The task's part of a dry run; one that has none is skipped, and what stands behind the pipeline with it."""
+        raise AirflowSkipException(f"{spec.pipeline}: a dry run delivers nothing")
 
     @contextmanager
     def run_context(self, context: Context) -> Iterator[steps.Context]:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft import pipeline_steps
-from airflow_ft.assets import declared_asset
 from airflow_ft.core import steps
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.operators.base import CheckpointOperator
-from airflow_ft.operators.recover import emit
+from airflow_ft.operators.emitting import declare_outlets, emit
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 class ConfirmOperator(CheckpointOperator):
     """Fails unless every checkpoint that this run published is confirmed in every sink; then retains and prunes.
 
-    Updates the pipeline's asset, unless the run had nothing to deliver. Gives the pipeline's turn to the next run.
+    Updates the pipeline's asset and those of the sinks that got rows, unless the run had nothing to deliver. Gives the
+    pipeline's turn to the next run.
 
     The arguments are those of `CheckpointOperator`.
     Result: {"numbers": [...], "count", "first", "last": of these, "latest": newest confirmed number of the pipeline,
@@ -35,11 +35,16 @@ class ConfirmOperator(CheckpointOperator):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if self.spec.emit_asset:
-            self.add_outlets([declared_asset(self.pipeline, self.suffix)])
+        declare_outlets(self)
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Confirms; NotDeliveredError (which fails the task) says which numbers are not, and why."""
         confirmation = pipeline_steps.confirm(spec, run, task_connections)
-        emit(self, context, confirmation.confirmed)
+        emit(self, context, run, confirmation.confirmed)
         return pipeline_steps.told(confirmation)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """What OpenLineage is told (`airflow_ft.openlineage`); called by its provider alone."""
+        from airflow_ft.openlineage import lineage
+
+        return lineage(self, task_instance, writes=True)

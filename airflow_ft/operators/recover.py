@@ -7,16 +7,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft import pipeline_steps, settings
-from airflow_ft.assets import SCHEME, declared_asset, pipeline_asset
 from airflow_ft.core import steps
 from airflow_ft.core.arguments import check_type
 from airflow_ft.core.errors import LeaseHeldError, TurnHeldError
 from airflow_ft.operators.base import CheckpointOperator
+from airflow_ft.operators.emitting import declare_outlets, emit
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.core.ports import Confirmed
     from airflow_ft.core.recovery import Recovery
     from airflow_ft.spec import PipelineSpec
 
@@ -50,15 +49,19 @@ class RecoverOperator(CheckpointOperator):
         check_type("turn_timeout", turn_timeout, timedelta, "give timedelta(hours=1), for example.", optional=True)
         self.poll_interval = poll_interval
         self.turn_timeout = turn_timeout
-        if self.spec.emit_asset:
-            self.add_outlets([declared_asset(self.pipeline, self.suffix)])
+        declare_outlets(self)
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Recovers, or defers while somebody else is at work."""
         recovery = recover_or_wait(self, run, self.poll_interval, self.turn_timeout)
         pipeline_steps.go_on_from(spec, run)
-        emit(self, context, steps.confirmed_of(run.store, run.pipeline, recovery.completed))
+        emit(self, context, run, steps.confirmed_of(run.store, run.pipeline, recovery.completed))
         return {"completed": list(recovery.completed)}
+
+    def rehearse(self, spec: PipelineSpec) -> Any:
+        """Nothing: a dry run beside other runs changes nothing of theirs."""
+        self.outlets = []
+        return {"completed": []}
 
     def resume(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Goes on after the trigger; looks at everything anew, since a trigger proves nothing."""
@@ -93,24 +96,3 @@ def recover_or_wait(
             method_name="resume",
             timeout=timeout,
         )
-
-
-def emit(operator: CheckpointOperator, context: Context, confirmed: Confirmed) -> None:
-    """Says in the asset's event which numbers were confirmed; without any the asset is not updated.
-
-    Airflow updates whatever is in `outlets` when a task has succeeded, so a no-op takes it out. That concerns this
-    process's copy of the task alone. An alias stands for the asset of a name that was known only by rendering.
-    """
-    from airflow.sdk import AssetAlias
-
-    asset = pipeline_asset(operator.pipeline)
-    assets = [outlet for outlet in operator.outlets if outlet == asset]
-    aliases = [o for o in operator.outlets if isinstance(o, AssetAlias) and o.name.startswith(f"{SCHEME}://")]
-    if not confirmed.numbers.count:
-        operator.outlets = [outlet for outlet in operator.outlets if outlet not in assets]
-        return
-    extra = {"pipeline": operator.pipeline, "number": confirmed.numbers.last, **confirmed.told()}
-    for outlet in assets:
-        context["outlet_events"][outlet].extra = extra
-    for alias in aliases:
-        context["outlet_events"][alias].add(asset, extra=extra)

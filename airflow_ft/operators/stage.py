@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ft import pipeline_steps, settings
 from airflow_ft.core import steps
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.operators.base import CheckpointOperator
+from airflow_ft.operators.emitting import declare_inlets
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,10 +29,12 @@ class StageOperator(CheckpointOperator):
 
     The arguments are those of `CheckpointOperator`.
     Result: {"numbers": published, "count", "first", "last": of these, "rows": by sink}; None when there was nothing to
-    do. Of more than 1,000 numbers `numbers` is None.
+    do. Of more than 1,000 numbers `numbers` is None. Of a dry run what `DryRun.to_json` tells.
     """
 
     role = "stage"
+    writes: ClassVar[bool] = False
+    """Whether it delivers, too: OpenLineage is told of outputs then."""
     template_fields: Sequence[str] = (
         *CheckpointOperator.template_fields,
         "job",
@@ -58,6 +61,7 @@ class StageOperator(CheckpointOperator):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._driver: Driver | None = None
+        declare_inlets(self)
         if self.spec.is_rendered:
             settings.with_checkpointing(self.spec).check_mode()
 
@@ -65,9 +69,27 @@ class StageOperator(CheckpointOperator):
         """Stages; see `airflow_ft.pipeline_steps`."""
         return pipeline_steps.stage(spec, run, task_connections, self.spec, self._remember)
 
+    def rehearse(self, spec: PipelineSpec) -> Any:
+        """Computes what would be delivered, and tells it; FoundProblemsError when a sink would refuse it."""
+        from airflow_ft.acts.examining import require
+        from airflow_ft.rehearsal import rehearse
+
+        self.outlets = []
+        found = rehearse(spec, task_connections, on_start=self._remember)
+        for line in found.told():
+            self.log.info("%s", line)
+        require(found.checks, spec.pipeline)
+        return found.to_json()
+
     def staging(self, spec: PipelineSpec, run: steps.Context) -> dict[str, Any]:
         """What the step is told, in any case; `spec` has its defaults."""
         return pipeline_steps.staging(spec, run, task_connections, self.spec, self._remember)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """What OpenLineage is told (`airflow_ft.openlineage`); called by its provider alone."""
+        from airflow_ft.openlineage import lineage
+
+        return lineage(self, task_instance, writes=self.writes)
 
     def _remember(self, driver: Driver) -> None:
         self._driver = driver

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
 from airflow_ft import pipeline_steps, settings
-from airflow_ft.assets import declared_asset
 from airflow_ft.core import steps
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.hooks.connections import task_connections
-from airflow_ft.operators.recover import emit, recover_or_wait
+from airflow_ft.operators.emitting import declare_outlets, emit
+from airflow_ft.operators.recover import recover_or_wait
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.runs import is_paused
 
@@ -47,6 +47,7 @@ class StreamingPipelineOperator(StageOperator):
     """
 
     role = "stage"
+    writes = True
     template_fields: Sequence[str] = (*StageOperator.template_fields, "restart", "from_savepoint")
     template_fields_renderers = {  # noqa: RUF012
         **StageOperator.template_fields_renderers,
@@ -63,8 +64,7 @@ class StreamingPipelineOperator(StageOperator):
                 "StreamingPipelineOperator runs streams, and the specification is of a scheduled pipeline.",
                 remedy="add streaming=True to PipelineSpec, or use CheckpointedPipeline.",
             )
-        if self.spec.emit_asset:
-            self.add_outlets([declared_asset(self.pipeline, self.suffix)])
+        declare_outlets(self)
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Recovers, streams, and delivers what is left."""
@@ -83,7 +83,7 @@ class StreamingPipelineOperator(StageOperator):
             last_try=context["ti"].try_number > context["ti"].max_tries,
         )
         confirmation, outcome = finish_step(run, overlap, epoch)
-        emit(self, context, confirmation.confirmed)
+        emit(self, context, run, confirmation.confirmed)
         answer_stops(run, outcome)
         return pipeline_steps.told(confirmation)
 

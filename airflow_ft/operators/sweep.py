@@ -25,8 +25,8 @@ class RecoverAllOperator(BaseOperator):
     """Settles what has been in doubt for `orphan_age` in all pipelines of a decision log, and says how they stand.
 
     Runs beside the pipelines' own DAGs: whoever is at work is left alone, and STAGED checkpoints are. While the
-    decision log is out of reach it does nothing. It fails, after all was done, when a pipeline needs a person, so that
-    an `on_failure_callback` (an Airflow notifier) is the alert.
+    decision log is out of reach it does nothing. It fails, after all was done, when a pipeline needs a person or is
+    late, so that an `on_failure_callback` (`ProblemNotifier`) is the alert.
 
     Args:
         pipelines: only these; None: all that the decision log knows.

@@ -32,25 +32,28 @@ class BarrierSensor(GateSensor):
             pipeline. None: the end of the data interval of its own DAG run; of a run that has none (triggered by hand,
             by an asset ...) the time from which on it could begin (`dag_run.run_after`).
         alignment: when it opens, and which numbers it names:
-            "aligned": when each pipeline has confirmed what was before the barrier. `number` is the first checkpoint
-                that is known to cover it: whoever reads each pipeline up to its number reads one consistent cut.
-            "unaligned": as "aligned", but at the latest after `patience`. Then it opens all the same. The log and
-                the result say which pipelines lag ("covered": False), and how far each of them is.
-            "at_least_once": when "aligned" opens. `number` is the newest checkpoint up to which all is confirmed:
-                nothing of before the barrier is missing, and more of what came after it is there already.
+
+            - "aligned": when each pipeline has confirmed what was before the barrier. `number` is the first checkpoint
+              that is known to cover it: whoever reads each pipeline up to its number reads one consistent cut.
+            - "unaligned": as "aligned", but at the latest after `patience`. Then it opens all the same. The log and the
+              result say which pipelines lag ("covered": False), and how far each of them is.
+            - "at_least_once": when "aligned" opens. `number` is the newest checkpoint up to which all is confirmed:
+              nothing of before the barrier is missing, and more of what came after it is there already.
+
         patience: with "unaligned" alone, and necessary there: how long it waits from its first look, over retries too.
         store: as in `CheckpointedPipeline`.
         deferrable: wait in the triggerer, without a worker's slot, after one look.
         poke_interval, timeout, mode, soft_fail ...: as in every sensor; seconds between looks, and in all.
 
     Result: {pipeline: {"number", "as_of", "covered", "delivered_by", "barrier", "known"}}:
-        number: all checkpoints up to it are confirmed (0: there is none).
-        as_of: a time (ISO text) of which everything that was in the sources is in these checkpoints; None: not known.
-        covered: whether that is all that was before the barrier.
-        delivered_by: the number under which `number` was delivered: it may have travelled with a later one. This is
-            what `MySqlSink(version_column=...)` writes into a row.
-        barrier: the barrier's moment in this pipeline; None: it was not injected there.
-        known: whether the decision log has such a pipeline.
+
+        - number: all checkpoints up to it are confirmed (0: there is none).
+        - as_of: a time (ISO text) of which everything that was in the sources is in these checkpoints; None: not known.
+        - covered: whether that is all that was before the barrier.
+        - delivered_by: the number under which `number` was delivered: it may have travelled with a later one. This is
+          what `MySqlSink(version_column=...)` writes into a row.
+        - barrier: the barrier's moment in this pipeline; None: it was not injected there.
+        - known: whether the decision log has such a pipeline.
     """
 
     template_fields: Sequence[str] = ("pipelines", "barrier", "alignment", "store")

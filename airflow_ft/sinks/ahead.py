@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 _END: Any = object()
+
+
+def made_of(items: Iterator[T], make: Callable[[T], R], workers: int = 2) -> Generator[tuple[T, R]]:
+    """Each item with what is made of it, in order; so many are made at a time, each in a thread.
+
+    The items themselves come from the thread that asks. What making raises is raised where that item is asked for.
+    """
+    made: deque[tuple[T, Future[R]]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="airflow-ft-made")
+    try:
+        for item in items:
+            made.append((item, pool.submit(make, item)))
+            if len(made) > workers:
+                first, future = made.popleft()
+                yield first, future.result()
+        while made:
+            first, future = made.popleft()
+            yield first, future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Ahead(Generic[T]):

@@ -8,13 +8,14 @@ takes a quarter, and 50 MB.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+_SINGLE = {"float": "float32", "halffloat": "float16"}  # as Arrow and NumPy call them
 _TEXT, _BYTES = pa.large_string(), pa.large_binary()
 _DIGITS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")
 
@@ -32,6 +33,11 @@ def is_binary(kind: pa.DataType) -> bool:
     )  # fmt: skip
 
 
+def first_fit(kind: pa.DataType, names: Sequence[tuple[Callable[[pa.DataType], bool], str]]) -> str:
+    """The name beside the first test that the type passes; "" when it passes none."""
+    return next((name for fits, name in names if fits(kind)), "")
+
+
 def scalar(value: bytes | str | int | None, kind: pa.DataType) -> pa.Scalar:
     """The value as a scalar of an Arrow type that its text can be cast to; None: null."""
     if value is None:
@@ -43,8 +49,9 @@ def scalar(value: bytes | str | int | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of an array of integers or doubles, without a copy; of a null whatever stands there."""
-    dtype, data = np.dtype(str(array.type)), array.buffers()[1]
+    """The values of an array of integers or reals, without a copy; of a null whatever stands there."""
+    name = str(array.type)
+    dtype, data = np.dtype(_SINGLE.get(name, name)), array.buffers()[1]
     if data is None:
         return np.zeros(len(array), dtype)
     return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.core.headway import HEADWAY, Taken
 from airflow_ft.core.model import Plan, Segment
+from airflow_ft.core.pace import Pace
 from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.view import SegmentView
 
@@ -45,9 +46,13 @@ class _Told(SegmentView):
         super().__init__(reader)
         self._wal, self._told = wal, wal.clock()
         self._read: dict[tuple[str, str], int] = {}  # of each file, since it was begun for the last time
+        self._paces: dict[str, Pace] = {}
 
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
         self._read[sink, file.path] = 0
+        if sink not in self._paces:
+            self._paces[sink] = Pace()
+            self._paces[sink].rate(self._wal.clock(), 0)
         for batch in super().batches(sink, file):
             yield batch
             self._read[sink, file.path] += batch.num_rows
@@ -61,6 +66,7 @@ class _Told(SegmentView):
         read = sum(rows for (name, _), rows in list(self._read.items()) if name == sink)
         segment = self.segment
         pipeline = segment.location.rsplit("/", 3)[1]  # <root>/<pipeline>/<epoch>-<attempt>/<batch> (`airflow_ft.wal`)
-        taken = Taken(pipeline, segment.number, self._wal.participant, sink, read, segment.rows.get(sink, 0))
+        rate = self._paces[sink].rate(now, read)
+        taken = Taken(pipeline, segment.number, self._wal.participant, sink, read, segment.rows.get(sink, 0), rate)
         HEADWAY.tell(taken)
         log.info("%s", taken)

@@ -8,6 +8,8 @@ A system is a package, whose parts are imported when they are needed:
 | `fitting` | `misfits(plan, connection, schemas)`: would it take such rows? |
 | `doctor` | `examine(pipeline, plan, connection, rows, installation)`: what `airflow ft doctor` tells |
 | `setup` | `create(pipeline, plan, connection)` and `describe(...)`: what `airflow ft setup` makes |
+| `proposal` | `propose(plan, connection, columns)`: a table for such columns, for `airflow ft setup --tables` |
+| `lineage` | `dataset(settings, connection)`: what assets and OpenLineage call the place; `columns(settings, given)` |
 | `verify` | `verify(delivered, plan, connection, wal, full=...)`: what `airflow ft verify` compares |
 
 Only `participant` has to be there. The entry point is `kind = package.module:SYSTEM` in the group `airflow_ft.sinks`,
@@ -55,7 +57,7 @@ class System:
     that have to be importable, and `extra` the extra of airflow-ft that installs them ("": they come with it).
     `preload` are modules that a process imports from which tasks are forked. `connects`: its participants are named by
     Airflow connections; else `conn_id` tells which one a participant needs. By default that is none (""), and it is
-    given an empty one.
+    given an empty one. `place` is the setting of a sink that says where its rows go ("": lineage does not know).
     """
 
     kind: str
@@ -67,6 +69,7 @@ class System:
     preload: Sequence[str] = ()
     connects: bool = True
     conn_id: Callable[[ParticipantPlan], str] = _none
+    place: str = ""
 
     def part(self, name: str) -> Any:
         """A module of its package; None where it has none of that name."""

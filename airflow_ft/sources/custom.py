@@ -19,16 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CustomSource(PlainSource):
-    """Rows of a `pyspark.sql.datasource.DataSource`, named "package.module:Class" and found as the job is.
+    """Rows of a data source that is written in Python, by Spark's own interface for it.
 
-    `options` are its options, as texts; secrets do not belong there, since the decision log keeps them. `schema` is a
-    DDL string, if its own `schema()` is not to count.
+    Args:
+        data_source: a `pyspark.sql.datasource.DataSource`, named "package.module:Class" and found as the job is.
+        replayable: True promises: between two offsets there are the same rows whenever they are read, and
+            `initialOffset` says the same whenever it is asked, until a first checkpoint is published. Nobody can check
+            that; rows are lost, or come twice, where it is not so. A source that cannot promise it is False, and read
+            in a stream with `CheckpointingMode.AT_MOST_ONCE`: each attempt begins at its `initialOffset`, and whether
+            rows come again from there is for the class to see to.
+        schema: the columns, as a DDL string. None: what its own `schema()` says.
+        options: its options, as texts; secrets do not belong there, since the decision log keeps them.
 
-    `replayable=True` promises: between two offsets there are the same rows whenever they are read, and `initialOffset`
-    says the same whenever it is asked, until a first checkpoint is published. Nobody can check that; rows are lost, or
-    come twice, where it is not so. A source that cannot promise it is `replayable=False`, and read in a stream with
-    `CheckpointingMode.AT_MOST_ONCE`: each attempt begins at its `initialOffset`, and whether rows come again from
-    there is for the class to see to. Raises ConfigurationError.
+    Raises:
+        ConfigurationError: for what cannot work.
     """
 
     kind = "custom"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.arguments import check_options, check_text, check_type
+from airflow_ft.core.arguments import bound, check_options, check_text, check_type
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.sources.plain import PlainSource
 
@@ -21,16 +21,24 @@ _LEAVE_OUT = ("ignoreMissingFiles", "ignoreCorruptFiles")
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource(PlainSource):
-    """Files of one format in a folder (`path` may have wildcards); `schema` is a DDL string ("id bigint, at date").
+    """Files of one format in a folder.
 
     A file must appear in the folder complete (write it elsewhere and rename it), and stay as it is: one that goes or
-    changes before its checkpoint is published fails the stage, which is tried again. Options that leave files out
-    (`ignoreMissingFiles`, `ignoreCorruptFiles`) are refused.
-    `max_files_per_trigger` bounds a checkpoint. `options` go to Spark's reader; a malformed record fails the job
-    unless they say `{"mode": "PERMISSIVE"}` (then name a `columnNameOfCorruptRecord` and route those rows in
-    `split`), since by default Spark would turn it into nulls. A file is remembered for ever, unless
-    `maxFileAge` is given: Spark ignores files older than that. `cleanSource` is refused, because a checkpoint that
-    was not published is read again. Raises ConfigurationError.
+    changes before its checkpoint is published fails the stage, which is tried again. A file is remembered for ever,
+    unless the option `maxFileAge` is given: Spark ignores files older than that.
+
+    Args:
+        path: the folder; it may have wildcards.
+        format: of Spark's reader: "json", "csv", "parquet", "text" or "orc".
+        schema: the columns, as a DDL string: "id bigint, at date". Only "text" needs none.
+        max_files_per_trigger: bounds a checkpoint. None: no bound. It may be Jinja.
+        options: for Spark's reader. A malformed record fails the job, since by default Spark would turn it into nulls,
+            unless they say `{"mode": "PERMISSIVE"}` (then name a `columnNameOfCorruptRecord`, and route those rows in
+            `split`). What leaves files out (`ignoreMissingFiles`, `ignoreCorruptFiles`) is refused, and so is
+            `cleanSource`, because a checkpoint that was not published is read again.
+
+    Raises:
+        ConfigurationError: for what cannot work.
     """
 
     kind = "files"
@@ -38,7 +46,7 @@ class FileSource(PlainSource):
     path: str
     format: str = "json"
     schema: str | None = None
-    max_files_per_trigger: int | None = None
+    max_files_per_trigger: int | str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,8 +55,8 @@ class FileSource(PlainSource):
         check_text("format", self.format, of=of)
         ddl = 'give the columns as in SQL, such as schema="id bigint, at date".'
         check_type("schema", self.schema, str, ddl, optional=True, of=of)
-        number = "give a whole number of files, at least 1."
-        check_type("max_files_per_trigger", self.max_files_per_trigger, int, number, optional=True, of=of)
+        most = bound("max_files_per_trigger", self.max_files_per_trigger, of, "files")
+        object.__setattr__(self, "max_files_per_trigger", most)
         check_options("options", self.options, of=of)
         if not self.path:
             raise ConfigurationError("FileSource needs the path of a folder")
@@ -58,8 +66,6 @@ class FileSource(PlainSource):
             raise ConfigurationError(
                 "FileSource needs a schema", remedy='give the columns as in SQL, such as schema="id bigint, at date"'
             )
-        if self.max_files_per_trigger is not None and self.max_files_per_trigger < 1:
-            raise ConfigurationError("max_files_per_trigger of FileSource is a number of files, at least 1")
         options = {name.lower(): value for name, value in self.options.items()}
         if str(options.get("cleansource", "off")).lower() != "off":
             raise ConfigurationError(

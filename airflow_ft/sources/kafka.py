@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ft.core.arguments import check_options, check_text, check_texts, check_type
+from airflow_ft.core.arguments import bound, check_options, check_text, check_texts, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -47,16 +48,30 @@ class KafkaSource:
     """Topics of one Kafka cluster; rows have Spark's columns: key, value, topic, partition, offset, timestamp,
     timestampType, headers.
 
-    Give `topics` or `pattern` (a Java regular expression). `starting_offsets` counts only until the pipeline's first
-    run: later runs go on from the checkpoint. It is "earliest", "latest", `{topic: {partition: offset}}` (-2:
-    earliest, -1: latest), a datetime with a zone (the first record at or after it; a partition without one starts
-    at its end) or "group_offsets": where the group `group_id` stands, and at the earliest offset of a partition where
-    it does not, so that a pipeline goes on from another consumer. `max_offsets_per_trigger` bounds a checkpoint, in
-    offsets over all partitions. With `fail_on_data_loss` a run fails when records are gone before they were read, and
-    when a topic was deleted and recreated (DataLossError); without it such a topic is read from its beginning. The
-    committed offsets of `group_id` follow what is confirmed, so that tools which watch the lag of a consumer group see
-    this pipeline's; nothing is read by it, and no consumer may use it. With `commit_offsets=False` none are committed.
-    `options` go to Spark's reader as they are. Raises ConfigurationError for combinations that cannot work.
+    Args:
+        topics: names of topics; or, instead, `pattern`.
+        pattern: a Java regular expression that the names of topics match.
+        conn_id: the Airflow connection of type `kafka`.
+        starting_offsets: counts only until the pipeline's first run: later runs go on from the checkpoint. One of
+
+            - "earliest" or "latest",
+            - `{topic: {partition: offset}}` (-2: earliest, -1: latest),
+            - a datetime with a zone: the first record at or after it; a partition without one starts at its end,
+            - "group_offsets": where the group `group_id` stands, and at the earliest offset of a partition where it
+              does not, so that a pipeline goes on from another consumer,
+            - Jinja that becomes one of these words, or a time in ISO 8601, such as "{{ data_interval_start }}".
+
+        isolation_level: "read_committed", or "read_uncommitted": also what open and aborted transactions wrote.
+        max_offsets_per_trigger: bounds a checkpoint, in offsets over all partitions. None: no bound. It may be Jinja.
+        fail_on_data_loss: a run fails when records are gone before they were read, and when a topic was deleted and
+            recreated (DataLossError). If False, such a topic is read from its beginning.
+        group_id: its committed offsets follow what is confirmed, so that tools which watch the lag of a consumer group
+            see this pipeline's; nothing is read by it, and no consumer may use it.
+        commit_offsets: if False, none are committed.
+        options: for Spark's reader, as they are.
+
+    Raises:
+        ConfigurationError: for combinations that cannot work.
     """
 
     needs_connector: ClassVar[bool] = True  # Spark reads it by a jar that does not come with it
@@ -66,7 +81,7 @@ class KafkaSource:
     conn_id: str = "kafka_default"
     starting_offsets: StartingOffsets = "earliest"
     isolation_level: str = "read_committed"
-    max_offsets_per_trigger: int | None = None
+    max_offsets_per_trigger: int | str | None = None
     fail_on_data_loss: bool = True
     group_id: str | None = None
     commit_offsets: bool = True
@@ -87,8 +102,6 @@ class KafkaSource:
             raise ConfigurationError(
                 f"isolation_level of KafkaSource is read_committed or read_uncommitted, not {self.isolation_level!r}"
             )
-        if self.max_offsets_per_trigger is not None and self.max_offsets_per_trigger < 1:
-            raise ConfigurationError("max_offsets_per_trigger of KafkaSource is a number of offsets, at least 1")
         if self.group_id is not None and not self.group_id:
             raise ConfigurationError("group_id of KafkaSource is empty", remedy="leave it out, or name a group")
         self._check_start()
@@ -108,8 +121,8 @@ class KafkaSource:
             check_text(name, getattr(self, name), of=of)
         for name in ("fail_on_data_loss", "commit_offsets"):
             check_type(name, getattr(self, name), bool, "give True or False.", of=of)
-        number = "give a whole number of offsets, at least 1."
-        check_type("max_offsets_per_trigger", self.max_offsets_per_trigger, int, number, optional=True, of=of)
+        most = bound("max_offsets_per_trigger", self.max_offsets_per_trigger, of, "offsets")
+        object.__setattr__(self, "max_offsets_per_trigger", most)
         start = 'give "earliest", "latest", "group_offsets", {topic: {partition: offset}} or a datetime with a zone.'
         check_type("starting_offsets", self.starting_offsets, (str, Mapping, datetime), start, of=of)
         if isinstance(self.starting_offsets, Mapping):
@@ -124,6 +137,12 @@ class KafkaSource:
 
     def _check_start(self) -> None:
         start = self.starting_offsets
+        if is_template(start):
+            return
+        if isinstance(start, str) and start not in ("earliest", "latest", GROUP_OFFSETS):
+            with suppress(ValueError):  # as Jinja writes a time
+                start = datetime.fromisoformat(start)
+                object.__setattr__(self, "starting_offsets", start)
         if isinstance(start, str):
             if start not in ("earliest", "latest", GROUP_OFFSETS):
                 raise ConfigurationError(

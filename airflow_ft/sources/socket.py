@@ -18,12 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SocketSource(PlainSource):
-    """Lines of UTF-8 that a server sends; rows have the column `value`, with `include_timestamp` also `timestamp`: when
-    the driver has received the line.
+    """Lines of UTF-8 that a server sends; rows have the column `value`.
 
     The driver connects, and nothing that was sent can be asked for again. So a pipeline that reads a socket is a stream
     with `CheckpointingMode.AT_MOST_ONCE`. What the driver has received and not yet read lies in its memory, without a
-    bound. Raises ConfigurationError.
+    bound.
+
+    Args:
+        host: of the server.
+        port: of the server.
+        include_timestamp: rows have the column `timestamp`, too: when the driver has received the line.
+
+    Raises:
+        ConfigurationError: for what cannot work.
     """
 
     kind = "socket"

@@ -68,7 +68,7 @@ def _columns(request: StageRequest, job: Job, spark: SparkSession, frame: DataFr
         return {request.sinks[0]: frame.schema.jsonValue()} if len(request.sinks) == 1 else {}
     try:
         with no_actions(type(frame)):
-            frames = beside(lambda: job.split_nothing(spark, frame), "empty-split").result(SPLIT_SECONDS)
+            frames = beside(lambda: job.split_nothing(spark, frame, request.sinks), "empty-split").result(SPLIT_SECONDS)
     except Exception as error:  # whatever it is, a batch with rows will show it
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         log.info("the columns of the sinks are not known before there are rows (split of an empty batch: %s)", reason)

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_ft.core.arguments import check_job
 from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.dead_letters import DeadLetters
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.core.model import CheckpointingMode, RunKey, SparkPosition
@@ -83,7 +84,8 @@ class StageRequest:
     job: "package.module" or "package.module:Name", or source of the DAG file; job_arguments: keyword arguments for it
     (plain JSON).
     sources: source name -> `to_json` of it, in a fixed order; connections: connection id -> connection, for sources.
-    sinks: names that `split` has to return; optional_sinks: names that it may return (dead-letter sinks).
+    sinks: names that `split` has to return; optional_sinks: names that it may return; dead_letters: one of these, and
+    how many rows it may get.
     checkpointing: the pipeline's; of a scheduled one its timeout counts here.
     streaming: the stage goes on, and cuts a checkpoint each `checkpointing.interval`, until it is told to end.
     restart: what is done about a job that fails, for a stream (`RestartStrategy`, plain data); None: it ends.
@@ -111,6 +113,7 @@ class StageRequest:
     sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     connections: Mapping[str, ConnectionInfo] = field(default_factory=dict, repr=False)
     optional_sinks: tuple[str, ...] = ()
+    dead_letters: DeadLetters | None = None
     job_arguments: Mapping[str, Any] = field(default_factory=dict)
     base: SparkPosition | None = None
     base_is_clean: bool = False
@@ -172,6 +175,7 @@ class StageRequest:
         values["base"] = SparkPosition(**values["base"]) if values["base"] else None
         values["checkpointing"] = CheckpointConfig.from_json(values["checkpointing"])
         values["connections"] = {name: ConnectionInfo(**value) for name, value in values["connections"].items()}
+        values["dead_letters"] = DeadLetters(**values["dead_letters"]) if values["dead_letters"] else None
         for name in ("sinks", "optional_sinks", "jars", "packages", "python_path"):
             values[name] = tuple(values[name])
         return cls(**values)

@@ -17,6 +17,7 @@ from airflow_ft.state.positions import Position
 from airflow_ft.state.schemas import families
 from airflow_ft.state.versions import gone, has_version
 from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.parsing import parsing
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +44,28 @@ def catalog(position: Position, operator: int) -> Catalog:
     told = operator_file(files, spark, str(operator))
     if told is None:
         raise gone(spark.uri, f"operator {operator}")
-    rocks = conf[PROVIDER].endswith("RocksDBStateStoreProvider")
-    properties: dict[str, Any] = json.loads(told.get("operatorPropertiesJson") or "{}")
-    variables = {each["stateName"]: each for each in properties.get("stateVariables", ())}
-    found: dict[str, Table] = {}
-    stores = told["stateStoreInfo"]
-    for store in stores:
-        name = str(store["storeName"])
-        uri = _schema(position, operator, store)
-        for family in families(files.read(uri), uri):
-            state = table(
-                name,
-                family,
-                rocks=rocks,
-                variable=variables.get(family.name, {"stateVariableType": ""} if variables else None),
-                prefix=int(store.get("numColsPrefixKey", 0)),
-            )
-            if state is not None:
-                found[state.name] = state
-    names = tuple(str(store["storeName"]) for store in stores)
-    partitions = int(stores[0]["numPartitions"])
-    return Catalog(found, names, _folders(position, operator, partitions, names[0], conf.get(PARTITIONS)))
+    with parsing(files.uri(spark.uri, "state", str(operator))):
+        rocks = conf[PROVIDER].endswith("RocksDBStateStoreProvider")
+        properties: dict[str, Any] = json.loads(told.get("operatorPropertiesJson") or "{}")
+        variables = {each["stateName"]: each for each in properties.get("stateVariables", ())}
+        found: dict[str, Table] = {}
+        stores = told["stateStoreInfo"]
+        for store in stores:
+            name = str(store["storeName"])
+            uri = _schema(position, operator, store)
+            for family in families(files.read(uri), uri):
+                state = table(
+                    name,
+                    family,
+                    rocks=rocks,
+                    variable=variables.get(family.name, {"stateVariableType": ""} if variables else None),
+                    prefix=int(store.get("numColsPrefixKey", 0)),
+                )
+                if state is not None:
+                    found[state.name] = state
+        names = tuple(str(store["storeName"]) for store in stores)
+        partitions = int(stores[0]["numPartitions"])
+        return Catalog(found, names, _folders(position, operator, partitions, names[0], conf.get(PARTITIONS)))
 
 
 def _schema(position: Position, operator: int, store: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ def families(data: bytes, name: str) -> tuple[Family, ...]:
             f"{name} is of format {newer}; formats up to {NEWEST} are known.",
             remedy="look at the state with Spark: `dataframe(spark, operator)` of the same handle.",
         ) from newer
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WalCorruptError(
             f"{name}, a schema of Spark's state, is damaged", remedy="restore it from a backup, or rewind the pipeline"
         ) from error

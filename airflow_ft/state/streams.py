@@ -14,6 +14,8 @@ from airflow_ft.core.errors import ConfigurationError, WalCorruptError
 _LZ4, _ZSTD = b"LZ4Block", b"\x28\xb5\x2f\xfd"
 _HEAD = struct.Struct("<8sBiiI")  # mark, method, bytes here, bytes once decompressed, checksum
 _STORED, _COMPRESSED = 0x10, 0x20
+_MOST = 255
+"""So many times smaller LZ4 makes something at most: a damaged length must not take the memory."""
 
 
 def decompressed(data: bytes, name: str) -> bytes:
@@ -40,13 +42,13 @@ def _lz4(data: bytes, name: str) -> bytes:
             raise _damaged(name)
         mark, token, size, whole, _ = _HEAD.unpack_from(data, at)
         at += _HEAD.size
-        if mark != _LZ4 or size < 0 or whole < 0 or len(data) - at < size:
+        if mark != _LZ4 or size < 0 or not 0 <= whole <= _MOST * (size + 1) or len(data) - at < size:
             raise _damaged(name)
         part = data[at : at + size]
         if token & 0xF0 == _COMPRESSED:
             try:
                 part = codec.decompress(part, decompressed_size=whole, asbytes=True)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise _damaged(name) from error
         elif token & 0xF0 != _STORED or size != whole:
             raise _damaged(name)
@@ -61,7 +63,7 @@ def _zstd(data: bytes, name: str) -> bytes:
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
             found: bytes = stream.read()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _damaged(name) from error
     return found
 

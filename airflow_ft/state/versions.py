@@ -16,6 +16,7 @@ from airflow_ft.state import records
 from airflow_ft.state.snapshots import Snapshot
 from airflow_ft.state.streams import decompressed
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
+from airflow_ft.wal.parsing import parsing
 
 _FILE = re.compile(r"^(\d+)(?:_([^.]+))?\.(delta|changelog|snapshot|zip)$")
 _CHANGES, _FULL = ("delta", "changelog"), ("snapshot", "zip")
@@ -102,7 +103,9 @@ def _chain(files: FileSystem, folder: str, version: int, unique_id: str) -> tupl
         if not change:
             raise gone(folder, f"version {number}")
         if unique_id and number - 1 not in ids:
-            ids |= dict(records.lineage(_read(files, folder, change)))
+            data = _read(files, folder, change)
+            with parsing(files.uri(folder, change)):
+                ids |= dict(records.lineage(data))
         changes.append(change)
     return "", changes[::-1]
 

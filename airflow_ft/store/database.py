@@ -9,11 +9,34 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
-from airflow_ft.core.errors import StoreUnavailableError
+from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
 from airflow_ft.core.ports import Meter
 
 Row = dict[str, Any]
 """A row by column name."""
+
+
+LARGEST = (1 << 63) - 1
+"""Number that a database keeps."""
+
+
+def asked(values: tuple[object, ...]) -> None:
+    """ConfigurationError for values of a query that no database can be asked for: nothing is there under them."""
+    for value in values:
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ConfigurationError(f"{value} is too large for a number of a decision log.", remedy="correct it.")
+        if isinstance(value, str) and ("\0" in value or not _is_utf8(value)):
+            raise ConfigurationError(
+                f"{value[:80]!r} has characters that no name in a decision log can have.", remedy="correct it."
+            )
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return False
+    return True
 
 
 class Transaction(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.errors import ConfigurationError, StateConflictError, StoreCorruptError
 
 
 class UnknownPipelineError(ConfigurationError, KeyError):
@@ -30,6 +30,16 @@ class UnknownCheckpointError(StateConflictError, KeyError):
             pipeline=pipeline,
             checkpoint=number,
         )
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class UnknownSpecError(StoreCorruptError, KeyError):
+    """What a checkpoint was made with is not there."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"its table spec has no row {digest[:16]!r}, which a checkpoint names")
 
     def __str__(self) -> str:
         return str(self.args[0])

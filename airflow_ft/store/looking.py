@@ -15,7 +15,13 @@ from airflow_ft.store.rows import to_event, to_overview, to_timing
 # One function each: of both in one query SQLite would read all of the index, and not its ends.
 _PIPELINES = (
     "SELECT pipeline.*, (SELECT min(dag_id) FROM checkpoint WHERE pipeline = name) AS first_dag,"
-    " (SELECT max(dag_id) FROM checkpoint WHERE pipeline = name) AS last_dag FROM pipeline"
+    " (SELECT max(dag_id) FROM checkpoint WHERE pipeline = name) AS last_dag,"
+    " CASE WHEN late_after IS NOT NULL THEN (SELECT completed_at FROM checkpoint WHERE pipeline = name"
+    " AND state = 'COMPLETED' ORDER BY number DESC LIMIT 1) END AS confirmed_at,"
+    " CASE WHEN late_after IS NOT NULL THEN (SELECT max(read_as_of) FROM run WHERE pipeline = name"
+    " AND read_as_of IS NOT NULL) END AS read_at,"
+    " CASE WHEN late_after IS NOT NULL THEN (SELECT max(stage_began) FROM run WHERE pipeline = name"
+    " AND complete = 1) END AS complete_at FROM pipeline"
 )
 # In the order of the index of runs: else PostgreSQL takes a scan of the table for the shortest way to the first one.
 _OF_DAG = (
@@ -30,7 +36,7 @@ _OPEN = (
 _ORIGINS = "SELECT dag_id, spec FROM checkpoint WHERE pipeline = ? ORDER BY number DESC LIMIT ?"
 _TIMINGS = (
     "SELECT number, state, reason, segment_rows, segment_bytes, triggered_at, staged_at, prepared_at, decided_at,"
-    " completed_at FROM checkpoint WHERE pipeline = ?{only} ORDER BY number DESC LIMIT ?"
+    " completed_at, lag FROM checkpoint WHERE pipeline = ?{only} ORDER BY number DESC LIMIT ?"
 )
 # As text, since an index is of this kind alone.
 _NOTED = "SELECT * FROM event WHERE pipeline = ? AND kind = '{kind}' ORDER BY id DESC LIMIT 1"
@@ -71,4 +77,5 @@ class LookingOperations(ReadingOperations):
     def _overview(self, where: str, values: Sequence[object], counts: Sequence[Row]) -> list[Overview]:
         opened = {row.pop("pipeline"): row for row in counts}
         rows = self._database.read(f"{_PIPELINES}{where} ORDER BY name", *values)
-        return [to_overview(row, opened.get(row["name"], {})) for row in rows]
+        now = self._database.now()
+        return [to_overview(row, opened.get(row["name"], {}), now) for row in rows]

@@ -23,7 +23,7 @@ from psycopg2 import errors, extensions
 
 from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
 from airflow_ft.core.ports import Meter, Unmetered
-from airflow_ft.store.database import Pool, Row, Transaction
+from airflow_ft.store.database import Pool, Row, Transaction, asked
 from airflow_ft.store.sql import SqlStore
 
 logger = logging.getLogger(__name__)
@@ -106,6 +106,7 @@ class PostgresDatabase:
 
     def read(self, sql: str, *values: object) -> list[Row]:
         """One query in its own snapshot; repeated once when an idle connection turns out to be dead."""
+        asked(values)
         connection, reused = self._pool.take()
         try:
             rows = _rows(self.execute(connection, sql, values))

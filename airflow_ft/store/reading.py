@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -22,17 +22,19 @@ from airflow_ft.core.overview import Only
 from airflow_ft.core.ports import Confirmed
 from airflow_ft.core.set_aside import SetAside, of_proof, together
 from airflow_ft.store.database import Database
-from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
+from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError, UnknownSpecError
 from airflow_ft.store.rows import (
     from_time,
     key_of,
+    proof_of,
+    rows_of,
     select_checkpoints,
+    spec_of,
     to_checkpoints,
     to_event,
     to_lease,
     to_pipeline,
     to_position,
-    to_proof,
     to_run,
     to_time,
 )
@@ -166,9 +168,8 @@ class ReadingOperations:
         """See `Store.spec`."""
         rows = self._database.read("SELECT text FROM spec WHERE digest = ?", digest)
         if not rows:
-            raise KeyError(digest)
-        found: Mapping[str, Any] = json.loads(rows[0]["text"])
-        return found
+            raise UnknownSpecError(digest)
+        return spec_of(rows[0])
 
     def run(self, pipeline: str, run: RunKey) -> Run | None:
         """The run's row, or None."""
@@ -295,18 +296,19 @@ class ReadingOperations:
 
     def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
         """See `Store.confirmed`."""
-        found, rows = Numbers(), 0
+        found, rows = Numbers(), Counter[str]()
         aside: dict[tuple[int, str], Mapping[str, SetAside]] = {}  # by delivery and participant
         while page := self._database.read(_CONFIRMED, pipeline, *key_of(run), found.last, _PAGE):
             found = found.plus(*(row["number"] for row in page))
-            rows += sum(sum(json.loads(row["segment_rows"]).values()) for row in page if row["segment_rows"])
+            for row in page:
+                rows.update(rows_of(row))
             by = {row["delivered_by"] for row in page} - {None}
             for row in self._database.read(_SET_ASIDE, pipeline, min(by), max(by), '%"set_aside"%') if by else ():
                 if row["number"] in by:
-                    aside[row["number"], row["participant"]] = of_proof(to_proof(row["proof"]))
+                    aside[row["number"], row["participant"]] = of_proof(proof_of(row))
         if not found.count:
             self._nothing(pipeline)
-        return Confirmed(found, rows, together(aside[each] for each in sorted(aside)))
+        return Confirmed(found, dict(rows), together(aside[each] for each in sorted(aside)))
 
     def proven(self, pipeline: str, run: RunKey, participant: str, newest: int = 1000) -> Sequence[int]:
         """See `Store.proven`."""

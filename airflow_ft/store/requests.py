@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from airflow_ft.core.model import Request, RequestKind
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import clean_text, json_text, to_time
+from airflow_ft.store.rows import clean_text, json_object, json_text, stored, to_time
 from airflow_ft.store.writing import pipeline_write
 
 
@@ -68,12 +67,13 @@ def _shown(arguments: Mapping[str, Any]) -> str:
     return f"{json_text(dict(arguments))} " if arguments else ""
 
 
+@stored("request")
 def _request(row: Row) -> Request:
     return Request(
         pipeline=row["pipeline"],
         id=row["id"],
         kind=RequestKind(row["kind"]),
-        arguments=json.loads(row["arguments"]),
+        arguments=json_object(row["arguments"]),
         asked_by=row["asked_by"],
         asked_at=to_time(row["asked_at"]),
         answered_at=None if row["answered_at"] is None else to_time(row["answered_at"]),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from airflow_ft.core.damaged import SENSELESS
+from airflow_ft.core.errors import AirflowFtError, StoreCorruptError
 from airflow_ft.core.formats import refuse_newer
+from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import (
     PLAN_FORMAT,
     AbortReason,
@@ -33,8 +37,40 @@ from airflow_ft.core.overview import Overview
 from airflow_ft.core.timing import Timing
 from airflow_ft.store.database import Row
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+
+def stored(table: str) -> Callable[[Callable[Concatenate[Row, P], T]], Callable[Concatenate[Row, P], T]]:
+    """For what reads a row of this table: StoreCorruptError names the row that cannot be read."""
+
+    def decorate(read: Callable[Concatenate[Row, P], T]) -> Callable[Concatenate[Row, P], T]:
+        @wraps(read)
+        def converted(row: Row, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return read(row, *args, **kwargs)
+            except AirflowFtError:
+                raise
+            except SENSELESS as error:
+                raise StoreCorruptError(
+                    f"a row of its table {table} cannot be read ({error!r})",
+                    pipeline=str(row.get("pipeline") or row.get("name") or ""),
+                    checkpoint=int(row.get("number") or 0),
+                ) from error
+
+        return converted
+
+    return decorate
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """The inverse of `json_text` for a mapping; ValueError for any other text."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"{text[:40]!r} is no JSON object")
+    return found
 
 
 def clean_text(text: str) -> str:
@@ -65,7 +101,13 @@ def _time(microseconds: int | None) -> datetime | None:
 
 def to_position(location: str | None, batch: int | None) -> SparkPosition | None:
     """The two columns of a position of Spark's."""
-    return None if location is None or batch is None else SparkPosition(location, batch)
+    return None if location is None or batch is None else SparkPosition(_uri(location), batch)
+
+
+def _uri(text: str) -> str:
+    if "\0" in text:
+        raise ValueError(f"{text[:80]!r} names no place")
+    return text
 
 
 def key_of(run: RunKey) -> tuple[str, str, int]:
@@ -77,6 +119,7 @@ def _run_key(dag_id: str | None, run_id: str | None, map_index: int) -> RunKey |
     return None if dag_id is None or run_id is None else RunKey(dag_id, run_id, map_index)
 
 
+@stored("pipeline")
 def to_pipeline(row: Row) -> Pipeline:
     """A row of `pipeline`."""
     return Pipeline(
@@ -94,34 +137,62 @@ def to_pipeline(row: Row) -> Pipeline:
     )
 
 
-def to_overview(row: Row, counts: Mapping[str, int]) -> Overview:
-    """A row of `pipeline` with the first and the last of its DAGs; `counts` of what is open."""
+@stored("pipeline")
+def to_overview(row: Row, counts: Mapping[str, int], now: int) -> Overview:
+    """A row of `pipeline` with the first and the last of its DAGs, and its latest times; `counts` of what is open."""
     found = to_pipeline(row)
     dags = tuple(dict.fromkeys(dag for dag in (row["first_dag"], row["last_dag"]) if dag is not None))
-    return Overview(found.name, found.halted, found.turn, dags, **counts)
+    return Overview(found.name, found.halted, found.turn, dags, **counts, late=_late(row, counts, now))
 
 
+def _late(row: Row, counts: Mapping[str, int], now: int) -> timedelta | None:
+    """For how long nothing was confirmed, where that is too long. To have read all there was counts as much."""
+    if row["late_after"] is None:
+        return None
+    read = () if counts.get("undelivered") else (row["read_at"], row["complete_at"])
+    age = now - max(at for at in (row["created_at"], row["confirmed_at"], *read) if at is not None)
+    return age * _MICROSECOND if age > row["late_after"] else None
+
+
+@stored("source_lag")
+def to_lag(row: Row) -> Lag:
+    """A row of `source_lag`."""
+    return Lag(
+        source=row["source"],
+        unit=Unit(row["unit"]),
+        behind=row["behind"],
+        rate=row["rate"],
+        done=row["done"],
+        expected=row["expected"],
+        at=to_time(row["at"]),
+    )
+
+
+@stored("checkpoint")
 def to_timing(row: Row) -> Timing:
     """What of a row of `checkpoint` tells how long it took."""
     return Timing(
         number=row["number"],
         state=CheckpointState(row["state"]),
         reason=_reason(row),
-        rows=sum(json.loads(row["segment_rows"] or "{}").values()),
+        rows=sum(rows_of(row).values()),
         bytes=row["segment_bytes"] or 0,
         triggered_at=to_time(row["triggered_at"]),
         staged_at=_time(row["staged_at"]),
         prepared_at=_time(row["prepared_at"]),
         decided_at=_time(row["decided_at"]),
         completed_at=_time(row["completed_at"]),
+        lag=json_object(row["lag"] or "{}"),
     )
 
 
+@stored("lease")
 def to_lease(row: Row) -> Lease:
     """A row of `lease`."""
     return Lease(row["holder"], row["epoch"], row["task"], row["try_number"], row["counter"], row["doing"])
 
 
+@stored("run")
 def to_run(row: Row) -> Run:
     """A row of `run`."""
     return Run(
@@ -139,6 +210,7 @@ def to_run(row: Row) -> Run:
     )
 
 
+@stored("event")
 def to_event(row: Row) -> Event:
     """A row of `event`."""
     return Event(
@@ -148,7 +220,7 @@ def to_event(row: Row) -> Event:
         epoch=row["epoch"],
         kind=row["kind"],
         message=row["message"],
-        detail=json.loads(row["detail"]),
+        detail=json_object(row["detail"]),
     )
 
 
@@ -171,15 +243,33 @@ def to_proof(text: str | None) -> Proof | None:
     """The inverse of `proof_text`."""
     if text is None:
         return None
-    data = json.loads(text)
+    data = json_object(text)
     return Proof(**{**data, "outcome": Outcome(data["outcome"])})
+
+
+@stored("vote")
+def proof_of(row: Row) -> Proof | None:
+    """The proof of a row of `vote`."""
+    return to_proof(row["proof"])
+
+
+@stored("checkpoint")
+def rows_of(row: Row) -> Mapping[str, int]:
+    """How many rows a row of `checkpoint` has, by sink."""
+    return json_object(row["segment_rows"] or "{}")
+
+
+@stored("spec")
+def spec_of(row: Row) -> Mapping[str, Any]:
+    """A row of `spec`."""
+    return json_object(row["text"])
 
 
 def plan_of(text: str | None) -> Plan | None:
     """The plan as the `checkpoint` table holds it. ConfigurationError when a later release has made it."""
     if text is None:
         return None
-    plan = json.loads(text)
+    plan = json_object(text)
     refuse_newer(f"the plan of checkpoint {plan['number']} of {plan['pipeline']}", plan.get("format"), PLAN_FORMAT)
     return Plan.from_json(plan)
 
@@ -205,14 +295,19 @@ def to_checkpoints(rows: Sequence[Row]) -> list[Checkpoint]:
     for row in rows:
         _, votes = grouped.setdefault(row["number"], (row, {}))
         if row["vote_participant"] is not None:
-            votes[row["vote_participant"]] = Vote(
-                row["vote_participant"],
-                row["vote_attempt"],
-                row["vote_prepared"],
-                to_proof(row["vote_proof"]),
-                json.loads(row["vote_notes"]),
-            )
+            votes[row["vote_participant"]] = _vote(row)
     return [_checkpoint(row, votes) for row, votes in grouped.values()]
+
+
+@stored("vote")
+def _vote(row: Row) -> Vote:
+    return Vote(
+        row["vote_participant"],
+        row["vote_attempt"],
+        row["vote_prepared"],
+        to_proof(row["vote_proof"]),
+        json_object(row["vote_notes"]),
+    )
 
 
 def _reason(row: Row) -> AbortReason | None:
@@ -225,12 +320,13 @@ def _segment(row: Row) -> Segment | None:
     return Segment(
         number=row["number"],
         digest=row["segment_digest"],
-        location=row["segment_location"],
-        rows=json.loads(row["segment_rows"]),
+        location=_uri(row["segment_location"]),
+        rows=json_object(row["segment_rows"]),
         bytes=row["segment_bytes"],
     )
 
 
+@stored("checkpoint")
 def _checkpoint(row: Row, votes: Mapping[str, Vote]) -> Checkpoint:
     return Checkpoint(
         pipeline=row["pipeline"],
@@ -250,11 +346,12 @@ def _checkpoint(row: Row, votes: Mapping[str, Vote]) -> Checkpoint:
         delivered_by=row["delivered_by"],
         rollback_pending=bool(row["rollback_pending"]),
         finalised=bool(row["finalised"]),
-        positions=json.loads(row["positions"]),
+        positions=json_object(row["positions"]),
         triggered_at=to_time(row["triggered_at"]),
         staged_at=_time(row["staged_at"]),
         prepared_at=_time(row["prepared_at"]),
         decided_at=_time(row["decided_at"]),
         completed_at=_time(row["completed_at"]),
         spec=row["spec"],
+        lag=json_object(row["lag"] or "{}"),
     )

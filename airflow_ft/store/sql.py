@@ -14,6 +14,7 @@ from airflow_ft.store.database import Database
 from airflow_ft.store.delivery import DeliveryOperations
 from airflow_ft.store.epochs import EpochOperations
 from airflow_ft.store.history import HistoryOperations
+from airflow_ft.store.lag import LagOperations
 from airflow_ft.store.looking import LookingOperations
 from airflow_ft.store.migrations import migrate
 from airflow_ft.store.quarantine import QuarantineOperations
@@ -33,6 +34,7 @@ class SqlStore(
     HistoryOperations,
     BarrierOperations,
     LookingOperations,
+    LagOperations,
 ):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
+from airflow_ft.core.errors import ConfigurationError, StoreCorruptError, StoreUnavailableError
 from airflow_ft.core.ports import Meter, Unmetered
-from airflow_ft.store.database import Pool, Row, Transaction
+from airflow_ft.store.database import Pool, Row, Transaction, asked
 from airflow_ft.store.sql import SqlStore
 
 BUSY_TIMEOUT = 30.0
@@ -98,6 +98,7 @@ class SqliteDatabase:
 
     def read(self, sql: str, *values: object) -> list[Row]:
         """One query, in SQLite's snapshot of that statement."""
+        asked(values)
         connection = self._take()
         try:
             rows = _rows(connection, sql, values)
@@ -239,6 +240,8 @@ class SqliteDatabase:
 
     def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError | None:
         """The store's error for one of SQLite's; None for what no environment can cause (a mistake in a statement)."""
+        if column := re.search(r"Could not decode to UTF-8 column '(\w+)'", str(error)):
+            raise StoreCorruptError(f"{self.url} holds bytes that are no text in a column {column[1]}") from error
         remedy = _remedy(error)
         if remedy is None:
             return None

@@ -51,7 +51,10 @@ class StagingOperations:
                 write.now,
                 digest,
             )
-            write.set_pipeline(base_clean=0, needs_stage=0)
+            late_after = (spec or {}).get("late_after")
+            write.set_pipeline(
+                base_clean=0, needs_stage=0, late_after=None if late_after is None else round(1e6 * late_after)
+            )
             write.event(
                 EventKind.STAGE_BEGUN,
                 f"run {run} stages in attempt {attempt}, by epoch {epoch}",

@@ -19,7 +19,7 @@ class Logger(Protocol):
     def warning(self, msg: str, /, *args: Any) -> Any: ...
 
 
-async def poll(question: Callable[[], T], interval: float, log: Logger) -> T:
+async def poll(question: Callable[[], T | None], interval: float, log: Logger) -> T:
     """The first answer that is true; asks every `interval` seconds, each time in a thread.
 
     A TransientError (the decision log restarts, for example) is logged and asked again: waiting is all that a

@@ -246,6 +246,9 @@ class Metered:
     def completed(self, *told: Any) -> None:
         self.told.append(("completed", *told))
 
+    def dead_letters(self, *told: Any) -> None:
+        self.told.append(("dead_letters", *told))
+
     def waited(self, *told: Any) -> None:
         self.told.append(("waited", *told))
 
@@ -254,3 +257,6 @@ class Metered:
 
     def taken(self, *told: Any) -> None:
         self.told.append(("taken", *told))
+
+    def lag(self, *told: Any) -> None:
+        self.told.append(("lag", *told))

@@ -186,3 +186,7 @@ class AirflowWorld(Airflow):
     def get(self, path: str) -> Any:
         """The answer of the REST API."""
         return self._get(path)
+
+    def answer(self, path: str) -> httpx.Response:
+        """What the server says to a path, whatever it is."""
+        return self._request("GET", path)

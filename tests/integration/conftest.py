@@ -1,5 +1,6 @@
 """Spark's JVMs that staging tests share (`stage_world`)."""
 
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,3 +23,12 @@ def sessions() -> Iterator[Path]:
             for one in kept():
                 one.end()
             wait_for(lambda: not kept(), 30, "no session is left")  # they remove their folders, too
+
+
+@pytest.fixture
+def shop_folder(tmp_path: Path, sessions: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """For runs in this process: a folder, in which `shop.db` is the SQLite file of the connection `shop`."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "shop.db")}))
+    with sessions_in(sessions):
+        yield tmp_path

@@ -19,6 +19,7 @@ from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from subprocess import CalledProcessError
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -31,6 +32,7 @@ from pyarrow.fs import S3FileSystem
 from airflow_ft.core.model import CheckpointState, RunKey
 from airflow_ft.spark.session.loans import Kept, kept
 from tests.integration.airflow_world import AirflowWorld
+from tests.integration.planted import Secrets
 from tests.sinks.delta.world import options_of
 from tests.waiting import wait_for
 from tools.servers import S3, Database, Kafka, MariaDb, processes
@@ -40,13 +42,32 @@ pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest
 DAGS = Path(__file__).parent / "airflow_dags"
 EXAMPLES = Path(__file__).parents[2] / "dags"
 PASSWORD = f"pw-{uuid.uuid4().hex}"
+BROKER = f'pw"{uuid.uuid4().hex}/%'
+"""Of a broker that asks for none. It is written otherwise in JSON and in URLs."""
+
+TELLING = """
+import json, os
+from pathlib import Path
+
+def tell(problem):
+    with (Path(os.environ["AIRFLOW_HOME"]) / "told.jsonl").open("a") as file:
+        file.write(json.dumps([problem.pipeline, problem.condition, problem.text]) + "\\n")
+"""
 
 
 class Shop:
     """The Airflow, the table and topic that its DAGs deliver into, and what was put into their source."""
 
-    def __init__(self, airflow: AirflowWorld, database: Database, examples: Database, kafka: Kafka, topic: str) -> None:
-        self.airflow, self.database, self.examples = airflow, database, examples
+    def __init__(
+        self,
+        airflow: AirflowWorld,
+        database: Database,
+        examples: Database,
+        kafka: Kafka,
+        topic: str,
+        secrets: Secrets,
+    ) -> None:
+        self.airflow, self.database, self.examples, self.secrets = airflow, database, examples, secrets
         self.kafka, self.topic = kafka, topic
         self.expected: Counter[tuple[int, str]] = Counter()
         self._next = self._files = 0
@@ -108,8 +129,9 @@ def shop(mariadb: MariaDb, kafka: Kafka, s3: S3, tmp_path_factory: pytest.TempPa
     topic = f"t-{uuid.uuid4().hex[:12]}"
     kafka.create_topic(topic, 2)
     (home / "world.json").write_text(json.dumps({"topic": topic}))
-    for name in ("orders", "few", "kept"):
+    for name in ("orders", "few", "kept", "config"):
         (home / name).mkdir()
+    (home / "config" / "telling.py").write_text(TELLING)
     shutil.copytree(DAGS, home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     for example in ("files_to_mysql", "files_to_sqlite", "files_to_files"):
         shutil.copy(EXAMPLES / f"{example}.py", home / "dags")
@@ -145,6 +167,7 @@ def shop(mariadb: MariaDb, kafka: Kafka, s3: S3, tmp_path_factory: pytest.TempPa
             "password": mariadb.password,
             "schema": database.name,
         }
+        bus = {"bootstrap.servers": kafka.bootstrap, "sasl.password": BROKER, "ssl.key.password": BROKER}
         airflow = AirflowWorld(
             home,
             {
@@ -153,7 +176,7 @@ def shop(mariadb: MariaDb, kafka: Kafka, s3: S3, tmp_path_factory: pytest.TempPa
                 "sqlite_default": {"conn_type": "sqlite", "host": str(home / "orders.db")},
                 "shop_wrong_password": {**mysql, "password": PASSWORD},
                 "shop_down": {**mysql, "port": 1, "password": PASSWORD},
-                "bus": {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.bootstrap})},
+                "bus": {"conn_type": "kafka", "extra": json.dumps(bus)},
                 "lake": {
                     "conn_type": "aws",
                     "login": s3.login,
@@ -161,15 +184,22 @@ def shop(mariadb: MariaDb, kafka: Kafka, s3: S3, tmp_path_factory: pytest.TempPa
                     "extra": json.dumps({"endpoint_url": s3.url, "region_name": "us-east-1"}),
                 },
             },
-            # A hundred tasks start here. What they do without it, the recovery's tests and the demonstration show.
-            {"airflow_ft__preload": "True"},
+            {
+                # A hundred tasks start here. What they do without it, the recovery's tests and the demonstration show.
+                "airflow_ft__preload": "True",
+                "openlineage__selective_enable": "True",
+                "openlineage__transport": json.dumps(
+                    {"type": "file", "log_file_path": str(home / "lineage.jsonl"), "append": True}
+                ),
+            },
         )
-        shop = Shop(airflow, database, examples, kafka, topic)
+        shop = Shop(airflow, database, examples, kafka, topic, Secrets(PASSWORD, BROKER, mariadb.password, s3.password))
         shop.put("few", 4)
         airflow.start()
         try:
             airflow.wait_until_ready("orders")
-            yield shop
+            with shop.secrets.watching():
+                yield shop
         finally:
             airflow.stop()
             kafka.delete_topic(topic)
@@ -180,6 +210,8 @@ def test_a_run_delivers_its_checkpoints_into_every_sink_and_says_so(shop: Shop) 
     for rows in (20, 10, 5):
         shop.put("orders", rows)
     airflow.trigger("on_orders")  # unpauses it; this first run has no event to see
+    airflow.trigger("on_checkpoint")
+    wait_for(lambda: kept_of(airflow, "orders-confirmed") == {"airflow_ft_told": 0}, 240, "the pipeline is watched")
     waiting = airflow.trigger("waiting")
     run_id, states = airflow.run("orders")
     assert set(states.values()) == {"success"}, states
@@ -196,19 +228,46 @@ def test_a_run_delivers_its_checkpoints_into_every_sink_and_says_so(shop: Shop) 
     [event] = airflow.asset_events("airflow-ft://orders/")
     assert event["pipeline"] == "orders" and event["number"] == 3 and event["numbers"] == [1, 2, 3]
 
+    table = f"mysql://{shop.database.server.host}:{shop.database.server.port}/{shop.database.name}/orders"
+    [event] = airflow.asset_events(table)
+    assert (event["sink"], event["rows"], event["number"]) == ("orders", 35, 3), event
+    [event] = airflow.asset_events(f"kafka://{shop.kafka.bootstrap}/{shop.topic}")
+    assert (event["sink"], event["rows"]) == ("alerts", len(shop.records()))
+    wait_for(lambda: kept_of(airflow, "orders-confirmed") == {"airflow_ft_told": 3}, 240, "the event is acknowledged")
+
+    def told_of() -> list[Any]:
+        runs = triggered(airflow, "on_checkpoint")
+        found = [each for run in runs for each in airflow.xcom("on_checkpoint", run, "told_of")]
+        return sorted(found, key=lambda each: each["number"])
+
+    wait_for(lambda: told_of()[-1]["number"] == 3, 240, "a run is told of the newest checkpoint")  # one run an event
+    payloads = told_of()
+    assert [each["pipeline"] for each in payloads] == ["orders"] * len(payloads)
+    assert [(each["after"], each["number"]) for each in payloads] in ([(0, 3)], [(0, 1), (1, 3)])
+
     states = airflow.finish("waiting", waiting)
     assert states == {"number": "success", "poking": "success", "too_late": "failed"}
     assert airflow.xcom("waiting", waiting, "number")["number"] >= 1
-    runs = wait_for(
-        lambda: [
-            run
-            for run in airflow.get("/api/v2/dags/on_orders/dagRuns")["dag_runs"]
-            if run["run_type"] == "asset_triggered" and run["state"] == "success"
-        ],
-        240,
-        "the asset starts a run",
-    )
-    assert airflow.xcom("on_orders", runs[0]["dag_run_id"], "seen") == [3]
+    assert airflow.xcom("on_orders", triggered(airflow, "on_orders")[0], "seen") == [3]
+
+
+def triggered(airflow: AirflowWorld, dag_id: str) -> list[str]:
+    """The runs that an asset has started, when there are any and all of them have succeeded."""
+
+    def runs() -> list[str]:
+        found = airflow.get(f"/api/v2/dags/{dag_id}/dagRuns")["dag_runs"]
+        started = [run for run in found if run["run_type"] == "asset_triggered"]
+        return [run["dag_run_id"] for run in started] if all(run["state"] == "success" for run in started) else []
+
+    ids: list[str] = wait_for(runs, 240, f"the asset starts a run of {dag_id}")
+    return ids
+
+
+def kept_of(airflow: AirflowWorld, asset: str) -> dict[str, Any]:
+    """What Airflow keeps for an asset, for its watchers."""
+    with closing(sqlite3.connect(f"file:{airflow.home / 'airflow.db'}?mode=ro", uri=True, timeout=30)) as database:
+        query = "SELECT key, value FROM asset_state_store JOIN asset ON asset.id = asset_id WHERE asset.name = ?"
+        return {key: json.loads(value) for key, value in database.execute(query, (asset,))}
 
 
 def test_a_run_without_news_confirms_nothing_and_updates_no_asset(shop: Shop) -> None:
@@ -271,6 +330,32 @@ def test_specifications_are_rendered_for_each_run(shop: Shop) -> None:
     asked = airflow.rendered("templated", run_id, "templated.stage")["sinks"]  # before anything is computed
     assert asked["orders"]["table"] == "templated"
     assert "the job's columns fit connection shop" in airflow.log_text("templated", run_id, "templated.stage")
+    told = [json.loads(line) for line in (airflow.home / "lineage.jsonl").read_text().splitlines()]
+    completed = {each["job"]["name"]: each for each in told if each["eventType"] == "COMPLETE"}
+    confirmed = completed["templated.templated.confirmed"]
+    assert [each["name"] for each in confirmed["inputs"]] == [str(airflow.home / "few")]
+    [output] = confirmed["outputs"]
+    assert output["name"] == f"{shop.database.name}.templated"
+    assert output["outputFacets"]["outputStatistics"]["rowCount"] == 4
+    assert confirmed["run"]["facets"]["airflow_ft_checkpoint"]["last"] == 1
+    assert completed["templated.templated.stage"]["run"]["facets"]["airflow_ft_checkpoint"]["numbers"] == [1]
+
+
+@pytest.mark.rotating("a DAG of its own")
+def test_a_missed_deadline_tells_what_is_late(shop: Shop) -> None:
+    airflow, file = shop.airflow, shop.airflow.home / "told.jsonl"
+    shop.put("orders", 1)
+    airflow.run("orders")
+    run_id = airflow.trigger("too_slow")
+    lines = wait_for(
+        lambda: lines if file.exists() and len(lines := file.read_text().splitlines()) == 2 else [],
+        240,
+        "executor and triggerer tell of it",
+    )
+    for line in lines:
+        pipeline, condition, text = json.loads(line)
+        assert (pipeline, condition) == ("orders", "LATE") and "Remedy: " in text
+    airflow.fail("too_slow", run_id, "never")
 
 
 @pytest.mark.rotating("a DAG of its own")
@@ -541,9 +626,28 @@ def test_a_task_that_is_ended_takes_spark_with_it(shop: Shop) -> None:
 
 
 def test_no_password_is_in_any_file_of_airflow(shop: Shop) -> None:
-    secrets = [PASSWORD.encode(), shop.database.server.password.encode()]
+    """Logs, Airflow's database with its XComs and rendered fields, the decision log, the write-ahead log."""
     files = [path for path in shop.airflow.home.rglob("*") if path.is_file() and path.name != "passwords.json"]
-    assert any(path.suffix == ".log" for path in files)
-    for path in files:
-        content = path.read_bytes()
-        assert not any(secret in content for secret in secrets), path
+    assert {".log", ".db", ".parquet"} <= {path.suffix for path in files}
+    assert [path for path in files if shop.secrets.shown(path.read_bytes())] == []
+
+
+def test_no_password_is_in_an_answer_or_on_a_page(shop: Shop) -> None:
+    asked = ["/api/v2/dags/~/dagRuns/~/taskInstances?limit=100", "/api/v2/connections", "/plugin/airflow-ft"]
+    asked += ["/airflow-ft/v1/pipelines?limit=100", "/airflow-ft/v1/openapi.json", "/airflow-ft/page.js"]
+    for pipeline in shop.airflow.get("/airflow-ft/v1/pipelines?limit=100")["pipelines"]:
+        base = f"/airflow-ft/v1/pipelines/{quote(pipeline['name'], safe='')}"
+        numbers = [each["number"] for each in shop.airflow.get(f"{base}/checkpoints")["checkpoints"]]
+        asked += [base, *(f"{base}/{part}" for part in ("checkpoints", "timings", "job", "state", "savepoints"))]
+        asked += [f"{base}/checkpoints/{number}{part}" for number in numbers for part in ("", "/spec")]
+    answers = {path: shop.airflow.answer(path) for path in asked}
+    assert [path for path, answer in answers.items() if shop.secrets.shown(answer.content)] == []
+    assert any(b"rendered_fields" in answer.content for answer in answers.values())
+    assert Counter(answer.status_code for answer in answers.values())[200] > 10
+
+
+def test_no_password_was_told_to_a_process(shop: Shop) -> None:
+    """Every process has seen the list of processes; a JVM's environment is shown by Spark's own page."""
+    told = shop.secrets.told
+    assert any("airflow-ft" in line for line, _ in told) and any(environment for _, environment in told)
+    assert [line for line, environment in told if shop.secrets.shown((line + environment).encode())] == []

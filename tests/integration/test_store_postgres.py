@@ -25,6 +25,7 @@ from tests.store.test_concurrency import TestRaces
 from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, TestVotes
 from tests.store.test_epochs import TestEpochs, TestHalts, TestLeases, TestPipelines, TestTurns
 from tests.store.test_history import TestHistory
+from tests.store.test_lag import TestLags, TestLate
 from tests.store.test_quarantine import TestQuarantine
 from tests.store.test_reading import TestReading
 from tests.store.test_runs import TestRuns
@@ -42,6 +43,8 @@ __all__ = [
     "TestHalts",
     "TestHistory",
     "TestInjection",
+    "TestLags",
+    "TestLate",
     "TestLeases",
     "TestPipelines",
     "TestPlans",

@@ -81,6 +81,9 @@ def test_what_an_earlier_release_has_prepared_is_delivered_once(world: RealWorld
         "DELETE FROM schema_version WHERE version >= 8",
         "ALTER TABLE run DROP COLUMN restored_from",
         "ALTER TABLE lease DROP COLUMN doing",
+        "ALTER TABLE checkpoint DROP COLUMN lag",
+        "ALTER TABLE pipeline DROP COLUMN late_after",
+        "DROP TABLE source_lag",
         *(f"DROP INDEX {name}" for name in ("checkpoint_failed", "event_savepoint", "event_restored")),
     )
     change_token(world, of_format(None))

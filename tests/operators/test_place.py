@@ -107,7 +107,7 @@ def test_single_operators_of_one_name_in_a_mapped_group_are_refused(dag: DAG) ->
 def test_a_pipeline_for_each_map_index(dag: DAG, settings: dict[str, Any], group_id: str, alias: str) -> None:
     mapped(dag, **settings)
     confirmed = dag.get_task(f"shops.{group_id}.confirmed")
-    assert confirmed.outlets == [AssetAlias(alias)]
+    assert confirmed.outlets == [AssetAlias(alias), AssetAlias("mysql:shop/t")]
     again = DAG("d", schedule=None)
     mapped(again, **settings)
     assert DagSerialization.serialize_dag(dag) == DagSerialization.serialize_dag(again), "no new version at each parse"
@@ -181,15 +181,16 @@ def test_the_asset_of_a_rendered_name_gets_the_event(tmp_path: Path, monkeypatch
     added: list[Any] = []
     accessor = SimpleNamespace(add=lambda asset, extra: added.append((asset, extra)))
     operator = ConfirmOperator(task_id="t", spec=spec("{{ name }}"))
-    assert operator.outlets == [AssetAlias("airflow-ft://*")]
+    assert operator.outlets[0] == AssetAlias("airflow-ft://*")
     operator.pipeline = "orders"
     world = World(tmp_path)
     world.stage(1)
     confirmed = confirmed_of(world.store, PIPELINE, [1])
-    emit(operator, {"outlet_events": {operator.outlets[0]: accessor}}, confirmed)  # type: ignore[typeddict-item]
+    run = world.context()
+    emit(operator, {"outlet_events": {operator.outlets[0]: accessor}}, run, confirmed)  # type: ignore[typeddict-item]
     [(asset, extra)] = added
     assert asset == Asset("airflow-ft://orders") and extra["number"] == 1 and extra["pipeline"] == "orders"
-    emit(operator, {}, Confirmed())  # type: ignore[typeddict-item]
+    emit(operator, {}, run, Confirmed())  # type: ignore[typeddict-item]
     assert len(added) == 1
 
 

@@ -14,6 +14,7 @@ from airflow_ft.core.model import CheckpointState, HaltReason
 from airflow_ft.operators.sweep import RecoverAllOperator
 from tests.core.systems import Systems
 from tests.core.world import PIPELINE, World
+from tests.store.scene import Scene
 
 pytestmark = pytest.mark.airflow
 ROOT = Path(__file__).parents[2]
@@ -74,6 +75,16 @@ def test_patience_ends(world: World, gauges: dict[str, float]) -> None:
         run(patience=timedelta(0))
 
 
+def test_what_is_late_by_its_own_bound_needs_a_person(world: World, gauges: dict[str, float]) -> None:
+    Scene(world.store, "shop").stage(2, made_with={"late_after": 1e-5})
+    with pytest.raises(AirflowFailException, match="shop: Nothing was confirmed for longer than its late_after"):
+        run(patience=None)
+    told = {name: gauges[f"airflow_ft.{name}.shop"] for name in ("late", "halted", "quarantined", "undelivered")}
+    assert told == {"late": 1, "halted": 0, "quarantined": 0, "undelivered": 2}
+    segments = [each.segment for each in world.store.open_checkpoints("shop")]
+    assert gauges["airflow_ft.undelivered_bytes.shop"] == sum(each.bytes for each in segments if each) > 0
+
+
 def test_a_decision_log_that_is_away_lets_airflow_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", "postgresql://ada:sesame@127.0.0.1:1/db?connect_timeout=2")
     with pytest.raises(AirflowException, match="cannot be reached") as caught:
@@ -98,4 +109,4 @@ def test_the_example_dag_recovers_and_alerts(
     [notifier] = task.on_failure_callback
     with caplog.at_level("ERROR"):
         notifier.notify({"exception": caught.value})
-    assert "orders: it is HALTED (TOKEN_LOST)" in caplog.text
+    assert "pipeline orders is HALTED: it is HALTED (TOKEN_LOST): it is gone. Remedy: when the cause" in caplog.text

@@ -47,6 +47,7 @@ from airflow_ft.spark.state import reset as state_reset
 from airflow_ft.spark.state import schemas as state_schemas
 from airflow_ft.spark.state import settings as state_settings
 from airflow_ft.spark.task import stage, stream
+from airflow_ft.wal import parsing as wal_parsing
 from tests.simulation.folders import Bucket, Disk, ModelFiles, obstore
 from tests.simulation.kernel import Death, Kernel
 from tests.simulation.spark import Spark, listening
@@ -132,6 +133,7 @@ _FILED = (
     state_operators,
     state_schemas,
     state_settings,
+    wal_parsing,
 )
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 

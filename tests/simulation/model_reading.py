@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -79,9 +80,12 @@ class ModelReading:
     def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
         own = [row for row in self.run_checkpoints(pipeline, run) if row.is_confirmed]
         deliveries = sorted({row.delivered_by for row in own if row.delivered_by is not None})
+        rows = Counter[str]()
+        for row in own:
+            rows.update(row.segment.rows if row.segment else {})
         return Confirmed(
             Numbers.of(row.number for row in own),
-            sum(row.segment.total_rows for row in own if row.segment),
+            dict(rows),
             together(of_checkpoint(self._rows[number]) for number in deliveries),
         )
 

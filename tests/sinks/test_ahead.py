@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from airflow_ft.sinks.ahead import Ahead
+from airflow_ft.sinks.ahead import Ahead, made_of
 
 
 def counting(begun: list[int], stop: int, error: Exception | None = None) -> Iterator[int]:
@@ -65,3 +65,31 @@ def test_nothing_is_made_behind_the_end() -> None:
     next(ahead)
     ahead.close()
     assert len(begun) <= 2
+
+
+def test_what_is_made_of_items_comes_in_their_order_by_several_threads() -> None:
+    both = threading.Barrier(2, timeout=10)  # one thread alone would never pass it
+
+    def make(item: int) -> int:
+        if item < 2:
+            both.wait()
+        return item * item
+
+    assert list(made_of(iter(range(7)), make)) == [(item, item * item) for item in range(7)]
+    assert list(made_of(iter(()), make)) == []
+
+
+def test_what_making_raises_comes_with_its_item_and_no_more_are_made() -> None:
+    begun: list[int] = []
+
+    def make(item: int) -> int:
+        begun.append(item)
+        if item == 2:
+            raise ValueError("2")
+        return item
+
+    taken = []
+    with pytest.raises(ValueError, match="2"):
+        for item, _ in made_of(iter(range(1000)), make):
+            taken.append(item)
+    assert taken == [0, 1] and max(begun) < 7

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,31 @@ def test_options_of_the_file_reader() -> None:
 def test_options_may_be_truth_values() -> None:
     options: Any = {"ignoreMissingFiles": False, "cleanSource": "off", "multiLine": True}
     assert FileSource(path="/x", schema="n int", options=options).reader_options()["multiLine"] is True
+
+
+def test_bounds_and_beginnings_may_be_jinja_and_are_checked_when_it_is_rendered() -> None:
+    declared = KafkaSource(
+        topics=["a"], max_offsets_per_trigger="{{ params.slice }}", starting_offsets="{{ data_interval_start }}"
+    )
+    files = FileSource(path="/x", schema="n int", max_files_per_trigger="{{ params.slice }}")
+
+    def rendered(slice: str, start: str) -> tuple[KafkaSource, FileSource]:
+        later = replace(declared, max_offsets_per_trigger=slice, starting_offsets=start)
+        return later, replace(files, max_files_per_trigger=slice)
+
+    kafka, folder = rendered("5", "2026-11-24 00:00:00+00:00")
+    assert (kafka.max_offsets_per_trigger, folder.max_files_per_trigger) == (5, 5)
+    assert kafka.starting_offsets == dt.datetime(2026, 11, 24, tzinfo=dt.UTC)
+    assert kafka.to_json() == replace(kafka).to_json() and KafkaSource.from_json(kafka.to_json()) == kafka
+    for nothing in ("", "None"):
+        kafka, folder = rendered(nothing, "latest")
+        assert kafka.max_offsets_per_trigger is None is folder.max_files_per_trigger
+        assert kafka.starting_offsets == "latest"
+    for slice, start, message in (
+        ("0", "latest", "max_offsets_per_trigger is '0'"),
+        ("many", "latest", "max_offsets_per_trigger is 'many'"),
+        ("1", "yesterday", "not 'yesterday'"),
+        ("1", "2026-11-24T00:00:00", "datetime without a zone"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            rendered(slice, start)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import AbortReason, AfterAbort, HaltReason, Promise, RequestKind
 from airflow_ft.core.overview import Noted, Only
 from airflow_ft.core.ports import Store
@@ -139,6 +140,7 @@ def every_operation(store: Store) -> None:
     store.trigger(PIPELINE, epoch, RUN)
     store.give_up(PIPELINE, epoch, AbortReason.STOPPED, "a test")
     store.read_all(PIPELINE, epoch, RUN, store.now())
+    store.tell_lags(PIPELINE, epoch, 1, [Lag("orders", Unit.RECORDS, 7)])
     store.pipelines()
     store.run(PIPELINE, RUN)
     store.runs(PIPELINE, RUN.dag_id, RUN.run_id)
@@ -161,6 +163,7 @@ def every_operation(store: Store) -> None:
     store.overview()
     store.overview(RUN.dag_id)
     store.standing(PIPELINE)
+    store.lags([PIPELINE, "other"])
     store.origins(PIPELINE, 5)
     store.timings(PIPELINE, 5)
     for only in Only:

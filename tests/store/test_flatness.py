@@ -9,7 +9,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.store.sqlite import SqliteStore
 from tests.store.flatness import INDEXES, every_operation, recorded
 
-ALL = ("FROM pipeline ORDER BY name", "AS last_dag FROM pipeline")
+ALL = ("FROM pipeline ORDER BY name", "AS complete_at FROM pipeline")
 """What goes through all pipelines, which is what it is for."""
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ft.core.errors import StateConflictError
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, RunKey, SparkPosition
 from airflow_ft.core.overview import Condition, Noted, Only, Origin
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
@@ -206,3 +206,12 @@ class TestReading:
         [number] = scene.stage(1)
         assert scene.store.position_before(PIPELINE, number) == fresh
         assert fresh.location in scene.store.referenced_locations(PIPELINE)
+
+    @pytest.mark.parametrize(
+        ("pipeline", "number"), [("a\0b", 1), ("\ud800", 1), (PIPELINE, 1 << 63), (PIPELINE, -(10**40))]
+    )
+    def test_what_no_database_can_be_asked_for_is_named(self, scene: Scene, pipeline: str, number: int) -> None:
+        """SQLite has no larger numbers, PostgreSQL no texts with a NUL."""
+        scene.stage(1)
+        with pytest.raises(ConfigurationError, match="decision log"):
+            scene.store.checkpoint(pipeline, number)

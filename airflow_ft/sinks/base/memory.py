@@ -6,12 +6,21 @@ the transaction that delivered a number, or is its tombstone. A system's own par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_ft.core.damaged import understood
 from airflow_ft.core.errors import FencedError, ForeignOwnerError, StateConflictError, StoreBehindSinkError
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, SinkHead
+
+
+def damaged(where: str) -> AbstractContextManager[None]:
+    """For what makes sense of something that a sink keeps: StoreBehindSinkError when it makes none."""
+    remedy = "bring it back from a backup; compare before resuming."
+    return understood(lambda mistake: StoreBehindSinkError(f"{where} is damaged: {mistake}", remedy=remedy))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +55,15 @@ class Marker:
     digest: str
     counts: Mapping[str, int]
     detail: Mapping[str, Any]
+
+    @classmethod
+    def stored(cls, row: Sequence[Any], where: str) -> Marker:
+        """Of its columns, counts and detail as JSON; StoreBehindSinkError, which names `where`, when it is damaged."""
+        with damaged(where):
+            counts, detail = json.loads(row[5]), json.loads(row[6])
+            if not (isinstance(counts, dict) and isinstance(detail, dict)):
+                raise ValueError("its counts or its detail are no JSON object")
+            return cls(row[0], Outcome(row[1]), int(row[2]), int(row[3]), row[4], counts, detail)
 
     def proof(self, participant: str, number: int) -> Proof:
         """As the core reads it."""

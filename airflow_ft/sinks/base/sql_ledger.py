@@ -5,9 +5,8 @@ A system's own part is how a statement is sent, and how the tables are made.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
@@ -88,9 +87,13 @@ class SqlLedger(ABC):
     def _row(self, head: Head) -> tuple[object, ...]:
         return (*self.key, head.installation, head.epoch, head.attempt, head.last_delivered, head.floor)
 
+    @property
+    def _told(self) -> str:
+        return f"a row of the ledger of {self.key[0]}"
+
     def marker(self, number: int) -> Marker | None:
         found = self.rows(f"SELECT {_MARKER} FROM {{ledger}} WHERE {_MINE} AND number = ?", *self.key, number)
-        return _marker(found[0]) if found else None
+        return Marker.stored(found[0], self._told) if found else None
 
     def newest(self) -> int:
         """The highest number with a marker; 0: there is none."""
@@ -109,7 +112,7 @@ class SqlLedger(ABC):
     def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]:
         """What other installations have written above a number, ascending."""
         sql = f"SELECT number, {_MARKER} {_OTHERS} ORDER BY number"
-        return [(row[0], _marker(row[1:])) for row in self.rows(sql, *self.key, above, installation)]
+        return [(row[0], Marker.stored(row[1:], self._told)) for row in self.rows(sql, *self.key, above, installation)]
 
     def drop_markers_of_others(self, above: int, installation: str) -> None:
         """Deletes what `markers_of_others` lists."""
@@ -118,7 +121,3 @@ class SqlLedger(ABC):
     def prune(self, floor: int) -> None:
         """Deletes the markers at or below `floor`."""
         self.run(f"DELETE FROM {{ledger}} WHERE {_MINE} AND number <= ?", *self.key, floor)
-
-
-def _marker(row: Sequence[Any]) -> Marker:
-    return Marker(row[0], Outcome(row[1]), row[2], row[3], row[4], json.loads(row[5]), json.loads(row[6]))

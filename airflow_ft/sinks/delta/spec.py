@@ -38,13 +38,15 @@ class DeltaSink:
     The rows of a checkpoint and the marker that proves them are one commit of the table's log (ATOMIC), which can carry
     the commit point.
 
-    table: the table's folder: an absolute path, or a `file:///` URI, which all tasks reach under that name; or
-        `s3://BUCKET/FOLDER`, as `s3://CONNECTION@BUCKET/FOLDER` with an Airflow connection of type `aws`.
-    partition_by: the columns that a table which is made here is partitioned by. A table that is there has its own.
-    schema_evolution: columns that the table lacks are added to it. Else they are refused.
-    file_bytes: a file is ended when it has become that large. Files of the log under an eighth of it are put together.
-    create: the first checkpoint of a pipeline makes the table, if it is lacking, with the columns of the rows.
-    name: of the participant; tasks are named by it. "": made of the folder. To be given where that contains Jinja.
+    Args:
+        table: the table's folder: an absolute path, or a `file:///` URI, which all tasks reach under that name; or
+            `s3://BUCKET/FOLDER`, as `s3://CONNECTION@BUCKET/FOLDER` with an Airflow connection of type `aws`.
+        partition_by: the columns that a table which is made here is partitioned by. A table that is there has its own.
+        schema_evolution: columns that the table lacks are added to it. Else they are refused.
+        file_bytes: a file is ended when it has become that large. Files of the log under an eighth of it are put
+            together.
+        create: the first checkpoint of a pipeline makes the table, if it is lacking, with the columns of the rows.
+        name: of the participant; tasks are named by it. "": made of the folder. To be given where that contains Jinja.
 
     Raises:
         ConfigurationError: at construction, for what cannot work.

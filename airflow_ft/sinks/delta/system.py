@@ -11,6 +11,7 @@ SYSTEM = System(
     title="Delta Lake",
     package=__package__,
     strategies=STRATEGIES,
+    place="table",
     clients=("deltalake",),
     extra="delta",
     preload=("airflow_ft.sinks.delta.participant",),

@@ -30,10 +30,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from airflow_ft.core.errors import SinkUnavailableError, StoreBehindSinkError, UnfitTargetError, WalCorruptError
+from airflow_ft.core.errors import SinkUnavailableError, UnfitTargetError, WalCorruptError
 from airflow_ft.core.model import Outcome, canonical_json
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sinks.base.memory import Head, Marker
+from airflow_ft.sinks.base.memory import Head, Marker, damaged
 from airflow_ft.sinks.base.places import is_object_store
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import FileSystem, filesystem
@@ -212,8 +212,9 @@ class Ledger:
                 return _Version()
             found = self._json(self._version(versions[-1]))
             if found is not None:  # else newer ones were made since
-                aborted = frozenset(found.pop(_ABORTED, ()))
-                return _Version(versions[-1], Head(**found), aborted)
+                with damaged(self.told(self._version(versions[-1]))):
+                    aborted = frozenset(found.pop(_ABORTED, ()))
+                    return _Version(versions[-1], Head(**found), aborted)
         raise self._too_fast()
 
     def _as_of_now(self, stored: _Version) -> _Version:
@@ -262,7 +263,8 @@ class Ledger:
     def marker(self, number: int) -> Marker | None:
         """How the number was settled."""
         found = self._json(self.marker_uri(number))
-        return None if found is None else Marker(**{**found, "outcome": Outcome(found["outcome"])})
+        with damaged(self.told(self.marker_uri(number))):
+            return None if found is None else Marker(**{**found, "outcome": Outcome(found["outcome"])})
 
     def write_marker(self, number: int, marker: Marker) -> Marker:
         """Takes the number's place, or finds who has; returns what stands there, durably."""
@@ -336,10 +338,8 @@ class Ledger:
             data = self.files.read(uri)
         except WalCorruptError:  # there is none
             return None
-        try:
-            found: dict[str, Any] = json.loads(data)
-        except ValueError as error:
-            raise StoreBehindSinkError(
-                f"{self.told(uri)} is damaged: {error}", remedy="bring it back from a backup; compare before resuming."
-            ) from error
-        return found
+        with damaged(self.told(uri)):
+            found = json.loads(data)
+            if not isinstance(found, dict):
+                raise ValueError("it is no JSON object")
+            return found

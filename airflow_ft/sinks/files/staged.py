@@ -13,19 +13,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_ft.core.errors import StoreBehindSinkError, WalCorruptError
 from airflow_ft.core.model import Fence, Plan, canonical_json
 from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.sinks.ahead import made_of
 from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.columns import layout
 from airflow_ft.sinks.files.ledger import OURS, Ledger
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.spec import LARGEST, FilesSink
-from airflow_ft.sinks.files.writing import Files, large, refused
+from airflow_ft.sinks.files.writing import Files, large, lines, refused
 from airflow_ft.sinks.refused import Refused, accepted
 
 _NAME = re.compile(r"\.?(\d+)\.(\d+)-(\d+)(\.removed)?")  # also what somebody has removed by half, and died
@@ -145,10 +146,15 @@ class Staged:
         return [file for file in found if file.bytes <= most]
 
     def _write(self, reader: SegmentReader, file: WalFile, out: Files, letters: Refused | None) -> None:
-        for rows in accepted(reader, self.name, file, letters, lambda batch: (batch, self._refused(batch))):
-            for folder, part in partitions.split(rows, self.sink.partition_by):
-                if part.num_rows:
-                    out.put(folder, part)
+        parts = (
+            (folder, part)
+            for rows in accepted(reader, self.name, file, letters, lambda batch: (batch, self._refused(batch)))
+            for folder, part in partitions.split(rows, self.sink.partition_by)
+            if part.num_rows
+        )
+        with closing(made_of(parts, lambda part: lines(self.sink.format, part[1]))) as made:
+            for (folder, part), text in made:
+                out.put(folder, part, text)
 
     def _refused(self, rows: Any) -> Mapping[int, str]:
         left = rows.drop_columns(list(self.sink.partition_by)) if self.sink.partition_by else rows

@@ -11,6 +11,7 @@ SYSTEM = System(
     title="files",
     package=__package__,
     strategies=STRATEGIES,
+    place="folder",
     preload=("airflow_ft.sinks.files.participant",),
     connects=False,
     conn_id=partial(conn_id_of, "folder"),

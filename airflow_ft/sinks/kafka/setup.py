@@ -18,11 +18,12 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     settings = KafkaSettings.from_connection(connection)
     topics = sorted({str(given["topic"]) for given in plan.sinks.values()})
     user = str(settings.common.get("sasl.username") or "<user>")
-    tools = "kafka-topics.sh --bootstrap-server <broker:9092> --create"
+    tools = "kafka-topics.sh --bootstrap-server <broker:9092> --create --if-not-exists"
     yield f"# connection {plan.name}: by somebody who may create topics and manage access lists."
-    yield f"{tools} --if-not-exists --topic {settings.token_topic} --partitions 1"
+    yield f"{tools} --topic {settings.token_topic} --partitions 1"
+    yield "# Its records go into these, which must exist; choose partitions and replicas."
     for topic in topics:
-        yield f"# its records go into {topic}, which must exist"
+        yield f"{tools} --topic {topic} --partitions 3 --replication-factor 3 --config min.insync.replicas=2"
     for grant in needed(pipeline, plan.name, settings.token_topic, topics):
         yield grant.command.replace("<user>", user)
     yield "# It can do without these:"

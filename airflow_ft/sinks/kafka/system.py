@@ -8,6 +8,7 @@ SYSTEM = System(
     title="Kafka",
     package=__package__,
     strategies=STRATEGIES,
+    place="topic",
     clients=("confluent_kafka",),
     preload=(
         "confluent_kafka.admin",

@@ -6,7 +6,6 @@ which every transaction locks first (I5). Times are UTC by the server's clock.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.mysql.naming import TableName
-from airflow_ft.sinks.mysql.session import Row, Session
+from airflow_ft.sinks.mysql.session import Session
 
 LEDGER = "airflow_ft_ledger"
 HEAD = "airflow_ft_head"
@@ -57,6 +56,10 @@ class Ledger:
     @property
     def _key(self) -> tuple[str, str]:
         return (self.pipeline, self.participant)
+
+    @property
+    def _told(self) -> str:
+        return f"a row of {self.table} of {self._key[0]}"
 
     # --- the tables ---------------------------------------------------------------------------------------------
 
@@ -183,7 +186,7 @@ class Ledger:
             f" FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` = %s AND `branch` = %s",
             (*self._key, number, branch),
         )
-        return None if row is None else _marker(row)
+        return None if row is None else Marker.stored(row, self._told)
 
     def markers(self, session: Session, numbers: Collection[int]) -> dict[int, Marker]:
         """The markers of those of these numbers that are settled, read at once."""
@@ -195,7 +198,7 @@ class Ledger:
             f" AND `number` IN ({', '.join(['%s'] * len(numbers))})",
             (*self._key, WHOLE, *sorted(numbers)),
         )
-        return {int(row[0]): _marker(row[1:]) for row in rows}
+        return {int(row[0]): Marker.stored(row[1:], self._told) for row in rows}
 
     def branch_markers(self, session: Session, number: int) -> dict[str, Marker]:
         """The markers of a number's branches by label, without that of the whole."""
@@ -204,7 +207,7 @@ class Ledger:
             f" FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` = %s AND `branch` <> %s",
             (*self._key, number, WHOLE),
         )
-        return {row[0]: _marker(row[1:]) for row in rows}
+        return {row[0]: Marker.stored(row[1:], self._told) for row in rows}
 
     def markers_of_others(self, session: Session, above: int, installation: str) -> list[tuple[int, str, Marker]]:
         """Number, branch and marker of what other installations have written above a number, ascending."""
@@ -214,7 +217,9 @@ class Ledger:
             " AND `installation` <> %s",
             (*self._key, above, installation),
         )
-        return sorted(((int(row[0]), row[1], _marker(row[2:])) for row in rows), key=lambda found: found[:2])
+        return sorted(
+            ((int(row[0]), row[1], Marker.stored(row[2:], self._told)) for row in rows), key=lambda found: found[:2]
+        )
 
     def drop_markers_of_others(self, session: Session, above: int, installation: str) -> int:
         """Deletes what `markers_of_others` lists; returns how many."""
@@ -304,7 +309,3 @@ class Ledger:
             f" ORDER BY `number`, `branch` LIMIT {int(limit)}",
             (*self._key, floor),
         ).affected
-
-
-def _marker(row: Row) -> Marker:
-    return Marker(row[0], Outcome(row[1]), int(row[2]), int(row[3]), row[4], json.loads(row[5]), json.loads(row[6]))

@@ -8,6 +8,7 @@ SYSTEM = System(
     title="MySQL, MariaDB",
     package=__package__,
     strategies=STRATEGIES,
+    place="table",
     clients=("pymysql",),
     preload=("airflow_ft.sinks.mysql.participant",),
 )

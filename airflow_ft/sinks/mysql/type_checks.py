@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from airflow_ft.sinks.arrow import is_binary, is_text
+from airflow_ft.sinks.arrow import first_fit, is_binary, is_text
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.mysql.catalog import Column
 from airflow_ft.sinks.mysql.charsets import Repertoire
@@ -115,22 +115,22 @@ def _family(kind: pa.DataType) -> str:
         return "decimal" if kind.scale > 0 else "whole decimal"
     if types.is_fixed_size_list(kind):
         return ""
-    for fits, family in (
-        (types.is_null, "null"),
-        (types.is_boolean, "boolean"),
-        (types.is_integer, "integer"),
-        (types.is_float64, "double"),
-        (types.is_floating, "float"),
-        (types.is_date, "date"),
-        (types.is_timestamp, "timestamp"),
-        (types.is_time, "time"),
-        (is_text, "text"),
-        (is_binary, "bytes"),
-        (types.is_nested, "nested"),
-    ):
-        if fits(kind):
-            return family
-    return ""
+    return first_fit(kind, _FAMILIES)
+
+
+_FAMILIES = (
+    (pa.types.is_null, "null"),
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_integer, "integer"),
+    (pa.types.is_float64, "double"),
+    (pa.types.is_floating, "float"),
+    (pa.types.is_date, "date"),
+    (pa.types.is_timestamp, "timestamp"),
+    (pa.types.is_time, "time"),
+    (is_text, "text"),
+    (is_binary, "bytes"),
+    (pa.types.is_nested, "nested"),
+)
 
 
 def _mismatch(kind: pa.DataType, family: str, column: Column, source: str) -> Objection:

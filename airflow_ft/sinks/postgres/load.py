@@ -1,4 +1,7 @@
-"""Sends rows by COPY, a batch of the log at a time; the next one is encoded meanwhile."""
+"""Sends rows by COPY, a batch of the log at a time; the next one is encoded meanwhile.
+
+They go in its binary format where each of their types has one (`binary`), else as CSV (`encoding`).
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,27 @@ import pyarrow as pa
 from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
+from airflow_ft.sinks.postgres import binary
 from airflow_ft.sinks.postgres.catalog import Column, Table
 from airflow_ft.sinks.postgres.encoding import changed, encode
 from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
 from airflow_ft.sinks.postgres.naming import quoted
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.refused import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Rows as COPY reads them, and how."""
+
+    format: str
+    data: bytes | memoryview
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, columns: Sequence[Column]) -> Encoded:
+        """In the form that costs the server less, if there is one."""
+        data = binary.encode(rows, columns)
+        return cls("csv", encode(rows, columns)) if data is None else cls("binary", data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +47,7 @@ class _Part:
     first: int
     rows: pa.RecordBatch
     wrong: dict[int, str]
-    data: memoryview
+    data: Encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +92,24 @@ class Load:
         for file in self.reader.files(self.sink):
             first = 0
             for batch in self.reader.batches(self.sink, file):
-                yield _Part(file, first, batch, changed(batch, columns), encode(batch, columns))
+                yield _Part(file, first, batch, changed(batch, columns), Encoded.of(batch, columns))
                 first += batch.num_rows
 
-    def _statement(self, columns: Sequence[Column]) -> str:
+    def _copy(self, columns: Sequence[Column], rows: Encoded) -> int:
         names = ", ".join(quoted(column.name) for column in columns)
-        return f"COPY {self.table.name.sql} ({names}) FROM STDIN WITH (FORMAT csv)"
+        statement = f"COPY {self.table.name.sql} ({names}) FROM STDIN WITH (FORMAT {rows.format})"
+        return self.session.copy(statement, rows.data)
 
     def _together(self, part: _Part, columns: Sequence[Column]) -> None:
         if part.wrong:
             row, why = min(part.wrong.items())
             raise self._declined(f"row {part.first + row + 1} of {part.file.path}: {why}")
         try:
-            count = self.session.copy(self._statement(columns), part.data)
+            count = self._copy(columns, part.data)
         except psycopg2.Error as error:
             if meaning(error) is not Meaning.ROWS:
                 raise
-            place = _row_of(error, self.table.name.name, part.rows, columns)
+            place = _row_of(error, self.table.name.name, part, columns)
             where = f"row {part.first + place + 1}" if place is not None else f"a row behind row {part.first}"
             raise self._declined(f"{where} of {part.file.path}: {describe(error)}") from error
         if lacking := part.rows.num_rows - count:
@@ -120,7 +139,7 @@ class Load:
             return ""
         self.session.run("SAVEPOINT airflow_ft_rows")
         try:
-            count = self.session.copy(self._statement(columns), encode(rows, columns))
+            count = self._copy(columns, Encoded.of(rows, columns))
             why = "" if count == len(rows) else _LEFT_OUT
         except psycopg2.Error as error:
             if meaning(error) is not Meaning.ROWS:
@@ -155,12 +174,14 @@ def declining(sink: str) -> Iterator[None]:
 _LEFT_OUT = "left out by a trigger."
 
 
-def _row_of(error: psycopg2.Error, table: str, rows: pa.RecordBatch, columns: Sequence[Column]) -> int | None:
-    """The row of which the server speaks, which counts lines: there are more of them where texts have several."""
+def _row_of(error: psycopg2.Error, table: str, part: _Part, columns: Sequence[Column]) -> int | None:
+    """The row of which the server speaks. Of CSV it counts lines: there are more of them where texts have several."""
     told = re.search(rf"^COPY {re.escape(table)}, line (\d+)", error.diag.context or "", re.MULTILINE)
     if told is None:
         return None
-    line = int(told[1])
+    line, rows = int(told[1]), part.rows
+    if part.data.format == "binary":
+        return line - 1
     low, high = 0, rows.num_rows - 1
     while low < high:
         middle = (low + high) // 2

@@ -8,6 +8,7 @@ SYSTEM = System(
     title="PostgreSQL",
     package=__package__,
     strategies=STRATEGIES,
+    place="table",
     clients=("psycopg2",),
     preload=("airflow_ft.sinks.postgres.participant",),
 )

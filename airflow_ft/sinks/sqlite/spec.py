@@ -25,10 +25,11 @@ class SqliteSink:
 
     The file lies on a local disk of the machine that runs the tasks; SQLite must not be used over a network.
 
-    table: may contain Jinja, which must be rendered before the plan is made.
-    conn_id: the Airflow connection of type `sqlite`, whose host is the file. All sinks of one connection are one
-        participant: they commit together, in one transaction (ATOMIC), which can carry the commit point.
-    create: the first checkpoint of a pipeline creates the table, if it is lacking, with the columns of the rows.
+    Args:
+        table: may contain Jinja, which must be rendered before the plan is made.
+        conn_id: the Airflow connection of type `sqlite`, whose host is the file. All sinks of one connection are one
+            participant: they commit together, in one transaction (ATOMIC), which can carry the commit point.
+        create: the first checkpoint of a pipeline creates the table, if it is lacking, with the columns of the rows.
 
     Raises:
         ConfigurationError: at construction, for what cannot work.

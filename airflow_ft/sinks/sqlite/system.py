@@ -8,5 +8,6 @@ SYSTEM = System(
     title="SQLite",
     package=__package__,
     strategies=STRATEGIES,
+    place="table",
     preload=("airflow_ft.sinks.sqlite.participant",),
 )

@@ -28,7 +28,8 @@ def load(job: InlineJob) -> Any:
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     _tell_lines(job)
     for part in job.parts:
-        exec(_compiled(part, job), module.__dict__)
+        code = _compiled(part, job)
+        exec(code, module.__dict__)  # nosec B102 # the author's own job, in Spark's driver
     return getattr(module, job.name)
 
 

@@ -27,6 +27,7 @@ from airflow_ft.core.errors import JobError
 from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.spark.driver.failures import InUserCode
 from airflow_ft.spark.driver.inline import load
+from airflow_ft.spark.parsing import MALFORMED, malformed_rows, parsed_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,8 +40,9 @@ _OUTPUT_MODES = ("append", "update", "complete")
 class Job:
     """A loaded job. Errors of the user's code raise InUserCode from them; a wrong shape raises JobError."""
 
-    def __init__(self, given: str | InlineJob, arguments: Mapping[str, Any]) -> None:
-        self._given = given
+    def __init__(self, given: str | InlineJob, arguments: Mapping[str, Any], dead_letters: str = "") -> None:
+        """`dead_letters`: the sink of rows that are marked as malformed, where the job has no `split`; "": none."""
+        self._given, self._dead_letters = given, dead_letters
         self.reference = given if isinstance(given, str) else given.reference
         found: Any = self._imported() if isinstance(given, str) else _called(load, given)
         self._arguments = dict(arguments)
@@ -82,8 +84,8 @@ class Job:
 
     @property
     def has_split(self) -> bool:
-        """Whether the job divides its rows by itself."""
-        return self._split is not None
+        """Whether its rows are divided."""
+        return self._split is not None or bool(self._dead_letters)
 
     def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
         """The job's DataFrame."""
@@ -103,7 +105,8 @@ class Job:
                     f"it has no split(batch), but there are several sinks: {', '.join(sinks)}",
                     "write a split that returns {sink name: DataFrame}.",
                 )
-            return {sinks[0]: self._checked(batch, "transform")}
+            frame = self._checked(batch, "transform")
+            return self._marked(frame, sinks[0]) if self._dead_letters else {sinks[0]: frame}
         frames = _called(self._split, batch)
         expected = ", ".join(sinks) + (f" (and perhaps {', '.join(optional)})" if optional else "")
         if not isinstance(frames, Mapping):
@@ -120,7 +123,19 @@ class Job:
                 raise self._error(f"split, for {name}, returned a streaming DataFrame", "derive it from the batch.")
         return checked
 
-    def split_nothing(self, spark: SparkSession, frame: DataFrame) -> Mapping[str, DataFrame]:
+    def _marked(self, batch: DataFrame, sink: str) -> dict[str, DataFrame]:
+        """The rows that `parse_json` has marked apart from the others."""
+        if MALFORMED not in batch.columns:
+            raise self._error(
+                f"it has no split(batch), and its rows no column {MALFORMED}, so nothing says which are dead letters"
+                f" ({self._dead_letters})",
+                'read them by parse_json(..., on_malformed="keep") and keep the column; or write a split.',
+            )
+        return {sink: parsed_rows(batch), self._dead_letters: malformed_rows(batch)}
+
+    def split_nothing(
+        self, spark: SparkSession, frame: DataFrame, sinks: Sequence[str] = ()
+    ) -> Mapping[str, DataFrame]:
         """What `split` makes of a batch without rows: its columns are those that each sink will get.
 
         It works on a copy of the job, so that whatever it counts or remembers begins with the first batch. Raises what
@@ -131,6 +146,8 @@ class Job:
         jvm: Any = spark.sparkContext._jvm
         session: Any = spark._jsparkSession
         nothing = session.createDataFrame(jvm.java.util.ArrayList(), session.parseDataType(frame.schema.json()))
+        if self._split is None:
+            return self.split(Frame(nothing, spark), sinks, ())
         job = self._object if inspect.ismodule(self._object) else _copied(self._object)
         frames = job.split(Frame(nothing, spark))
         return {name: found for name, found in dict(frames).items() if isinstance(found, Frame)}

@@ -6,6 +6,7 @@ Another client would need the connection's security in other words (Java's own s
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from airflow_ft.sources.kafka import KafkaSource
 
 _SECONDS = 60
+_LATEST_SECONDS = 5
+_PARTITIONS_SECONDS = 60.0
 _EARLIEST = -2  # in Spark's words
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers that give topics no ids
 _MANY = 20  # topics: from then on one answer about all of a cluster takes less than some of py4j's calls for each
 _LISTED = re.compile(r"\(name=([\w.-]+), topicId=([\w-]{22}), internal=")  # as Java's TopicListing prints itself
+_END = re.compile(r"([\w.-]+)-(\d+)=\w+\(offset=(\d+),")  # as a map of Java's ListOffsetsResultInfo prints itself
 _NOT_THERE = ("UnknownTopicOrPartitionException", "UnknownTopicIdException")
 
 
@@ -33,6 +37,7 @@ class TopicAdmin:
         self._jvm: Any = spark._jvm
         self._name, self._source, self._connection = name, source, connection
         self._client: Any = None
+        self._ends: tuple[Sequence[str], float, Any] | None = None  # topics, when they were looked at, what is asked
 
     def topics(self, recorded: Iterable[str] = ()) -> Mapping[str, str]:
         """Ids by name ("": the brokers give none) of all topics that the source reads now, and of those `recorded`.
@@ -91,6 +96,27 @@ class TopicAdmin:
                 )
             partitions = range(int(described.partitions().size()))
             found[topic] = {number: committed.get((topic, number), _EARLIEST) for number in partitions}
+        return found
+
+    def latest(self, names: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
+        """The end of each partition, as far as the source may read: topic -> partition -> offset.
+
+        Partitions that have come in the last minute may lack. StageError when the brokers do not answer.
+        """
+        jvm = self._jvm
+        if self._ends is None or self._ends[0] != names or time.monotonic() - self._ends[1] > _PARTITIONS_SECONDS:
+            asked, end = jvm.java.util.HashMap(), jvm.org.apache.kafka.clients.admin.OffsetSpec.latest()
+            for topic, described in self._described(names).items():
+                for partition in range(int(described.partitions().size()) if described is not None else 0):
+                    asked.put(jvm.org.apache.kafka.common.TopicPartition(topic, partition), end)
+            self._ends = names, time.monotonic(), asked
+        asked = self._ends[2]
+        level = jvm.org.apache.kafka.common.IsolationLevel.valueOf(self._source.isolation_level.upper())
+        options = jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(level)
+        ends = self._asked(lambda client, unit: client.listOffsets(asked, options).all().get(_LATEST_SECONDS, unit))
+        found: dict[str, dict[str, int]] = {}
+        for topic, partition, offset in _END.findall("" if ends is None else str(ends.toString())):
+            found.setdefault(topic, {})[partition] = int(offset)
         return found
 
     def _described(self, names: Sequence[str]) -> dict[str, Any]:

@@ -84,7 +84,8 @@ class Publisher:
     `committed(batch)` tells whether Spark has committed the batch; `durable()` makes Spark's location durable, and
     whatever else has to be done before publication; `position(batch)` is Spark's position after it (None: a static
     job, or a drain, after which nothing goes on). `stop(failure)` is called once, from the thread, when the attempt
-    must end. `last_batch` is the last one with a position.
+    must end. `last_batch` is the last one with a position, `last_read` the last number that has read anything, with its
+    positions.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Publisher:
         self.tally = tally or Tally()
         self.last_batch: int | None = None
         self.last_segment: Segment | None = None  # of this attempt
+        self.last_read: tuple[int, Mapping[str, Any]] | None = None
         self._thread = threading.Thread(target=self._watch, name="publisher", daemon=True)
         self._thread.start()
 
@@ -261,6 +263,8 @@ class Publisher:
             if position is not None:
                 self.last_batch = now.batch
             self.last_segment = segment
+            if now.positions:
+                self.last_read = now.number, now.positions
             self._predecessor = now.number
             self._open = None
             self._changed.notify_all()

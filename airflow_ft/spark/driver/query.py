@@ -328,10 +328,10 @@ class Query:
         for index, source in enumerate(self._sources.values()):
             if isinstance(source, KafkaSource):
                 limit = source.max_offsets_per_trigger
-                is_full = limit is not None and not _is_below(limit, _at(start, index), _at(end, index))
+                is_full = isinstance(limit, int) and not _is_below(limit, _at(start, index), _at(end, index))
             else:
                 limit = source.max_files_per_trigger if isinstance(source, FileSource) else None
-                is_full = limit is not None and files >= limit
+                is_full = isinstance(limit, int) and files >= limit
             if is_full:
                 return True
         return False

@@ -28,9 +28,11 @@ from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.restart import Restarts, RestartStrategy, wait_after
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.gauges import gauges_of
 from airflow_ft.spark.driver.inputs import Sources, refuse_unfit, source_order, source_places
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.kafka_admin import topic_admins
+from airflow_ft.spark.driver.lag import LagWatch, RecordsRead
 from airflow_ft.spark.driver.listing import check_listings, static_listings
 from airflow_ft.spark.driver.local_files import spare_processes
 from airflow_ft.spark.driver.publisher import Publisher, Tally
@@ -160,7 +162,7 @@ class Attempt:
 
     def _stage(self, store: Store, spark: SparkSession) -> StageResult:
         request = self._request
-        job = Job(request.job, request.job_arguments)
+        job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")
         sources = Sources(spark, request.sources, request.connections, begins=self._beginning())
         frame = job.transform(spark, sources)
         await_answer = ask(self._report.parent, request, job, spark, frame)
@@ -368,17 +370,26 @@ class Attempt:
                 added={} if change is None else change.added,
             )
             publisher = query.publisher
+            spark = frame.sparkSession
+            lag = LagWatch(
+                store,
+                request,
+                lambda: gauges_of(spark, location, declared, topics),
+                lambda: publisher.last_read,
+                RecordsRead(spark),
+            )
             try:
                 await_answer()
                 self._began = True
-                query.drain(self._requests.is_to_end)
-                while request.streaming and not self._requests.is_to_end():
-                    query.follow(self._requests.is_to_end)
-                    if not self._requests.is_to_end():
-                        query.drain(self._requests.is_to_end)
-                query.finish()
-                if self._requests.is_to_drain() or (request.checkpointing.drain and not request.streaming):
-                    query.emit_open()
+                with lag.watching():
+                    query.drain(self._requests.is_to_end)
+                    while request.streaming and not self._requests.is_to_end():
+                        query.follow(self._requests.is_to_end)
+                        if not self._requests.is_to_end():
+                            query.drain(self._requests.is_to_end)
+                    query.finish()
+                    if self._requests.is_to_drain() or (request.checkpointing.drain and not request.streaming):
+                        query.emit_open()
             except BaseException as error:
                 if self._failed is None and (reason := topics.explain()) is not None:
                     self.failed(reason)  # Spark has met the new topic before we have

@@ -110,6 +110,11 @@ def write_batch(
             sink: ways[sink](frames[sink], folder, sink) if sink in frames else None
             for sink in (*request.sinks, *request.optional_sinks)
         }
+    if (dead := request.dead_letters) is not None:
+        count, rows = counted[dead.sink] or 0, sum(filter(None, counted.values()))
+        dead.check(request.pipeline, number, count, rows)
+        if count:  # for people and metrics: `airflow_ft.spark.task.launcher` reads this line
+            log.info("checkpoint %d: %d of %d rows are dead letters (%s)", number, count, rows, dead.sink)
     return Written(folder, number, counted, positions, began)
 
 

@@ -33,6 +33,8 @@ class Admin(Protocol):
 
     def ids(self, names: Sequence[str]) -> Mapping[str, str]: ...
 
+    def latest(self, names: Sequence[str]) -> Mapping[str, Mapping[str, int]]: ...
+
     def close(self) -> None: ...
 
 
@@ -160,6 +162,10 @@ class Topics:
             return self._lost_of(self._known, "Nothing of this batch is published.")
         except Exception:  # the JVM may be gone: then that is the reason
             return None
+
+    def latest(self, index: int, names: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
+        """The ends of topics of one source, by partition, as in Spark's offsets."""
+        return self._admins[index].latest(names)
 
     def close(self) -> None:
         """Closes the clients."""

@@ -240,7 +240,8 @@ def _open(url: str, method: str) -> http.client.HTTPResponse:
     if parts.username is not None:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
-    answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    # Repositories are what the administrator names, a folder (file:) among them.
+    answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT)  # nosec B310
     return answer
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_ft.core.model import canonical_json
 from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.parsing import parsing, read_json
 
 OFFSETS, COMMITS = "offsets", "commits"
 _NONE = "-"
@@ -41,11 +42,17 @@ def has_entry(location: str, log: str, batch: int) -> bool:
 
 
 def entry(location: str, log: str, batch: int) -> Entry:
-    """FileNotFoundError where there is none."""
+    """FileNotFoundError where there is none, WalCorruptError where it is damaged."""
     files = filesystem(location)
-    version, _, told = files.read(files.uri(location, log, str(batch))).decode().partition("\n")
-    metadata, *lines = told.split("\n")
-    return Entry(version, json.loads(metadata or "{}"), tuple(lines))
+    where = files.uri(location, log, str(batch))
+    data = files.read(where)
+    with parsing(where):
+        version, _, told = data.decode().partition("\n")
+        first, *lines = told.split("\n")
+        metadata = json.loads(first or "{}")
+        if not isinstance(metadata, dict):
+            raise ValueError(f"{first[:40]!r} is no JSON object")
+        return Entry(version, metadata, tuple(lines))
 
 
 def add_entry(location: str, log: str, batch: int, told: Entry) -> None:
@@ -101,7 +108,7 @@ def note(location: str, name: str) -> Any:
     """What `keep` has written under the name, a path in the location; None: nothing."""
     files = filesystem(location)
     where = files.uri(location, *name.split("/"))
-    return json.loads(files.read(where)) if files.exists(where) else None
+    return read_json(where) if files.exists(where) else None
 
 
 def keep(location: str, name: str, told: Any) -> None:

@@ -20,7 +20,6 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +52,7 @@ from airflow_ft.wal.filesystem import (
     link_tree,
     refuse_another_history,
 )
+from airflow_ft.wal.parsing import read_json
 
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
@@ -264,7 +264,7 @@ def restore_origin(location: SparkLocation, sources: Mapping[str, Any]) -> None:
     files = filesystem(location.uri)
     origin = origin_file(location.root, location.pipeline, sources)
     if location.batch < 0 and files.exists(origin):
-        for index, text in origin_positions(json.loads(files.read(origin))).items():
+        for index, text in origin_positions(read_json(origin)).items():
             files.write(files.uri(location.uri, "sources", index, "0"), text.encode())
 
 
@@ -272,7 +272,7 @@ def restore_order(location: SparkLocation, sources: Mapping[str, Any]) -> None:
     """Into a new, empty location: the order of the sources by which these go, for `check_sources`."""
     files = filesystem(location.uri)
     origin = origin_file(location.root, location.pipeline, sources)
-    if location.batch < 0 and files.exists(origin) and (names := json.loads(files.read(origin)).get(_ORDER)):
+    if location.batch < 0 and files.exists(origin) and (names := read_json(origin).get(_ORDER)):
         keep(location.uri, SOURCES_FILE, names)
 
 
@@ -313,7 +313,7 @@ def freeze_origin(
     try:
         files.write(origin, canonical_json({**begun, **names}).encode())
     except FileExistsError:
-        frozen = json.loads(files.read(origin))
+        frozen = read_json(origin)
         frozen.pop(_ORDER, None)  # `check_sources` has compared it; an earlier version has not kept it
         if frozen != begun:
             raise StageError(

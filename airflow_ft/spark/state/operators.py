@@ -16,6 +16,7 @@ from airflow_ft.spark.state.location_files import keep, note
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER, kept_settings
 from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.parsing import parsing
 
 UIDS_FILE = "airflow_ft_uids.json"
 """In a location: kind and uid of each operator by its number, as the job's plan said when it was opened."""
@@ -92,14 +93,16 @@ def operators(location: SparkLocation) -> tuple[Operator, ...]:
     """In Spark's order; empty where nothing has state."""
     files = filesystem(location.uri)
     # What an operator's file says of its partitions stays as it was when the state is distributed anew.
-    partitions = int(_pinned(location).get(PARTITIONS, 0))
+    with parsing(f"{location.uri}/offsets"):
+        partitions = int(_pinned(location).get(PARTITIONS, 0))
     sizes = files.tree(files.uri(location.uri, "state"))
     found = []
     for name in numbers(files, location):
         told = operator_file(files, location, name)
         if told is not None:
             size = sum(bytes for path, bytes in sizes.items() if path.startswith(f"{name}/"))
-            found.append(_operator(files, location, told, list(sizes), size, partitions))
+            with parsing(files.uri(location.uri, "state", name)):
+                found.append(_operator(files, location, told, list(sizes), size, partitions))
     uids = identities(location)
     return tuple(replace(each, uid=named.uid) for each, named in zip(found, uids, strict=True))
 
@@ -119,8 +122,12 @@ def operator_file(files: FileSystem, location: SparkLocation, operator: str) -> 
     uri = files.uri(folder, *where)
     if not files.exists(uri):
         return None
-    found: dict[str, Any] = json.loads(files.read(uri).decode().partition("\n")[2])
-    return found
+    data = files.read(uri)
+    with parsing(uri):
+        found: dict[str, Any] = json.loads(data.decode().partition("\n")[2])
+        if not ("operatorInfo" in found and "stateStoreInfo" in found):
+            raise ValueError("it tells of no operator")
+        return found
 
 
 def _operator(

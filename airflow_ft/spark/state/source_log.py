@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from airflow_ft.core.errors import WalCorruptError
 from airflow_ft.wal.filesystem import FileSystem
+from airflow_ft.wal.parsing import parsing
 
 FOLDER = "sources"
 _NAME = re.compile(r"^\.?(\d+)(?:\.compact)?(?:\.crc)?$")
@@ -109,8 +110,11 @@ def place(uri: str, *, encoded: bool = False) -> str:
 
 
 def _read(files: FileSystem, location: str, index: str, name: str) -> list[dict[str, Any]]:
-    _, *lines = files.read(files.uri(location, FOLDER, index, name)).decode().splitlines()
-    return [json.loads(line) for line in lines if line]
+    where = files.uri(location, FOLDER, index, name)
+    data = files.read(where)
+    with parsing(where):
+        _, *lines = data.decode().splitlines()
+        return [json.loads(line) for line in lines if line]
 
 
 def _is_log(files: FileSystem, location: str, index: str) -> bool:

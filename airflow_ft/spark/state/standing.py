@@ -7,7 +7,6 @@ whose file has them too. A location that was written by an earlier version has n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +24,7 @@ from airflow_ft.spark.state.locations import (
     origin_positions,
 )
 from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.parsing import read_json
 
 Ids = Mapping[int, Mapping[str, str]]
 """Of topics by name, by the source's place among those of the query."""
@@ -47,7 +47,7 @@ def standing(root: str, pipeline: str, base: SparkPosition | None, sources: Mapp
         origin = origin_file(root, pipeline, sources)
         if not files.exists(origin):
             return Standing()
-        frozen = json.loads(files.read(origin))
+        frozen = read_json(origin)
         offsets = {int(index): first_offsets(text)[1] for index, text in origin_positions(frozen).items()}
         return Standing(offsets, _by_index(frozen.get(TOPICS, {})))
     location, files = SparkLocation(root, pipeline, base.location, base.batch, ""), filesystem(base.location)
@@ -112,7 +112,7 @@ def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Id
     origin = origin_file(root, pipeline, sources)
     if not files.exists(origin):
         return
-    frozen = json.loads(files.read(origin))
+    frozen = read_json(origin)
     ids = frozen.get(TOPICS, {})
     mended: dict[str, Any] = {}
     for index, text in origin_positions(frozen).items():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.core.errors import FencedError, StageError, StoreUnavailableError, WalCorruptError
+from airflow_ft.core.lag import Unit
 from airflow_ft.core.model import AbortReason
 from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import FAILURE, WaitReason
@@ -42,6 +43,8 @@ logger = logging.getLogger("airflow_ft.spark")
 
 WAITED = re.compile(rf"not triggered for (?P<seconds>[\d.]+) s: (?P<reason>{'|'.join(WaitReason)})$")
 STATE = re.compile(r"state after batch \d+: (\d+) bytes of changes; full snapshot (\d+) bytes, (\d+) batches before$")
+LAG = re.compile(rf"source (?P<source>\S+): (?P<behind>[\d,]+) (?P<unit>{'|'.join(Unit)}|record|file) behind")
+DEAD_LETTERS = re.compile(r"checkpoint \d+: (?P<dead>\d+) of \d+ rows are dead letters \((?P<sink>\S+)\)$")
 _OF_A_CHECKPOINT = re.compile(r"checkpoint \d+(?: (published)|: [\d,]+ rows staged)")
 
 __all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
@@ -97,8 +100,15 @@ def run_stage(
             elif waited := WAITED.match(line):
                 store.meter.waited(request.pipeline, WaitReason(waited["reason"]), float(waited["seconds"]))
                 match = waited
+            elif dead := DEAD_LETTERS.match(line):
+                store.meter.dead_letters(request.pipeline, dead["sink"], int(dead["dead"]))
+                match = dead
             elif state := STATE.match(line):
                 store.meter.state(request.pipeline, *map(int, state.groups()))
+            elif lag := LAG.match(line):
+                behind = int(lag["behind"].replace(",", ""))
+                store.meter.lag(request.pipeline, lag["source"], Unit(lag["unit"].rstrip("s") + "s"), behind)
+                match = lag
             if match and request.streaming:  # there is one a second, for days
                 logger.debug("%s", line)
                 return

@@ -6,9 +6,22 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, task, task_group
+from airflow.providers.openlineage.utils.selective_enable import enable_lineage
+from airflow.sdk import (
+    DAG,
+    Asset,
+    AssetWatcher,
+    AsyncCallback,
+    DeadlineAlert,
+    DeadlineReference,
+    SyncCallback,
+    task,
+    task_group,
+)
 
 from airflow_ft import CheckpointConfig, CheckpointedPipeline, CheckpointSensor, FileSource, KafkaSink, MySqlSink
+from airflow_ft.notifications.problem import ProblemNotifier
+from airflow_ft.triggers.confirmed import ConfirmedTrigger
 
 HERE = Path(os.environ["AIRFLOW_HOME"])
 WORLD = json.loads((HERE / "world.json").read_text())
@@ -47,6 +60,32 @@ with DAG("on_orders", schedule=[Asset("airflow-ft://orders")], catchup=False):
 
     seen()
 
+watched = AssetWatcher(name="orders", trigger=ConfirmedTrigger(pipeline="orders", poll_interval=1.0))
+with DAG("on_checkpoint", schedule=[Asset("orders-confirmed", watchers=[watched])], catchup=False):
+
+    @task
+    def told_of(triggering_asset_events: Any = None) -> list[dict[str, Any]]:
+        return [event.extra["payload"] for events in triggering_asset_events.values() for event in events]
+
+    told_of()
+
+with DAG(
+    "too_slow",
+    schedule=None,
+    catchup=False,
+    deadline=[
+        DeadlineAlert(
+            reference=DeadlineReference.DAGRUN_QUEUED_AT,
+            interval=timedelta(seconds=1),
+            callback=kind(ProblemNotifier, kwargs={"to": "telling.tell", "pipelines": ["orders"], "late_after": 0}),
+        )
+        for kind in (AsyncCallback, SyncCallback)
+    ],
+):
+    CheckpointSensor(
+        task_id="never", pipeline="orders", number=1_000_000, poke_interval=5, timeout=600, deferrable=True, retries=0
+    )
+
 with DAG("waiting", schedule=None, catchup=False, params={"number": 1}):
     CheckpointSensor(
         task_id="number", pipeline="orders", number="{{ params.number }}", poke_interval=0.5, deferrable=True
@@ -62,7 +101,7 @@ with DAG("waiting", schedule=None, catchup=False, params={"number": 1}):
     )
     CheckpointSensor(task_id="poking", pipeline="orders", number=1, poke_interval=0.5, timeout=600)
 
-with DAG("templated", schedule=None, catchup=False, params={"table": "templated", "factor": 3}):
+with DAG("templated", schedule=None, catchup=False, params={"table": "templated", "factor": 3}) as templated:
     CheckpointedPipeline(
         pipeline="templated",
         job="{{ 'job_of_tests' }}:ToOneTable",
@@ -72,6 +111,8 @@ with DAG("templated", schedule=None, catchup=False, params={"table": "templated"
         overlap=True,
         default_args={"retries": 0},
     )
+
+enable_lineage(templated)
 
 with DAG("kept", schedule=None, catchup=False):
     CheckpointedPipeline(

@@ -1,0 +1,63 @@
+"""Where rows go that the job itself has found unfit, and how many of them are too many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_ft.core.arguments import check_type, shown
+from airflow_ft.core.config import check_name
+from airflow_ft.core.errors import ConfigurationError, DeadLettersError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters:
+    """The sink of dead letters, and what a checkpoint may have of them. More than that fails it, before any row of it
+    is published: the run ends, and nothing of the checkpoint is visible anywhere.
+
+    Args:
+        sink: one of the pipeline's sinks, which gets what `split` returns under its name. A job without `split` sends
+            there what `parse_json(..., on_malformed="keep")` has marked, and all other rows to the other sink.
+        max_rows: so many dead letters a checkpoint may have; None: any number.
+        max_share: such a part of its rows, from 0 to 1: 0.01 is one in a hundred; None: any. One dead letter is always
+            allowed, unless it is 0.
+    """
+
+    sink: str
+    max_rows: int | None = None
+    max_share: float | None = None
+
+    def __post_init__(self) -> None:
+        check_name("sink", self.sink)
+        check_type("max_rows", self.max_rows, int, "give a number of rows.", optional=True, of="DeadLetters")
+        check_type(
+            "max_share", self.max_share, (int, float), "give 0.01, for example.", optional=True, of="DeadLetters"
+        )
+        if self.max_rows is not None and self.max_rows < 0:
+            raise ConfigurationError(f"DeadLetters: max_rows is {shown(self.max_rows)}.", remedy="give 0 or more.")
+        if self.max_share is not None and not 0 <= self.max_share <= 1:
+            raise ConfigurationError(
+                f"DeadLetters: max_share is {shown(self.max_share)}.", remedy="give a part of 1, such as 0.01."
+            )
+
+    @classmethod
+    def of(cls, given: object) -> DeadLetters | None:
+        """What a pipeline's author says: the name of a sink, or the whole."""
+        check_type("dead_letters", given, (str, DeadLetters), 'name a sink: "rejected".', optional=True)
+        return cls(sink=given) if isinstance(given, str) else given  # type: ignore[return-value]
+
+    def check(self, pipeline: str, number: int, dead: int, rows: int) -> None:
+        """DeadLettersError when so many of a checkpoint's rows are too many."""
+        allowed = []
+        if self.max_rows is not None and dead > self.max_rows:
+            allowed.append(f"max_rows={self.max_rows:,}")
+        if self.max_share is not None and dead > max(self.max_share * rows, 1 if self.max_share else 0):
+            allowed.append(f"max_share={self.max_share:g}")
+        if allowed:
+            raise DeadLettersError(
+                f"{dead:,} of {rows:,} rows are dead letters, more than {' and '.join(allowed)} allow.",
+                pipeline=pipeline,
+                checkpoint=number,
+                sink=self.sink,
+                remedy="nothing was published. `airflow ft dry-run` shows some of them; mend the source or the job, or"
+                " allow more.",
+            )

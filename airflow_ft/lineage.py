@@ -1,0 +1,77 @@
+"""Which tables, topics and folders a run has written, and which rows: what assets and OpenLineage are told of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.datasets import Dataset
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.model import Plan
+from airflow_ft.core.ports import Confirmed, ConnectionResolver, Store
+from airflow_ft.sinks.registry import system
+from airflow_ft.wal.manifest import decode_schema
+
+if TYPE_CHECKING:
+    from airflow_ft.wal.manifest import SinkContent
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Rows that a sink has got, and what it is called outside. `kind` and `settings` are those of its plan."""
+
+    sink: str
+    dataset: Dataset
+    rows: int
+    kind: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def delivered(
+    store: Store, pipeline: str, confirmed: Confirmed, connections: ConnectionResolver
+) -> Sequence[Delivered]:
+    """What each sink has got, by the plan of the newest delivery; without rows that were set aside.
+
+    A sink whose name cannot be found out is left out, with a warning: its rows are delivered all the same.
+    """
+    plan = _newest_plan(store, pipeline, confirmed)
+    if plan is None:
+        return ()
+    aside = {sink: each.rows for sink, each in confirmed.set_aside.items()}
+    return [
+        replace(each, rows=confirmed.by_sink.get(each.sink, 0) - aside.get(each.sink, 0))
+        for each in _sinks(plan, connections)
+    ]
+
+
+def columns(of: Delivered, content: SinkContent) -> Sequence[tuple[str, str]]:
+    """Names and types (Arrow's) of what a sink was given, by the names that it has there."""
+    given = [(each.name, str(each.type)) for each in decode_schema(content.schema)] if content.schema else []
+    lineage = system(of.kind).part("lineage")
+    named: Sequence[tuple[str, str]] = lineage.columns(of.settings, given) if hasattr(lineage, "columns") else given
+    return named
+
+
+def _newest_plan(store: Store, pipeline: str, confirmed: Confirmed) -> Plan | None:
+    if not confirmed.numbers.count:
+        return None
+    found = store.checkpoint(pipeline, confirmed.numbers.last)
+    if found.delivered_by not in (None, found.number):
+        found = store.checkpoint(pipeline, found.delivered_by)
+    return found.plan
+
+
+def _sinks(plan: Plan, connections: ConnectionResolver) -> Iterator[Delivered]:
+    for participant in plan.participants:
+        try:
+            of = system(participant.kind)
+            if (lineage := of.part("lineage")) is not None:
+                connection = of.connection(participant, connections)
+                for sink, settings in participant.sinks.items():
+                    yield Delivered(sink, lineage.dataset(settings, connection), 0, participant.kind, settings)
+        except AirflowFtError as error:
+            log.warning("lineage does not tell of %s: %s", participant.name, error)

@@ -1,0 +1,118 @@
+"""`ProblemNotifier`: tells a person which pipelines are HALTED, QUARANTINED or late, why, and what to do."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from datetime import timedelta
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseNotifier
+from asgiref.sync import sync_to_async
+
+from airflow_ft.core.arguments import check_type
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.overview import Condition
+from airflow_ft.core.problems import URGENT, Problem, problems
+from airflow_ft.hooks.store import check_store, open_configured_store
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
+
+
+class ProblemNotifier(BaseNotifier):
+    """Looks at the decision log when it is called, and hands on each problem that it finds; none: it says nothing.
+
+    As the `on_failure_callback` of a pipeline's tasks it tells of that pipeline, as that of `RecoverAllOperator` of
+    all. Messages go by any notifier of Airflow's providers, whose templates know `problem`::
+
+        ProblemNotifier(SmtpNotifier(to="ops@example.com", subject="{{ problem.headline }}", html_content="..."))
+
+    `problem` has `pipeline`, `condition`, `cause`, `remedy`, `headline` and `text`. Whoever is called once more, by the
+    next run of the recovery, tells what is still so once more.
+
+    In a `DeadlineAlert` all arguments are plain data: `to` is the path of a notifier's class, or of a function, and
+    `arguments` are those of the class.
+
+    Args:
+        to: a notifier; or a function that takes a `Problem`; or the path of either as text. None: the log, as an error.
+        arguments: with a class's path, its arguments.
+        pipelines: tells of these; None: of the task's own pipeline, and of all where it has none.
+        conditions: of "HALTED", "QUARANTINED", "LATE"; None: all.
+        late_after: for so long (or for so many seconds) nothing was confirmed, of a pipeline that says no `late_after`.
+        patience: for so long (or for so many seconds) published rows were not delivered; None: that is no problem.
+        store: as in `CheckpointedPipeline`.
+        context: given by Airflow, where it awaits a notifier.
+    """
+
+    def __init__(
+        self,
+        to: BaseNotifier | Callable[[Problem], Any] | str | None = None,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        pipelines: Collection[str] | None = None,
+        conditions: Collection[str] | None = None,
+        late_after: timedelta | float | None = None,
+        patience: timedelta | float | None = None,
+        store: str | None = None,
+        context: Context | None = None,
+    ) -> None:
+        super().__init__(context)
+        if to is not None and not isinstance(to, str) and not callable(to):
+            raise ConfigurationError(f"to is {to!r}.", remedy="give a notifier, a function, or the path of one.")
+        if isinstance(pipelines, str):
+            raise ConfigurationError(f"pipelines is {pipelines!r}.", remedy=f'give a list: ["{pipelines}"].')
+        for name, value in (("late_after", late_after), ("patience", patience)):
+            check_type(name, value, (timedelta, int, float), "give timedelta(hours=1).", optional=True)
+        wanted = [str(each).upper() for each in conditions or URGENT]
+        if unknown := set(wanted) - set(URGENT):
+            raise ConfigurationError(f"conditions has {', '.join(unknown)}.", remedy=f"known: {', '.join(URGENT)}.")
+        self.to, self.arguments, self.pipelines = to, dict(arguments or {}), pipelines
+        self.conditions = tuple(Condition(each) for each in wanted)
+        self.late_after, self.patience = _time(late_after), _time(patience)
+        self.store = check_store(store)
+
+    def notify(self, context: Context) -> None:
+        """Tells each problem; if one cannot be told, the others are, and then that error is raised."""
+        with closing(open_configured_store(self.store)) as store:
+            found = list(problems(store, self._pipelines(context), self.conditions, self.late_after, self.patience))
+        failures: list[Exception] = []
+        for problem in found:
+            try:
+                self._tell(problem, context)
+            except Exception as error:  # of somebody else's notifier
+                log.exception("%s, and nobody could be told", problem.headline)
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    async def async_notify(self, context: Context) -> None:
+        """The same, in a thread: the triggerer calls this."""
+        await sync_to_async(self.notify, thread_sensitive=False)(context)
+
+    def _pipelines(self, context: Context) -> Collection[str] | None:
+        if self.pipelines is not None:
+            return self.pipelines
+        own = getattr(context.get("task"), "pipeline", None)
+        return [own] if isinstance(own, str) else None
+
+    def _tell(self, problem: Problem, context: Context) -> None:
+        to = resolve_name(self.to) if isinstance(self.to, str) else self.to
+        if isinstance(to, type):
+            to = to(**self.arguments)
+        if to is None:
+            log.error("%s", problem.text)
+        elif isinstance(to, BaseNotifier):
+            # A copy, since what it renders stays rendered; with the problem among what its templates know.
+            copy.copy(to)({**context, "problem": problem})
+        else:
+            to(problem)
+
+
+def _time(value: timedelta | float | None) -> timedelta | None:
+    return timedelta(seconds=value) if isinstance(value, int | float) else value

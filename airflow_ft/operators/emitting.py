@@ -1,0 +1,56 @@
+"""The assets of a pipeline's tasks: what is declared when the DAG is parsed, and the events when rows are confirmed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_ft.assets import SCHEME, declared_asset, pipeline_asset, sink_assets, source_assets, tell_sinks
+from airflow_ft.hooks.connections import task_connections
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_ft.core import steps
+    from airflow_ft.core.ports import Confirmed
+    from airflow_ft.operators.base import CheckpointOperator
+
+
+def declare_outlets(operator: CheckpointOperator) -> None:
+    """The pipeline's asset, and those of its sinks, unless it says `emit_asset=False`."""
+    if operator.spec.emit_asset:
+        own = declared_asset(operator.pipeline, operator.suffix)
+        operator.add_outlets([own, *dict.fromkeys(sink_assets(operator.spec).values())])
+
+
+def declare_inlets(operator: CheckpointOperator) -> None:
+    """The assets of the sources, unless it says `emit_asset=False`."""
+    if operator.spec.emit_asset:
+        operator.add_inlets(list(dict.fromkeys(source_assets(operator.spec))))
+
+
+def emit(operator: CheckpointOperator, context: Context, run: steps.Context, confirmed: Confirmed) -> None:
+    """Says in the assets' events which numbers were confirmed; what got nothing is not updated.
+
+    Airflow updates whatever is in `outlets` when a task has succeeded, so a no-op takes it out. That concerns this
+    process's copy of the task alone. An alias stands for an asset whose name is known only in a run.
+    """
+    from airflow.sdk import AssetAlias
+
+    from airflow_ft.lineage import delivered
+
+    if not operator.spec.emit_asset:
+        return
+    asset = pipeline_asset(operator.pipeline)
+    declared = sink_assets(operator.spec)
+    if not confirmed.numbers.count:
+        silent = [asset, *declared.values()]
+    else:
+        extra = {"pipeline": operator.pipeline, "number": confirmed.numbers.last, **confirmed.told()}
+        for outlet in operator.outlets:
+            if outlet == asset:
+                context["outlet_events"][outlet].extra = extra
+            elif isinstance(outlet, AssetAlias) and outlet.name.startswith(f"{SCHEME}://"):
+                context["outlet_events"][outlet].add(asset, extra=extra)
+        found = delivered(run.store, run.pipeline, confirmed, task_connections)
+        silent = tell_sinks(declared, found, operator.pipeline, confirmed, context["outlet_events"])
+    operator.outlets = [outlet for outlet in operator.outlets if outlet not in silent]

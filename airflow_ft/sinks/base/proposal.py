@@ -1,0 +1,61 @@
+"""A table that would take a sink's rows, proposed as CREATE TABLE to whoever may make it. No server is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+TypeOf = Callable[[pa.DataType, bool], str]
+"""The column type for values of an Arrow type, in a key or not; "": no column takes them as they are."""
+
+
+class Keyed(Protocol):
+    """What the specifications of SQL sinks say of their table."""
+
+    @property
+    def key_columns(self) -> Sequence[str]: ...
+    @property
+    def version_column(self) -> str | None: ...
+    @property
+    def change_column(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a system writes it: `quoted` names, `end` what follows the columns."""
+
+    quoted: Callable[[str], str]
+    type_of: TypeOf
+    end: str = ""
+
+
+def create_table(
+    table: str, sink: Keyed, columns: pa.Schema, dialect: Dialect, renamed: Mapping[str, str] | None = None
+) -> str:
+    """The statement; `table` is quoted, `renamed` the table's columns by those of the rows; None: all by their names.
+
+    Columns may be null, but for those of the key. One that no type fits is a comment that says so.
+    """
+    pairs = renamed if renamed is not None else {name: name for name in columns.names if name != sink.change_column}
+    lines, comments = [], []
+    for source, target in pairs.items():
+        if source not in columns.names:
+            comments.append(f"-- the rows have no column {source}")
+            continue
+        kind = columns.field(source).type
+        in_key = target.lower() in {key.lower() for key in sink.key_columns}
+        if not (column := dialect.type_of(kind, in_key)):
+            comments.append(
+                f"-- {target}: nothing takes {kind} as it is: CAST({source} AS STRING) in the job, or to_json"
+            )
+            continue
+        lines.append(f"{dialect.quoted(target)} {column}{' NOT NULL' if in_key else ''}")
+    if sink.version_column:
+        lines.append(f"{dialect.quoted(sink.version_column)} BIGINT NOT NULL DEFAULT 0")
+    if sink.key_columns:
+        lines.append(f"PRIMARY KEY ({', '.join(map(dialect.quoted, sink.key_columns))})")
+    body = ",\n".join(f"  {line}" for line in lines)
+    return "\n".join([*comments, f"CREATE TABLE IF NOT EXISTS {table} (\n{body}\n){dialect.end};"])

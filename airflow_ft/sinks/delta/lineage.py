@@ -1,0 +1,14 @@
+"""What the table of a sink is called in lineage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_ft.core.datasets import Dataset, folder
+from airflow_ft.core.ports import ConnectionInfo
+
+
+def dataset(settings: Mapping[str, Any], _: ConnectionInfo) -> Dataset:
+    """`file`, `/data/orders`; or `s3://bucket`, `orders`."""
+    return folder(settings["table"])

@@ -1,0 +1,22 @@
+"""What the table of a sink is called in lineage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_ft.core.datasets import Dataset, table
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.mysql.naming import TableName
+
+
+def dataset(settings: Mapping[str, Any], connection: ConnectionInfo) -> Dataset:
+    """`mysql://host:3306`, `shop.orders`; of MariaDB too."""
+    name = TableName.parse(settings["table"]).within(connection.schema)
+    return table("mysql", connection, 3306, name.schema, name.name)
+
+
+def columns(settings: Mapping[str, Any], given: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """Those of the table, where the sink has other names than the rows."""
+    names = settings.get("columns")
+    return given if names is None else [(names[name], kind) for name, kind in given if name in names]

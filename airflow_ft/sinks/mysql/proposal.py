@@ -1,0 +1,53 @@
+"""Tables that would take what a job gives: CREATE TABLE for MySQL and MariaDB alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.arrow import first_fit, is_binary, is_text
+from airflow_ft.sinks.base.json_columns import unsupported
+from airflow_ft.sinks.base.proposal import Dialect, create_table
+from airflow_ft.sinks.mysql.naming import TableName, quote
+from airflow_ft.sinks.mysql.spec import MySqlSink
+
+
+def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[str, pa.Schema]) -> Iterator[str]:
+    """A statement for each sink whose columns are known."""
+    for name, schema in columns.items():
+        sink = MySqlSink.from_settings(plan.name, plan.strategy, dict(plan.sinks[name]))
+        table = TableName.parse(sink.table).within(connection.schema)
+        yield create_table(table.sql, sink, schema, _DIALECT, sink.columns)
+
+
+def _type_of(kind: pa.DataType, in_key: bool) -> str:
+    types = pa.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if is_text(kind):  # letter by letter, as Spark compares
+        return "VARCHAR(255) COLLATE utf8mb4_bin" if in_key else "LONGTEXT"
+    if is_binary(kind):
+        return "VARBINARY(255)" if in_key else "LONGBLOB"
+    if types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})" if kind.scale <= 30 else ""
+    if types.is_timestamp(kind):
+        return "DATETIME(6)"  # in UTC; TIMESTAMP ends in 2038
+    is_json = types.is_nested(kind) and unsupported(kind) is None and not in_key
+    return "JSON" if is_json else first_fit(kind, _NAMES)
+
+
+_NAMES = (
+    (pa.types.is_boolean, "BOOLEAN"),
+    (pa.types.is_int8, "TINYINT"),
+    (pa.types.is_int16, "SMALLINT"),
+    (pa.types.is_int32, "INT"),
+    (pa.types.is_integer, "BIGINT"),
+    (pa.types.is_float64, "DOUBLE"),
+    (pa.types.is_floating, "FLOAT"),
+    (pa.types.is_date, "DATE"),
+    (pa.types.is_time, "TIME(6)"),
+)
+_DIALECT = Dialect(quote, _type_of, " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4")

@@ -1,0 +1,51 @@
+"""Tables that would take what a job gives: CREATE TABLE for PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.arrow import first_fit, is_binary, is_text
+from airflow_ft.sinks.base.proposal import Dialect, create_table
+from airflow_ft.sinks.postgres.local import sinks_of
+from airflow_ft.sinks.postgres.naming import TableName, quoted
+
+
+def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[str, pa.Schema]) -> Iterator[str]:
+    """A statement for each sink whose columns are known."""
+    sinks = sinks_of(plan)
+    for name, schema in columns.items():
+        yield create_table(TableName.parse(sinks[name].table).sql, sinks[name], schema, _DIALECT)
+
+
+def _type_of(kind: pa.DataType, in_key: bool) -> str:
+    types = pa.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_list(kind) and not types.is_nested(kind.value_type):
+        element = _type_of(kind.value_type, in_key)
+        return f"{element}[]" if element else ""
+    if types.is_decimal(kind):
+        return f"numeric({kind.precision},{kind.scale})"
+    if types.is_timestamp(kind):
+        return "timestamptz" if kind.tz else "timestamp"
+    return first_fit(kind, _NAMES)
+
+
+_NAMES = (
+    (is_text, "text"),
+    (is_binary, "bytea"),
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_int8, "smallint"),
+    (pa.types.is_int16, "smallint"),
+    (pa.types.is_int32, "integer"),
+    (pa.types.is_integer, "bigint"),
+    (pa.types.is_float64, "double precision"),
+    (pa.types.is_floating, "real"),
+    (pa.types.is_date, "date"),
+    (pa.types.is_time, "time"),
+)
+_DIALECT = Dialect(quoted, _type_of)

@@ -1,0 +1,25 @@
+"""What sources read is called in lineage, as far as it is known before they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_ft.core.datasets import Dataset, folder
+from airflow_ft.core.ports import ConnectionResolver
+from airflow_ft.kafka.datasets import topic
+from airflow_ft.sources import FileSource, KafkaSource, Source
+
+
+def places(source: Source) -> Sequence[str]:
+    """Topics, or a folder; nothing of a source that names none: a `pattern`, a socket, a class of one's own."""
+    if isinstance(source, KafkaSource):
+        return tuple(source.topics)
+    return (source.path,) if isinstance(source, FileSource) else ()
+
+
+def datasets(source: Source, connections: ConnectionResolver) -> Sequence[Dataset]:
+    """The same as they are called outside; raises as `connections` does."""
+    if isinstance(source, KafkaSource) and source.topics:
+        connection = connections(source.conn_id)
+        return [topic(connection, name) for name in source.topics]
+    return [folder(place) for place in places(source)]

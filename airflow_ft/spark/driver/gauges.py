@@ -1,0 +1,139 @@
+"""What the sources have, and how much of it is behind a position: of Kafka in offsets, of folders in files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_ft.core.lag import Unit
+from airflow_ft.sources import FileSource, KafkaSource, Source
+from airflow_ft.spark.driver.listing import static_listings
+from airflow_ft.spark.driver.topics import Topics
+from airflow_ft.spark.state import source_log
+from airflow_ft.spark.state.locations import SparkLocation, first_offsets
+from airflow_ft.wal.filesystem import filesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MANY_FILES = 100_000  # of so many one look takes seconds, and hundreds of megabytes: their lag is not known
+
+
+class Gauge(Protocol):
+    """One source. A position is what `SparkLocation.offsets` has of it."""
+
+    unit: Unit
+
+    def measure(self, position: Any) -> tuple[int, int] | None:
+        """How much is behind `position`, and how much before it, from where this attempt began; None: nobody knows."""
+
+
+class KafkaGauge:
+    """Offsets of a source's topics. `latest(topics)` gives their ends, `start()` where this attempt began."""
+
+    unit = Unit.RECORDS
+
+    def __init__(
+        self,
+        topics: Sequence[str],
+        latest: Callable[[Sequence[str]], Mapping[str, Mapping[str, int]]],
+        start: Callable[[], Mapping[str, Mapping[str, int]] | None],
+    ) -> None:
+        self._topics, self._latest, self._find_start = topics, latest, start
+        self._start: Mapping[str, Mapping[str, int]] | None = None
+
+    def measure(self, position: Any) -> tuple[int, int] | None:
+        """See `Gauge.measure`. Of a partition that has come since, all is behind."""
+        if self._start is None:
+            self._start = self._find_start()
+        if self._start is None:
+            return None
+        read = self._start if position is None else position
+        behind = difference(read, self._latest(self._topics or sorted(read)))
+        return behind, difference(self._start, read)
+
+
+class FilesGauge:
+    """Files of a folder: `listed()` gives the places of all, as Spark lists them, `begun()` of those that were read
+    when this attempt began, and `read(after, last)` of those in Spark's log behind one id, up to another. `begin` is
+    the id at which it began.
+    """
+
+    unit = Unit.FILES
+
+    def __init__(
+        self,
+        listed: Callable[[], Sequence[str]],
+        begun: Callable[[], Sequence[str]],
+        read: Callable[[int, int], Sequence[str]],
+        begin: int,
+    ) -> None:
+        self._listed, self._begun, self._read, self._last = listed, begun, read, begin
+        self._known: set[str] | None = None
+        self._done = 0
+
+    def measure(self, position: Any) -> tuple[int, int] | None:
+        """See `Gauge.measure`."""
+        if self._known is None:
+            self._known = set(self._begun())
+        if (last := source_log.last_id(position)) is not None and last > self._last:
+            new = self._read(self._last, last)
+            self._known.update(new)
+            self._last, self._done = last, self._done + len(new)
+        if len(self._known) > _MANY_FILES:
+            return None
+        files = self._listed()
+        return None if len(files) > _MANY_FILES else (len(set(files) - self._known), self._done)
+
+
+def gauges_of(
+    spark: SparkSession, location: SparkLocation, sources: Mapping[str, Source | None], topics: Topics
+) -> dict[str, Gauge]:
+    """One for each source of which it can be told, by name; `sources` in Spark's order."""
+    offsets = location.offsets(location.batch)
+    found: dict[str, Gauge] = {}
+    for index, (name, source) in enumerate(sources.items()):
+        begin = offsets[index] if index < len(offsets) else None
+        if isinstance(source, KafkaSource):
+            found[name] = _of_kafka(location, index, source, topics, begin)
+        elif isinstance(source, FileSource):
+            found[name] = _of_files(spark, location, index, source, begin)
+    return found
+
+
+def difference(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> int:
+    """How many offsets are between the two; what `start` has not counts from 0, what `end` has not is left out."""
+    return sum(
+        max(0, offset - start.get(topic, {}).get(partition, 0))
+        for topic, partitions in end.items()
+        for partition, offset in partitions.items()
+    )
+
+
+def _of_kafka(location: SparkLocation, index: int, source: KafkaSource, topics: Topics, begin: Any) -> KafkaGauge:
+    def start() -> Any:
+        if begin is not None:
+            return begin
+        files = filesystem(location.uri)
+        where = files.uri(location.uri, source_log.FOLDER, str(index), "0")
+        return (first_offsets(files.read(where).decode())[1] or None) if files.exists(where) else None
+
+    return KafkaGauge(source.topics, lambda names: topics.latest(index, names), start)
+
+
+def _of_files(spark: SparkSession, location: SparkLocation, index: int, source: FileSource, begin: Any) -> FilesGauge:
+    found = source_log.last_id(begin)
+    last = source_log.NOTHING_READ if found is None else found
+    files = filesystem(location.uri)
+
+    def listed() -> list[str]:
+        return [place for each in static_listings(source.read(spark, streaming=False)) for place in each.files]
+
+    def begun() -> list[str]:
+        entries = source_log.all_entries(files, location.uri, str(index), last)
+        return [source_log.place(each["path"], encoded=True) for each in entries]
+
+    def read(after: int, last: int) -> list[str]:
+        return list(source_log.entries(files, location.uri, str(index), after, last))
+
+    return FilesGauge(listed, begun, read, last)

@@ -1,0 +1,145 @@
+"""How far the query is behind its sources: asked of them now and then, beside it, for whoever looks.
+
+It is told to the decision log, and in lines that `airflow_ft.spark.task.launcher` reads. Nothing rests on it: whatever
+goes wrong here is told once, and ends nothing. What it asks is what the sources have, not what Spark has planned: while
+a micro-batch takes long, Spark does not look.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import FencedError
+from airflow_ft.core.lag import Lag, Unit
+from airflow_ft.core.pace import Pace
+from airflow_ft.core.ports import Store
+from airflow_ft.spark.driver.gauges import Gauge
+from airflow_ft.spark.request import StageRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EACH_SECONDS = 5.0
+LOG_SECONDS = 10.0
+_FIRST_SECONDS = 1.0
+_END_SECONDS = 3.0
+_SHARE = 20  # a look that takes a second is not repeated before twenty
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+class LagWatch:
+    """Looks at all sources of an attempt each few seconds, from a thread of its own.
+
+    `gauges()` is called there too, once. `published()` gives the newest number of this attempt and its positions, by
+    source; None: there is none yet. `within(number)` says how many records Spark has read since that number came out.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        request: StageRequest,
+        gauges: Callable[[], Mapping[str, Gauge]],
+        published: Callable[[], tuple[int, Mapping[str, Any]] | None],
+        within: Callable[[int], int] = lambda _: 0,
+    ) -> None:
+        self._store, self._request, self._open = store, request, gauges
+        self._published, self._within = published, within
+        self._gauges: Mapping[str, Gauge] | None = None
+        self._paces: defaultdict[str, Pace] = defaultdict(Pace)
+        self._expected: dict[str, int] = {}
+        self._stop = threading.Event()
+        self._has_failed = False
+        self._logged = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="lag", daemon=True)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """For the duration of the block, and once more at its end."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join(_END_SECONDS)
+
+    def look(self, number: int, positions: Mapping[str, Any]) -> list[Lag]:
+        """Of each source of which it is known, behind a number of this attempt (0: behind where it has begun)."""
+        if self._gauges is None:
+            self._gauges = self._open()
+        is_told = not self._request.streaming and len(self._gauges) == 1  # of several, nobody knows which one it was
+        within = self._within(number) if is_told else 0
+        found = []
+        for name, gauge in self._gauges.items():
+            position = positions.get(name)
+            measured = gauge.measure(None if position is None else position["end"])
+            if measured is None:
+                continue
+            behind, done = measured
+            expected = 0
+            if not self._request.streaming:
+                expected = self._expected.setdefault(name, done + behind)
+            if gauge.unit is Unit.RECORDS:
+                done = max(done, min(done + within, expected))
+            rate = self._paces[name].rate(time.monotonic(), done)
+            found.append(Lag(name, gauge.unit, behind, rate, min(done, expected), expected))
+        return found
+
+    def _run(self) -> None:
+        wait = _FIRST_SECONDS
+        while not self._stop.wait(wait):
+            began = time.monotonic()
+            if not self._look_and_tell() or not self._gauges:
+                return
+            wait = max(EACH_SECONDS, _SHARE * (time.monotonic() - began))
+        self._logged = 0.0
+        self._look_and_tell()
+
+    def _look_and_tell(self) -> bool:
+        """Whether to go on."""
+        try:
+            number, positions = self._published() or (0, {})
+            if lags := self.look(number, positions):
+                self._store.tell_lags(self._request.pipeline, self._request.epoch, number, lags)
+                if time.monotonic() - self._logged > LOG_SECONDS:
+                    self._logged = time.monotonic()
+                    for each in lags:
+                        log.info("%s", each)
+        except FencedError:
+            return False
+        except Exception as error:
+            if not self._has_failed:
+                log.info("how far it is behind its sources is not known just now: %s", error)
+            self._has_failed = True
+        return True
+
+
+class RecordsRead:
+    """How many records Spark's tasks have read since a checkpoint was published, as far as they have ended.
+
+    (On a cluster executors tell of those at work, too; with a local master Spark leaves their metrics out.) What comes
+    out of caches counts as well, so it may be too much.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._number = self._old = -1
+        self._stages: dict[int, int] = {}
+
+    def __call__(self, number: int) -> int:
+        """After this number."""
+        if number != self._number:
+            self._number, self._old = number, max([self._old, *self._stages])
+            self._stages.clear()
+        jsc: Any = self._spark.sparkContext._jsc
+        stages = jsc.sc().statusStore().activeStages()
+        for stage in map(stages.apply, range(stages.size())):
+            if (found := int(stage.stageId())) > self._old:
+                self._stages[found] = int(stage.inputRecords())
+        return sum(self._stages.values())

@@ -1,0 +1,176 @@
+"""Starts DAGs on each confirmed checkpoint of a pipeline: the trigger of an `AssetWatcher`. Reads only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
+from typing import Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+
+from airflow_ft.core.arguments import check_type
+from airflow_ft.core.config import check_name
+from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError, TerminalError
+from airflow_ft.hooks.store import check_store
+from airflow_ft.triggers.polling import poll
+
+log = logging.getLogger(__name__)
+
+TOLD = "airflow_ft_told"
+"""Where Airflow keeps the newest number that the watched asset has an event of (its state store)."""
+
+
+class ConfirmedTrigger(BaseEventTrigger):
+    """An event for what was confirmed since the event before: of a stream too, while it goes on::
+
+        from airflow.sdk import DAG, Asset, AssetWatcher
+        from airflow_ft.triggers.confirmed import ConfirmedTrigger
+
+        watcher = AssetWatcher(name="orders", trigger=ConfirmedTrigger(pipeline="orders"))
+        with DAG("report", schedule=[Asset("orders-confirmed", watchers=[watcher])]):
+            ...
+
+    The event's extra is {"from_trigger": True, "payload": {"pipeline", "number": the newest, "after": that of the event
+    before}}. What is confirmed within one `poll_interval` is one event: each number above `after`, up to `number`.
+
+    No number is left out, and the newest one is told, at least once. Airflow keeps the number when the event is in its
+    database. A triggerer that is killed between the two tells it again after its restart, and a DAG that must not act
+    twice compares the numbers. The first event is of the first number that is confirmed after the trigger has started
+    for the first time. While there is no triggerer nothing is told; then all at once.
+
+    Give the asset a name of its own: `airflow-ft://orders` gets its events from the tasks of the pipeline, and would
+    get each twice.
+
+    Args:
+        pipeline: the pipeline's name.
+        store: as in `airflow_ft.hooks.store.store_url`.
+        poll_interval: seconds between two looks at the decision log.
+    """
+
+    def __init__(self, *, pipeline: str, store: str | None = None, poll_interval: float = 10.0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        check_type("poll_interval", poll_interval, (int, float), "give a number of seconds.")
+        self.pipeline = check_name("pipeline", pipeline)
+        self.store = check_store(store)
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        return (
+            "airflow_ft.triggers.confirmed.ConfirmedTrigger",
+            {"pipeline": self.pipeline, "store": self.store, "poll_interval": self.poll_interval},
+        )
+
+    def shared_stream_key(self) -> tuple[str, str, str, float]:
+        """Airflow acknowledges events of shared streams alone; so this is one, which nobody shares."""
+        return ("airflow_ft.confirmed", self.pipeline, self.store or "", self.poll_interval)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        """See `Confirmations`."""
+        return Confirmations(**kwargs)
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        """An event of each number above those that were told; keeps which those are, when they are acknowledged."""
+        kept = await self._kept()
+        sent = kept
+        async for found in shared_stream:
+            number = found["number"]
+            if found["acknowledged"] or sent is None:
+                kept = max(kept or 0, number)
+                sent = max(sent or 0, number)
+                if self.asset_state_store is not None:
+                    await self.asset_state_store.aset(TOLD, kept)
+            elif number > sent:
+                event = {"pipeline": self.pipeline, "number": number, "after": sent}
+                sent = number
+                yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def _kept(self) -> int | None:
+        """The newest number of which Airflow has the event; None: this trigger starts for the first time."""
+        if self.asset_state_store is None:
+            return None
+        try:
+            kept = await self.asset_state_store.aget(TOLD)
+        except ValueError as error:  # it keeps something for each of them, and nobody tells their names
+            raise ConfigurationError(
+                f"several assets watch {self.pipeline} with equal arguments, and Airflow makes one trigger of them.",
+                remedy="let all DAGs be scheduled by one of these assets, or give each watcher another poll_interval.",
+                pipeline=self.pipeline,
+            ) from error
+        return kept if isinstance(kept, int) else None
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """The same without acknowledgements, where whoever runs it knows no shared streams."""
+        producer = Confirmations(self.pipeline, self.store, self.poll_interval)
+
+        async def stream() -> AsyncIterator[dict[str, Any]]:
+            async for found, number in producer.open_stream():
+                yield found
+                if number is not None:
+                    producer.acknowledge(number)
+
+        async for event in self.filter_shared_stream(stream()):
+            yield event
+
+
+class Confirmations(SharedStreamProducer):
+    """The newest confirmed numbers of a pipeline, each followed by its acknowledgement when Airflow has its event.
+
+    Args:
+        pipeline: as in `ConfirmedTrigger`.
+        store: as there.
+        poll_interval: as there.
+    """
+
+    def __init__(self, pipeline: str, store: str | None = None, poll_interval: float = 10.0) -> None:
+        self.pipeline, self.store, self.poll_interval = pipeline, store, poll_interval
+        self._seen = -1
+        self._acknowledged: asyncio.Queue[int] = asyncio.Queue()
+
+    async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], int | None]]:
+        """What `filter_shared_stream` reads, with the number to acknowledge; None: it is an acknowledgement."""
+        look: asyncio.Future[tuple[int]] | None = None
+        acknowledged: asyncio.Future[int] | None = None
+        try:
+            while True:
+                look = look or asyncio.ensure_future(poll(self.look, self.poll_interval, log))
+                acknowledged = acknowledged or asyncio.ensure_future(self._acknowledged.get())
+                await asyncio.wait((look, acknowledged), return_when=asyncio.FIRST_COMPLETED)
+                if acknowledged.done():
+                    number, acknowledged = acknowledged.result(), None
+                    yield {"number": number, "acknowledged": True}, None
+                if look.done():
+                    [self._seen], look = look.result(), None
+                    yield {"number": self._seen, "acknowledged": False}, self._seen
+        finally:
+            for future in (look, acknowledged):
+                if future is not None:
+                    future.cancel()
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Airflow has the events of these."""
+        for payload, outcome in batch:
+            if payload is not None and outcome.is_clean:
+                self.acknowledge(payload)
+
+    def acknowledge(self, number: int) -> None:
+        """It need not be told again."""
+        self._acknowledged.put_nowait(number)
+
+    def look(self) -> tuple[int] | None:
+        """The newest confirmed number, if it is new (0: none yet); one look, in a thread of its own."""
+        from airflow_ft.hooks.store import open_configured_store
+
+        try:
+            with closing(open_configured_store(self.store)) as store:
+                latest = store.latest_confirmed(self.pipeline)
+        except KeyError:  # it has not run yet
+            latest = None
+        except TerminalError as error:  # nobody's task would fail by it: it is told, and asked again
+            raise StoreUnavailableError(str(error)) from error
+        number = latest.number if latest is not None else 0
+        return (number,) if number != self._seen else None

@@ -1,0 +1,216 @@
+"""`airflow_ft.dry_run`: counts, samples and what the sinks would say, and nothing is left anywhere."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import airflow_ft as ft
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.errors import JobError
+from airflow_ft.store import open_store
+
+pytestmark = [pytest.mark.rotating(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
+
+
+@ft.job
+class Totals:
+    output_mode = "update"
+
+    def __init__(self, broken: bool = False) -> None:
+        self.broken = broken
+
+    def transform(self, spark: Any, sources: Any) -> Any:
+        from pyspark.sql import functions as F
+
+        amount = F.sum(F.raise_error(F.lit("no such amount")).cast("long")) if self.broken else F.sum("amount")
+        return sources["orders"].groupBy("customer").agg(amount.alias("total"))
+
+    def split(self, batch: Any) -> Any:
+        return {"totals": batch, "large": batch.where("total > 10")}
+
+
+class Shop:
+    """A folder with files, a SQLite file, and the pipeline between them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._files = folder, 0
+        (folder / "in").mkdir()
+        self.spec = ft.PipelineSpec(
+            pipeline="shop",
+            job=Totals,
+            sources={
+                "orders": ft.FileSource(
+                    path=str(folder / "in"), schema="customer string, amount bigint", max_files_per_trigger=1
+                )
+            },
+            sinks={name: ft.SqliteSink(table=name, conn_id="shop") for name in ("totals", "large")},
+            store=f"sqlite:///{folder / 'ft.db'}",
+            wal_root=str(folder / "wal"),
+            spark_master="local[2]",
+            keep_session=timedelta(minutes=1),
+        )
+
+    def add(self, customer: str, amount: int) -> None:
+        self._files += 1
+        hidden = self.folder / f"{self._files}.json"
+        hidden.write_text(json.dumps({"customer": customer, "amount": amount}))
+        hidden.rename(self.folder / "in" / hidden.name)
+
+    def delivered(self) -> dict[str, list[tuple[Any, ...]]]:
+        with closing(sqlite3.connect(self.folder / "shop.db")) as shop:
+            return {name: list(shop.execute(f"SELECT * FROM {name} ORDER BY rowid")) for name in ("totals", "large")}
+
+    def stands(self) -> Any:
+        with closing(open_store(self.spec.store or "")) as store:
+            return store.pipeline("shop"), store.checkpoints("shop", 100), store.events("shop")
+
+    def left(self) -> set[str]:
+        root = self.folder / "wal"
+        return {each.name for each in root.iterdir()} if root.exists() else set()
+
+
+@pytest.fixture
+def shop(shop_folder: Path) -> Shop:
+    return Shop(shop_folder)
+
+
+def test_it_tells_what_the_next_run_delivers_and_leaves_nothing(shop: Shop) -> None:
+    shop.add("Ann", 4)
+    shop.add("Ann", 8)
+    first = ft.dry_run(shop.spec)
+    assert (first.checkpoints, first.has_more, first.would_be_refused) == (1, True, False)
+    assert first.rows == {"totals": 1, "large": 0} and list(first.samples["totals"]) == [
+        {"customer": "Ann", "total": 4}
+    ]
+    assert first.columns == {name: {"customer": "string", "total": "int64"} for name in ("totals", "large")}
+    assert not (shop.folder / "shop.db").exists() and shop.left() == set()
+
+    everything = ft.dry_run(shop.spec, everything=True)
+    assert (everything.checkpoints, everything.has_more) == (2, False)
+    assert everything.rows == {"totals": 2, "large": 1}
+    assert list(everything.samples["large"]) == [{"customer": "Ann", "total": 12}]
+
+    ft.run(shop.spec)
+    assert shop.delivered() == {"totals": [("Ann", 4), ("Ann", 12)], "large": [("Ann", 12)]}
+    shop.add("Ann", 1)
+    before = shop.stands()
+    again = ft.dry_run(shop.spec, samples=1)  # with the state that the run has left
+    assert again.rows == {"totals": 1, "large": 1} and list(again.samples["totals"]) == [
+        {"customer": "Ann", "total": 13}
+    ]
+    assert shop.stands() == before and shop.left() == {"shop"}
+    assert ft.run(shop.spec)["rows"] == 2
+    assert shop.delivered()["totals"][-1] == ("Ann", 13)
+    nothing = ft.dry_run(shop.spec)
+    assert (nothing.checkpoints, nothing.rows) == (0, {}) and "nothing is new" in "\n".join(nothing.told())
+
+
+def test_what_a_sink_would_refuse_is_told_with_its_remedy(shop: Shop) -> None:
+    shop.add("Ann", 4)
+    with closing(sqlite3.connect(shop.folder / "shop.db")) as made:
+        made.execute("CREATE TABLE totals (customer TEXT) STRICT")
+    for only in (False, True):
+        found = ft.dry_run(shop.spec, columns_only=only)
+        assert found.would_be_refused and found.checkpoints == (not only)
+        assert any("total" in check.text and check.remedy for check in found.problems)
+        assert "PROBLEM" in "\n".join(found.told())
+    assert shop.left() == set()
+
+
+def test_a_stream_is_cut_once(shop: Shop) -> None:
+    shop.add("Ann", 4)
+    stream = replace(shop.spec, streaming=True, checkpointing=CheckpointConfig(interval=timedelta(seconds=1)))
+    assert ft.dry_run(stream).rows == {"totals": 1, "large": 0}
+
+
+def test_a_mistake_in_the_job_is_raised_and_nothing_stays(shop: Shop) -> None:
+    shop.add("Ann", 4)
+    with pytest.raises(JobError, match="no such amount"):
+        ft.dry_run(replace(shop.spec, job_args={"broken": True}))
+    assert shop.left() == set()
+
+
+def test_what_a_dead_one_has_left_is_deleted_by_a_later_one(shop: Shop) -> None:
+    old, young = ".dry-run-1600000000-0123abcd", ".dry-run-9999999999-0123abcd"
+    for name in (old, young):
+        (shop.folder / "wal" / name / "shop").mkdir(parents=True)
+    ft.dry_run(shop.spec, columns_only=True)
+    assert shop.left() == {young}
+
+
+DAG_FILE = """
+from airflow.sdk import DAG
+
+import airflow_ft as ft
+
+
+@ft.job
+class Orders:
+    def transform(self, spark, sources):
+        return sources["orders"]
+
+    def split(self, batch):
+        return {"sold": batch, "events": batch}
+
+
+with DAG("d", schedule=None, params={"table": "sales.sold"}):
+    ft.CheckpointedPipeline(
+        pipeline="orders",
+        job=Orders,
+        sources={"orders": ft.FileSource(path="%s/in", schema="customer string, amount decimal(12,2)")},
+        sinks={
+            "sold": ft.MySqlSink(table="{{ params.table }}", conn_id="shop"),
+            "events": ft.KafkaSink(topic="events"),
+        },
+        spark_master="local[2]",
+        wal_root="%s/wal",
+    )
+"""
+
+
+def test_the_commands_say_what_a_pipeline_that_never_ran_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow.cli.cli_parser import get_parser
+
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "home"))
+    # Neither server is there: tables are proposed nevertheless, and a dry run says what is in the way.
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", "mysql://ada:planted-Secret-9@127.0.0.1:1/shop")
+    broker = {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1", "airflow_ft_timeout": 2}}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(broker))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text(json.dumps({"customer": "Ann", "amount": 4.5}))
+    dag = tmp_path / "a_dag.py"
+    dag.write_text(DAG_FILE % (tmp_path, tmp_path))
+    store = ["--dag", str(dag), "--store", f"sqlite:///{tmp_path / 'ft.db'}"]
+
+    def command(*arguments: str) -> None:
+        args = get_parser().parse_args(["ft", *arguments, *store])
+        args.func(args)
+
+    command("setup", "orders", "--print", "--tables")
+    text = capsys.readouterr().out
+    for words in (
+        "CREATE TABLE IF NOT EXISTS `sales`.`sold` (\n  `customer` LONGTEXT,\n  `amount` DECIMAL(12,2)\n) ENGINE",
+        "GRANT INSERT ON `sales`.`sold`",
+        "--create --if-not-exists --topic events --partitions 3",
+    ):
+        assert words in text, text
+    with pytest.raises(SystemExit, match="add --dag FILE --print"):
+        command("setup", "orders", "--tables")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        command("dry-run", "orders", "--samples", "1")
+    told = capsys.readouterr()
+    assert ended.value.code == 1
+    for words in ("1 checkpoint would be delivered", "customer=Ann, amount=4.50", "PROBLEM connection shop: connect"):
+        assert words in told.out, told.out
+    assert "planted" not in told.out + told.err

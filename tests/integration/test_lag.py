@@ -1,0 +1,122 @@
+"""What a driver tells of its sources: a stream behind by so many says so many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.config import CheckpointConfig
+from airflow_ft.core.lag import Lag, Unit
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sources import FileSource, KafkaSource
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.task.launcher import Driver
+from tests.conftest import TopicFactory
+from tests.core.systems import Metered
+from tests.integration.stage_jobs import fill
+from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection, world
+from tests.waiting import wait_for
+from tools.servers import Kafka
+
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path, sessions)
+
+
+def told(pipeline: StageWorld) -> list[Lag]:
+    """Without times and rates."""
+    return [replace(each, at=None, rate=None) for each in pipeline.store.lags([PIPELINE]).get(PIPELINE, [])]
+
+
+def shows(pipeline: StageWorld, lags: list[Lag]) -> None:
+    """Waits for it."""
+    wait_for(lambda: told(pipeline) == lags, 60, f"{lags}")
+
+
+@contextmanager
+def streaming(pipeline: StageWorld, request: StageRequest) -> Iterator[None]:
+    """A stream that cuts one checkpoint, and waits with the next one until that is delivered, which nobody does."""
+    config = CheckpointConfig(interval=CheckpointConfig().interval / 5, max_concurrent=1)
+    request = replace(request, streaming=True, checkpointing=config)
+    drivers: list[Driver] = []
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(pipeline.stage, request, drivers.append)
+        try:
+            yield
+        finally:
+            wait_for(lambda: drivers, 60, "a driver")
+            drivers[0].end(drain=False)
+            ended.result(60)
+
+
+def kafka_request(
+    pipeline: StageWorld, kafka: Kafka, source: KafkaSource, job: str = "Plain", **more: Any
+) -> StageRequest:
+    request = pipeline.request(f"stage_jobs:{job}", {"numbers": source}, jars=(str(JARS),), **more)
+    extra = {"bootstrap.servers": kafka.bootstrap}
+    return with_connection(request, ConnectionInfo("kafka_default", "kafka", extra=extra))
+
+
+def test_of_topics_what_is_behind_the_newest_checkpoint(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    topic = topic_factory(partitions=2)
+    fill(kafka.bootstrap, topic, [str(n) for n in range(40)])
+    meter = pipeline.store.meter = Metered()
+    with streaming(pipeline, kafka_request(pipeline, kafka, KafkaSource(topics=[topic]))):
+        shows(pipeline, [Lag("numbers", Unit.RECORDS, 0)])
+        fill(kafka.bootstrap, topic, [str(n) for n in range(70)])
+        shows(pipeline, [Lag("numbers", Unit.RECORDS, 70)])
+    assert [each.lag for each in pipeline.store.timings(PIPELINE, 5) if each.rows] == [{"numbers": 70}]
+    assert [each for each in meter.told if each[0] == "lag"][-1] == ("lag", PIPELINE, "numbers", Unit.RECORDS, 70)
+    pipeline.deliver()
+    assert pipeline.complete(kafka_request(pipeline, kafka, KafkaSource(topics=[topic]))).rows == {"orders": 70}
+    assert told(pipeline) == [Lag("numbers", Unit.RECORDS, 0, done=70, expected=70)]
+    assert "source numbers: 0 records behind, 70 of 70 read" in pipeline.lines[-1]
+
+
+def test_a_run_says_how_much_it_has_read_while_its_only_micro_batch_takes_long(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    topic = topic_factory(partitions=1)
+    fill(kafka.bootstrap, topic, [str(n) for n in range(12_000)])
+    source = KafkaSource(topics=[topic], options={"minPartitions": "8"})  # so many tasks, of which two at once
+    request = kafka_request(pipeline, kafka, source, "Crawling")
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(pipeline.complete, request)
+
+        def read() -> list[Lag]:
+            return [each for each in told(pipeline) if 0 < each.done < each.expected]
+
+        [found] = wait_for(read, 90, "a part of it is read")
+        assert (found.behind, found.expected) == (12_000, 12_000), "nothing is published"
+        assert found.done % 1_500 == 0, "a task has ended"
+        assert ended.result(90).rows == {"orders": 12_000}
+    assert told(pipeline) == [Lag("numbers", Unit.RECORDS, 0, done=12_000, expected=12_000)]
+    assert any(" of 12,000 read, " in line and line.endswith(" s left") for line in pipeline.lines), pipeline.lines
+
+
+def test_of_folders_the_files_that_nobody_has_read(pipeline: StageWorld) -> None:
+    source = FileSource(path=str(pipeline.input), format="text", max_files_per_trigger=2)
+    for number in range(5):
+        pipeline.add_file(f"a {number}", [{"id": number}])
+    with streaming(pipeline, pipeline.request("stage_jobs:Plain", {"numbers": source})):
+        shows(pipeline, [Lag("numbers", Unit.FILES, 3)])
+    pipeline.deliver()
+    pipeline.add_file("b", [{"id": 7}])
+    pipeline.complete(pipeline.request("stage_jobs:Plain", {"numbers": source}))
+    assert told(pipeline) == [Lag("numbers", Unit.FILES, 0, done=4, expected=4)]

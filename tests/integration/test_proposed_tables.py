@@ -1,0 +1,103 @@
+"""`airflow ft setup --tables`: a table that is proposed for columns takes them, on each real server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.mysql import fitting as mysql_fitting
+from airflow_ft.sinks.mysql import proposal as mysql_proposal
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.postgres import fitting as postgres_fitting
+from airflow_ft.sinks.postgres import proposal as postgres_proposal
+from airflow_ft.sinks.postgres.spec import PostgresSink
+from tools.servers import Database
+
+pytestmark = pytest.mark.server
+
+PLAIN = pa.schema(
+    [
+        ("flag", pa.bool_()),
+        ("tiny", pa.int8()),
+        ("small", pa.int16()),
+        ("number", pa.int32()),
+        ("large", pa.int64()),
+        ("real", pa.float32()),
+        ("double", pa.float64()),
+        ("price", pa.decimal128(12, 2)),
+        ("whole", pa.decimal128(38, 0)),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("local at", pa.timestamp("us")),
+        ("name", pa.string()),
+        ("raw", pa.binary()),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+NESTED = pa.schema([("id", pa.int64()), ("place", pa.struct([("x", pa.float64())]))])
+CHANGES = pa.schema([("op", pa.string()), ("id", pa.int64()), ("part", pa.string()), ("name", pa.string())])
+KEYS = {"key_columns": ["id", "part"], "version_column": "version", "change_column": "op"}
+
+
+def connection(database: Database, kind: str) -> ConnectionInfo:
+    server: Any = database.server
+    return ConnectionInfo("shop", kind, server.host, server.port, server.user, server.password, database.name)
+
+
+def plan_of(sink: Any) -> ParticipantPlan:
+    return ParticipantPlan("shop", sink.kind, sink.strategy, sink.promise, 0, {"rows": dict(sink.settings())})
+
+
+def proposed(module: Any, fitting: Any, sink: Any, database: Database, columns: pa.Schema) -> str:
+    """The statement, which was executed twice, and makes a table that takes the columns."""
+    plan, where = plan_of(sink), connection(database, sink.kind)
+    schemas = {"rows": columns}
+    assert fitting.misfits(plan, where, schemas)  # there is no table
+    [statement] = module.propose(plan, where, schemas)
+    for _ in range(2):
+        database.sql(statement)
+    fit = pa.schema([column for column in columns if f"-- {column.name}: nothing takes" not in statement])
+    assert [str(problem) for problem in fitting.misfits(plan, where, {"rows": fit})] == []
+    return str(statement)
+
+
+def test_mysql_and_mariadb(any_mysql_database: Database) -> None:
+    database = any_mysql_database
+    text = proposed(mysql_proposal, mysql_fitting, MySqlSink(table="plain", conn_id="shop"), database, PLAIN)
+    assert "`price` DECIMAL(12,2)" in text and "`tags` JSON" in text
+    assert "`place` JSON" in proposed(
+        mysql_proposal, mysql_fitting, MySqlSink(table="nested", conn_id="shop"), database, NESTED
+    )
+    upsert = MySqlSink(table="changes", conn_id="shop", strategy="upsert", **KEYS)
+    text = proposed(mysql_proposal, mysql_fitting, upsert, database, CHANGES)
+    assert "PRIMARY KEY (`id`, `part`)" in text and "`op`" not in text
+    renamed = MySqlSink(table="renamed", conn_id="shop", columns={"large": "id", "name": "label"})
+    text = proposed(mysql_proposal, mysql_fitting, renamed, database, PLAIN)
+    assert "`id` BIGINT" in text and "`label` LONGTEXT" in text and "`price`" not in text
+
+
+def test_postgres(postgres_database: Database) -> None:
+    database = postgres_database
+    text = proposed(postgres_proposal, postgres_fitting, PostgresSink(table="plain", conn_id="shop"), database, PLAIN)
+    assert '"tags" text[]' in text and '"local at" timestamp' in text
+    nested = PostgresSink(table="nested", conn_id="shop")
+    text = proposed(postgres_proposal, postgres_fitting, nested, database, NESTED)
+    assert "-- place: nothing takes struct<x: double> as it is" in text and '"place"' not in text
+    upsert = PostgresSink(table="changes", conn_id="shop", strategy="upsert", **KEYS)
+    text = proposed(postgres_proposal, postgres_fitting, upsert, database, CHANGES)
+    assert 'PRIMARY KEY ("id", "part")' in text and '"op"' not in text
+
+
+def test_columns_that_the_rows_lack_and_types_of_no_column_are_told() -> None:
+    sink = MySqlSink(table="shop.t", conn_id="shop", columns={"id": "id", "gone": "gone", "for_long": "for_long"})
+    columns = pa.schema([("id", pa.int64()), ("for_long", pa.duration("us"))])
+    [text] = mysql_proposal.propose(plan_of(sink), ConnectionInfo("shop", "mysql"), {"rows": columns})
+    assert text.splitlines()[:2] == [
+        "-- the rows have no column gone",
+        "-- for_long: nothing takes duration[us] as it is: CAST(for_long AS STRING) in the job, or to_json",
+    ]
+    assert "CREATE TABLE IF NOT EXISTS `shop`.`t` (\n  `id` BIGINT\n) ENGINE=InnoDB" in text

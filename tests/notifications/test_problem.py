@@ -1,0 +1,152 @@
+"""Whoever is called tells which pipelines need a person, why, and what to do; and nothing where none does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseNotifier
+from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import HaltReason
+from airflow_ft.core.ports import Store
+from airflow_ft.core.problems import Problem
+from airflow_ft.notifications.problem import ProblemNotifier
+from airflow_ft.store import open_store
+from tests.store.scene import Scene
+
+pytestmark = pytest.mark.airflow
+
+SENT: list[str] = []
+"""What the notifiers below have sent."""
+
+
+class Chat(BaseNotifier):
+    """Stands for a notifier of a provider: its templates are rendered with the context."""
+
+    template_fields = ("text",)
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def notify(self, _: Any) -> None:
+        if self.text == "broken":
+            raise ConnectionError("the chat is away")
+        SENT.append(self.text)
+
+
+def heard(problem: Problem) -> None:
+    SENT.append(problem.text)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """`broken` is HALTED, `kept` has a QUARANTINED checkpoint, `slow` is late, `well` is not."""
+    SENT.clear()
+    url = f"sqlite:///{tmp_path}/ft.db"
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", url)
+    with closing(open_store(url)) as opened:
+        Scene(opened, "broken")
+        opened.halt("broken", HaltReason.TOKEN_LOST, "it is gone.")
+        kept = Scene(opened, "kept")
+        kept.stage()
+        kept.prepare(1)
+        opened.quarantine("kept", kept.epoch, 1, "the table is locked.")
+        Scene(opened, "slow").stage(made_with={"late_after": 1e-5})
+        well = Scene(opened, "well")
+        well.stage()
+        well.complete(1)
+        yield opened
+
+
+def told(notifier: ProblemNotifier, **context: Any) -> list[str]:
+    notifier(context)
+    return SENT
+
+
+def test_each_problem_is_told_with_cause_and_remedy(store: Store) -> None:
+    halted, kept, late = told(ProblemNotifier(heard))
+    assert halted == (
+        "pipeline broken is HALTED: it is HALTED (TOKEN_LOST): it is gone."
+        " Remedy: when the cause is gone, `airflow ft resume broken`."
+    )
+    assert kept.startswith(
+        "pipeline kept is QUARANTINED: it is QUARANTINED: the table is locked. Remedy: `airflow ft in"
+    )
+    assert late.startswith("pipeline slow is LATE: nothing was confirmed for 0:00:00. Remedy: see what its newest run")
+
+
+def test_a_notifier_of_a_provider_renders_the_problem_each_time_anew(store: Store) -> None:
+    chat = Chat("{{ problem.headline }} ({{ run_id }})")
+    for _ in range(2):
+        told(ProblemNotifier(chat, conditions=["halted", "late"]), run_id="r")
+    assert SENT == ["pipeline broken is HALTED (r)", "pipeline slow is LATE (r)"] * 2
+
+
+def test_a_task_of_a_pipeline_tells_of_its_own(store: Store) -> None:
+    for name in ("well", "kept", "nowhere"):
+        told(ProblemNotifier(Chat("{{ problem.pipeline }}")), task=SimpleNamespace(pipeline=name))
+    assert SENT == ["kept"]
+
+
+def test_bounds_for_pipelines_that_say_none(store: Store) -> None:
+    some: dict[str, Any] = {"pipelines": ["well"], "to": heard}
+    assert told(ProblemNotifier(**some, late_after=timedelta(hours=1))) == []
+    assert len(told(ProblemNotifier(**some, late_after=0))) == 1
+    SENT.clear()
+    Scene(store, "well").stage()
+    [waiting] = told(ProblemNotifier(**some, patience=0))
+    assert waiting.startswith("pipeline well is WAITING: checkpoint 2 was published ") and "in-doubt" in waiting
+
+
+def test_one_that_cannot_be_told_keeps_no_other_from_being_told(store: Store) -> None:
+    with pytest.raises(ConnectionError, match="the chat is away"):
+        told(ProblemNotifier(Chat("{{ problem.pipeline }}")))
+    assert SENT == ["kept", "slow"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"to": f"{__name__}.heard"},
+        {"to": f"{__name__}.Chat", "arguments": {"text": "{{ problem.text }}"}},
+    ],
+)
+def test_a_deadline_calls_it_with_plain_data(given: dict[str, Any], store: Store) -> None:
+    arguments = json.loads(json.dumps({**given, "pipelines": ["broken"], "conditions": ["HALTED"], "late_after": 60}))
+    for kind in (SyncCallback, AsyncCallback):
+        callback = kind(ProblemNotifier, kwargs=arguments)
+        DeadlineAlert(reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=timedelta(hours=1), callback=callback)
+        assert callback.path == "airflow_ft.notifications.problem.ProblemNotifier"
+    ProblemNotifier(**arguments)({})  # as an executor does
+
+    async def wait() -> None:
+        await ProblemNotifier(**arguments, context={"dag_run": {}})  # type: ignore[arg-type]
+
+    asyncio.run(wait())  # as the triggerer does
+    assert len(SENT) == 2 and all(text.startswith("pipeline broken is HALTED") for text in SENT)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"to": 5}, "to is 5"),
+        ({"pipelines": "orders"}, r"give a list: \[\"orders\"\]"),
+        ({"conditions": ["IDLE"]}, "conditions has IDLE"),
+        ({"late_after": "soon"}, "late_after"),
+        ({"store": "postgresql://ada:sesame@db/x"}, "holds a password"),
+    ],
+)
+def test_what_cannot_work_is_told_when_the_dag_is_parsed(given: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        ProblemNotifier(**given)

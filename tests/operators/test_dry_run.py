@@ -1,0 +1,92 @@
+"""What the tasks of a pipeline do in a dry run, and how it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+import airflow_ft as ft
+from airflow_ft.core.doctor import Check, Verdict
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.operators.commit import CommitOperator
+from airflow_ft.operators.confirm import ConfirmOperator
+from airflow_ft.operators.prepare import PrepareOperator
+from airflow_ft.operators.recover import RecoverOperator
+from airflow_ft.operators.stage import StageOperator
+from airflow_ft.rehearsal import DryRun
+from airflow_ft.running import PlainRun
+from tests.operators.declared import spec
+from tests.operators.test_base import airflow_context
+
+pytestmark = pytest.mark.airflow
+
+
+def found(*checks: Check) -> DryRun:
+    return DryRun(
+        pipeline="orders",
+        checkpoints=1,
+        rows={"orders": 1},
+        has_more=False,
+        columns={"orders": {"id": "int64"}},
+        samples={"orders": [{"id": 7}]},
+        checks=checks,
+    )
+
+
+def execute(operator: Any) -> Any:
+    return type(operator).execute.__wrapped__(operator, airflow_context())
+
+
+@pytest.mark.parametrize("given", [True, "True", "true", "1"])
+def test_the_tasks_behind_stage_are_skipped(given: bool | str) -> None:
+    declared = spec(dry_run=given)
+    recover = RecoverOperator(task_id="recover", spec=declared)
+    assert execute(recover) == {"completed": []} and not recover.outlets
+    for operator in (
+        PrepareOperator(task_id="prepare", participant="shop", spec=declared),
+        CommitOperator(task_id="commit", participant="shop", spec=declared),
+        ConfirmOperator(task_id="confirmed", spec=declared),
+    ):
+        with pytest.raises(AirflowSkipException, match="a dry run delivers nothing"):
+            execute(operator)
+
+
+def test_stage_tells_it_and_fails_where_a_sink_would_refuse(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    results = [found(), found(Check("connection shop", "columns", Verdict.PROBLEM, "no such table", "make it."))]
+    monkeypatch.setattr("airflow_ft.rehearsal.rehearse", lambda *_, **__: results.pop(0))
+    stage = StageOperator(task_id="stage", spec=spec(dry_run=True))
+    told = execute(stage)
+    assert told["rows"] == {"orders": 1} and "samples" not in told
+    with pytest.raises(AirflowFailException, match=r"no such table.*Remedy: make it"):
+        execute(stage)
+
+
+def test_a_parameter_of_the_run_says_it() -> None:
+    with DAG("d", schedule=None, params=ft.dry_run_params()):
+        pipeline = ft.CheckpointedPipeline(spec(dry_run="{{ params.dry_run }}"))
+    for value in (True, False):
+        stage = pipeline.children["orders.stage"].prepare_for_execution()  # type: ignore[union-attr]
+        stage.render_template_fields({"params": {"dry_run": value}})
+        assert stage.rendered().is_dry_run is value
+
+
+def test_what_is_neither_yes_nor_no_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"dry_run is 'perhaps'.*True or False"):
+        spec(dry_run="perhaps")
+    with pytest.raises(ConfigurationError, match=r"dry_run is True.*airflow_ft\.dry_run"):
+        PlainRun(spec(dry_run=True), lambda _: pytest.fail("nothing is asked for"))
+    with pytest.raises(ConfigurationError, match="contains Jinja"):
+        ft.dry_run(spec(wal_root="{{ params.root }}"))
+    socket = spec(
+        sources={"lines": ft.SocketSource(host="localhost", port=1)},
+        streaming=True,
+        checkpointing=ft.CheckpointConfig(mode=ft.CheckpointingMode.AT_MOST_ONCE),
+    )
+    with pytest.raises(ConfigurationError, match="nothing that a dry run could read"):
+        ft.dry_run(socket)
+    assert "dry_run" not in spec(dry_run=True).to_json()

@@ -1,0 +1,181 @@
+"""How far a query is behind its sources, without Spark: what is counted, and that nothing rests on it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import StoreUnavailableError
+from airflow_ft.core.lag import Lag, Unit
+from airflow_ft.core.ports import Store
+from airflow_ft.spark.driver import lag
+from airflow_ft.spark.driver.gauges import FilesGauge, Gauge, KafkaGauge
+from airflow_ft.spark.driver.lag import LagWatch
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.task.launcher import LAG
+from airflow_ft.store import open_store
+from tests.store.scene import PIPELINE, RUN, Scene
+from tests.waiting import wait_for
+
+Ends = dict[str, dict[str, int]]
+
+
+def test_of_kafka_offsets_between_what_is_published_and_the_end_count() -> None:
+    ends: Ends = {"a": {"0": 100, "1": 50}, "b": {"0": 7}}
+    asked: list[Sequence[str]] = []
+
+    def latest(topics: Sequence[str]) -> Ends:
+        asked.append(topics)
+        return ends
+
+    begun: list[Ends | None] = [None]
+    gauge = KafkaGauge(["a", "b"], latest, lambda: begun[0])
+    assert gauge.measure(None) is None, "Spark has not looked up yet where it begins"
+    begun[0] = {"a": {"0": 40, "1": 50}, "b": {"0": 0}}
+    assert gauge.measure(None) == (67, 0)
+    assert gauge.measure({"a": {"0": 90, "1": 50}, "b": {"0": 7}}) == (10, 57)
+    ends["a"]["2"] = 5
+    assert gauge.measure({"a": {"0": 100, "1": 50}, "b": {"0": 7}}) == (5, 67), "a partition that has come since"
+    ends["a"] = {"0": 1}
+    assert gauge.measure({"a": {"0": 100, "1": 50}, "b": {"0": 7}}) == (0, 67), "a topic that was made anew"
+    assert set(map(tuple, asked)) == {("a", "b")}
+    pattern = KafkaGauge([], latest, lambda: {"a": {"0": 0}})
+    pattern.measure({"b": {"0": 1}, "a": {"0": 1}})
+    assert asked[-1] == ["a", "b"], "of a pattern: the topics that Spark has found"
+
+
+def test_of_folders_files_that_no_published_checkpoint_has_read_count() -> None:
+    folder = ["1", "2", "3", "4", "5"]
+    logged = {0: ["1"], 1: ["2", "3"], 2: ["4"]}
+
+    def read(after: int, last: int) -> list[str]:
+        return [file for number in range(after + 1, last + 1) for file in logged[number]]
+
+    gauge = FilesGauge(lambda: folder, lambda: logged[0], read, 0)
+    assert gauge.measure(None) == (4, 0)
+    assert gauge.measure({"logOffset": 1}) == (2, 2)
+    assert gauge.measure({"logOffset": 1}) == (2, 2)
+    folder.remove("1")  # a file that was read may go
+    assert gauge.measure({"logOffset": 2}) == (1, 3)
+    folder += [str(number) for number in range(100_000)]
+    assert gauge.measure({"logOffset": 2}) is None
+
+
+class Scripted:
+    """A gauge that says what it was told to, or raises it."""
+
+    unit = Unit.RECORDS
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[Any] = []
+
+    def measure(self, position: Any) -> tuple[int, int] | None:
+        self.asked.append(position)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        yield store
+
+
+@pytest.fixture
+def scene(store: Store) -> Scene:
+    scene = Scene(store)
+    scene.stage(2)
+    return scene
+
+
+def request(scene: Scene, **more: Any) -> StageRequest:
+    values: dict[str, Any] = {"store_url": "sqlite:////x", "wal_root": "/wal", "job": "jobs.p", "sinks": ("s",)}
+    return StageRequest(pipeline=PIPELINE, run=RUN, epoch=scene.epoch, attempt=1, **{**values, **more})
+
+
+def watch(scene: Scene, gauges: Mapping[str, Gauge], within: int = 0, **more: Any) -> LagWatch:
+    positions = {name: {"start": 1, "end": name} for name in gauges}
+    return LagWatch(scene.store, request(scene, **more), lambda: gauges, lambda: (2, positions), lambda _: within)
+
+
+def told(store: Store) -> list[Lag]:
+    return [replace(each, at=None, rate=None) for each in store.lags([PIPELINE]).get(PIPELINE, [])]
+
+
+def test_there_is_a_last_look_at_the_end_which_the_newest_checkpoint_keeps(scene: Scene) -> None:
+    gauge = Scripted((70, 30))
+    with watch(scene, {"orders": gauge}).watching():
+        pass
+    assert told(scene.store) == [Lag("orders", Unit.RECORDS, 70, None, 30, 100)]
+    assert [each.lag for each in scene.store.timings(PIPELINE, 2)] == [{"orders": 70}, {}]
+    assert gauge.asked == ["orders"]
+
+
+def test_what_comes_while_a_run_reads_is_behind_and_not_expected(scene: Scene) -> None:
+    looking = watch(scene, {"orders": Scripted((100, 0), (80, 60))})
+    assert looking.look(0, {}) == [Lag("orders", Unit.RECORDS, 100, None, 0, 100)]
+    [found] = looking.look(0, {})
+    assert (found.behind, found.done, found.expected) == (80, 60, 100)
+    assert found.rate is not None and found.rate > 0
+
+
+def test_of_one_source_what_spark_has_read_since_counts_but_not_beyond_what_was_expected(scene: Scene) -> None:
+    looking = watch(scene, {"orders": Scripted((100, 50))}, within=30)
+    assert [each.done for each in looking.look(2, {})] == [80]
+    looking = watch(scene, {"orders": Scripted((100, 50))}, within=1000)
+    assert [each.done for each in looking.look(2, {})] == [150]
+    several = watch(scene, {"a": Scripted((100, 50)), "b": Scripted((1, 0))}, within=30)
+    assert [each.done for each in several.look(2, {})] == [50, 0], "nobody knows which one it was"
+
+
+def test_a_stream_has_no_end_to_expect(scene: Scene) -> None:
+    [found] = watch(scene, {"orders": Scripted((100, 50))}, within=30, streaming=True).look(2, {})
+    assert (found.behind, found.done, found.expected) == (100, 0, 0)
+
+
+def test_a_source_that_tells_nothing_does_not_hide_the_others(scene: Scene) -> None:
+    with watch(scene, {"files": Scripted(None), "orders": Scripted((7, 0))}).watching():
+        pass
+    assert [each.source for each in told(scene.store)] == ["orders"]
+
+
+def test_whatever_goes_wrong_is_told_once_and_ends_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("EACH_SECONDS", "_FIRST_SECONDS"):
+        monkeypatch.setattr(lag, name, 0.01)
+    gauge = Scripted(OSError("no route"), StoreUnavailableError("away"), OSError("no route"), (7, 0))
+    with caplog.at_level(logging.INFO, "airflow_ft.spark"), watch(scene, {"orders": gauge}).watching():
+        wait_for(lambda: told(scene.store), 20, "it goes on looking")
+    lines = [record.getMessage() for record in caplog.records if record.name == "airflow_ft.spark"]
+    assert [line for line in lines if "not known" in line] == [
+        "how far it is behind its sources is not known just now: no route"
+    ]
+    match = LAG.match(lines[-1])
+    assert match and match.groupdict() == {"source": "orders", "behind": "7", "unit": "records"}
+
+
+def test_an_error_of_the_job_comes_through(scene: Scene) -> None:
+    with pytest.raises(ValueError, match="mine"), watch(scene, {"orders": Scripted(OSError("x"))}).watching():
+        raise ValueError("mine")
+
+
+def test_whoever_was_replaced_looks_no_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EACH_SECONDS", "_FIRST_SECONDS"):
+        monkeypatch.setattr(lag, name, 0.01)
+    gauge = Scripted((7, 0))
+    looking = watch(scene, {"orders": gauge})
+    scene.take()
+    with looking.watching():
+        looking._thread.join(20)
+        assert not looking._thread.is_alive() and len(gauge.asked) == 1
+    assert not told(scene.store)
