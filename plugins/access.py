@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Literal
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -17,6 +17,8 @@ from airflow_ft.core.model import PLAIN, RunKey
 from airflow_ft.core.ports import Store
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store
+
+from . import answers
 
 NEWEST = 15
 """So many checkpoints say whose a pipeline is: a DAG that is deleted or renamed does not hide it for ever."""
@@ -76,7 +78,7 @@ def shown(run: RunKey | None, visible: frozenset[str]) -> RunKey | None:
     return run if run is not None and (run.is_plain or run.dag_id in visible) else None
 
 
-def at_work(store: Store, pipeline: str, turn: RunKey | None, visible: frozenset[str]) -> dict[str, Any]:
+def at_work(store: Store, pipeline: str, turn: RunKey | None, visible: frozenset[str]) -> answers.AtWork:
     """Whose turn it is, and how far a long delivery has come."""
     run = shown(turn, visible)
     doing = [lease.doing for lease in store.leases(pipeline) if lease.doing] if turn else []
@@ -94,13 +96,19 @@ def may_read_values(user: BaseUser, dags: Collection[str]) -> bool:
     State is made of the rows that a job reads, and kept for its next run. What Airflow has of that kind are XComs: whom
     an administrator keeps from them, he keeps from data, and not from runs and logs.
     """
-    manager = get_auth_manager()
-    return all(
-        manager.is_authorized_dag(
-            method="GET",
-            access_entity=DagAccessEntity.XCOM,
-            details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)) if dag_id else None,
-            user=user,
-        )
-        for dag_id in sorted(dags) or [""]
+    return all(_may(user, "GET", DagAccessEntity.XCOM, dag_id) for dag_id in sorted(dags) or [""])
+
+
+def may_trigger(user: BaseUser, dag_id: str) -> bool:
+    """Whether Airflow lets the user start a run of the DAG."""
+    return _may(user, "POST", DagAccessEntity.RUN, dag_id)
+
+
+def _may(user: BaseUser, method: Literal["GET", "POST"], entity: DagAccessEntity, dag_id: str) -> bool:
+    """Of one DAG; of all of them where there is no id."""
+    return get_auth_manager().is_authorized_dag(
+        method=method,
+        access_entity=entity,
+        details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)) if dag_id else None,
+        user=user,
     )

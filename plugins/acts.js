@@ -1,86 +1,90 @@
 // Acts on a pipeline. The page does none of them: it starts a run of a DAG ([airflow_ft] maintenance_dags) by Airflow's
 // own API, so Airflow says whether this user may, and its audit log who did.
-import { Act, ask, Field, Link, Muted, Problem } from "./parts.js";
+import { ask, wordsOf } from "./asking.js";
+import { Act, ERROR, Field, Link, Muted, Problem } from "./parts.js";
 
 const { createElement: h, Fragment, useEffect, useId, useRef, useState } = globalThis.React;
 const { Box, Button, Heading, HStack, Text } = globalThis.ChakraUI;
 
+/**
+ * A run of a DAG, as Airflow tells of it.
+ * @typedef {{ dag_id: string, dag_run_id: string, state: string }} Run
+ */
+
+/** @type {(id: string, rest: string) => string} */
 const dagPath = (id, rest) => `api/v2/dags/${encodeURIComponent(id)}${rest}`;
+/** @param {Run} run */
 const runPage = (run) => `dags/${encodeURIComponent(run.dag_id)}/runs/${encodeURIComponent(run.dag_run_id)}`;
-const over = (run) => ["success", "failed"].includes(run?.state);
+/** @param {Run | null} run */
+const over = (run) => run !== null && ["success", "failed"].includes(run.state);
 
-// What the DAG does of its own accord, and why it cannot be asked to.
-async function looked(id) {
-  try {
-    const dag = await ask(dagPath(id, "/details"));
-    const actions = dag.params?.action?.schema?.enum ?? [];
-    if (!("pipeline" in (dag.params ?? {})) || actions.length === 0) {
-      return { id, actions: [], why: h(Problem, null, `The DAG ${id} ([airflow_ft] maintenance_dags) has no parameters pipeline and action: make it by airflow_ft.maintenance_dag().`) };
-    }
-    if (dag.is_paused) {
-      return { id, actions: [], why: h(Muted, null, "To act from here, unpause ", h(Link, { to: `dags/${encodeURIComponent(id)}` }, id), ".") };
-    }
-    return { id, actions, why: null };
-  } catch (error) {
-    if (error.status !== 404 && error.status !== 403) return { id, actions: [], why: h(Problem, null, error.message) };
-    return { id, actions: [], why: h(Muted, null, `To act from here, there has to be a DAG ${id} that you may see and trigger. To get it, put a file with this line into Airflow's DAG folder: `,
-      h("code", null, "from airflow_ft.example_dags.airflow_ft_maintenance import dag")) };
-  }
+/**
+ * Whether the user may do anything at all.
+ * @param {Opened} pipeline
+ */
+export const mayAct = (pipeline) => Object.keys(pipeline.acts).length > 0;
+
+/** @type {Record<Schemas["Hindrance"], (id: string) => ReactNode>} */
+const HINDRANCES = {
+  MISSING: (id) => h(Muted, null, `To act from here, there has to be a DAG ${id} that you may see and trigger. To get it, put a file with this line into Airflow's DAG folder: `,
+    h("code", null, "from airflow_ft.example_dags.airflow_ft_maintenance import dag")),
+  FORBIDDEN: (id) => h(Muted, null, `You may look, and not act: that takes the permission to trigger the DAG ${id}.`),
+  UNSUITABLE: (id) => h(Problem, null, `The DAG ${id} ([airflow_ft] maintenance_dags) has no parameters pipeline and action: make it by airflow_ft.maintenance_dag().`),
+  PAUSED: (id) => h(Muted, null, "To act from here, unpause ", h(Link, { to: `dags/${encodeURIComponent(id)}` }, id), "."),
+};
+
+/**
+ * Why the user may do nothing.
+ * @param {{ pipeline: Opened }} props
+ */
+function Hindrance({ pipeline }) {
+  const [first] = pipeline.hindered;
+  return mayAct(pipeline) || !first ? null : HINDRANCES[first.why](first.dag);
 }
 
-// { of, why }: `of(action)` is the DAG that does it, or null; `why` says so where none does anything.
-export function useActs(pipeline) {
-  const [found, setFound] = useState(null);
-  const ids = pipeline.maintenance_dags.join(" ");
-  useEffect(() => {
-    let stopped = false;
-    const look = () => Promise.all(ids.split(" ").filter(Boolean).map(looked)).then((dags) => stopped || setFound(dags));
-    look();
-    const timer = setInterval(() => document.hidden || look(), 30000);
-    return () => { stopped = true; clearInterval(timer); };
-  }, [ids]);
-  const able = (found ?? []).filter((dag) => dag.actions.length > 0);
-  return {
-    of: (action) => able.find((dag) => dag.actions.includes(action))?.id ?? null,
-    why: able.length > 0 ? null : found?.find((dag) => dag.why)?.why ?? null,
-  };
-}
-
-// A button, what it asks before it starts a run, and what has become of that. `conf` are the run's parameters beside
-// the pipeline; nothing is shown where no DAG does `conf.action`. `hidden`: only what has become of it.
-export function RunAct({ acts, pipeline, label, title, conf, children, disabled, hidden = false, onDone, danger, reasoned = false }) {
+/**
+ * A button, what it asks before it starts a run, and what has become of that. `conf` are the run's parameters beside
+ * the pipeline; nothing is shown of an act that the user may not do. `hidden`: only what has become of it.
+ * @type {Part<{
+ *   pipeline: Opened, label: string, title: string, conf: Params,
+ *   disabled?: boolean, hidden?: boolean, onDone?: () => void, danger?: boolean, reasoned?: boolean,
+ * }>}
+ */
+export function RunAct({ pipeline, label, title, conf, children, disabled, hidden = false, onDone, danger, reasoned = false }) {
   const [open, setOpen] = useState(false);
   const [busy, setBusy] = useState(false);
   const [reason, setReason] = useState("");
   const [error, setError] = useState("");
-  const [run, setRun] = useState(null);
+  const [run, setRun] = useState(/** @type {Run | null} */ (null));
   const done = useRef(onDone);
   done.current = onDone;
-  const dialog = useRef(null);
+  const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
   const id = useId();
-  const dag = acts.of(conf.action);
+  const dag = pipeline.acts[conf.action] ?? null;
   const ended = over(run);
   // The browser's own: it keeps the focus inside, gives it back, and ends with Escape.
-  useEffect(() => { if (open) dialog.current.showModal(); else dialog.current?.close(); }, [open]);
+  useEffect(() => { if (open) dialog.current?.showModal(); else dialog.current?.close(); }, [open]);
   useEffect(() => {
     if (!run || ended) return undefined;
     const path = dagPath(run.dag_id, `/dagRuns/${encodeURIComponent(run.dag_run_id)}`);
     const timer = setInterval(() => ask(path).then((now) => {
       setRun(now);
       if (over(now)) done.current?.();
-    }, (problem) => setError(problem.message)), 2000);
+    }, (problem) => setError(wordsOf(problem))), 2000);
     return () => clearInterval(timer);
   }, [run?.dag_run_id, ended]);
-  async function start() {
+  /** @param {string} by */
+  async function start(by) {
     setBusy(true);
     setError("");
     try {
-      setRun(await ask(dagPath(dag, "/dagRuns"), {
+      setRun(await ask(dagPath(by, "/dagRuns"), {
         logical_date: null, conf: { pipeline: pipeline.name, ...conf, ...(reason.trim() && { reason: reason.trim() }) },
       }));
       setOpen(false);
     } catch (problem) {
-      setError(problem.status === 403 ? `You may not trigger the DAG ${dag}. (${problem.message})` : problem.message);
+      const refused = problem instanceof Error && "status" in problem && problem.status === 403;
+      setError(refused ? `You may not trigger the DAG ${by}. (${wordsOf(problem)})` : wordsOf(problem));
     } finally {
       setBusy(false);
     }
@@ -88,7 +92,7 @@ export function RunAct({ acts, pipeline, label, title, conf, children, disabled,
   if ((dag === null || hidden) && run === null) return null;
   return h(Box, null,
     !hidden && h(Act, { disabled: disabled || dag === null || (run !== null && !ended), onClick: () => { setError(""); setOpen(true); } }, label),
-    run && h(Text, { as: "span", role: "status", fontSize: "sm", marginLeft: "2", color: run.state === "failed" ? "fg.error" : undefined },
+    run && h(Text, { as: "span", role: "status", fontSize: "sm", marginLeft: "2", color: run.state === "failed" ? ERROR : undefined },
       `${run.state}: `, h(Link, { to: runPage(run) }, run.state === "failed" ? "why, says the log of its task" : run.dag_run_id)),
     !open && error && h(Problem, null, error),
     h(Box, {
@@ -99,24 +103,29 @@ export function RunAct({ acts, pipeline, label, title, conf, children, disabled,
     }, open && h(Box, { display: "flex", flexDirection: "column", gap: "3", overflowWrap: "anywhere" },
       h(Heading, { id, size: "md" }, title),
       children,
-      reasoned && h(Field, { label: "Reason", hint: "for the pipeline's event log", value: reason, onChange: (event) => setReason(event.target.value) }),
+      reasoned && h(Field, { label: "Reason", hint: "for the pipeline's event log", value: reason, onChange: (/** @type {any} */ event) => setReason(event.target.value) }),
       h(Muted, null, `This starts a run of the DAG ${dag} in your name.`),
       error && h(Problem, null, error),
       h(HStack, { gap: "2", justifyContent: "end" },
         h(Button, { size: "sm", variant: "outline", onClick: () => setOpen(false) }, "Cancel"),
-        h(Button, { size: "sm", colorPalette: danger ? "red" : "blue", loading: busy, onClick: start }, label)))));
+        h(Button, { size: "sm", colorPalette: danger ? "red" : "blue", loading: busy, onClick: () => dag !== null && start(dag) }, label)))));
 }
 
+/** @type {Part<{}>} */
 const Says = ({ children }) => h(Text, null, children);
 
-// On the pipeline as a whole: what its state calls for first.
-export function Acts({ pipeline, acts, reload }) {
+/**
+ * On the pipeline as a whole: what its state calls for first.
+ * @param {{ pipeline: Opened, reload: () => void }} props
+ */
+export function Acts({ pipeline, reload }) {
   const { name, condition } = pipeline;
+  /** @type {(action: string, label: string, title: string, says: string, danger?: boolean, hidden?: boolean) => ReactNode} */
   const act = (action, label, title, says, danger = false, hidden = false) => h(RunAct, {
-    key: action, acts, pipeline, label, title, conf: { action }, hidden, onDone: reload, danger, reasoned: true,
+    key: action, pipeline, label, title, conf: { action }, hidden, onDone: reload, danger, reasoned: true,
   }, h(Says, null, says));
   return h(Fragment, null,
-    acts.why,
+    h(Hindrance, { pipeline }),
     h(HStack, { gap: "2", flexWrap: "wrap", paddingBottom: "3", alignItems: "start", role: "group", "aria-label": "Acts" },
       act("resume", "Resume", `Let ${name} go on?`,
         `It was halted: ${pipeline.halted}. Resume it when the cause is gone: its next run goes on where it stood.`, true, condition !== "HALTED"),
@@ -140,13 +149,17 @@ export function Acts({ pipeline, acts, reload }) {
 
 const DECIDED = ["COMMITTING", "QUARANTINED"];
 
-// On one checkpoint that is open.
-export function Settle({ pipeline, acts, checkpoint, reload }) {
+/**
+ * On one checkpoint that is open.
+ * @param {{ pipeline: Opened, checkpoint: Checkpoint, reload: () => void }} props
+ */
+export function Settle({ pipeline, checkpoint, reload }) {
   const [again, setAgain] = useState(false);
   const { number, state } = checkpoint;
   const rows = `checkpoint ${number} (${state}, ${checkpoint.rows.toLocaleString("en")} rows)`;
+  /** @type {(action: string, label: string, title: string, says: string, conf?: object, more?: ReactNode) => ReactNode} */
   const act = (action, label, title, says, conf = {}, more = null) => h(RunAct, {
-    key: action, acts, pipeline, label, title, conf: { action, checkpoint: number, ...conf }, onDone: reload, danger: true, reasoned: true,
+    key: action, pipeline, label, title, conf: { action, checkpoint: number, ...conf }, onDone: reload, danger: true, reasoned: true,
   }, h(Says, null, says), more);
   return h(HStack, { gap: "1", flexWrap: "wrap", alignItems: "start" },
     [...DECIDED, "PREPARED"].includes(state) && act("commit", "Deliver", `Deliver ${rows}?`,

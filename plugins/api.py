@@ -6,13 +6,16 @@ It also serves the documentation of the version that is installed, which the lis
 from __future__ import annotations
 
 import re
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from markdown_it import MarkdownIt
 
@@ -23,6 +26,19 @@ from . import pipeline, pipelines, savepoints, state
 DOCS = Path(__file__).parents[1] / "docs"  # in a checkout and where it is installed
 VERSION = "v1"
 """Of the API: a change that others' programs could stumble over makes another one."""
+STYLE = (
+    "body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}pre{overflow:auto}"
+    "img{max-width:100%;border:1px solid #bbb}"
+    "table{border-collapse:collapse}td,th{border:1px solid #bbb;padding:.3rem .6rem;text-align:left;vertical-align:top}"
+    ".right{text-align:right}.center{text-align:center}"
+)
+"""Of the documentation."""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'self'; base-uri 'none'; form-action 'none';"
+    f" img-src 'self'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Of every answer: none needs a script, a form, or anything from elsewhere; the documentation has pictures."""
 SCRIPTS = frozenset(path.stem for path in Path(__file__).parent.glob("*.js"))
 
 
@@ -41,6 +57,12 @@ def create_app() -> FastAPI:
     for kind in (AirflowFtError, OSError, ImportError):
         app.add_exception_handler(kind, _told)
 
+    @app.middleware("http")
+    async def harmless(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = await call_next(request)
+        response.headers.update(HEADERS)
+        return response
+
     @app.get(f"/{VERSION}/openapi.json")
     def openapi() -> dict[str, Any]:
         """The API's own description (OpenAPI), for those who write programs that ask it."""
@@ -53,6 +75,20 @@ def create_app() -> FastAPI:
         # Asked for each time: the modules of two releases do not fit together.
         headers = {"Cache-Control": "no-cache"}
         return FileResponse(Path(__file__).with_name(f"{script}.js"), media_type="text/javascript", headers=headers)
+
+    @app.get("/docs/images/{picture}", include_in_schema=False)
+    def picture(picture: str) -> FileResponse:
+        file = next((file for file in DOCS.glob("images/*.png") if file.name == picture), None)
+        if file is None:
+            raise HTTPException(404, f"there is no picture {picture!r}")
+        return FileResponse(file, media_type="image/png")
+
+    @app.get("/docs/observability/{name}", include_in_schema=False)
+    def observability(name: str) -> FileResponse:
+        file = next((file for file in DOCS.glob("observability/*.*") if file.name == name), None)
+        if file is None:
+            raise HTTPException(404, f"there is no file {name!r}")
+        return FileResponse(file, media_type="text/plain", filename=name)
 
     @app.get("/docs/{page}", include_in_schema=False)
     def documentation(page: str) -> HTMLResponse:
@@ -82,9 +118,8 @@ def _rendered(text: str) -> str:
     here = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", text)
     title = text.partition("\n")[0].lstrip("# ")
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(here)
+    body = re.sub(r' style="text-align:(\w+)"', r' class="\1"', body)  # the policy keeps styles out of tags
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-        "<style>body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}pre{overflow:auto}"
-        "table{border-collapse:collapse}td,th{border:1px solid #bbb;padding:.3rem .6rem;text-align:left;"
-        f"vertical-align:top}}</style><body>{body}</body></html>"
+        f"<style>{STYLE}</style><body>{body}</body></html>"
     )

@@ -1,20 +1,26 @@
 // How long a pipeline's newest checkpoints took, and what they brought: in figures, and drawn.
+import { route, useAnswer } from "./asking.js";
 import {
-  bytes, cell, Choice, COLOUR, count, lasted, line, Muted, numeric, ofPipeline, Pending, STEPS, Table, useLive, when,
+  bytes, cell, Choice, COLOUR, count, lasted, line, Muted, numeric, Pending, STEPS, Table, when,
 } from "./parts.js";
 
 const { createElement: h, Fragment, useState } = globalThis.React;
 const { Box, Heading, HStack, Text } = globalThis.ChakraUI;
 
+const TIMINGS = "/v1/pipelines/{name}/timings";
+/** @type {[string, string, (value: number) => string][]} */
 const MEASURES = [
-  ["seconds", "Trigger to completion", lasted], ...STEPS.map((step) => [step, `… ${step}`, lasted]),
+  ["seconds", "Trigger to completion", lasted], ...STEPS.map((step) => /** @type {[string, string, typeof lasted]} */ ([step, `… ${step}`, lasted])),
   ["rows", "Rows", (n) => count(Math.round(n))], ["bytes", "Log", (n) => bytes(Math.round(n))],
 ];
+/** @type {[keyof Schemas["Spread"], string][]} */
 const FIGURES = [["minimum", "Minimum"], ["mean", "Average"], ["maximum", "Maximum"], ["p50", "p50"], ["p95", "p95"], ["p99", "p99"]];
+/** @param {Record<string, number>} counts */
 const listed = (counts) => Object.entries(counts).map(([name, n]) => `${count(n)} ${name}`).join(", ");
 
+/** @param {{ pipeline: Opened }} props */
 export function Summary({ pipeline }) {
-  const { data, error } = useLive(ofPipeline(pipeline.name, "timings?each=false"));
+  const { data, error } = useAnswer(route(TIMINGS, { name: pipeline.name }, { each: false }), { live: true });
   const all = Object.values(data?.states ?? {}).reduce((a, b) => a + b, 0);
   if (data === null) return h(Pending, { data, error });
   if (all === 0) return h(Muted, null, "It has no checkpoints yet.");
@@ -35,12 +41,17 @@ const LEFT = 84;
 const TOP = 12;
 const small = { fontSize: "11px", fill: "currentColor" };
 
-// Bars over the checkpoints, each of one or several parts: `parts(checkpoint)` are [colour, value].
+/**
+ * Bars over the checkpoints, each of one or several parts: `parts(checkpoint)` are [colour, value].
+ * @param {{
+ *   title: string, checkpoints: Timed[], parts: (checkpoint: Timed) => [string, number][], text: (value: number) => string,
+ * }} props
+ */
 function Bars({ title, checkpoints, parts, text }) {
   const sums = checkpoints.map((each) => parts(each).reduce((sum, [, value]) => sum + value, 0));
   const most = Math.max(...sums) || 1;
   const step = (WIDTH - LEFT) / checkpoints.length;
-  const told = `${title} of checkpoints ${checkpoints[0].number} to ${checkpoints.at(-1).number}: at most ${text(most)}`;
+  const told = `${title} of checkpoints ${checkpoints[0].number} to ${checkpoints[checkpoints.length - 1].number}: at most ${text(most)}`;
   return h(Box, { as: "figure", paddingBottom: "4" },
     h(Heading, { as: "h3", size: "sm", paddingBottom: "1" }, title),
     h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + TOP + 18}`, role: "img", "aria-label": told, style: { width: "100%", maxWidth: `${WIDTH}px`, height: "auto" } },
@@ -59,7 +70,7 @@ function Bars({ title, checkpoints, parts, text }) {
           }));
       }),
       h("text", { x: LEFT, y: HEIGHT + TOP + 14, style: small }, `checkpoint ${checkpoints[0].number}`),
-      h("text", { x: WIDTH, y: HEIGHT + TOP + 14, textAnchor: "end", style: small }, checkpoints.at(-1).number)));
+      h("text", { x: WIDTH, y: HEIGHT + TOP + 14, textAnchor: "end", style: small }, checkpoints[checkpoints.length - 1].number)));
 }
 
 const Legend = () =>
@@ -70,10 +81,13 @@ const Legend = () =>
 
 const MANY = [["50", "50"], ["100", "100"], ["200", "200"]];
 
+/** @param {{ pipeline: Opened }} props */
 export function Charts({ pipeline }) {
   const [limit, setLimit] = useState("100");
-  const { data, error } = useLive(ofPipeline(pipeline.name, `timings?limit=${limit}`));
+  const { data, error } = useAnswer(route(TIMINGS, { name: pipeline.name }, { limit: Number(limit) }), { live: true });
   const checkpoints = data?.checkpoints ?? [];
+  const sources = [...new Set(checkpoints.flatMap((each) => Object.keys(each.lag)))].sort();
+  const units = Object.fromEntries(pipeline.lag.map((each) => [each.source, each.unit]));
   return h(Fragment, null,
     h(HStack, { paddingBottom: "3" }, h(Choice, { label: "Newest checkpoints", width: "10rem", value: limit, onChange: setLimit, options: MANY })),
     h(Pending, { data, error }),
@@ -81,5 +95,10 @@ export function Charts({ pipeline }) {
       h(Legend),
       h(Bars, { title: "Duration by step", checkpoints, text: lasted, parts: (each) => STEPS.map((step) => [COLOUR[step], each.steps[step] ?? 0]) }),
       h(Bars, { title: "Rows", checkpoints, text: (n) => n.toLocaleString("en", { maximumFractionDigits: 1 }), parts: (each) => [["var(--chakra-colors-blue-500)", each.rows]] }),
+      sources.map((source) => h(Bars, {
+        key: source, title: `Lag of ${source}${units[source] ? ` (${units[source]})` : ""}`,
+        checkpoints: checkpoints.filter((each) => source in each.lag),
+        text: (n) => count(Math.round(n)), parts: (each) => [["var(--chakra-colors-orange-500)", each.lag[source]]],
+      })),
       h(Bars, { title: "Log", checkpoints, text: (n) => bytes(Math.round(n)), parts: (each) => [["var(--chakra-colors-gray-500)", each.bytes]] }))));
 }

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
+from airflow_ft.core.lag import Lag
 from airflow_ft.core.model import AbortReason, Checkpoint, Event, ParticipantPlan, Vote
 from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.core.timing import Timing
 
+from . import answers
 
-def listed(checkpoint: Checkpoint) -> dict[str, Any]:
+
+def listed(checkpoint: Checkpoint) -> answers.CheckpointListed:
     """A line, and what opens below it."""
     plan = checkpoint.plan
     at = checkpoint.completed_at or checkpoint.decided_at or checkpoint.prepared_at or checkpoint.staged_at
@@ -33,7 +35,7 @@ def listed(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def whole(checkpoint: Checkpoint, events: Iterable[Event]) -> dict[str, Any]:
+def whole(checkpoint: Checkpoint, events: Iterable[Event]) -> answers.CheckpointWhole:
     """`listed`, and its place in the log, positions, votes and events."""
     segment, position = checkpoint.segment, checkpoint.position
     return {
@@ -52,11 +54,11 @@ def whole(checkpoint: Checkpoint, events: Iterable[Event]) -> dict[str, Any]:
     }
 
 
-def timed(timing: Timing) -> dict[str, Any]:
+def timed(timing: Timing) -> answers.Timed:
     """How long it took, in seconds."""
     return {
         "number": timing.number,
-        "state": timing.state.value,
+        "state": timing.state,
         "reason": timing.reason.value if timing.reason else "",
         "rows": timing.rows,
         "bytes": timing.bytes,
@@ -64,10 +66,28 @@ def timed(timing: Timing) -> dict[str, Any]:
         "completed_at": timing.completed_at.isoformat() if timing.completed_at else "",
         "steps": dict(timing.steps),
         "seconds": timing.seconds,
+        "lag": dict(timing.lag),
     }
 
 
-def explained(reason: AbortReason | None) -> dict[str, str]:
+def behind(lags: Iterable[Lag]) -> list[answers.SourceLag]:
+    """How far a pipeline is behind its sources."""
+    return [
+        {
+            "source": each.source,
+            "unit": each.unit,
+            "behind": each.behind,
+            "rate": each.rate,
+            "done": each.done,
+            "expected": each.expected,
+            "seconds_left": each.seconds_left,
+            "at": each.at.isoformat() if each.at else "",
+        }
+        for each in lags
+    ]
+
+
+def explained(reason: AbortReason | None) -> answers.Explained:
     """Why it failed, what becomes of its rows, and what is to be done."""
     return {
         "cause": reason.cause if reason else "",
@@ -81,7 +101,7 @@ def _message(checkpoint: Checkpoint) -> str:
     return " ".join(text for text in (checkpoint.message, *aside) if text)
 
 
-def _participant(plan: ParticipantPlan, vote: Vote | None) -> dict[str, Any]:
+def _participant(plan: ParticipantPlan, vote: Vote | None) -> answers.Participant:
     proof = vote.proof if vote else None
     return {
         "name": plan.name,

@@ -1,36 +1,43 @@
 // A pipeline's checkpoints, newest first, each with all that is known of it; and those of a DAG's run.
+import { route, useAnswer } from "./asking.js";
 import {
-  Act, age, API, bytes, cell, Code, count, Fact, lasted, line, Link, Muted, numeric, ofPipeline, Pending, Problem, StepBar,
-  STEPS, Table, useAnswer, useLive, when, wide,
+  Act, age, bytes, cell, Code, count, Fact, lasted, line, Link, Muted, numeric, Pending, StepBar, STEPS, Table, when, wide,
 } from "./parts.js";
 
 const { createElement: h, Fragment, useState } = globalThis.React;
 const { Badge, Box, Heading, HStack, Text } = globalThis.ChakraUI;
 
+const CHECKPOINT = "/v1/pipelines/{name}/checkpoints/{number}";
+/** @type {Record<Schemas["CheckpointState"], string>} */
 const PALETTE = {
   TRIGGERED: "gray", STAGED: "cyan", PREPARED: "blue", COMMITTING: "orange",
   COMPLETED: "green", SUBSUMED: "green", ABORTED: "gray", QUARANTINED: "red",
 };
 
+/** @param {{ checkpoint: Checkpoint }} props */
 export const State = ({ checkpoint }) =>
-  h(Badge, { colorPalette: PALETTE[checkpoint.state] ?? "gray", variant: "subtle", title: checkpoint.message || undefined },
+  h(Badge, { colorPalette: PALETTE[checkpoint.state], variant: "subtle", title: checkpoint.message || undefined },
     checkpoint.reason ? `${checkpoint.state} (${checkpoint.reason})` : checkpoint.state);
 
+/** @param {{ pipeline: string, number: number }} props */
 function Specification({ pipeline, number }) {
-  const { data, error } = useAnswer(ofPipeline(pipeline, `checkpoints/${number}/spec`));
-  if (error) return h(Problem, null, error.message);
-  if (data === null) return h(Muted, null, "Loading …");
+  const { data, error } = useAnswer(route(`${CHECKPOINT}/spec`, { name: pipeline, number }));
+  if (data === null) return h(Pending, { data, error });
   const { now, ...spec } = data;
   return h(Code, null, JSON.stringify(spec, null, 2));
 }
 
+/** @param {Schemas["Participant"]} participant */
 function voted(participant) {
   if (participant.proof) return `proof: ${participant.outcome}`;
   if (participant.prepared) return `prepared (attempt ${participant.prepared})`;
   return participant.attempt ? `asked (attempt ${participant.attempt})` : "not asked yet";
 }
 
-// Which rows each system has taken, and what proves it.
+/**
+ * Which rows each system has taken, and what proves it.
+ * @param {{ checkpoint: Schemas["CheckpointWhole"] }} props
+ */
 const Participants = ({ checkpoint }) =>
   h(Table, { caption: `Sinks of checkpoint ${checkpoint.number}`, head: ["System", "Strategy", "Sinks and rows", "Outcome"] },
     checkpoint.participants.map((each) => line({ key: each.name },
@@ -39,11 +46,11 @@ const Participants = ({ checkpoint }) =>
       h("td", { style: wide }, each.sinks.map((sink) => (sink in each.counts ? `${sink} ${count(each.counts[sink])}` : sink)).join(", ")),
       h("td", { style: cell }, `${each.proof ? "✓" : "○"} ${voted(each)}`))));
 
+/** @param {{ pipeline: string, number: number }} props */
 function Whole({ pipeline, number }) {
-  const { data, error } = useAnswer(ofPipeline(pipeline, `checkpoints/${number}`));
+  const { data, error } = useAnswer(route(CHECKPOINT, { name: pipeline, number }));
   const [made, setMade] = useState(false);
-  if (error) return h(Problem, null, error.message);
-  if (data === null) return h(Muted, null, "Loading …");
+  if (data === null) return h(Pending, { data, error });
   const run = data.dag_id.startsWith("python:") ? `${data.run_id}, of a program`
     : data.run_id ? h(Link, { to: `dags/${encodeURIComponent(data.dag_id)}/runs/${encodeURIComponent(data.run_id)}` },
         `${data.dag_id} / ${data.run_id}${data.map_index >= 0 ? ` [${data.map_index}]` : ""}`)
@@ -70,6 +77,7 @@ function Whole({ pipeline, number }) {
       : h(Act, { onClick: () => setMade(true) }, "Show what it was made with")));
 }
 
+/** @param {{ pipeline: string, checkpoint: Checkpoint, now: string, longest: number, opened: boolean }} props */
 function Row({ pipeline, checkpoint, now, longest, opened }) {
   const [open, setOpen] = useState(opened);
   const sinks = checkpoint.participants.map((p) =>
@@ -92,6 +100,7 @@ function Row({ pipeline, checkpoint, now, longest, opened }) {
       h("td", { colSpan: 7, style: { padding: "0 12px 8px 32px" } }, h(Whole, { pipeline, number: checkpoint.number }))));
 }
 
+/** @param {{ name: string, title: string, checkpoints: Checkpoint[], now: string, opened: boolean }} props */
 function Rows({ name, title, checkpoints, now, opened }) {
   const longest = Math.max(...checkpoints.map((each) => each.seconds ?? 0));
   return h(Table, {
@@ -102,14 +111,16 @@ function Rows({ name, title, checkpoints, now, opened }) {
   })));
 }
 
+/** @type {[Schemas["Only"] | "", string][]} */
 const ONLY = [["", "All"], ["open", "Open"], ["completed", "Completed"], ["failed", "Failed"]];
 
+/** @param {{ pipeline: Opened, query: Query, go: Go }} props */
 export function History({ pipeline, query, go }) {
-  const asked = new URLSearchParams({ limit: 20 });
-  if (query.before) asked.set("before", Number(query.before));
-  if (query.only) asked.set("only", query.only);
-  const { data, error } = useLive(ofPipeline(pipeline.name, `checkpoints?${asked}`));
-  const last = data?.checkpoints.at(-1)?.number;
+  const only = ONLY.find(([key]) => key && key === query.only)?.[0] || null;
+  const { data, error } = useAnswer(route("/v1/pipelines/{name}/checkpoints", { name: pipeline.name }, {
+    limit: 20, before: Number(query.before) || null, only,
+  }), { live: true });
+  const last = data?.checkpoints.at(-1)?.number ?? 0;
   return h(Fragment, null,
     h(HStack, { gap: "1", flexWrap: "wrap", role: "group", "aria-label": "Show only", paddingBottom: "3" },
       ONLY.map(([key, text]) => h(Act, {
@@ -122,17 +133,21 @@ export function History({ pipeline, query, go }) {
       : h(Rows, { name: pipeline.name, title: pipeline.name, checkpoints: data.checkpoints, now: data.now, opened: false })),
     data !== null && h(HStack, { paddingY: "3", gap: "2" },
       query.before && h(Act, { onClick: () => go({ before: "" }) }, "Newest"),
-      h(Act, { disabled: !(last > 1) || data.checkpoints.length < 20, onClick: () => go({ before: last }) }, "Older")));
+      h(Act, { disabled: last <= 1 || data.checkpoints.length < 20, onClick: () => go({ before: last }) }, "Older")));
 }
 
-// What a DAG's run has made; `mapIndex`: what this expansion of a mapped group has.
+/**
+ * What a DAG's run has made; `mapIndex`: what this expansion of a mapped group has.
+ * @param {{ dagId: string, runId: string, mapIndex?: string }} props
+ */
 export function OfRun({ dagId, runId, mapIndex = "-1" }) {
-  const { data, error } = useLive(`${API}/runs?${new URLSearchParams({ dag: dagId, run: runId })}`);
-  const made = (data?.pipelines ?? []).filter((each) =>
+  const { data, error } = useAnswer(route("/v1/runs", {}, { dag: dagId, run: runId }), { live: true });
+  if (data === null) return h(Pending, { data, error });
+  const made = data.pipelines.filter((each) =>
     each.checkpoints.length > 0 && (Number(mapIndex) < 0 || each.map_index === Number(mapIndex)));
   return h(Fragment, null,
     h(Pending, { data, error }),
-    data !== null && made.length === 0 && h(Muted, null, "This run has made no checkpoint."),
+    made.length === 0 && h(Muted, null, "This run has made no checkpoint."),
     made.map(({ name, map_index, checkpoints }) => {
       const title = map_index >= 0 ? `${name} [${map_index}]` : name;
       return h(Box, { key: title, marginBottom: "6" },

@@ -1,20 +1,26 @@
 // What a pipeline was made with: its settings, and a picture of what reads what and writes where.
-import { cell, Code, count, Fact, line, Muted, ofPipeline, Pending, Table, useLive, wide } from "./parts.js";
+import { route, useAnswer } from "./asking.js";
+import { behind, cell, Code, count, Fact, line, Muted, Pending, Table, wide } from "./parts.js";
 
 const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading, Text } = globalThis.ChakraUI;
 
+/** @param {unknown} value */
 const told = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value));
 
-const useJob = (pipeline) => useLive(ofPipeline(pipeline.name, "job"));
+/** @param {Opened} pipeline */
+const useJob = (pipeline) => useAnswer(route("/v1/pipelines/{name}/job", { name: pipeline.name }), { live: true });
 
+/** @param {{ pipeline: Opened }} props */
 export function Configuration({ pipeline }) {
   const { data, error } = useJob(pipeline);
   if (data === null) return h(Pending, { data, error });
   if (!data.checkpoint) return h(Muted, null, "What it was made with is not known: no checkpoint of it says so yet.");
-  const { checkpointing = {}, spark_conf: conf = {}, configured = [], job_source: source, ...others } = data.spec;
+  const { checkpointing = {}, spark_conf: conf = {}, configured = [], job_source: _, ...others } = /** @type {Props} */ (data.spec);
+  /** @type {(name: string, values: Props) => [string, unknown][]} */
   const listed = (name, values) => Object.entries(values).map(([key, value]) => [`${name}.${key}`, value]);
   const settings = [...listed("checkpointing", checkpointing), ...listed("spark_conf", conf), ...Object.entries(others)];
+  /** @param {string} name */
   const origin = (name) => (configured.includes(name) ? "[airflow_ft]" : data.defaults.includes(name) ? "default" : "the pipeline");
   return h(Fragment, null,
     h(Pending, { data, error }),
@@ -25,10 +31,12 @@ export function Configuration({ pipeline }) {
       h("td", { style: cell }, origin(name))))));
 }
 
+/** @type {Part<{ title: string, kind: string }>} */
 const Node = ({ title, kind, children }) =>
   h(Box, { borderWidth: "1px", borderColor: "border", borderRadius: "md", bg: "bg.panel", padding: "3", fontSize: "sm", overflowWrap: "anywhere" },
     h(Muted, { fontSize: "xs" }, kind), h(Text, { fontWeight: "bold" }, title), children);
 
+/** @type {Part<{ title: string }>} */
 const Column = ({ title, children }) =>
   h(Box, { as: "section", flex: "1 1 14rem", minWidth: 0, display: "flex", flexDirection: "column", gap: "3" },
     h(Heading, { as: "h3", size: "sm" }, title), children);
@@ -37,21 +45,29 @@ const Arrow = () => h(Box, { alignSelf: "center", fontSize: "2xl", color: "fg.mu
 
 // What says where something is, of the settings of a source or a sink.
 const PLACES = ["topics", "topic", "path", "table", "database", "folder", "url", "bootstrap_servers", "format", "host", "port", "group_id"];
+/** @param {Props} settings */
 const places = (settings) => PLACES.filter((name) => settings[name] !== undefined && settings[name] !== null)
   .map((name) => h(Fact, { key: name, name }, told(settings[name])));
 
+/** @param {{ of: Schemas["Positions"], source: string, title: string }} props */
+function Position({ of, source, title }) {
+  const position = /** @type {Props} */ (of.sources)[source];
+  return position === undefined ? null : h(Box, { paddingTop: "1" },
+    h(Muted, { fontSize: "xs" }, `${title} ${count(of.checkpoint)}`), h(Code, null, JSON.stringify(position.end ?? position)));
+}
+
+/** @param {{ pipeline: Opened }} props */
 export function Job({ pipeline }) {
   const { data, error } = useJob(pipeline);
   if (data === null) return h(Pending, { data, error });
   if (!data.checkpoint) return h(Muted, null, "What it reads and writes is not known: no checkpoint of it says so yet.");
-  const { spec } = data;
-  const Position = ({ of, source, title }) => (of.sources[source] === undefined ? null
-    : h(Box, { paddingTop: "1" }, h(Muted, { fontSize: "xs" }, `${title} ${count(of.checkpoint)}`), h(Code, null, JSON.stringify(of.sources[source].end ?? of.sources[source]))));
+  const spec = /** @type {Props} */ (data.spec);
   return h(Fragment, null,
     h(Pending, { data, error }),
     h(Box, { display: "flex", flexWrap: "wrap", gap: "4" },
       h(Column, { title: "Sources" }, Object.entries(spec.sources).map(([name, source]) =>
         h(Node, { key: name, title: name, kind: source.kind ?? source.type ?? "source" }, places(source.settings ?? source),
+          pipeline.lag.filter((each) => each.source === name).map((each) => h(Fact, { key: "lag", name: "lag" }, behind(each))),
           h(Position, { of: data.confirmed, source: name, title: "Read, and delivered with checkpoint" }),
           data.read.checkpoint > data.confirmed.checkpoint && h(Position, { of: data.read, source: name, title: "Read with checkpoint" })))),
       h(Arrow),

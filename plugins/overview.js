@@ -1,17 +1,20 @@
 // How a pipeline stands: what is at work, what came last, which systems take part.
-import { age, bytes, cell, count, Fact, lasted, line, Link, Muted, numeric, StepBar, Table, when, wide } from "./parts.js";
-import { Settle } from "./acts.js";
+import { age, behind, bytes, cell, count, Fact, lasted, line, Link, Muted, numeric, StepBar, Table, when, wide } from "./parts.js";
+import { mayAct, Settle } from "./acts.js";
 import { State } from "./history.js";
 
 const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading, Text } = globalThis.ChakraUI;
 
+/** @type {Part<{ title: string }>} */
 const Card = ({ title, children }) =>
   h(Box, { as: "section", borderWidth: "1px", borderColor: "border", borderRadius: "md", bg: "bg.panel", padding: "3", flex: "1 1 15rem", minWidth: 0 },
     h(Heading, { as: "h3", size: "sm", paddingBottom: "1" }, title), h(Box, { fontSize: "sm" }, children));
 
+/** @param {{ at: string, now: string }} props */
 const Ago = ({ at, now }) => h(Text, { as: "span", title: when(at) }, `${age(at, now)} ago`);
 
+/** @param {{ completed: Timed | null, now: string }} props */
 function Completed({ completed, now }) {
   if (completed === null) return h(Muted, null, "None yet.");
   return h(Fragment, null,
@@ -20,6 +23,7 @@ function Completed({ completed, now }) {
     h(StepBar, { checkpoint: completed, longest: completed.seconds }));
 }
 
+/** @param {{ failed: Schemas["Failed"] | null, now: string }} props */
 function Failed({ failed, now }) {
   if (failed === null) return h(Muted, null, "None.");
   return h(Fragment, null,
@@ -27,11 +31,29 @@ function Failed({ failed, now }) {
     h(Fact, { name: "Why" }, failed.cause), h(Fact, { name: "Its rows" }, failed.fate), h(Fact, { name: "To do" }, failed.remedy));
 }
 
+/**
+ * What each source has beyond the newest checkpoint; while a run is at work, how much it has read.
+ * @param {{ pipeline: Opened }} props
+ */
+function Sources({ pipeline }) {
+  const { lag, now } = pipeline;
+  if (lag.length === 0) return h(Muted, null, "How far it is behind them is not known.");
+  const reading = Boolean(pipeline.at_work);
+  return h(Fragment, null, lag.map((each) => h(Box, { key: each.source },
+    h(Fact, { name: each.source }, behind(each, reading), h(Muted, { as: "span" }, " as of ", h(Ago, { at: each.at, now }))),
+    reading && each.done < each.expected && h("progress", {
+      value: each.done, max: each.expected, "aria-label": `${each.source} read`, style: { width: "100%" },
+    }))));
+}
+
+/** @param {{ event: Schemas["Noted"] | null, now: string, nothing: string }} props */
 const Noted = ({ event, now, nothing }) =>
   event === null ? h(Muted, null, nothing) : h(Fragment, null, h(Ago, { at: event.at, now }), h(Text, { overflowWrap: "anywhere" }, event.message));
 
-export function Overview({ pipeline, acts, reload }) {
+/** @param {{ pipeline: Opened, reload: () => void }} props */
+export function Overview({ pipeline, reload }) {
   const { now, open } = pipeline;
+  const acts = mayAct(pipeline);
   return h(Box, { display: "flex", flexDirection: "column", gap: "4" },
     h(Box, { display: "flex", flexWrap: "wrap", gap: "3" },
       h(Card, { title: "Checkpoints" },
@@ -40,13 +62,14 @@ export function Overview({ pipeline, acts, reload }) {
         h(Fact, { name: "Waiting for delivery" }, count(pipeline.waiting)),
         h(Fact, { name: "Epoch" }, count(pipeline.epoch)),
         h(Fact, { name: "DAG" }, pipeline.dags.map((dag, place) => h(Fragment, { key: dag }, place > 0 && ", ", h(Link, { to: `dags/${encodeURIComponent(dag)}` }, dag))))),
+      h(Card, { title: "Sources" }, h(Sources, { pipeline })),
       h(Card, { title: "Latest completed" }, h(Completed, { completed: pipeline.completed, now })),
       h(Card, { title: "Latest failed" }, h(Failed, { failed: pipeline.failed, now })),
       h(Card, { title: "Latest savepoint" }, h(Noted, { event: pipeline.savepoint, now, nothing: "None was taken." })),
       h(Card, { title: "Latest restore" }, h(Noted, { event: pipeline.restored, now, nothing: "None: it has always gone on where it stood." }))),
     open.length === 0 ? h(Muted, null, "No checkpoint is open: all that was staged is delivered.") : h(Box, null,
       h(Heading, { as: "h3", size: "sm", paddingBottom: "1" }, "Open checkpoints"),
-      h(Table, { caption: "Open checkpoints", head: ["Checkpoint", "State", "Rows", "So far", "Since", "What is known", "Acts"], right: ["Rows", "Since"] },
+      h(Table, { caption: "Open checkpoints", head: ["Checkpoint", "State", "Rows", "So far", "Since", "What is known", ...(acts ? ["Acts"] : [])], right: ["Rows", "Since"] },
         open.map((each) => line({ key: each.number },
           h("td", { style: cell }, each.number),
           h("td", { style: cell }, h(State, { checkpoint: each })),
@@ -54,5 +77,5 @@ export function Overview({ pipeline, acts, reload }) {
           h("td", { style: cell }, Object.entries(each.steps).map(([step, s]) => `${step} ${lasted(s)}`).join(", ") || "–"),
           h("td", { style: numeric, title: when(each.triggered_at) }, age(each.triggered_at, now)),
           h("td", { style: wide }, each.message || each.reasons[0] || ""),
-          h("td", { style: cell }, h(Settle, { pipeline, acts, checkpoint: each, reload })))))));
+          acts && h("td", { style: cell }, h(Settle, { pipeline, checkpoint: each, reload })))))));
 }

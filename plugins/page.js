@@ -10,17 +10,21 @@ const { Box, Heading } = globalThis.ChakraUI;
 // What is shown is said by the address, so that it can be sent to others, and the browser's buttons lead back.
 const asked = () => Object.fromEntries(new URLSearchParams(window.location.search));
 
-// On the tab of a DAG, of its run or of a task instance, Airflow tells which.
+/**
+ * On the tab of a DAG, of its run or of a task instance, Airflow tells which.
+ * @param {{ dagId?: string, runId?: string, mapIndex?: string }} props
+ */
 function Checkpoints({ dagId, runId, mapIndex }) {
   const [params, setParams] = useSearchParams(); // Airflow's router: its menu and tabs change them, too
   const query = Object.fromEntries(params);
+  /** @type {Go} */
   function go(changes, instead = false) {
     const wanted = Object.entries({ ...asked(), ...changes }).filter(([, value]) => value !== "");
     setParams(wanted.map(([key, value]) => [key, String(value)]), { replace: instead });
   }
   return h(Box, { padding: { base: "3", md: "6" }, color: "fg", overflowY: "auto", height: "100%" },
     !dagId && h(Heading, { size: "xl", as: "h1", marginBottom: "4" }, "Checkpoints"),
-    runId ? h(OfRun, { dagId, runId, mapIndex })
+    dagId && runId ? h(OfRun, { dagId, runId, mapIndex })
       : query.pipeline ? h(Pipeline, { key: query.pipeline, query, go })
         : h(Pipelines, { query, go, dag: dagId }));
 }

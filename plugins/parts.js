@@ -1,21 +1,26 @@
-// What the parts of the page share: how the API is asked, and the look of buttons, fields, tables and errors. Plain ES
-// modules without a build step: Airflow provides React and Chakra UI as globals. Colours are Chakra's semantic tokens,
-// which follow Airflow's light and dark mode.
-const { createElement: h, useEffect, useId, useState } = globalThis.React;
+// What the parts of the page share: the look of numbers and times, of buttons, fields, tables and errors. Plain ES modules
+// without a build step: Airflow provides React and Chakra UI as globals. Colours are Chakra's semantic tokens, which
+// follow Airflow's light and dark mode. Types are those of tools/js/host.d.ts.
+import { href } from "./asking.js";
+
+const { createElement: h, useId } = globalThis.React;
 const { Box, Button, Input, NativeSelect, Text } = globalThis.ChakraUI;
 
+/** @param {number} n */
 export const count = (n) => n.toLocaleString("en");
+/** @param {string} at */
 export const when = (at) => at.replace("T", " ").replace(/(\.\d+)?(\+00:00|Z)$/, "Z");
+/** @type {Style} */
 export const cell = { padding: "8px 12px", textAlign: "left", verticalAlign: "top", whiteSpace: "nowrap" };
+/** @type {Style} */
 export const wide = { ...cell, whiteSpace: "normal", overflowWrap: "anywhere", minWidth: "8rem" };
+/** @type {Style} */
 export const numeric = { ...cell, textAlign: "right", fontVariantNumeric: "tabular-nums" };
+/** @type {(props: Props | null, ...children: ReactNode[]) => ReactNode} */
 export const line = (props, ...children) =>
   h(Box, { as: "tr", borderTopWidth: "1px", borderColor: "border", ...props }, ...children);
-export const href = (path) => new URL(path, document.baseURI).href;
-export const API = "airflow-ft/v1";
-export const pipelinePath = (name) => `${API}/pipelines/${encodeURIComponent(name)}`;
-export const ofPipeline = (name, path) => `${pipelinePath(name)}/${path}`;
 
+/** @param {number} n */
 export function bytes(n) {
   const units = ["bytes", "KB", "MB", "GB", "TB"];
   let i = 0;
@@ -23,7 +28,10 @@ export function bytes(n) {
   return `${i ? n.toFixed(1) : n} ${units[i]}`;
 }
 
-// Seconds, as people say them.
+/**
+ * Seconds, as people say them.
+ * @param {number} s
+ */
 export function lasted(s) {
   if (s < 0.9995) return `${Math.round(1000 * s)} ms`;
   if (s < 89.5) return `${s.toFixed(s < 9.95 ? 2 : 1)} s`;
@@ -31,100 +39,78 @@ export function lasted(s) {
   return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
 }
 
+/** @param {number} rate */
+export const perSecond = (rate) => (rate >= 10 || rate === 0 ? count(Math.round(rate)) : rate.toPrecision(2));
+/** @type {(n: number, unit: string) => string} */
+export const amount = (n, unit) => `${count(n)} ${n === 1 ? unit.slice(0, -1) : unit}`;
+
+/**
+ * How far a pipeline is behind a source; of a run that is at work also how much it has read of what was there.
+ * @type {(lag: SourceLag, reading?: boolean) => string}
+ */
+export const behind = (lag, reading = false) => [
+  `${amount(lag.behind, lag.unit)} behind`,
+  reading && lag.expected > 0 && `${count(lag.done)} of ${count(lag.expected)} read`,
+  reading && lag.rate && `${perSecond(lag.rate)} a second`,
+  reading && lag.rate && lag.seconds_left && `${lag.seconds_left < 90 ? `${Math.ceil(lag.seconds_left)} s` : lasted(lag.seconds_left)} left`,
+].filter(Boolean).join(", ");
+
+/** @type {(at: string, now: string) => string} */
 export function age(at, now) {
-  const s = Math.max(0, (new Date(now) - new Date(at)) / 1000);
+  const s = Math.max(0, (Date.parse(now) - Date.parse(at)) / 1000);
   if (s < 90) return `${Math.round(s)} s`;
   if (s < 5400) return `${Math.round(s / 60)} min`;
   if (s < 129600) return `${Math.round(s / 3600)} h`;
   return `${Math.round(s / 86400)} d`;
 }
 
-// The answer of an API below Airflow's address; an Error with its status and the server's own words.
-export async function ask(path, body) {
-  const post = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  const answer = await fetch(href(path), body === undefined ? {} : post);
-  const text = await answer.text();
-  let told = null;
-  try {
-    told = JSON.parse(text);
-  } catch {
-    if (answer.ok) throw new Error(`${path} did not answer with JSON`);
-  }
-  // An answer that has not changed (304) comes out of the browser's cache, with the time at which it was asked for.
-  if (answer.ok) return body === undefined ? { ...told, now: answer.headers.get("Date") ?? new Date().toISOString() } : told;
-  const detail = told?.detail ?? answer.statusText;
-  throw Object.assign(new Error(typeof detail === "string" ? detail : JSON.stringify(detail)), { status: answer.status });
-}
-
-// What is at `path`, asked again when it changes and by `reload`: { data, error, loading, reload }.
-export function useAnswer(path) {
-  const [found, setFound] = useState({ data: null, error: null, loading: true });
-  const [times, setTimes] = useState(0);
-  useEffect(() => {
-    let stopped = false;
-    setFound((before) => ({ ...before, loading: true }));
-    ask(path).then(
-      (data) => stopped || setFound({ data, error: null, loading: false }),
-      (error) => stopped || setFound({ data: null, error, loading: false }));
-    return () => { stopped = true; };
-  }, [path, times]);
-  return { ...found, reload: () => setTimes((n) => n + 1) };
-}
-
-// What is at `path`, asked again every 5 s while somebody looks: { data, error, reload }. An error leaves what was there.
-export function useLive(path) {
-  const [found, setFound] = useState({ path, data: null, error: "" });
-  const [times, setTimes] = useState(0);
-  useEffect(() => {
-    let stopped = false;
-    let asking = false;
-    async function look() {
-      if (asking || document.hidden) return;
-      asking = true;
-      try {
-        const data = await ask(path);
-        if (!stopped) setFound({ path, data, error: "" });
-      } catch (problem) {
-        if (!stopped) setFound((before) => ({ path, data: before.path === path ? before.data : null, error: String(problem.message ?? problem) }));
-      }
-      asking = false;
-    }
-    look();
-    const timer = setInterval(look, 5000);
-    document.addEventListener("visibilitychange", look);
-    return () => {
-      stopped = true;
-      clearInterval(timer);
-      document.removeEventListener("visibilitychange", look);
-    };
-  }, [path, times]);
-  return { ...found, reload: () => setTimes((n) => n + 1) };
-}
-
+// Chakra's own colour of errors has too little contrast on white (3.8; WCAG asks for 4.5).
+export const ERROR = { base: "red.600", _dark: "fg.error" };
+/** @type {Part} */
 export const Muted = ({ children, ...props }) => h(Text, { color: "fg.muted", fontSize: "sm", ...props }, children);
+/** @type {Part} */
 export const Problem = ({ children, ...props }) =>
-  h(Text, { color: "fg.error", fontSize: "sm", role: "alert", overflowWrap: "anywhere", ...props }, children);
-// What is shown of a `useLive` beside its data.
+  h(Text, { color: ERROR, fontSize: "sm", role: "alert", overflowWrap: "anywhere", ...props }, children);
+/**
+ * What is shown of an answer beside its data.
+ * @type {Part<{ data: object | null, error: string }>}
+ */
 export const Pending = ({ data, error }) =>
   error ? h(Problem, { marginBottom: "4" }, error) : data === null && h(Muted, null, "Loading …");
+/** @type {Part<{ to: string }>} */
 export const Link = ({ to, children }) =>
   h("a", { href: href(to) }, h(Text, { as: "span", color: "fg.info", overflowWrap: "anywhere" }, children));
+/** @type {Part} */
 export const Act = (props) => h(Button, { size: "xs", variant: "outline", type: "button", ...props });
+/** @type {Part<{}>} */
 export const Code = ({ children }) =>
   h(Box, { as: "pre", whiteSpace: "pre-wrap", overflowWrap: "anywhere", fontSize: "xs" }, children);
 
-// A pipeline's condition, the most urgent first, and its colour.
+/**
+ * A pipeline's condition, the most urgent first, and its colour.
+ * @type {Record<Condition, string>}
+ */
 export const LOOK = {
-  HALTED: "red", QUARANTINED: "red", IN_DOUBT: "orange", WAITING: "yellow", RUNNING: "blue", IDLE: "green",
+  HALTED: "red", QUARANTINED: "red", IN_DOUBT: "orange", LATE: "orange", WAITING: "yellow", RUNNING: "blue", IDLE: "green",
 };
+/**
+ * Those that need somebody.
+ * @type {Condition[]}
+ */
+export const URGENT = ["HALTED", "QUARANTINED", "IN_DOUBT", "LATE"];
+/** @param {Condition} condition */
 export const words = (condition) => condition.replace("_", " ");
 
 // The steps of a checkpoint, and what they are drawn in.
 export const STEPS = ["stage", "prepare", "decide", "commit"];
+/** @type {Record<string, string>} */
 export const COLOUR = Object.fromEntries(STEPS.map((step, place) =>
   [step, `var(--chakra-colors-${["blue", "teal", "yellow", "green"][place]}-500)`]));
 
-// What each step took, beside the longest of those around it.
+/**
+ * What each step took, beside the longest of those around it.
+ * @param {{ checkpoint: Timed, longest: number | null }} props
+ */
 export function StepBar({ checkpoint, longest }) {
   if (checkpoint.seconds === null) return "–";
   const told = STEPS.filter((step) => step in checkpoint.steps).map((step) => `${step} ${lasted(checkpoint.steps[step])}`).join(", ");
@@ -134,40 +120,41 @@ export function StepBar({ checkpoint, longest }) {
     h("span", { style: { fontVariantNumeric: "tabular-nums" } }, lasted(checkpoint.seconds)));
 }
 
+/** @type {Part<{ name: string }>} */
 export const Fact = ({ name, children }) =>
   h(Box, { overflowWrap: "anywhere" }, h(Text, { as: "span", color: "fg.muted" }, `${name}: `), children);
 
-export function Labelled({ label, hint, width = "16rem", children }) {
+/** @param {{ label: string, hint?: string, width?: string, field: (props: Props) => ReactNode }} props */
+export function Labelled({ label, hint, width = "16rem", field }) {
   const id = useId();
   return h(Box, { display: "flex", flexDirection: "column", gap: "1", width, maxWidth: "100%" },
     h(Text, { as: "label", htmlFor: id, fontSize: "sm" }, label),
-    children({ id, "aria-describedby": hint ? `${id}-hint` : undefined }),
+    field({ id, "aria-describedby": hint ? `${id}-hint` : undefined }),
     hint && h(Muted, { id: `${id}-hint`, fontSize: "xs" }, hint));
 }
 
-export const Choice = ({ label, hint, width, value, onChange, options }) =>
-  h(Labelled, { label, hint, width }, (props) =>
-    h(NativeSelect.Root, { size: "sm" },
-      h(NativeSelect.Field, { ...props, value, onChange: (event) => onChange(event.target.value) },
-        options.map(([key, text]) => h("option", { key, value: key }, text))),
-      h(NativeSelect.Indicator)));
+/**
+ * One of several; `options` are values with their texts.
+ * @param {{
+ *   label: string, hint?: string, width?: string, value: string, onChange: (value: string) => void, options: string[][],
+ * }} props
+ */
+export const Choice = ({ label, hint, width, value, onChange, options }) => h(Labelled, {
+  label, hint, width, field: (props) => h(NativeSelect.Root, { size: "sm" },
+    h(NativeSelect.Field, { ...props, value, onChange: (/** @type {any} */ event) => onChange(event.target.value) },
+      options.map(([key, text]) => h("option", { key, value: key }, text))),
+    h(NativeSelect.Indicator)),
+});
 
-export const Field = ({ label, hint, ...more }) =>
-  h(Labelled, { label, hint }, (props) => h(Input, { size: "sm", autoComplete: "off", spellCheck: false, ...props, ...more }));
+/** @type {(props: { label: string, hint?: string, [more: string]: any }) => ReactNode} */
+export const Field = ({ label, hint, ...more }) => h(Labelled, {
+  label, hint, field: (props) => h(Input, { size: "sm", autoComplete: "off", spellCheck: false, ...props, ...more }),
+});
 
-// A heading that opens and closes what is below it, which is made when it is opened for the first time.
-export function Disclosure({ title, children }) {
-  const [open, setOpen] = useState(false);
-  const id = useId();
-  return h(Box, { borderTopWidth: "1px", borderColor: "border" },
-    h(Box, { as: "h3" },
-      h("button", {
-        type: "button", "aria-expanded": open, "aria-controls": id, onClick: () => setOpen(!open),
-        style: { padding: "8px 12px", width: "100%", textAlign: "left", cursor: "pointer" },
-      }, `${open ? "▾" : "▸"} ${title}`)),
-    h(Box, { id, hidden: !open, padding: open ? "3" : "0", paddingTop: "0" }, open && children()));
-}
-
+/**
+ * A table that scrolls sideways by itself; the columns named in `right` have numbers.
+ * @type {Part<{ caption: string, head: string[], right?: string[] }>}
+ */
 export const Table = ({ caption, head, right = [], children }) =>
   h(Box, { overflowX: "auto", tabIndex: 0, role: "region", "aria-label": caption },
     h(Box, { as: "table", fontSize: "sm", width: "100%", borderCollapse: "collapse" },

@@ -1,24 +1,29 @@
 // One pipeline: how it stands, and behind tabs all that is known of it.
-import { Acts, useActs } from "./acts.js";
+import { Acts } from "./acts.js";
+import { route, useAnswer } from "./asking.js";
 import { Charts, Summary } from "./charts.js";
 import { Configuration, Job } from "./job.js";
 import { History } from "./history.js";
 import { Overview } from "./overview.js";
-import { Act, LOOK, Muted, Pending, pipelinePath, useLive, words } from "./parts.js";
+import { Act, ERROR, LOOK, Muted, Pending, URGENT, words } from "./parts.js";
 import { Savepoints } from "./savepoints.js";
 import { OperatorState } from "./state.js";
 
 const { createElement: h, Fragment } = globalThis.React;
 const { Badge, Box, Heading, HStack, Tabs, Text } = globalThis.ChakraUI;
 
+/** @typedef {{ pipeline: Opened, query: Query, go: Go, reload: () => void }} Tab */
+
+/** @type {[string, string, Part<Tab>][]} */
 const TABS = [
   ["overview", "Overview", Overview], ["history", "History", History], ["summary", "Summary", Summary],
   ["charts", "Charts", Charts], ["state", "State", OperatorState], ["savepoints", "Savepoints", Savepoints],
   ["configuration", "Configuration", Configuration], ["job", "Job", Job],
 ];
 
+/** @param {{ pipeline: Opened }} props */
 function Standing({ pipeline }) {
-  const urgent = ["HALTED", "QUARANTINED", "IN_DOUBT"].includes(pipeline.condition);
+  const urgent = URGENT.includes(pipeline.condition);
   return h(Box, { paddingBottom: "3" },
     h(HStack, { gap: "3", flexWrap: "wrap" },
       h(Heading, { size: "lg", as: "h2", overflowWrap: "anywhere" }, pipeline.name),
@@ -26,28 +31,29 @@ function Standing({ pipeline }) {
       h(Muted, null, pipeline.confirmed ? `confirmed up to checkpoint ${pipeline.confirmed}` : "nothing confirmed yet"),
       pipeline.at_work && h(Muted, null, `at work: ${pipeline.at_work}`),
       pipeline.doing.map((text) => h(Muted, { key: text }, text))),
-    urgent && h(Text, { color: "fg.error", paddingTop: "1", overflowWrap: "anywhere" }, pipeline.told));
+    urgent && h(Text, { color: ERROR, paddingTop: "1", overflowWrap: "anywhere" }, pipeline.told));
 }
 
-function Opened({ pipeline, query, go, reload }) {
-  const acts = useActs(pipeline);
+/** @param {Tab} props */
+function Tabbed({ pipeline, query, go, reload }) {
   const chosen = TABS.some(([key]) => key === query.tab) ? query.tab : "overview";
   return h(Fragment, null,
     h(Standing, { pipeline }),
-    h(Acts, { pipeline, acts, reload }),
+    h(Acts, { pipeline, reload }),
     h(Tabs.Root, {
       value: chosen, lazyMount: true, unmountOnExit: true, size: "sm",
-      onValueChange: ({ value }) => go({ tab: value === "overview" ? "" : value, before: "", only: "" }),
+      onValueChange: (/** @type {{ value: string }} */ { value }) => go({ tab: value === "overview" ? "" : value, before: "", only: "" }),
     },
       h(Tabs.List, { flexWrap: "wrap" }, TABS.map(([key, title]) => h(Tabs.Trigger, { key, value: key }, title))),
       TABS.map(([key, , Part]) =>
-        h(Tabs.Content, { key, value: key }, h(Part, { pipeline, acts, query, go, reload })))));
+        h(Tabs.Content, { key, value: key }, h(Part, { pipeline, query, go, reload })))));
 }
 
+/** @param {{ query: Query, go: Go, alone?: boolean }} props */
 export function Pipeline({ query, go, alone = false }) {
-  const { data, error, reload } = useLive(pipelinePath(query.pipeline));
+  const { data, error, reload } = useAnswer(route("/v1/pipelines/{name}", { name: query.pipeline }), { live: true });
   return h(Fragment, null,
     !alone && h(Act, { onClick: () => go({ pipeline: "", tab: "", before: "", only: "" }), marginBottom: "4" }, "← All pipelines"),
     h(Pending, { data, error }),
-    data !== null && h(Opened, { pipeline: data, query, go, reload }));
+    data !== null && h(Tabbed, { pipeline: data, query, go, reload }));
 }

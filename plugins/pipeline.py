@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import HTTPException, Query
 
-from airflow_ft import settings
 from airflow_ft.core.model import Checkpoint, Event
 from airflow_ft.core.overview import Noted, Only
 from airflow_ft.core.ports import Store
 from airflow_ft.core.timing import Timing, summary
 from airflow_ft.spec import defaults
 
+from . import answers
 from . import checkpoint as tell
 from .access import NEWEST, at_work, configured, seen, shown, visible_dags
+from .acts import offered
+from .routes import Number
 from .routes import router as conditional
 
 OPEN = 10
@@ -30,8 +32,8 @@ router = conditional()
 
 
 @router.get("/pipelines/{name}")
-def pipeline(name: str, user: GetUserDep) -> dict[str, Any]:
-    """How it stands: who is at work, what is open, what came last; and the DAGs that act on it."""
+def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
+    """How it stands: who is at work, what is open, what came last; and which acts the user may do, by which DAG."""
     visible = visible_dags(user)
     with seen(name, visible) as (store, dags), configured():
         row = store.pipeline(name)
@@ -47,6 +49,7 @@ def pipeline(name: str, user: GetUserDep) -> dict[str, Any]:
             **at_work(store, name, row.turn, visible),
             "confirmed": completed[0].number if completed else 0,
             "waiting": overview.undelivered,
+            "lag": tell.behind(store.lags([name]).get(name, ())),
             "triggered": row.next_number - 1,
             "epoch": row.epoch,
             "streaming": _is_stream(store, name),
@@ -55,7 +58,7 @@ def pipeline(name: str, user: GetUserDep) -> dict[str, Any]:
             "failed": _failed(failed),
             "savepoint": _event(store.noted(name, Noted.SAVEPOINT)),
             "restored": _event(store.noted(name, Noted.RESTORED)),
-            "maintenance_dags": list(settings.maintenance_dags()),
+            **offered(user, visible),
         }
 
 
@@ -64,9 +67,9 @@ def checkpoints(
     name: str,
     user: GetUserDep,
     limit: Annotated[int, Query(ge=1, le=100)] = NEWEST,
-    before: Annotated[int | None, Query(ge=1)] = None,
+    before: Annotated[Number | None, Query(ge=1)] = None,
     only: Only | None = None,
-) -> dict[str, Any]:
+) -> answers.Checkpoints:
     """Its newest checkpoints, or those before a number; with `only` those alone."""
     visible = visible_dags(user)
     with seen(name, visible) as (store, _), configured():
@@ -74,7 +77,7 @@ def checkpoints(
 
 
 @router.get("/pipelines/{name}/checkpoints/{number}")
-def checkpoint(name: str, number: int, user: GetUserDep) -> dict[str, Any]:
+def checkpoint(name: str, number: Number, user: GetUserDep) -> answers.CheckpointWhole:
     """One with its plan, votes, proofs and events."""
     visible = visible_dags(user)
     with seen(name, visible) as (store, _), configured():
@@ -83,7 +86,7 @@ def checkpoint(name: str, number: int, user: GetUserDep) -> dict[str, Any]:
 
 
 @router.get("/pipelines/{name}/checkpoints/{number}/spec")
-def spec(name: str, number: int, user: GetUserDep) -> dict[str, Any]:
+def spec(name: str, number: Number, user: GetUserDep) -> dict[str, Any]:
     """What a checkpoint was made with."""
     visible = visible_dags(user)
     with seen(name, visible) as (store, _), configured():
@@ -96,20 +99,20 @@ def spec(name: str, number: int, user: GetUserDep) -> dict[str, Any]:
 @router.get("/pipelines/{name}/timings")
 def timings(
     name: str, user: GetUserDep, limit: Annotated[int, Query(ge=1, le=SUMMED)] = SUMMED, each: bool = True
-) -> dict[str, Any]:
+) -> answers.Timings:
     """How long its newest checkpoints took, oldest first, and in short; `each=false`: in short alone."""
     with seen(name, visible_dags(user)) as (store, _), configured():
         found = store.timings(name, limit)
         return {
             "states": Counter(each.state.value for each in found),
             "reasons": Counter(each.reason.value for each in found if each.reason),
-            "summary": {measure: asdict(spread) for measure, spread in summary(found)},
+            "summary": dict(summary(found)),
             "checkpoints": [tell.timed(one) for one in reversed(found)] if each else [],
         }
 
 
 @router.get("/pipelines/{name}/job")
-def job(name: str, user: GetUserDep) -> dict[str, Any]:
+def job(name: str, user: GetUserDep) -> answers.Job:
     """What reads what and writes where, as of the newest checkpoint that says so; and how far it has read."""
     visible = visible_dags(user)
     with seen(name, visible) as (store, _), configured():
@@ -127,7 +130,7 @@ def job(name: str, user: GetUserDep) -> dict[str, Any]:
         }
 
 
-def _listed(found: Sequence[Checkpoint], visible: frozenset[str]) -> list[dict[str, Any]]:
+def _listed(found: Sequence[Checkpoint], visible: frozenset[str]) -> list[answers.CheckpointListed]:
     return [tell.listed(replace(each, run=shown(each.run, visible))) for each in found]
 
 
@@ -150,15 +153,15 @@ def _is_stream(store: Store, name: str) -> bool:
     return bool(_spec(store, made_with).get("streaming"))
 
 
-def _failed(found: Sequence[Timing]) -> dict[str, Any] | None:
+def _failed(found: Sequence[Timing]) -> answers.Failed | None:
     return {**tell.timed(found[0]), **tell.explained(found[0].reason)} if found else None
 
 
-def _event(event: Event | None) -> dict[str, Any] | None:
+def _event(event: Event | None) -> answers.Noted | None:
     return {"number": event.number, "at": event.at.isoformat(), "message": event.message} if event else None
 
 
-def _positions(checkpoint: Checkpoint | None) -> dict[str, Any]:
+def _positions(checkpoint: Checkpoint | None) -> answers.Positions:
     if checkpoint is None:
         return {"checkpoint": 0, "sources": {}}
     return {"checkpoint": checkpoint.number, "sources": dict(checkpoint.positions)}

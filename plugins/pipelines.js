@@ -1,15 +1,23 @@
 // All pipelines, a line each, the most urgent first; searched, filtered and cut into pages by the server.
-import { Act, age, API, cell, count, Field, line, LOOK, Muted, numeric, Pending, Table, useLive, wide, words } from "./parts.js";
+import { route, useAnswer } from "./asking.js";
+import {
+  Act, age, amount, behind, cell, count, ERROR, Field, line, LOOK, Muted, numeric, Pending, perSecond, Table, URGENT, wide, words,
+} from "./parts.js";
 import { Pipeline } from "./pipeline.js";
 
 const { createElement: h, Fragment, useEffect, useRef, useState } = globalThis.React;
 const { Badge, Box, HStack, Text } = globalThis.ChakraUI;
 
 const LIMIT = 25;
-// The rows of the newest checkpoints, as bars of which the highest one is the most.
+/** @typedef {Schemas["PipelineInShort"]} InShort */
+
+/**
+ * The rows of the newest checkpoints, as bars of which the highest one is the most.
+ * @param {{ recent: InShort["recent"] }} props
+ */
 function Recent({ recent }) {
   const most = Math.max(1, ...recent.map((each) => each.rows));
-  const told = `rows of checkpoints ${recent[0].number} to ${recent.at(-1).number}, up to ${count(most)}`;
+  const told = `rows of checkpoints ${recent[0].number} to ${recent[recent.length - 1].number}, up to ${count(most)}`;
   return h("svg", { width: 4 * recent.length, height: 20, role: "img", "aria-label": told },
     h("title", null, told),
     recent.map((each, place) => {
@@ -18,14 +26,22 @@ function Recent({ recent }) {
     }));
 }
 
-function Rate({ rate }) {
-  if (rate === null) return "–";
-  return rate >= 10 || rate === 0 ? count(Math.round(rate)) : rate.toPrecision(2);
+/**
+ * Over all sources, by what they are counted in.
+ * @param {{ lag: SourceLag[] }} props
+ */
+function Lag({ lag }) {
+  const units = [...new Set(lag.map((each) => each.unit))];
+  return units.map((unit) => h("div", { key: unit },
+    amount(lag.filter((each) => each.unit === unit).reduce((sum, each) => sum + each.behind, 0), unit)));
 }
 
+/** @typedef {(event: React.MouseEvent, name: string) => void} Open */
+
+/** @param {{ pipeline: InShort, now: string, open: Open }} props */
 function Line({ pipeline, now, open }) {
   const { name, condition, told, confirmed } = pipeline;
-  const urgent = ["HALTED", "QUARANTINED", "IN_DOUBT"].includes(condition);
+  const urgent = URGENT.includes(condition);
   const doing = pipeline.doing.length ? pipeline.doing : [pipeline.at_work];
   return line({ _hover: { bg: "bg.subtle" } },
     h("td", { style: { ...wide, minWidth: "9rem" } },
@@ -34,24 +50,31 @@ function Line({ pipeline, now, open }) {
       pipeline.dags.length > 0 && h(Muted, { fontSize: "xs" }, pipeline.dags.join(" … "))),
     h("td", { style: wide },
       h(Badge, { colorPalette: LOOK[condition], variant: urgent ? "solid" : "subtle", title: told }, words(condition)),
-      urgent && h(Muted, { fontSize: "xs", color: "fg.error" }, told),
+      urgent && h(Muted, { fontSize: "xs", color: ERROR }, told),
       doing.filter(Boolean).map((text) => h(Muted, { key: text, fontSize: "xs" }, text))),
     h("td", { style: numeric, title: pipeline.confirmed_at || undefined },
       confirmed ? h(Fragment, null, count(confirmed), h(Muted, { fontSize: "xs" }, `${age(pipeline.confirmed_at, now)} ago`)) : "–"),
     h("td", { style: numeric }, pipeline.waiting ? count(pipeline.waiting) : "–"),
-    h("td", { style: numeric }, h(Rate, { rate: pipeline.rate })),
+    h("td", { style: numeric, title: pipeline.lag.map((each) => `${each.source}: ${behind(each)}`).join("\n") || undefined },
+      pipeline.lag.length ? h(Lag, { lag: pipeline.lag }) : "–"),
+    h("td", { style: numeric }, pipeline.rate === null ? "–" : perSecond(pipeline.rate)),
     h("td", { style: cell }, h(Box, { color: "fg.muted" }, pipeline.recent.length > 1 && h(Recent, { recent: pipeline.recent }))));
 }
 
+/** @param {{ counts: Partial<Record<Condition, number>>, chosen: string, choose: (condition: string) => void }} props */
 function Conditions({ counts, chosen, choose }) {
   const all = Object.values(counts).reduce((a, b) => a + b, 0);
-  const offered = [["", "All", all], ...Object.keys(LOOK).map((key) => [key, words(key), counts[key] ?? 0])];
+  const conditions = /** @type {Condition[]} */ (Object.keys(LOOK));
+  /** @type {[string, string, number][]} */
+  const offered = [["", "All", all]];
+  for (const each of conditions) offered.push([each, words(each), counts[each] ?? 0]);
   return h(HStack, { gap: "1", flexWrap: "wrap", role: "group", "aria-label": "Show only" },
     offered.filter(([key, , n]) => n > 0 || !key || key === chosen).map(([key, text, n]) =>
       h(Act, { key, "aria-pressed": key === chosen, variant: key === chosen ? "solid" : "outline", onClick: () => choose(key) },
         `${text} ${count(n)}`)));
 }
 
+/** @param {{ query: Query, go: Go, dag?: string }} props */
 export function Pipelines({ query, go, dag = "" }) {
   const [text, setText] = useState(query.search ?? "");
   const sent = useRef(text); // what this field has asked for; another search comes from the browser's buttons
@@ -61,15 +84,15 @@ export function Pipelines({ query, go, dag = "" }) {
     setText(sent.current);
   }, [query.search]);
   const offset = Math.max(0, Number(query.offset) || 0);
-  const asked = new URLSearchParams({ limit: LIMIT, offset, search: query.search ?? "" });
-  if (query.condition) asked.set("condition", query.condition);
-  if (dag) asked.set("dag", dag);
-  const { data, error } = useLive(`${API}/pipelines?${asked}`);
+  const condition = /** @type {Condition | null} */ (query.condition ?? null); // of others the API tells
+  const { data, error } = useAnswer(
+    route("/v1/pipelines", {}, { limit: LIMIT, offset, search: query.search ?? "", condition, dag }), { live: true });
   useEffect(() => {
     if (text === (query.search ?? "")) return undefined;
     const timer = setTimeout(() => { sent.current = text; go({ search: text, offset: "" }, true); }, 300);
     return () => clearTimeout(timer);
   }, [text]);
+  /** @type {Open} */
   const open = (event, name) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return; // a new tab or window
     event.preventDefault();
@@ -82,7 +105,7 @@ export function Pipelines({ query, go, dag = "" }) {
   const last = data === null ? 0 : Math.min(offset + LIMIT, data.total);
   return h(Fragment, null,
     h(HStack, { gap: "4", marginBottom: "4", flexWrap: "wrap", alignItems: "end" },
-      h(Field, { label: "Search", type: "search", placeholder: "pipeline or DAG", value: text, onChange: (event) => setText(event.target.value) }),
+      h(Field, { label: "Search", type: "search", placeholder: "pipeline or DAG", value: text, onChange: (/** @type {any} */ event) => setText(event.target.value) }),
       data !== null && h(Conditions, {
         counts: data.conditions, chosen: query.condition ?? "", choose: (key) => go({ condition: key, offset: "" }),
       })),
@@ -91,8 +114,8 @@ export function Pipelines({ query, go, dag = "" }) {
       query.search || query.condition ? "No pipeline is like that." : "No pipeline has run yet, of those that you may see."),
     data !== null && data.total > 0 && h(Fragment, null,
       h(Table, {
-        caption: "Pipelines", head: ["Pipeline", "State", "Confirmed", "Waiting", "Rows a second", "Newest checkpoints"],
-        right: ["Confirmed", "Waiting", "Rows a second"],
+        caption: "Pipelines", head: ["Pipeline", "State", "Confirmed", "Waiting", "Lag", "Rows a second", "Newest checkpoints"],
+        right: ["Confirmed", "Waiting", "Lag", "Rows a second"],
       }, data.pipelines.map((pipeline) => h(Line, { key: pipeline.name, pipeline, now: data.now, open }))),
       h(HStack, { paddingY: "3", gap: "2" },
         h(Act, { disabled: offset === 0, onClick: () => go({ offset: Math.max(0, offset - LIMIT) || "" }) }, "Previous"),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Query
 
+from airflow_ft.core.lag import Lag
 from airflow_ft.core.overview import Condition, Only, Overview
 from airflow_ft.core.ports import Store
 from airflow_ft.core.timing import rate
 
+from . import answers
 from .access import at_work, configured, dags_of, decision_log, of_dags, visible_dags
-from .checkpoint import listed
+from .checkpoint import behind, listed
 from .routes import router as conditional
 
 RECENT = 20
@@ -31,7 +34,7 @@ def pipelines(
     condition: Condition | None = None,
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=100)] = 25,
-) -> dict[str, Any]:
+) -> answers.Pipelines:
     """Those of a DAG; those whose name, or that of a DAG of theirs, has `search` in it. `conditions` counts them."""
     visible = visible_dags(user)
     with decision_log() as store, configured():
@@ -45,15 +48,17 @@ def pipelines(
             (each for each in found if condition in (None, each.condition)),
             key=lambda each: (_ORDER[each.condition], each.name),
         )
+        page = shown[offset : offset + limit]
+        lags = store.lags([each.name for each in page])
         return {
             "total": len(shown),
             "conditions": Counter(each.condition for each in found),
-            "pipelines": [_in_short(store, each, visible) for each in shown[offset : offset + limit]],
+            "pipelines": [_in_short(store, each, visible, lags.get(each.name, ())) for each in page],
         }
 
 
 @router.get("/runs")
-def runs(dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = RECENT) -> dict[str, Any]:
+def runs(dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = RECENT) -> answers.Runs:
     """What a DAG's run has to do with each pipeline: its newest checkpoints, by map index."""
     visible = visible_dags(user)
     with decision_log() as store, configured():
@@ -85,7 +90,9 @@ def _may_see(store: Store, overview: Overview, visible: frozenset[str]) -> bool:
     return dags_of(store, overview.name) <= visible
 
 
-def _in_short(store: Store, overview: Overview, visible: frozenset[str]) -> dict[str, Any]:
+def _in_short(
+    store: Store, overview: Overview, visible: frozenset[str], lags: Sequence[Lag]
+) -> answers.PipelineInShort:
     completed = store.timings(overview.name, RECENT, Only.COMPLETED)
     return {
         "name": overview.name,
@@ -96,6 +103,7 @@ def _in_short(store: Store, overview: Overview, visible: frozenset[str]) -> dict
         "confirmed": completed[0].number if completed else 0,
         "confirmed_at": completed[0].completed_at.isoformat() if completed and completed[0].completed_at else "",
         "waiting": overview.undelivered,
+        "lag": behind(lags),
         "rate": rate(completed),
         "recent": [{"number": each.number, "rows": each.rows} for each in reversed(completed)],
     }

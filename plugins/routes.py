@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from hashlib import sha256
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from pydantic import Field
+
+from airflow_ft.store.database import LARGEST
 
 JSON = "application/json"
+Number = Annotated[int, Field(ge=0, le=LARGEST)]
+"""Of a checkpoint, as a decision log can keep it."""
 
 
 class Conditional(APIRoute):

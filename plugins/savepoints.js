@@ -1,22 +1,24 @@
 // A pipeline's savepoints, what each of them tells, and what can be done with them.
-import { RunAct } from "./acts.js";
+import { mayAct, RunAct } from "./acts.js";
+import { route, useAnswer } from "./asking.js";
 import {
-  Act, bytes, cell, Choice, Code, count, line, Muted, numeric, ofPipeline, Problem, Table, useAnswer, when, wide,
+  Act, bytes, cell, Choice, Code, count, ERROR, line, Muted, numeric, Pending, Problem, Table, when, wide,
 } from "./parts.js";
 
 const { createElement: h, Fragment, useId, useState } = globalThis.React;
 const { Badge, Box, HStack, Text } = globalThis.ChakraUI;
 
+const SAVEPOINTS = "/v1/pipelines/{name}/savepoints";
 const LATER = [
   ["refuse", "refuse: nothing is restored while there are such"],
   ["continue", "continue: it stays, and is computed once more for the state alone"],
   ["write-again", "write-again: it is read and delivered once more"],
 ];
 
+/** @param {{ pipeline: string, name: string }} props */
 function Details({ pipeline, name }) {
-  const { data, error } = useAnswer(ofPipeline(pipeline, `savepoints/${encodeURIComponent(name)}`));
-  if (error) return h(Problem, null, error.message);
-  if (!data) return h(Muted, null, "Loading …");
+  const { data, error } = useAnswer(route(`${SAVEPOINTS}/{folder}`, { name: pipeline, folder: name }));
+  if (data === null) return h(Pending, { data, error });
   const rows = Object.entries(data.rows).map(([sink, n]) => `${sink} ${count(n)}`).join(", ");
   return h(Box, { fontSize: "sm", display: "flex", flexDirection: "column", gap: "1" },
     data.problem ? h(Problem, null, data.problem) : h(Muted, null,
@@ -34,20 +36,21 @@ function Details({ pipeline, name }) {
     }, data.operators.map((operator) => line({ key: operator.id },
       h("td", { style: cell }, operator.id),
       h("td", { style: wide }, operator.uid ? `${operator.uid} (${operator.name})` : operator.name),
-      h("td", { style: wide }, Object.entries(operator.states).map(([state, types]) =>
+      h("td", { style: wide }, Object.entries(operator.states ?? {}).map(([state, types]) =>
         h(Text, { key: state }, types ? `${state}: ${types}` : state))),
       h("td", { style: numeric }, operator.partitions),
       h("td", { style: numeric }, bytes(operator.bytes))))));
 }
 
-function Restore({ pipeline, savepoint, acts, reload }) {
+/** @param {{ pipeline: Opened, savepoint: Savepoint, reload: () => void }} props */
+function Restore({ pipeline, savepoint, reload }) {
   const [later, setLater] = useState("refuse");
   const [leave, setLeave] = useState(false);
   const first = savepoint.checkpoint + 1;
   const after = pipeline.confirmed >= first
     ? `Checkpoints ${first} to ${pipeline.confirmed} were delivered after it.` : "Nothing was delivered after it.";
   return h(RunAct, {
-    acts, pipeline, onDone: reload, label: "Restore", danger: true,
+    pipeline, onDone: reload, label: "Restore", danger: true,
     title: `Restore ${pipeline.name} to checkpoint ${savepoint.checkpoint}?`,
     conf: {
       action: "restore", savepoint: savepoint.uri, savepoint_later: later,
@@ -58,17 +61,18 @@ function Restore({ pipeline, savepoint, acts, reload }) {
       + "It is refused while a run is at work."),
     h(Choice, { label: "What was delivered after it", width: "100%", value: later, onChange: setLater, options: LATER }),
     h("label", null, h("input", {
-      type: "checkbox", checked: leave, onChange: (event) => setLeave(event.target.checked), style: { marginRight: "8px" },
+      type: "checkbox", checked: leave, onChange: (event) => setLeave(event.currentTarget.checked), style: { marginRight: "8px" },
     }), "The job may lack operators whose state is in it: that is left behind"));
 }
 
-function Row({ pipeline, savepoint, acts, reload }) {
+/** @param {{ pipeline: Opened, savepoint: Savepoint | Schemas["SavepointDamaged"], reload: () => void }} props */
+function Row({ pipeline, savepoint, reload }) {
   const [open, setOpen] = useState(false);
   const id = useId();
   if (!savepoint.readable) {
     return line(null,
       h("td", { style: wide }, savepoint.name, " ", h(Badge, { colorPalette: "red", variant: "subtle" }, "not usable")),
-      h("td", { style: wide, colSpan: 5 }, h(Text, { color: "fg.error", fontSize: "sm" }, savepoint.problem)));
+      h("td", { style: wide, colSpan: 5 }, h(Text, { color: ERROR, fontSize: "sm" }, savepoint.problem)));
   }
   return h(Fragment, null,
     line(null,
@@ -80,54 +84,52 @@ function Row({ pipeline, savepoint, acts, reload }) {
       h("td", { style: cell }, when(savepoint.taken_at)),
       h("td", { style: wide }, savepoint.taken_by),
       h("td", { style: numeric }, bytes(savepoint.bytes)),
-      h("td", { style: cell }, h(HStack, { gap: "2", flexWrap: "wrap" },
-        h(Restore, { pipeline, savepoint, acts, reload }),
+      mayAct(pipeline) && h("td", { style: cell }, h(HStack, { gap: "2", flexWrap: "wrap" },
+        h(Restore, { pipeline, savepoint, reload }),
         h(RunAct, {
-          acts, pipeline, onDone: reload, label: "Delete", danger: true, title: `Delete ${savepoint.name}?`,
+          pipeline, onDone: reload, label: "Delete", danger: true, title: `Delete ${savepoint.name}?`,
           conf: { action: "dispose", savepoint: savepoint.uri },
         }, h(Text, null, `Its folder ${savepoint.uri} is deleted for good. The pipeline does not need it.`))))),
     h("tr", { id, hidden: !open }, open && h("td", { colSpan: 6, style: { padding: "0 12px 8px 32px" } },
       h(Details, { pipeline: pipeline.name, name: savepoint.name }))));
 }
 
-function Take({ pipeline, data, acts, reload }) {
+/** @param {{ pipeline: Opened, data: Schemas["Savepoints"], reload: () => void }} props */
+function Take({ pipeline, data, reload }) {
   const [chosen, setChosen] = useState("");
   const options = [["", "the newest that is confirmed"],
     ...data.checkpoints.map(({ number, at }) => [String(number), `checkpoint ${number}, ${when(at)}`])];
   return h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "end", paddingBottom: "2" },
     h(Choice, { label: "Checkpoint", value: chosen, onChange: setChosen, options }),
     h(RunAct, {
-      acts, pipeline, disabled: !data.checkpoints.length, onDone: reload, label: "Take a savepoint",
+      pipeline, disabled: !data.checkpoints.length, onDone: reload, label: "Take a savepoint",
       title: `Take a savepoint of ${pipeline.name}?`,
       conf: { action: "savepoint", ...(chosen && { checkpoint: Number(chosen) }) },
     }, h(Text, null, `Positions and state of ${chosen ? `checkpoint ${chosen}` : "the newest confirmed checkpoint"} are `
       + `copied into ${data.folder}. The pipeline may run; it does not notice.`)),
     pipeline.streaming && h(RunAct, {
-      acts, pipeline, onDone: reload, label: "Stop with a savepoint", danger: true,
+      pipeline, onDone: reload, label: "Stop with a savepoint", danger: true,
       title: `Stop ${pipeline.name}, and keep where it stands?`,
       conf: { action: "stop_with_savepoint" },
     }, h(Text, null, "The stream ends after the checkpoint under way, all of it delivered, and a savepoint of that is taken. "
       + "It goes on when its DAG runs again.")));
 }
 
-export function Savepoints({ pipeline, acts }) {
-  const { data, error, loading, reload } = useAnswer(ofPipeline(pipeline.name, "savepoints"));
-  if (error) return h(Box, null, h(Problem, null, error.message), h(Act, { onClick: reload }, "Try again"));
-  return data ? h(Listed, { pipeline, acts, data, loading, reload }) : h(Muted, null, "Loading …");
-}
-
-function Listed({ pipeline, acts, data, loading, reload }) {
+/** @param {{ pipeline: Opened }} props */
+export function Savepoints({ pipeline }) {
+  const { data, error, loading, reload } = useAnswer(route(SAVEPOINTS, { name: pipeline.name }));
+  if (error || data === null) return h(Box, null, h(Pending, { data, error }), error && h(Act, { onClick: reload }, "Try again"));
   return h(Box, null,
     h(HStack, { gap: "3", flexWrap: "wrap", paddingBottom: "2" },
       h(Muted, { overflowWrap: "anywhere" }, `In ${data.folder}`),
       h(Act, { onClick: reload, loading }, "Look again")),
-    h(Take, { pipeline, data, acts, reload }),
+    mayAct(pipeline) && h(Take, { pipeline, data, reload }),
     data.savepoints.length === 0
       ? h(Muted, null, `No savepoint of ${pipeline.name} is there yet. One keeps where the pipeline stands, to go back to it.`)
       : h(Table, {
-        caption: `Savepoints of ${pipeline.name}`, head: ["Savepoint", "Checkpoint", "Taken", "By", "Size", "Acts"],
+        caption: `Savepoints of ${pipeline.name}`, head: ["Savepoint", "Checkpoint", "Taken", "By", "Size", ...(mayAct(pipeline) ? ["Acts"] : [])],
         right: ["Checkpoint", "Size"],
       }, data.savepoints.map((savepoint) =>
-        h(Row, { key: savepoint.name, pipeline, savepoint, acts, reload }))),
+        h(Row, { key: savepoint.name, pipeline, savepoint, reload }))),
     data.left_out > 0 && h(Muted, null, `${data.left_out} more folders were not looked at: \`airflow ft savepoint list\`.`));
 }

@@ -5,9 +5,6 @@ Nothing is done here: the page starts runs of the DAG `[airflow_ft] savepoint_da
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import HTTPException
 
@@ -19,6 +16,7 @@ from airflow_ft.savepoints.metadata import Savepoint, of_pipeline, read_metadata
 from airflow_ft.store.events import EventKind
 from airflow_ft.wal.filesystem import filesystem
 
+from . import answers
 from .access import configured, seen, visible_dags
 from .handles import turn
 from .routes import router as conditional
@@ -30,14 +28,17 @@ router = conditional()
 
 
 @router.get("/pipelines/{name}/savepoints")
-def savepoints(name: str, user: GetUserDep) -> dict[str, Any]:
+def savepoints(name: str, user: GetUserDep) -> answers.Savepoints:
     """A pipeline's savepoints, newest first; then what is unfinished or damaged."""
     with seen(name, visible_dags(user)) as (store, _), turn():
         folder = _folder(store, name)
         found, left_out = of_pipeline(folder, name, store.installation, MOST)
         return {
             "folder": folder,
-            "savepoints": [_row(folder, each, told) for each, told in found],
+            "savepoints": [
+                _row(folder, each, told) if isinstance(told, Savepoint) else _damaged(folder, each, told)
+                for each, told in found
+            ],
             "left_out": left_out,
             "checkpoints": [
                 {"number": each.number, "at": (each.completed_at or each.triggered_at).isoformat()}
@@ -47,7 +48,7 @@ def savepoints(name: str, user: GetUserDep) -> dict[str, Any]:
 
 
 @router.get("/pipelines/{name}/savepoints/{folder}")
-def savepoint(name: str, folder: str, user: GetUserDep) -> dict[str, Any]:
+def savepoint(name: str, folder: str, user: GetUserDep) -> answers.SavepointWhole:
     """What one tells of itself. Names and sizes of its files are compared, and not what is in them."""
     with seen(name, visible_dags(user)) as (store, _), turn():
         parent = _folder(store, name)
@@ -57,7 +58,7 @@ def savepoint(name: str, folder: str, user: GetUserDep) -> dict[str, Any]:
         told = read_metadata(uri)
         if (told.pipeline, told.installation) != (name, store.installation):
             raise _unknown(name, folder)
-        return {**_row(parent, folder, told, _damage(uri, told)), **_details(told)}
+        return _whole(_row(parent, folder, told, _damage(uri, told)), told)
 
 
 def _folder(store: Store, name: str) -> str:
@@ -77,29 +78,33 @@ def _folder(store: Store, name: str) -> str:
     return folder
 
 
-def _row(folder: str, name: str, told: Savepoint | Exception, problem: str = "") -> dict[str, Any]:
-    row: dict[str, Any] = {"name": name, "uri": filesystem(folder).uri(folder, name), "problem": problem}
-    if not isinstance(told, Savepoint):
-        text = str(told) if isinstance(told, AirflowFtError) else f"it cannot be read: {told}"
-        return row | {"problem": text, "readable": False}
-    return row | {
+def _damaged(folder: str, name: str, why: Exception) -> answers.SavepointDamaged:
+    text = str(why) if isinstance(why, AirflowFtError) else f"it cannot be read: {why}"
+    return {"name": name, "uri": filesystem(folder).uri(folder, name), "problem": text, "readable": False}
+
+
+def _row(folder: str, name: str, told: Savepoint, problem: str = "") -> answers.Savepoint:
+    return {
+        "name": name,
+        "uri": filesystem(folder).uri(folder, name),
+        "problem": problem,
         "readable": True,
         "checkpoint": told.number,
         "taken_at": told.taken_at.isoformat(),
         "taken_by": told.taken_by,
         "bytes": told.bytes,
-        "operators": len(told.operators),
         "drained": told.drained,
     }
 
 
-def _details(told: Savepoint) -> dict[str, Any]:
+def _whole(row: answers.Savepoint, told: Savepoint) -> answers.SavepointWhole:
     return {
+        **row,
         "installation": told.installation,
         "batch": told.batch,
         "rows": dict(told.rows),
         "positions": dict(told.positions),
-        "operators": [asdict(each) for each in told.operators],
+        "operators": told.operators,
         "backend": told.backend,
         "versions": dict(told.versions),
         "files": len(told.files),

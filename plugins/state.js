@@ -1,14 +1,20 @@
 // What the operators of a pipeline know of a key, as of a confirmed checkpoint.
+import { ask, route, useAnswer, wordsOf } from "./asking.js";
 import {
-  Act, ask, bytes, Choice, Code, Field, line, Muted, numeric, ofPipeline, Problem, Table, useAnswer, when, wide, cell,
+  Act, bytes, Choice, Code, ERROR, Field, line, Muted, numeric, Pending, Problem, Table, when, wide, cell,
 } from "./parts.js";
 
 const { createElement: h, useState } = globalThis.React;
 const { Box, HStack, Text } = globalThis.ChakraUI;
 
+const STATE = "/v1/pipelines/{name}/state";
+
+/** @param {Schemas["Column"][]} each */
 const columns = (each) => each.map(({ name, type }) => `${name} ${type}`).join(", ");
+/** @param {Schemas["StatefulOperator"]} operator */
 const known = (operator) => operator.uid || operator.name;
 
+/** @param {{ data: Schemas["Operators"] }} props */
 const Operators = ({ data }) =>
   h(Table, {
     caption: "Operators", head: ["Operator", "State", "Kind", "Key", "Value", "Partitions", "Size"], right: ["Partitions", "Size"],
@@ -21,10 +27,11 @@ const Operators = ({ data }) =>
         h("td", { key: 3, style: wide }, columns(state.key)),
         h("td", { key: 4, style: wide }, columns(state.value)),
       ] : h("td", { style: wide, colSpan: 4 }, operator.problem
-        ? h(Text, { color: "fg.error", fontSize: "sm" }, operator.problem) : h(Muted, null, "no state of its own")),
+        ? h(Text, { color: ERROR, fontSize: "sm" }, operator.problem) : h(Muted, null, "no state of its own")),
       h("td", { style: numeric }, index ? "" : operator.partitions),
       h("td", { style: numeric }, index ? "" : bytes(operator.bytes))))));
 
+/** @param {{ state: Schemas["Found"] }} props */
 function Entries({ state }) {
   const several = state.entries.some((entry) => entry.at);
   const expires = state.entries.some((entry) => entry.expires);
@@ -39,29 +46,35 @@ function Entries({ state }) {
     state.cut && h(Muted, null, `The first ${state.entries.length} are shown; \`airflow ft state get\` tells all.`));
 }
 
+/** @param {{ name: string, data: Schemas["Operators"], at: string }} props */
 function LookUp({ name, data, at }) {
   const able = data.operators.filter((operator) => operator.states.length);
   const [chosen, setChosen] = useState(String(able[0].id));
   const [state, setState] = useState("");
-  const [key, setKey] = useState({});
-  const [found, setFound] = useState(null);
+  const [key, setKey] = useState(/** @type {Record<string, string>} */ ({}));
+  const [found, setFound] = useState(/** @type {Schemas["LookedUp"] | null} */ (null));
+  const [error, setError] = useState("");
   const [busy, setBusy] = useState(false);
   const operator = able.find((each) => String(each.id) === chosen) ?? able[0];
   const parts = (operator.states.find((each) => each.name === state) ?? operator.states[0]).key;
   const hidden = parts.filter((part) => !part.example);
+  const forget = () => { setFound(null); setError(""); };
+  /** @param {SubmitEvent} event */
   async function submit(event) {
     event.preventDefault();
     setBusy(true);
     try {
       const question = { operator: String(operator.id), key: parts.map((part) => key[part.name] ?? ""), state: state || null };
-      setFound({ data: await ask(ofPipeline(name, "state"), at ? { ...question, at: Number(at) } : question) });
-    } catch (error) {
-      setFound({ error });
+      forget();
+      setFound(await ask(route(STATE, { name }), at ? { ...question, at: Number(at) } : question));
+    } catch (problem) {
+      setError(wordsOf(problem));
     } finally {
       setBusy(false);
     }
   }
-  const change = (set) => (value) => { set(value); setFound(null); };
+  /** @type {(set: (value: string) => void) => (value: string) => void} */
+  const change = (set) => (value) => { set(value); forget(); };
   return h(Box, { as: "form", onSubmit: submit, paddingTop: "3" },
     h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "start" },
       able.length > 1 && h(Choice, {
@@ -74,24 +87,24 @@ function LookUp({ name, data, at }) {
       }),
       parts.map((part) => h(Field, {
         key: part.name, label: `Key: ${part.name}`, hint: `${part.type}${part.example ? `, as ${part.example}` : ""}; null is no value`,
-        value: key[part.name] ?? "", onChange: (event) => { setKey({ ...key, [part.name]: event.target.value }); setFound(null); },
+        value: key[part.name] ?? "", onChange: (/** @type {any} */ event) => { setKey({ ...key, [part.name]: event.target.value }); forget(); },
       })),
       h(Act, { type: "submit", size: "sm", marginTop: "6", loading: busy, disabled: hidden.length > 0 }, "Look up")),
     hidden.length > 0 && h(Muted, null, `A key with an array or a map (${columns(hidden)}) cannot be looked up: \`airflow ft state export\`.`),
     h(Box, { "aria-live": "polite" },
-      found?.error && h(Problem, null, found.error.message),
-      found?.data && found.data.states.length === 0 && h(Text, { paddingTop: "2" },
-        `Nothing is known of this key as of checkpoint ${found.data.checkpoint}.`),
-      found?.data && found.data.states.length > 0 && h(Muted, { paddingTop: "2" }, `As of checkpoint ${found.data.checkpoint}:`),
-      found?.data?.states.map((each) => h(Entries, { key: each.name, state: each }))));
+      error && h(Problem, null, error),
+      found !== null && found.states.length === 0 && h(Text, { paddingTop: "2" },
+        `Nothing is known of this key as of checkpoint ${found.checkpoint}.`),
+      found !== null && found.states.length > 0 && h(Muted, { paddingTop: "2" }, `As of checkpoint ${found.checkpoint}:`),
+      found?.states.map((each) => h(Entries, { key: each.name, state: each }))));
 }
 
+/** @param {{ pipeline: Opened }} props */
 export function OperatorState({ pipeline }) {
   const [at, setAt] = useState("");
-  const { data, error, loading, reload } = useAnswer(ofPipeline(pipeline.name, `state${at ? `?at=${at}` : ""}`));
+  const { data, error, loading, reload } = useAnswer(route(STATE, { name: pipeline.name }, { at: Number(at) || null }));
   const again = h(Act, { onClick: () => { setAt(""); reload(); }, loading }, "Look again");
-  if (error) return h(Box, null, h(Problem, null, error.message), again);
-  if (!data) return h(Muted, null, "Loading …");
+  if (error || data === null) return h(Box, null, h(Pending, { data, error }), error && again);
   return h(Box, null,
     h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "end", paddingBottom: "2" },
       h(Choice, {

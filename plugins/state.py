@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import Body, HTTPException, Query, Response
+from fastapi import Body, HTTPException, Response
 
 from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.core.lookup import retained
@@ -17,8 +17,10 @@ from airflow_ft.core.ports import Store
 from airflow_ft.spark.state.locations import location_root
 from airflow_ft.wal.filesystem import filesystem
 
+from . import answers
 from .access import may_read_values, seen, visible_dags
 from .handles import ENTRIES, Handles, turn
+from .routes import Number
 from .routes import router as conditional
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ handles = Handles()
 
 
 @router.get("/pipelines/{name}/state")
-def operators(name: str, user: GetUserDep, at: Annotated[int | None, Query()] = None) -> dict[str, Any]:
+def operators(name: str, user: GetUserDep, at: Number | None = None) -> answers.Operators:
     """The operators that have state, with the columns of its keys and values; as of which checkpoint."""
     with seen(name, visible_dags(user)) as (store, dags), turn():
         number, found = _ask(store, name, at, lambda handle: [_operator(handle, each) for each in handle.operators()])
@@ -51,14 +53,14 @@ def operators(name: str, user: GetUserDep, at: Annotated[int | None, Query()] = 
 
 
 # The key goes in the body: a URL is written into the logs of servers on the way.
-@router.post("/pipelines/{name}/state")
+@router.post("/pipelines/{name}/state", responses={200: {"model": answers.LookedUp}})
 def look_up(
     name: str,
     user: GetUserDep,
     operator: Annotated[str, Body()],
     key: Annotated[list[str], Body()],
     state: Annotated[str | None, Body()] = None,
-    at: Annotated[int | None, Body()] = None,
+    at: Annotated[Number | None, Body()] = None,
 ) -> Response:
     """What an operator (by its number or uid) knows of a key; no states: nothing.
 
@@ -122,8 +124,8 @@ def _position(store: Store, name: str, at: int | None) -> Position:
     return positions.confirmed(store, name, at)
 
 
-def _operator(handle: State, operator: Operator) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _operator(handle: State, operator: Operator) -> answers.StatefulOperator:
+    told: answers.StatefulOperator = {
         "id": operator.id,
         "name": operator.name,
         "uid": operator.uid,
@@ -139,7 +141,7 @@ def _operator(handle: State, operator: Operator) -> dict[str, Any]:
     return told
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table(table: Table) -> answers.State:
     from airflow_ft.state.rows import kind_text
     from airflow_ft.state.texts import example
 
@@ -152,7 +154,7 @@ def _table(table: Table) -> dict[str, Any]:
     }
 
 
-def _state(table: Table, entries: tuple[Entry, ...]) -> dict[str, Any]:
+def _state(table: Table, entries: tuple[Entry, ...]) -> answers.Found:
     return {
         "name": table.name,
         "kind": table.shape.value,
@@ -160,7 +162,7 @@ def _state(table: Table, entries: tuple[Entry, ...]) -> dict[str, Any]:
             {
                 "at": _json(each.at),
                 "value": _json(each.value),
-                "expires": each.expires and datetime.fromtimestamp(each.expires / 1000, UTC).isoformat(),
+                "expires": datetime.fromtimestamp(each.expires / 1000, UTC).isoformat() if each.expires else None,
             }
             for each in entries[:ENTRIES]
         ],

@@ -84,12 +84,18 @@ def windows(airflow: ApiServer, browser: Browser) -> Callable[[str], BrowserCont
 
     def of(user: str) -> BrowserContext:
         if user not in contexts:
-            context = contexts[user] = browser.new_context(locale="en-US", timezone_id="UTC")
-            context.set_default_timeout(SECONDS * 1000)
-            context.add_cookies([{"name": "_token", "value": airflow.token(user), "url": airflow.url}])
+            contexts[user] = logged_in(browser, airflow, user)
         return contexts[user]
 
     return of
+
+
+def logged_in(browser: Browser, airflow: ApiServer, user: str) -> BrowserContext:
+    """Windows of a user."""
+    context = browser.new_context(locale="en-US", timezone_id="UTC")
+    context.set_default_timeout(SECONDS * 1000)
+    context.add_cookies([{"name": "_token", "value": airflow.token(user), "url": airflow.url}])
+    return context
 
 
 @pytest.fixture(scope="package")

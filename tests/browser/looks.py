@@ -1,8 +1,12 @@
-"""What a person sees at once and a program has to measure: what runs over the edge, and what one cannot read."""
+"""What a person sees at once and a program has to measure: what runs over the edge, what one cannot read or reach."""
 
 from __future__ import annotations
 
+from functools import cache
+
 from playwright.sync_api import Locator
+
+from tools.servers.base import local_folder
 
 # Ancestors and descendants that scroll sideways; a table may, inside of its region.
 _OVERFLOWING = """root => {
@@ -14,39 +18,34 @@ _OVERFLOWING = """root => {
     .map((e) => `${e.tagName} ${e.getAttribute("data-testid") ?? ""}: ${e.scrollWidth} in ${e.clientWidth}`);
 }"""
 
-# https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio. The canvas turns any notation of a colour into bytes.
-_PALE = """(root, least) => {
-  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const rgba = (color) => {
-    canvas.clearRect(0, 0, 1, 1);
-    canvas.fillStyle = color;
-    canvas.fillRect(0, 0, 1, 1);
-    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
-    return [r, g, b, a / 255];
-  };
-  const over = (top, below) => [...[0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3])), 1];
-  const behind = (element) => {
-    const layers = [];
-    for (let e = element; e; e = e.parentElement) layers.unshift(rgba(getComputedStyle(e).backgroundColor));
-    return layers.reduce((below, top) => over(top, below), [255, 255, 255, 1]);
-  };
-  const light = (color) => {
-    const [r, g, b] = color.slice(0, 3).map((n) => (n /= 255) <= 0.04045 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const found = new Set();
-  const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-  for (let node = texts.nextNode(); node; node = texts.nextNode()) {
-    const element = node.parentElement;
-    if (!node.data.trim() || !element.checkVisibility() || element.closest(":disabled, option")) continue;
-    const back = behind(element);
-    const front = over(rgba(getComputedStyle(element).color), back);
-    const [dark, bright] = [light(back), light(front)].sort((a, b) => a - b);
-    const ratio = (bright + 0.05) / (dark + 0.05);
-    if (ratio < least) found.add(`${ratio.toFixed(1)}: ${node.data.trim().slice(0, 40)}`);
-  }
-  return [...found];
+# Of axe's rules those of WCAG 2.2 at level AA: contrasts (4.5 to 1, of large texts 3), names, roles, focus.
+_FAULTS = """async (root) => {
+  const tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
+  const { violations } = await axe.run(root, { runOnly: tags, resultTypes: ["violations"] });
+  return violations.flatMap(({ id, nodes }) => nodes.map((e) => `${id}: ${e.html.slice(0, 200)} ${e.failureSummary}`));
 }"""
+
+
+# What a click does something on; of tabs and radio buttons the arrow keys reach all but one.
+_REACHABLE = """root => [...root.querySelectorAll("button, a[href], input, select, textarea, [tabindex='0']")]
+  .filter((e) => !e.disabled && e.checkVisibility() && e.tabIndex >= 0)
+  .map((e, place) => (e.dataset.place = `${place} ${e.tagName} ${e.innerText.slice(0, 30)}`))"""
+_FOCUSED = """() => {
+  const element = document.activeElement;
+  const { outlineStyle, boxShadow } = getComputedStyle(element);
+  return [element.dataset.place ?? "", outlineStyle !== "none" || boxShadow !== "none"];
+}"""
+
+
+def reachable(root: Locator) -> list[str]:
+    """All of it that the keyboard has to reach; names that `focused` tells."""
+    return list(root.evaluate(_REACHABLE))
+
+
+def focused(root: Locator) -> tuple[str, bool]:
+    """What has the focus ("": nothing of `reachable`), and whether that is to be seen."""
+    name, marked = root.evaluate(_FOCUSED)
+    return name, marked
 
 
 def overflowing(root: Locator) -> list[str]:
@@ -54,6 +53,15 @@ def overflowing(root: Locator) -> list[str]:
     return list(root.evaluate(_OVERFLOWING))
 
 
-def pale(root: Locator, least: float) -> list[str]:
-    """Texts whose contrast to what is behind them is less than `least`; WCAG asks for 4.5, of large ones for 3."""
-    return list(root.evaluate(_PALE, least))
+def faults(root: Locator) -> list[str]:
+    """What of it does not follow the WCAG (https://www.w3.org/TR/WCAG22), as far as axe can tell."""
+    if not root.evaluate("() => 'axe' in window"):
+        root.page.evaluate(_axe())
+    return list(root.evaluate(_FAULTS))
+
+
+@cache
+def _axe() -> str:
+    file = local_folder() / "js" / "node_modules" / "axe-core" / "axe.min.js"
+    assert file.exists(), f"there is no {file}. Remedy: make install ONLY=js"
+    return file.read_text()

@@ -1,12 +1,15 @@
-"""Airflow's API server for the tests in a browser: users of several roles, DAGs that nobody runs, no scheduler."""
+"""Airflow's API server for the tests in a browser: users of several roles, and, where it is asked for, a scheduler."""
 
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,11 @@ from tests.waiting import wait_for
 from tools.demo.airflow import START_SECONDS, Airflow
 
 DAGS = Path(__file__).parent / "dags"
+MAINTENANCE = "airflow_ft_maintenance"
+"""The DAG that the page acts by."""
 TEAM, OTHER_TEAM = "shop", "elsewhere"
-ADMIN, VIEWER, STRANGER = "admin", "viewer", "stranger"
-"""Who may do all; who may see the DAGs of their team; who may see those of another team alone."""
+ADMIN, USER, VIEWER, STRANGER = "admin", "user", "viewer", "stranger"
+"""Who may do all; who may trigger the DAGs of their team; who may only see them; who may see those of another alone."""
 
 
 class ApiServer(Airflow):
@@ -41,12 +46,15 @@ class ApiServer(Airflow):
                 "airflow_ft__savepoint_dir": str(savepoints),
                 "core__multi_team": "True",
                 "core__simple_auth_manager_users": (
-                    f"{ADMIN}:admin,{VIEWER}:viewer:{TEAM},{STRANGER}:viewer:{OTHER_TEAM}"
+                    f"{ADMIN}:admin,{USER}:user:{TEAM},{VIEWER}:viewer:{TEAM},{STRANGER}:viewer:{OTHER_TEAM}"
                 ),
                 "core__dags_are_paused_at_creation": "False",
+                "api_auth__jwt_secret": secrets.token_hex(32),  # of both processes
                 "dag_processor__dag_bundle_config_list": json.dumps([bundle]),
             },
         )
+
+    _scheduler: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Makes the database, which takes seconds, and starts the server; `wait` waits for it."""
@@ -61,6 +69,26 @@ class ApiServer(Airflow):
         )
         assert done.returncode == 0, f"Airflow's database was not made:\n{done.stdout}{done.stderr}"
         super().start()
+
+    def start_scheduler(self) -> None:
+        """Has runs of DAGs done by a scheduler, with LocalExecutor."""
+        with (self.home / "scheduler.log").open("wb") as output:
+            self._scheduler = subprocess.Popen(
+                [sys.executable, "-m", "tools.demo.guard", str(Path(sys.executable).parent / "airflow"), "scheduler"],
+                cwd=self.home,
+                env=self._environment(self.home / "passwords.json"),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def stop(self) -> None:
+        """Also the scheduler, and its tasks."""
+        if self._scheduler is not None and self._scheduler.stdin is not None:
+            self._scheduler.stdin.close()  # what the guard waits for
+            self._scheduler.wait(30)
+        super().stop()
 
     def wait(self) -> None:
         """Returns when it answers."""
@@ -85,6 +113,15 @@ class ApiServer(Airflow):
         """A run of a DAG, which stays queued: there is no scheduler."""
         body = {"dag_run_id": run_id, "logical_date": None}
         self._persistently("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body).raise_for_status()
+
+    def pause(self, dag_id: str, paused: bool = True) -> None:
+        """As a person does in the UI."""
+        self._persistently("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": paused}).raise_for_status()
+
+    def forget(self, dag_id: str, gone: bool = True) -> None:
+        """As Airflow does when the file of a DAG is gone."""
+        with closing(sqlite3.connect(self.home / "airflow.db", timeout=60)) as database, database:
+            database.execute("UPDATE dag SET is_stale = ? WHERE dag_id = ?", (gone, dag_id))
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """The runs of a DAG, newest first."""

@@ -8,18 +8,16 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.pages import Act, Table, Visit
-from tests.browser.server import ApiServer
+from tests.browser.server import MAINTENANCE, ApiServer
 from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, World
 from tests.store.scene import PIPELINE
 
 pytestmark = pytest.mark.airflow
 
-DAG = "airflow_ft_maintenance"
-
 
 def asked(airflow: ApiServer, *names: str) -> dict[str, Any]:
     """These parameters of the run that was started last."""
-    conf = airflow.runs(DAG)[0]["conf"]
+    conf = airflow.runs(MAINTENANCE)[0]["conf"]
     return {name: conf[name] for name in names}
 
 
@@ -35,20 +33,20 @@ def test_savepoints_are_listed_and_tell_what_is_in_them(visit: Visit, world: Wor
 
 
 def test_an_act_asks_first_and_starts_a_run_of_the_dag(visit: Visit, airflow: ApiServer) -> None:
-    before = len(airflow.runs(DAG))
+    before = len(airflow.runs(MAINTENANCE))
     tab = visit.pipeline(PIPELINE).tab("Savepoints")
     act = Act(tab, "Take a savepoint", f"Take a savepoint of {PIPELINE}?")
     act.button.click()
     expect(act.dialog).to_contain_text("The pipeline may run; it does not notice.")
     act.cancel.click()
     expect(act.dialog).to_have_count(0)
-    assert len(airflow.runs(DAG)) == before
+    assert len(airflow.runs(MAINTENANCE)) == before
     tab.get_by_label("Checkpoint", exact=True).select_option(str(CHECKPOINTS - 1))
     act.button.click()
     act.confirm.click()
     expect(act.started).to_contain_text("queued: ")
     expect(act.button).to_be_disabled()
-    assert len(airflow.runs(DAG)) == before + 1
+    assert len(airflow.runs(MAINTENANCE)) == before + 1
     assert asked(airflow, "pipeline", "action", "checkpoint") == {
         "pipeline": PIPELINE,
         "action": "savepoint",

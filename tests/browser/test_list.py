@@ -7,8 +7,9 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.flights import FLIGHTS
 from tests.browser.pages import API, PAGE, PipelineList, Visit
-from tests.browser.world import ALONE, HALTED, IN_DOUBT, MANY, QUARANTINED, TOTAL, URGENT, WAITING
+from tests.browser.world import ALONE, HALTED, IN_DOUBT, LATE, MANY, QUARANTINED, RUNNING, TOTAL, URGENT, WAITING
 from tests.store.scene import PIPELINE
 
 pytestmark = pytest.mark.airflow
@@ -42,7 +43,19 @@ def test_what_needs_a_person_comes_first_and_says_why(visit: Visit) -> None:
     expect(pipelines.row(HALTED)).to_contain_text("TOKEN_LOST: the transaction of checkpoint 2 is gone")
     expect(pipelines.row(QUARANTINED)).to_contain_text("A sink refuses rows that are decided")
     expect(pipelines.row("clicks")).to_contain_text("db has taken 5 of 8 rows")
-    expect(pipelines.rows.nth(len(URGENT)).get_by_role("link")).to_have_text("many-0000")
+    expect(pipelines.rows.nth(len(URGENT)).get_by_role("link")).to_have_text(FLIGHTS)
+
+
+def test_the_list_says_how_far_each_is_behind_and_which_is_late(visit: Visit) -> None:
+    pipelines = visit.pipelines()
+    expect(pipelines.row(LATE)).to_contain_text("Nothing was confirmed for longer than its late_after")
+    expect(pipelines.row(LATE)).not_to_contain_text("records")
+    running = pipelines.row(RUNNING)
+    expect(running.get_by_role("cell", name="8,000 records 1 file", exact=True)).to_be_visible()
+    pipelines.only("LATE").click()
+    expect(pipelines.names).to_have_text([LATE])
+    visit.pipelines(search=PIPELINE)
+    expect(pipelines.row(PIPELINE)).to_contain_text("1,200 records")
 
 
 def test_a_search_narrows_the_list_and_is_in_the_address(visit: Visit) -> None:
@@ -76,7 +89,7 @@ def test_a_thousand_are_paged_and_the_browser_leads_back(visit: Visit) -> None:
     expect(pipelines.previous).to_be_disabled()
     pipelines.next.click()
     expect(pipelines.shown).to_have_text(f"26 to 50 of {TOTAL:,}")
-    expect(pipelines.names.first).to_have_text(f"many-{25 - len(URGENT):04}")
+    expect(pipelines.names.first).to_have_text(f"many-{25 - len([*URGENT, FLIGHTS]):04}")
     pipelines.next.click()
     expect(pipelines.shown).to_have_text(f"51 to 75 of {TOTAL:,}")
     visit.page.go_back()

@@ -9,15 +9,12 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.looks import overflowing, pale
+from tests.browser.looks import faults, focused, overflowing, reachable
 from tests.browser.pages import LIMIT, PAGE, Act, PipelineList, PipelinePage, Table, Visit
 from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, WAITING
 from tests.store.scene import PIPELINE
 
 pytestmark = pytest.mark.airflow
-
-LEAST = 3.5
-"""Of contrast. The least that there is are 3.8: Chakra's red of errors (`fg.error`) on white."""
 
 
 def root(visit: Visit) -> Locator:
@@ -51,11 +48,11 @@ def everywhere(visit: Visit) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_is_readable(visit: Visit, scheme: Literal["light", "dark"]) -> None:
+def test_everybody_can_read_and_reach_all(visit: Visit, scheme: Literal["light", "dark"]) -> None:
     visit.page.emulate_media(color_scheme=scheme)
-    faint = {text for _ in everywhere(visit) for text in pale(root(visit), LEAST)}
+    found = {where: told for where in everywhere(visit) if (told := faults(root(visit)))}
     expect(visit.page.locator("html")).to_have_class(re.compile(scheme))
-    assert not faint
+    assert not found, "\n".join(f"{where}: {each}" for where, told in found.items() for each in told)
 
 
 def test_a_narrow_window_is_not_scrolled_sideways(visit: Visit) -> None:
@@ -85,13 +82,38 @@ def test_the_keyboard_alone_opens_a_pipeline_and_a_checkpoint(visit: Visit) -> N
     pipeline.shows(CHECKPOINTS - LIMIT, 1)
 
 
-def test_what_is_focused_shows_it(visit: Visit) -> None:
-    pipelines = visit.pipelines()
-    expect(pipelines.names).to_have_count(25)
-    for each in (pipelines.only("All"), pipelines.names.first, pipelines.next):
-        visit.tab_to(each)
-        style = each.evaluate("e => { const s = getComputedStyle(e); return [s.outlineStyle, s.boxShadow]; }")
-        assert style != ["none", "none"], each
+@pytest.mark.parametrize("part", ["the list", QUARANTINED, "Savepoints"])
+def test_the_keyboard_reaches_all_that_can_be_done_and_shows_where_it_is(visit: Visit, part: str) -> None:
+    if part == "the list":
+        expect(visit.pipelines().names).to_have_count(25)
+    elif part == QUARANTINED:
+        expect(Table(visit.pipeline(part).tab("Overview"), "Open checkpoints").row("QUARANTINED")).to_be_visible()
+    else:
+        expect(Table(visit.pipeline(PIPELINE).tab(part), f"Savepoints of {PIPELINE}").region).to_be_visible()
+    wanted, walked = set(reachable(root(visit))), {}
+    visit.page.locator("body").click(position={"x": 0, "y": 0})
+    while wanted - set(walked):
+        visit.page.keyboard.press("Tab")
+        name, marked = focused(root(visit))
+        assert name not in walked or name == "", f"the keyboard does not reach {wanted - set(walked)}"
+        walked[name] = marked
+        assert len(walked) < 300
+    assert not {name for name in wanted if not walked[name]}, "nothing shows that they have the focus"
+
+
+def test_a_question_keeps_the_focus(visit: Visit) -> None:
+    act = Act(visit.pipeline(HALTED).acts, "Resume", f"Let {HALTED} go on?")
+    act.button.press("Enter")
+    expect(act.dialog).to_be_visible()
+    reached = set()
+    for _ in range(8):
+        visit.page.keyboard.press("Tab")
+        where = act.dialog.evaluate(
+            "dialog => [document.activeElement.tagName, dialog.contains(document.activeElement)]"
+        )
+        reached.add(tuple(where))
+    # The browser's own frame, which is told as the body, may be among it; nothing of the page behind is.
+    assert {("INPUT", True), ("BUTTON", True)} <= reached <= {("INPUT", True), ("BUTTON", True), ("BODY", False)}
 
 
 def test_the_list_is_opened_by_its_address_and_kept_by_the_keyboard(visit: Visit) -> None:

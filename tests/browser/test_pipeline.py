@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.pages import LIMIT, PAGE, PipelinePage, Table, Visit
-from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, SPEC, WAITING
+from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, RUNNING, SPEC, WAITING
 from tests.store.scene import PIPELINE, RUN
 
 pytestmark = pytest.mark.airflow
@@ -43,6 +43,18 @@ def test_settings_and_job_are_as_they_counted(visit: Visit) -> None:
     job = pipeline.tab("Job")
     for words in ("orders.new", "jobs.orders", "mysql, local, ATOMIC", "shop.orders", "least: 100"):
         expect(job).to_contain_text(words)
+
+
+def test_how_far_it_is_behind_its_sources_is_on_the_overview_the_charts_and_the_job(visit: Visit) -> None:
+    running = visit.pipeline(RUNNING).tab("Overview")
+    expect(running).to_contain_text("clicks: 8,000 records behind, 2,000 of 10,000 read, 100 a second, 80 s left")
+    expect(running).to_contain_text("pages: 1 file behind as of")
+    expect(running.get_by_role("progressbar", name="clicks read")).to_have_js_property("position", 0.2)
+    pipeline = visit.pipeline(PIPELINE)
+    expect(pipeline.tab("Overview")).to_contain_text("orders: 1,200 records behind")
+    chart = f"Lag of orders (records) of checkpoints {CHECKPOINTS - 1} to {CHECKPOINTS}: at most 1,200"
+    expect(pipeline.tab("Charts").get_by_role("img", name=chart)).to_be_visible()
+    expect(pipeline.tab("Job")).to_contain_text("lag: 1,200 records behind")
 
 
 def test_older_checkpoints_are_behind_the_newest(visit: Visit) -> None:

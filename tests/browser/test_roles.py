@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.pages import LIMIT, Act, PipelineList, Visit
-from tests.browser.server import STRANGER, VIEWER
-from tests.browser.world import ALONE, CHECKPOINTS, URGENT
+from tests.browser.pages import LIMIT, PipelineList, Table, Visit
+from tests.browser.server import ADMIN, MAINTENANCE, STRANGER, USER, VIEWER, ApiServer
+from tests.browser.world import ALONE, CHECKPOINTS, QUARANTINED, URGENT
 from tests.store.scene import PIPELINE
 
 pytestmark = pytest.mark.airflow
@@ -23,11 +23,47 @@ def test_a_viewer_of_the_team_sees_its_pipelines_and_acts_on_none(visit_as: Call
     expect(pipelines.names).to_have_text([PIPELINE])
     pipeline = pipelines.choose(PIPELINE).history()
     pipeline.shows(CHECKPOINTS, CHECKPOINTS - LIMIT + 1)
-    act = Act(pipeline.tab("Savepoints"), "Take a savepoint", f"Take a savepoint of {PIPELINE}?")
-    act.button.click()
-    visit.excuse("403 (Forbidden)")
-    act.confirm.click()
-    expect(act.dialog).to_contain_text("You may not trigger the DAG airflow_ft_maintenance.")
+    expect(visit.page.get_by_text("You may look, and not act")).to_be_visible()
+    expect(pipeline.acts.get_by_role("button")).to_have_count(0)
+    savepoints = Table(pipeline.tab("Savepoints"), f"Savepoints of {PIPELINE}").region
+    expect(savepoints).to_be_visible()
+    for act in ("Take a savepoint", "Restore", "Delete"):
+        expect(visit.button(act)).to_have_count(0)
+    expect(savepoints.get_by_role("columnheader", name="Acts")).to_have_count(0)
+    open_ones = Table(visit.pipeline(QUARANTINED).tab("Overview"), "Open checkpoints")
+    expect(open_ones.row("QUARANTINED")).to_be_visible()
+    expect(open_ones.region.get_by_role("button")).to_have_count(0)
+
+
+def test_a_user_of_the_team_acts_as_the_administrator_does(visit_as: Callable[[str], Visit]) -> None:
+    offered = []
+    for user in (USER, ADMIN):
+        pipeline = visit_as(user).pipeline(QUARANTINED)
+        row = Table(pipeline.tab("Overview"), "Open checkpoints").row("QUARANTINED")
+        expect(row).to_be_visible()
+        offered.append([name for of in (pipeline.acts, row) for name in of.get_by_role("button").all_inner_texts()])
+    assert offered[0] == offered[1] and {"Recover", "Verify", "Deliver", "Abort"} <= set(offered[0])
+
+
+def test_a_dag_that_is_paused_offers_no_acts_until_it_is_unpaused(visit: Visit, airflow: ApiServer) -> None:
+    airflow.pause(MAINTENANCE)
+    try:
+        pipeline = visit.pipeline(QUARANTINED)
+        expect(visit.page.get_by_text(f"To act from here, unpause {MAINTENANCE}.")).to_be_visible()
+        expect(pipeline.acts.get_by_role("button")).to_have_count(0)
+    finally:
+        airflow.pause(MAINTENANCE, False)
+    expect(pipeline.acts.get_by_role("button", name="Recover", exact=True)).to_be_visible()
+
+
+def test_a_dag_whose_file_is_gone_offers_no_acts(visit: Visit, airflow: ApiServer) -> None:
+    airflow.forget(MAINTENANCE)
+    try:
+        visit.pipeline(QUARANTINED)
+        expect(visit.page.get_by_text(f"there has to be a DAG {MAINTENANCE} that you may see")).to_be_visible()
+        expect(visit.button("Recover")).to_have_count(0)
+    finally:
+        airflow.forget(MAINTENANCE, False)
 
 
 def test_a_viewer_of_another_team_sees_none_of_them(visit_as: Callable[[str], Visit]) -> None:

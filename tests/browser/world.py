@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import HaltReason, RunKey
 from airflow_ft.savepoints.metadata import METADATA
 from airflow_ft.savepoints.taking import take
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import local_path
+from tests.browser import flights
 from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE, RUN, Scene
 
-HALTED, QUARANTINED, IN_DOUBT, WAITING, RUNNING = "payments", "refunds", "invoices", "returns", "clicks"
-URGENT = {HALTED: "HALTED", QUARANTINED: "QUARANTINED", IN_DOUBT: "IN DOUBT", WAITING: "WAITING", RUNNING: "RUNNING"}
+HALTED, QUARANTINED, IN_DOUBT = "payments", "refunds", "invoices"
+LATE, WAITING, RUNNING = "parcels", "returns", "clicks"
+URGENT = {
+    HALTED: "HALTED",
+    QUARANTINED: "QUARANTINED",
+    IN_DOUBT: "IN DOUBT",
+    LATE: "LATE",
+    WAITING: "WAITING",
+    RUNNING: "RUNNING",
+}
 """The list begins with these, in this order; all others are IDLE."""
 ALONE = "shipments"
 ALONE_RUN = RunKey("alone", "run-1")
 """The only pipeline of its DAG, and the run that has made its checkpoints."""
 MANY = 1000
-TOTAL = MANY + len(URGENT) + 2
+TOTAL = MANY + len(URGENT) + 3
+LAG = [Lag("orders", Unit.RECORDS, 1200)]
+READING = [Lag("clicks", Unit.RECORDS, 8_000, 100.0, 2_000, 10_000), Lag("pages", Unit.FILES, 1)]
+"""What `PIPELINE` is behind, as of its last two checkpoints, and what `RUNNING` has read."""
 CHECKPOINTS = 25
 """Confirmed checkpoints of the pipeline `PIPELINE`, more than a page shows; number n knows the key "a" n times."""
 SPEC = {
@@ -52,14 +65,15 @@ class World:
         for number in range(MANY):
             self.store.register(f"many-{number:04}")
         self._write_orders(folder)
+        flights.write(self.store, folder / "ft.db")
 
     def close(self) -> None:
         self.store.close()
 
     def _write_urgent(self) -> None:
         scenes = {name: Scene(self.store, name) for name in URGENT}
-        for scene in scenes.values():
-            scene.stage(2)
+        for name, scene in scenes.items():
+            scene.stage(2, made_with={"late_after": 1e-6} if name == LATE else None)
         self.store.halt(HALTED, HaltReason.TOKEN_LOST, "the transaction of checkpoint 2 is gone")
         for name in (QUARANTINED, IN_DOUBT):
             scenes[name].prepare(1)
@@ -67,6 +81,7 @@ class World:
         scenes[QUARANTINED].quarantine(1, "db refuses the row with id 7.")
         scenes[WAITING].abort(1)
         self.store.enter_turn(RUNNING, RUN, None)
+        self.store.tell_lags(RUNNING, scenes[RUNNING].epoch, 0, READING)
         self.store.renew_lease(RUNNING, scenes[RUNNING].epoch, "worker", "checkpoint 2: db has taken 5 of 8 rows")
 
     def _write_orders(self, folder: Path) -> None:
@@ -76,6 +91,8 @@ class World:
         self.store.begin_stage(PIPELINE, scene.epoch, RUN, spec=SPEC)
         for number in range(1, CHECKPOINTS + 1):
             scene.confirmed({"a": number})
+            if number > CHECKPOINTS - 2:
+                self.store.tell_lags(PIPELINE, scene.epoch, number, LAG)
         self.whole, self.cut = (
             local_path(take(self.store, PIPELINE, str(self.savepoints), "a test")[0]) for _ in range(2)
         )

@@ -1,6 +1,6 @@
 """The page's API over a decision log that was written by hand, for users of Airflow's own simple auth manager."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,11 @@ class Asking:
         self._manager.user(by, team)
         return self._client.get(path)
 
+    def declare(self, **dags: Any) -> None:
+        """DAGs of the team that act on pipelines, as they are in Airflow's database."""
+        self._manager.dags = {RUN.dag_id, *dags}
+        self._manager.declared = dags
+
     def keep_from_xcoms(self) -> None:
         self._manager.xcoms = False
 
@@ -54,19 +59,21 @@ def ask(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Asking:
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from airflow.api_fastapi.core_api import security
     from airflow.models.dag import DagModel
-    from airflow_ft.plugins import access, api, state
+    from airflow_ft.plugins import access, acts, api, state
     from fastapi.testclient import TestClient
 
     class Manager(SimpleAuthManager):
         """The DAG of the scene is of a team, whose members alone see it; and not everybody may read XComs."""
 
         xcoms = True
+        dags: frozenset[str] | set[str] = frozenset({RUN.dag_id})
+        declared: Mapping[str, Any] = {}
 
         def user(self, role: str, team: str | None) -> None:
             self.asking = SimpleAuthManagerUser(username="somebody", role=role, teams=[team] if team else [])
 
         def get_authorized_dag_ids(self, *, user: Any, method: Any = "GET", **_: Any) -> set[str]:
-            return self.filter_authorized_dag_ids(dag_ids={RUN.dag_id}, user=user, method=method, team_name=TEAM)
+            return self.filter_authorized_dag_ids(dag_ids=set(self.dags), user=user, method=method, team_name=TEAM)
 
         def is_authorized_dag(self, *, access_entity: Any = None, **more: Any) -> bool:
             allowed = self.xcoms or access_entity is not DagAccessEntity.XCOM
@@ -77,6 +84,10 @@ def ask(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Asking:
     app.dependency_overrides[security.get_user] = lambda: manager.asking
     monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
     monkeypatch.setattr(access, "get_auth_manager", lambda: manager)
+    # tests/browser ask Airflow's database.
+    monkeypatch.setattr(
+        acts, "declared", lambda ids: {each: manager.declared[each] for each in manager.declared if each in ids}
+    )
     monkeypatch.setattr(DagModel, "get_team_name", staticmethod(lambda dag_id: TEAM))
     monkeypatch.setattr(state, "handles", type(state.handles)())
     return Asking(TestClient(app, raise_server_exceptions=True), manager)

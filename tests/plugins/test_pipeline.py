@@ -44,7 +44,7 @@ def test_it_says_how_it_stands(scene: Pipeline, ask: Asking) -> None:
     assert (failed["number"], failed["reason"]) == (3, other.checkpoint(3).reason)
     assert failed["cause"] and failed["fate"] and failed["remedy"]
     assert told["savepoint"]["number"] == 2 and "taken" in told["savepoint"]["message"]
-    assert told["dags"] == [RUN.dag_id] and told["maintenance_dags"] == ["airflow_ft_maintenance"]
+    assert told["dags"] == [RUN.dag_id]
     other.store.halt("another", HaltReason.TOKEN_LOST, "it is gone")
     told = ask("another").json()
     assert (told["condition"], told["told"]) == ("HALTED", "TOKEN_LOST: it is gone")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import HaltReason, RunKey
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
@@ -63,6 +64,55 @@ def test_what_needs_a_person_comes_first_and_is_counted(scene: Pipeline, ask: As
     assert only["conditions"] == {"HALTED": 1, "QUARANTINED": 1, "WAITING": 1, "RUNNING": 1, "IDLE": 1}
 
 
+def test_it_says_how_far_a_pipeline_is_behind_its_sources(scene: Pipeline, ask: Asking) -> None:
+    for number in (1, 2):
+        scene.confirmed({"a": number})
+    assert ask("").json()["pipelines"][0]["lag"] == [] == ask(PIPELINE).json()["lag"]
+    reading = Lag("orders", Unit.RECORDS, 800, 100.0, 200, 1000)
+    scene.store.tell_lags(PIPELINE, scene.epoch, 2, [Lag("files", Unit.FILES, 3), reading])
+    told = ask("").json()["pipelines"][0]["lag"]
+    assert told == ask(PIPELINE).json()["lag"]
+    assert [each.pop("at")[:2] for each in told] == ["20", "20"]
+    nothing = {"rate": None, "done": 0, "expected": 0, "seconds_left": None}
+    assert told == [
+        {"source": "files", "unit": "files", "behind": 3, **nothing},
+        {
+            "source": "orders",
+            "unit": "records",
+            "behind": 800,
+            "rate": 100,
+            "done": 200,
+            "expected": 1000,
+            "seconds_left": 8,
+        },
+    ]
+    assert [each["lag"] for each in ask(f"{PIPELINE}/timings").json()["checkpoints"]] == [
+        {},
+        {"files": 3, "orders": 800},
+    ]
+    tag = ask("").headers["ETag"]
+    assert ask("", known=tag).status_code == 304
+
+
+def test_what_is_late_comes_before_what_runs(scene: Pipeline, ask: Asking) -> None:
+    scene.confirmed({"a": 1})
+    for name, after in (("in-time", 3600.0), ("tardy", 1e-6)):
+        one = another(scene, name)
+        one.stage(made_with={"late_after": after})
+        one.complete(1)
+        scene.store.enter_turn(name, RUN, None)
+    told = ask("").json()
+    assert [(each["name"], each["condition"]) for each in told["pipelines"]] == [
+        ("tardy", "LATE"),
+        ("in-time", "RUNNING"),
+        (PIPELINE, "IDLE"),
+    ]
+    assert told["pipelines"][0]["told"].startswith("Nothing was confirmed for longer than its late_after")
+    assert listed(ask, "condition=LATE") == ["tardy"]
+    tag = ask("").headers["ETag"]
+    assert ask("", known=tag).status_code == 304, "for how long is not told: it would be another answer each time"
+
+
 def test_it_is_searched_by_name_and_dag_and_cut_into_pages(scene: Pipeline, ask: Asking) -> None:
     scene.confirmed({"a": 1})
     for index in range(30):
@@ -73,7 +123,7 @@ def test_it_is_searched_by_name_and_dag_and_cut_into_pages(scene: Pipeline, ask:
     assert listed(ask, f"search={RUN.dag_id}") == [PIPELINE]
     assert listed(ask, f"dag={RUN.dag_id}") == [PIPELINE] and listed(ask, f"dag={RUN.dag_id[:-1]}") == []
     assert listed(ask, "search=team1-&offset=14") == ["team1-29"] and listed(ask, "offset=31") == []
-    for wrong in ("limit=0", "limit=101", "offset=-1", "condition=LATE"):
+    for wrong in ("limit=0", "limit=101", "offset=-1", "condition=TARDY"):
         assert ask(f"?{wrong}").status_code == 422, wrong
 
 

@@ -5,7 +5,7 @@ from airflow_ft.example_dags.airflow_ft_maintenance import dag as maintenance
 
 assert maintenance.dag_id == "airflow_ft_maintenance"
 
-for name in ("dag", "alone", "fresh"):
+for name in ("dag", "alone", "fresh", "flights"):
     with DAG(name, schedule=None) as one:
 
         @task

@@ -1,0 +1,74 @@
+"""Which acts on pipelines a user may do: those of the DAGs in `[airflow_ft] maintenance_dags` that he may trigger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.models.dag import DagModel
+from airflow.models.serialized_dag import SerializedDagModel
+
+from airflow_ft import settings
+from airflow_ft.acts.names import ACTIONS
+
+from . import answers
+from .access import may_trigger
+from .answers import Hindrance
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A DAG as it is in Airflow's database.
+
+    Args:
+        actions: the acts that it does, of those that there are; none: it is of another kind.
+        paused: it waits before it does any.
+    """
+
+    actions: tuple[str, ...]
+    paused: bool
+
+
+def offered(user: BaseUser, visible: frozenset[str]) -> answers.Offered:
+    """Under `acts` each act that the user may do, with the DAG that does it: the first that has it.
+
+    Under `hindered` the DAGs that do nothing for him, and why. `visible`: the ids of the DAGs that he may see.
+    """
+    acts: dict[str, str] = {}
+    hindered: list[answers.Hindered] = []
+    wanted = settings.maintenance_dags()
+    found = declared([each for each in wanted if each in visible])
+    for dag_id in wanted:
+        why = _hindrance(user, dag_id, found.get(dag_id))
+        if why is not None:
+            hindered.append({"dag": dag_id, "why": why})
+            continue
+        for action in found[dag_id].actions:
+            acts.setdefault(action, dag_id)
+    return {"acts": acts, "hindered": hindered}
+
+
+def declared(dag_ids: Sequence[str]) -> dict[str, Declared]:
+    """Those of the DAGs that there are: what is known of one stays when its file is gone."""
+    models = {dag_id: DagModel.get_current(dag_id) for dag_id in dag_ids}
+    there = {dag_id: model for dag_id, model in models.items() if model is not None and not model.is_stale}
+    found = SerializedDagModel.get_latest_serialized_dags(dag_ids=list(there))
+    return {each.dag_id: Declared(_actions(each.dag.params), there[each.dag_id].is_paused) for each in found}
+
+
+def _actions(params: Any) -> tuple[str, ...]:
+    if "pipeline" not in params or "action" not in params:
+        return ()
+    return tuple(each for each in params.get_param("action").schema.get("enum") or () if each in ACTIONS)
+
+
+def _hindrance(user: BaseUser, dag_id: str, dag: Declared | None) -> Hindrance | None:
+    if dag is None:
+        return Hindrance.MISSING
+    if not may_trigger(user, dag_id):
+        return Hindrance.FORBIDDEN
+    if not dag.actions:
+        return Hindrance.UNSUITABLE
+    return Hindrance.PAUSED if dag.paused else None

@@ -1,0 +1,393 @@
+"""What the page's API answers. OpenAPI describes it, and the page's scripts are checked against that.
+
+Times are texts in ISO 8601, durations are seconds, sizes bytes. What is not known is "", 0, -1 or null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+from airflow_ft.core.lag import Unit
+from airflow_ft.core.model import CheckpointState
+from airflow_ft.core.overview import Condition
+from airflow_ft.core.timing import Spread, Step
+from airflow_ft.spark.state.operators import Operator
+
+# --- all pipelines ---------------------------------------------------------------------------------------------------
+
+
+class AtWork(TypedDict):
+    """Whose turn it is ("": nobody's), and how far a long delivery has come."""
+
+    at_work: str
+    doing: Sequence[str]
+
+
+class SourceLag(TypedDict):
+    """How much a source has that no published checkpoint has, as of `at`.
+
+    `rate`: what was read a second in the last minute; null: too early to tell. `expected` was there when a scheduled
+    run began, and `done` of it is read; both are 0 of a stream. `seconds_left`: until all is read; null: nobody knows.
+    """
+
+    source: str
+    unit: Unit
+    behind: int
+    rate: float | None
+    done: int
+    expected: int
+    seconds_left: float | None
+    at: str
+
+
+class Delivered(TypedDict):
+    """A completed checkpoint and its rows."""
+
+    number: int
+    rows: int
+
+
+class PipelineInShort(AtWork):
+    """A pipeline in a list. `rate`: rows a second; null: too few checkpoints to tell. `lag`: where it is known."""
+
+    name: str
+    condition: Condition
+    told: str
+    dags: Sequence[str]
+    confirmed: int
+    confirmed_at: str
+    waiting: int
+    lag: Sequence[SourceLag]
+    rate: float | None
+    recent: Sequence[Delivered]
+
+
+class Pipelines(TypedDict):
+    """A part of the pipelines. `total`: of those asked for. `conditions`: how many are in each, also of those not."""
+
+    total: int
+    conditions: Mapping[Condition, int]
+    pipelines: Sequence[PipelineInShort]
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+class Timed(TypedDict):
+    """How long a checkpoint took. `seconds`: null while it is not completed.
+
+    `lag`, by source: what it had beyond this checkpoint while it was the newest one; empty where nobody has looked.
+    """
+
+    number: int
+    state: CheckpointState
+    reason: str
+    rows: int
+    bytes: int
+    triggered_at: str
+    completed_at: str
+    steps: Mapping[Step, float]
+    seconds: float | None
+    lag: Mapping[str, int]
+
+
+class Explained(TypedDict):
+    """Why a checkpoint failed, what becomes of its rows, and what is to be done; "": it has not failed."""
+
+    cause: str
+    fate: str
+    remedy: str
+
+
+class Failed(Timed, Explained):
+    """A checkpoint that failed."""
+
+
+class Participant(TypedDict):
+    """A system that takes part in a checkpoint. `counts`: rows by sink, when they are proven."""
+
+    name: str
+    kind: str
+    strategy: str
+    promise: str
+    predecessor: int
+    sinks: Sequence[str]
+    attempt: int
+    prepared: int
+    proof: bool
+    outcome: str
+    counts: Mapping[str, int]
+
+
+class CheckpointListed(Timed, Explained):
+    """A checkpoint in a list. `rows_of`: rows by sink; `delivers`: the checkpoints whose rows it brings."""
+
+    delivered_by: int
+    dag_id: str
+    run_id: str
+    map_index: int
+    rows_of: Mapping[str, int]
+    at: str
+    message: str
+    delivers: Sequence[int]
+    reasons: Sequence[str]
+    spec: str
+    participants: Sequence[Participant]
+
+
+class Event(TypedDict):
+    """What happened."""
+
+    at: str
+    epoch: int
+    kind: str
+    message: str
+
+
+class CheckpointWhole(CheckpointListed):
+    """All that is known of a checkpoint. `positions`: by source, in words of its kind."""
+
+    epoch: int
+    predecessor: int
+    log: str
+    digest: str
+    location: str
+    positions: Mapping[str, Any]
+    commit_point: str | None
+    events: Sequence[Event]
+
+
+class Checkpoints(TypedDict):
+    """A part of a pipeline's checkpoints, newest first."""
+
+    checkpoints: Sequence[CheckpointListed]
+
+
+class RunOfPipeline(TypedDict):
+    """What a DAG's run has made of a pipeline."""
+
+    name: str
+    map_index: int
+    checkpoints: Sequence[CheckpointListed]
+
+
+class Runs(TypedDict):
+    """What a DAG's run has made, by pipeline and map index."""
+
+    pipelines: Sequence[RunOfPipeline]
+
+
+# --- one pipeline ----------------------------------------------------------------------------------------------------
+
+
+class Hindrance(StrEnum):
+    """Why a DAG does nothing for a user."""
+
+    MISSING = "MISSING"
+    """There is none, or he may not see it."""
+    FORBIDDEN = "FORBIDDEN"
+    """He may not trigger it."""
+    UNSUITABLE = "UNSUITABLE"
+    """It has no parameters `pipeline` and `action`."""
+    PAUSED = "PAUSED"
+
+
+class Hindered(TypedDict):
+    """A DAG by which the user cannot act."""
+
+    dag: str
+    why: Hindrance
+
+
+class Offered(TypedDict):
+    """The acts that the user may do, with the DAG that does each."""
+
+    acts: Mapping[str, str]
+    hindered: Sequence[Hindered]
+
+
+class Noted(TypedDict):
+    """What was noted of a checkpoint."""
+
+    number: int
+    at: str
+    message: str
+
+
+class Pipeline(AtWork, Offered):
+    """How a pipeline stands. `triggered`: numbers given out; `waiting`: checkpoints that wait for delivery."""
+
+    name: str
+    condition: Condition
+    told: str
+    halted: str
+    dags: Sequence[str]
+    confirmed: int
+    waiting: int
+    lag: Sequence[SourceLag]
+    triggered: int
+    epoch: int
+    streaming: bool
+    open: Sequence[CheckpointListed]
+    completed: Timed | None
+    failed: Failed | None
+    savepoint: Noted | None
+    restored: Noted | None
+
+
+class Timings(TypedDict):
+    """The newest checkpoints. `states`, `reasons`: how many; `summary`: of completed ones, by step and measure."""
+
+    states: Mapping[str, int]
+    reasons: Mapping[str, int]
+    summary: Mapping[str, Spread]
+    checkpoints: Sequence[Timed]
+
+
+class Positions(TypedDict):
+    """How far the sources were read with a checkpoint."""
+
+    checkpoint: int
+    sources: Mapping[str, Any]
+
+
+class Job(TypedDict):
+    """What a pipeline was made with, as of `checkpoint` (0: not known). `defaults`: settings that nobody has chosen."""
+
+    checkpoint: int
+    spec: Mapping[str, Any]
+    defaults: Sequence[str]
+    confirmed: Positions
+    read: Positions
+
+
+# --- savepoints ------------------------------------------------------------------------------------------------------
+
+
+class SavepointDamaged(TypedDict):
+    """One that cannot be used."""
+
+    name: str
+    uri: str
+    problem: str
+    readable: Literal[False]
+
+
+class Savepoint(TypedDict):
+    """One of a pipeline."""
+
+    name: str
+    uri: str
+    problem: str
+    readable: Literal[True]
+    checkpoint: int
+    taken_at: str
+    taken_by: str
+    bytes: int
+    drained: bool
+
+
+class Retained(TypedDict):
+    """A checkpoint of which a savepoint can be taken."""
+
+    number: int
+    at: str
+
+
+class Savepoints(TypedDict):
+    """A pipeline's savepoints, newest first. `left_out`: folders that were not looked at."""
+
+    folder: str
+    savepoints: Sequence[Savepoint | SavepointDamaged]
+    left_out: int
+    checkpoints: Sequence[Retained]
+
+
+class SavepointWhole(Savepoint):
+    """All that a savepoint tells of itself. `operators`: those whose state is in it."""
+
+    installation: str
+    batch: int
+    rows: Mapping[str, int]
+    positions: Mapping[str, Any]
+    operators: Sequence[Operator]
+    backend: str
+    versions: Mapping[str, str]
+    files: int
+    job: str
+    sha256: str
+
+
+# --- state -----------------------------------------------------------------------------------------------------------
+
+
+class Column(TypedDict):
+    """A column of a value."""
+
+    name: str
+    type: str
+
+
+class KeyColumn(Column):
+    """A column of a key. `example`: "" where no text can stand for a value."""
+
+    example: str
+
+
+class State(TypedDict):
+    """What an operator keeps by key."""
+
+    name: str
+    kind: str
+    key: Sequence[KeyColumn]
+    value: Sequence[Column]
+    ttl: bool
+
+
+class StatefulOperator(TypedDict):
+    """An operator of the job that keeps state."""
+
+    id: int
+    name: str
+    uid: str
+    partitions: int
+    bytes: int
+    problem: str
+    states: Sequence[State]
+
+
+class Operators(TypedDict):
+    """What keeps state, as of a checkpoint. `may_look_up`: whether the user may see values."""
+
+    checkpoint: int
+    checkpoints: Sequence[int]
+    operators: Sequence[StatefulOperator]
+    may_look_up: bool
+
+
+class Entry(TypedDict):
+    """A value. `at`: where in a list or a map; `expires`: null: never."""
+
+    at: Any
+    value: Any
+    expires: str | None
+
+
+class Found(TypedDict):
+    """What a state has for a key. `cut`: it has more."""
+
+    name: str
+    kind: str
+    entries: Sequence[Entry]
+    cut: bool
+
+
+class LookedUp(TypedDict):
+    """What an operator knows of a key."""
+
+    checkpoint: int
+    states: Sequence[Found]

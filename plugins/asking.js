@@ -1,0 +1,87 @@
+// How the page asks its API, and Airflow's.
+const { useEffect, useState } = globalThis.React;
+
+/** @param {string} path */
+export const href = (path) => new URL(path, document.baseURI).href;
+
+/**
+ * The address of a route of the page's API; of what is asked for, "" and null are left out.
+ * @template {Route} R
+ * @param {R} path
+ * @param {Filled<R>} filled
+ * @param {Asked<R>} [asked]
+ * @returns {Address<R>}
+ */
+export function route(path, filled, asked) {
+  const named = /** @type {Record<string, string | number>} */ (filled);
+  const wanted = Object.entries(asked ?? {}).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const query = new URLSearchParams(wanted.map(([name, value]) => [name, String(value)]));
+  const whole = `airflow-ft${path.replace(/{(\w+)}/g, (_, name) => encodeURIComponent(named[name]))}`;
+  return /** @type {Address<R>} */ (query.size ? `${whole}?${query}` : whole);
+}
+
+/** @param {unknown} problem */
+export const wordsOf = (problem) => (problem instanceof Error ? problem.message : String(problem));
+
+/**
+ * The answer of an API below Airflow's address; an Error with its status and the server's own words.
+ * @param {string} path
+ * @param {object} [body] is sent, if there is one
+ * @returns {Promise<any>}
+ */
+export async function ask(path, body) {
+  const post = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const answer = await fetch(href(path), body === undefined ? {} : post);
+  const text = await answer.text();
+  let told = null;
+  try {
+    told = JSON.parse(text);
+  } catch {
+    if (answer.ok) throw new Error(`${path} did not answer with JSON`);
+  }
+  // An answer that has not changed (304) comes out of the browser's cache, with the time at which it was asked for.
+  if (answer.ok) return body === undefined ? { ...told, now: answer.headers.get("Date") ?? new Date().toISOString() } : told;
+  const detail = told?.detail ?? answer.statusText;
+  throw Object.assign(new Error(typeof detail === "string" ? detail : JSON.stringify(detail)), { status: answer.status });
+}
+
+/**
+ * What is at an address: asked for when that changes, by `reload`, and, when `live`, every 5 s while somebody looks.
+ * An error leaves what was there.
+ * @template {Route} R
+ * @param {Address<R>} path
+ * @param {{ live?: boolean }} [how]
+ * @returns {Answered<Answer<R>>}
+ */
+export function useAnswer(path, { live = false } = {}) {
+  const [times, setTimes] = useState(0);
+  const wanted = `${times} ${path}`;
+  const [found, setFound] = useState({
+    path, data: /** @type {Told<Answer<R>> | null} */ (null), error: "", of: "",
+  });
+  useEffect(() => {
+    let stopped = false;
+    let asking = false;
+    async function look() {
+      if (asking || (live && document.hidden)) return;
+      asking = true;
+      try {
+        const data = await ask(path);
+        if (!stopped) setFound({ path, data, error: "", of: wanted });
+      } catch (problem) {
+        if (!stopped) setFound((before) => ({ path, data: before.path === path ? before.data : null, error: wordsOf(problem), of: wanted }));
+      }
+      asking = false;
+    }
+    look();
+    if (!live) return () => { stopped = true; };
+    const timer = setInterval(look, 5000);
+    document.addEventListener("visibilitychange", look);
+    return () => {
+      stopped = true;
+      clearInterval(timer);
+      document.removeEventListener("visibilitychange", look);
+    };
+  }, [wanted, live]);
+  return { data: found.data, error: found.error, loading: found.of !== wanted, reload: () => setTimes((n) => n + 1) };
+}
