@@ -38,6 +38,10 @@ test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: on
 seeded: install ## switch off one rule of the protocol after the other, and tell which tests detect it; ARGS="name of a defect"
 	@$(bin)/python -m tests.seeded $(ARGS)
 
+.PHONY: screenshots
+screenshots: install ## make the pictures of the page in docs/images anew
+	@SCREENSHOTS=1 $(bin)/python -m pytest tests/browser/test_pictures.py -n0 -q
+
 .PHONY: durations
 durations: install ## run the tests and note what each file takes, which decides on their order
 	@$(pytest) --record $(ARGS)
@@ -59,21 +63,40 @@ test-all: install lint types ## everything, before a release: all tests, whole m
 	@$(MAKE) test-unlocked test-oldest
 
 .PHONY: lint
-lint: venv ## check style, format and the direction of imports
+lint: venv ## check style, format, the direction of imports, and what bandit knows to be unsafe
 	@$(bin)/ruff check .
 	@$(bin)/ruff format --check .
 	@$(bin)/lint-imports --config pyproject.toml
+	@$(bin)/bandit --quiet --configfile pyproject.toml --recursive airflow_ft dags plugins tools setup.py
 
 .PHONY: types
-types: venv ## check the types of the package, the plugin, the tools and the benchmarks
+types: ## check the types of the package, the plugin with its scripts, the tools and the benchmarks
+	@tools/bootstrap.sh venv js
 	@$(bin)/mypy airflow_ft plugins tools benchmarks
+	@tools/js/check.sh
+
+.PHONY: audit
+audit: venv ## ask a vulnerability service about each release of requirements.lock; SERVICE=pypi or osv
+	@$(bin)/pip-audit --vulnerability-service "$(or $(SERVICE),pypi)" --strict --no-deps --disable-pip --progress-spinner off \
+		--requirement requirements.lock \
+		|| { echo "make audit: the lock is not known to be safe. 'not found' and errors of the connection say that the service is out of reach"; exit 1; }
+
+.PHONY: docs
+docs: venv ## build the site of the documentation into .local/site, and check every link and heading in it
+	@$(bin)/python -m sphinx -b html -c tools/site -d .local/doctrees -E -W --keep-going -q . .local/site
+	@echo .local/site/index.html
+
+# docker/Dockerfile runs this, too.
+.PHONY: demo-install
+demo-install: ## install what `make demo` needs, and no more
+	@tools/bootstrap.sh venv kafka spark-jars mariadb $(filter postgres,$(subst $(comma), ,$(SINKS)))
 
 .PHONY: demo
 demo: ## deliver real data while processes are killed; STREAM=1 second by second, SAVEPOINT=1 with a changed job in the middle, SINKS=postgres,files,delta into these too, KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
 ifneq ($(filter-out 0,$(UNLOCKED)),)
 	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" SAVEPOINT="$(SAVEPOINT)" SINKS="$(SINKS)" tools/unlocked.sh newest $(ARGS)
 else
-	@tools/bootstrap.sh venv kafka spark-jars mariadb $(filter postgres,$(subst $(comma), ,$(SINKS)))
+	@$(MAKE) demo-install
 	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" SAVEPOINT="$(SAVEPOINT)" SINKS="$(SINKS)" \
 		$(bin)/python -m tools.demo $(ARGS)
 endif
@@ -120,13 +143,19 @@ lock: venv ## renew requirements.lock from setup.cfg, and tools/s3.lock
 	@git --no-pager diff --stat -- requirements.lock
 
 .PHONY: wheel
-wheel: venv ## build wheel and source archive into dist/
-	@rm -rf build dist
-	@PATH="$(CURDIR)/.local/uv/bin:$$PATH" $(bin)/python -m build --installer uv --outdir dist . >/dev/null
-	@ls -l dist
+wheel: venv ## build wheel and source archive of what is committed into dist/: the same bytes wherever and whenever
+	@$(bin)/python -m tools.release.build dist
+
+.PHONY: release
+release: venv ## check all that a release needs: commit, version, reproducible build, installation, licences, SBOM; uploads nothing
+	@$(bin)/python -m tools.release
+
+.PHONY: matrix
+matrix: venv ## run a small pipeline with each release of Airflow, pyspark and Python that is claimed; ARGS="name of one"
+	@$(bin)/python -m tools.release.matrix $(ARGS)
 
 .PHONY: clean
 clean: ## remove what builds and tests left; ALL=1 removes .local too
-	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache spark-warehouse metastore_db derby.log
+	@rm -rf build dist *.egg-info .hypothesis .pytest_cache .ruff_cache .mypy_cache .import_linter_cache spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -type d -not -path './.local/*' -prune -exec rm -rf {} +
 	@$(if $(ALL),rm -rf .local)

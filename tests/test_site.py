@@ -1,0 +1,83 @@
+"""The site of the documentation has every page, each link leads somewhere, and what authors import is described."""
+
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+import airflow_ft
+
+KINDS = ("operators", "sensors", "triggers", "notifications")
+BASES = {"ActingOperator", "GateSensor"}  # nobody makes one
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def built(source: Path, site: Path) -> tuple[int, str]:
+    """Exit status and warnings of a build as `make docs` does it."""
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-b",
+        "html",
+        "-c",
+        PROJECT / "tools/site",
+        "-d",
+        site / "doctrees",
+    ]
+    done = subprocess.run(
+        [*command, "-E", "-W", "--keep-going", "-q", source, site / "html"],
+        capture_output=True,
+        text=True,
+        cwd=PROJECT,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    status, told = built(PROJECT, folder)
+    assert status == 0, told
+    return folder / "html"
+
+
+def test_the_reference_has_every_name_that_an_author_imports(site: Path) -> None:
+    lines = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode().splitlines()
+    described = {line.split()[0] for line in lines if line.split()[1] in ("py:class", "py:function", "py:exception")}
+    missing = {name for name in airflow_ft.__all__ if f"airflow_ft.{name}" not in described} - {"__version__"}
+    code = "".join(file.read_text() for kind in KINDS for file in (PROJECT / "airflow_ft" / kind).glob("*.py"))
+    classes = set(re.findall(r"^class ([A-Z]\w+(?:Operator|Sensor|Trigger|Notifier))\b", code, re.MULTILINE)) - BASES
+    missing |= classes - {name.rpartition(".")[2] for name in described}
+    assert not missing, "add them to a page of docs/reference"
+    private = {name for name in described if any(part.startswith("_") for part in name.split("."))}
+    assert not private
+
+
+def test_a_page_needs_no_network(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        for line in page.read_text().splitlines():
+            assert not ("http" in line and ("<script" in line or "<link" in line or "<img" in line)), (page, line)
+
+
+def test_what_leads_nowhere_is_told_with_what_to_do(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "index.md").write_text(
+        "# Start\n\n[gone](gone.md), [no heading](lost.md#nothing), [folder](../docs), [file](../code.py)\n"
+    )
+    (docs / "lost.md").write_text("# Lost\n")
+    (tmp_path / "code.py").write_text("")
+    status, told = built(tmp_path, tmp_path / "out")
+    assert status != 0
+    assert "cross-reference target not found: 'gone.md'" in told
+    assert "local id not found in doc 'docs/lost': 'nothing'" in told
+    assert (
+        "docs/lost.md: WARNING: no table of contents has it. Remedy: add a line `lost` to tools/site/contents.md"
+        in told
+    )
+    assert "folder" not in told and "code.py" not in told

@@ -1,0 +1,1 @@
+"""What a release needs, and whether it is there: see docs/releasing.md."""
