@@ -33,14 +33,24 @@ MIXES: Mapping[str, Mapping[str, tuple[str, str]]] = {  # sink -> (database, str
     "local decides, prepared follows": {"a": ("one", "local"), "b": ("other", "prepared")},
     "local decides, local follows": {"a": ("one", "local"), "b": ("other", "local")},
     "MariaDB decides, prepared follows": {"a": ("mariadb", "local"), "b": ("one", "prepared")},
+    "MariaDB decides, prepared and Kafka follow": {
+        "a": ("mariadb", "local"),
+        "b": ("one", "prepared"),
+        "c": ("kafka", "transaction"),
+    },
 }
 
 
 class PostgresMix(Mix):
-    """One pipeline over two databases of a PostgreSQL server, and perhaps one of MariaDB."""
+    """One pipeline over two databases of a PostgreSQL server, and perhaps one of MariaDB and a topic."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kafka[1]:  # tests share the broker, which remembers pipelines
+            self.pipeline = f"{self.pipeline}-{self.kafka[1]}"
 
     def spec(self, server: str, strategy: str) -> SinkSpec:
-        if server == "mariadb":
+        if server in ("mariadb", "kafka"):
             return super().spec(server, strategy)
         return PostgresSink(table="orders", conn_id=f"{server}-{strategy}", strategy=strategy)
 
@@ -74,14 +84,18 @@ def databases(request: pytest.FixtureRequest) -> Iterator[dict[str, Database]]:
 
 
 @pytest.fixture
-def make(databases: dict[str, Database]) -> Iterator[Make]:
+def make(databases: dict[str, Database], request: pytest.FixtureRequest) -> Iterator[Make]:
+    kafka = ("", "")
+    if "Kafka" in request.node.name:
+        topic = request.getfixturevalue("topic")
+        kafka = (request.getfixturevalue("kafka").bootstrap, topic)
     memory = Path("/dev/shm")  # many decision logs, and no power fails here
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
 
         def make(mix: str, index: int) -> PostgresMix:
             own = Path(folder) / str(index)
             own.mkdir()
-            return PostgresMix(databases, ("", ""), MIXES[mix], index, own)
+            return PostgresMix(databases, kafka, MIXES[mix], index, own)
 
         yield make
 
@@ -168,10 +182,13 @@ def test_a_death_at_any_statement_is_made_good(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mix", ["two databases, both prepared", "MariaDB decides, prepared follows"])
+@pytest.mark.parametrize(
+    "mix",
+    ["two databases, both prepared", "MariaDB decides, prepared follows", "MariaDB decides, prepared and Kafka follow"],
+)
 def test_a_refusal_leaves_nothing_in_any_sink(make: Make, mix: str) -> None:
-    """The last participant declines; each death on the way is made good."""
-    declining = list(MIXES[mix].values())[-1][0]
+    """The last database declines; each death on the way is made good."""
+    declining = [server for server, _ in MIXES[mix].values() if server != "kafka"][-1]
     at = first_of(mix)
     while True:
         at += stride(8)

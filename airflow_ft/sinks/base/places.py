@@ -20,6 +20,8 @@ from airflow_ft.core.model import ParticipantPlan
 _LONGEST_NAME = 60
 _MAX_FILE_BYTES = 1 << 40
 S3 = "s3"
+_CLIENTS = {S3: "obstore", "hdfs": "hdfs_native"}
+"""Module that reaches places of a scheme; the extra of airflow-ft that brings it has the scheme's name."""
 
 
 def is_late(place: str) -> bool:
@@ -49,15 +51,21 @@ def check_bucket(place: str, folders: str = "[^/]+") -> None:
             f"{shown!r} is no folder in a bucket.",
             remedy="give s3://BUCKET/FOLDER, or s3://CONNECTION@BUCKET/FOLDER, which names an Airflow connection.",
         )
-    if find_spec("obstore") is None:
-        raise missing_client()
+    check_client(place)
 
 
-def missing_client() -> ConfigurationError:
-    """Obstore is not installed."""
+def check_client(place: str) -> None:
+    """ConfigurationError when what reaches a place is not installed."""
+    scheme = place.partition("://")[0]
+    if scheme in _CLIENTS and find_spec(_CLIENTS[scheme]) is None:
+        raise missing_client(scheme)
+
+
+def missing_client(scheme: str) -> ConfigurationError:
+    """What reaches places of that kind is not installed."""
     return ConfigurationError(
-        "a folder in S3 needs obstore, which is not installed here.",
-        remedy="pip install 'airflow-ft[s3]', where DAGs are parsed and where tasks run.",
+        f"a folder {scheme}://... needs {_CLIENTS[scheme]}, which is not installed here.",
+        remedy=f"pip install 'airflow-ft[{scheme}]', where DAGs are parsed and where tasks run.",
     )
 
 

@@ -351,7 +351,7 @@ def _store(bucket: str, config: tuple[tuple[str, str], ...]) -> S3Store:
     try:
         from obstore.store import S3Store
     except ImportError as error:
-        raise missing_client() from error
+        raise missing_client(S3) from error
 
     plain = dict(config).get("endpoint", "").startswith("http://")
     return S3Store(

@@ -13,6 +13,7 @@ from airflow_ft.core.model import Promise
 from airflow_ft.sinks.base.places import (
     S3,
     check_bucket,
+    check_client,
     check_file_bytes,
     check_name,
     check_partition_by,
@@ -107,7 +108,9 @@ class FilesSink:
             )
         if not re.sub(r"^(file|hdfs|s3)://[^/]*", "", self.folder).strip("/"):
             raise ConfigurationError(f"{self.folder!r} is the root of a file system.", remedy="name a folder in it.")
-        if is_object_store(self.folder):
+        if not is_object_store(self.folder):
+            check_client(self.folder)
+        else:
             check_bucket(self.folder)
             if self.file_bytes > LARGEST:
                 raise ConfigurationError(

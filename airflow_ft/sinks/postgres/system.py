@@ -10,5 +10,6 @@ SYSTEM = System(
     strategies=STRATEGIES,
     place="table",
     clients=("psycopg2",),
+    extra="postgres",
     preload=("airflow_ft.sinks.postgres.participant",),
 )

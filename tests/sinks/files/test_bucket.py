@@ -354,5 +354,6 @@ def test_a_bad_folder_or_connection_is_refused(monkeypatch: pytest.MonkeyPatch) 
     shown = repr(Objects.of("s3://bucket/x", ConnectionInfo("aws", "aws", login="a", password="hidden"), "m"))
     assert "hidden" not in shown
     monkeypatch.setattr("airflow_ft.sinks.base.places.find_spec", lambda _: None)
-    with pytest.raises(ConfigurationError, match=r"airflow-ft\[s3\]"):
-        FilesSink(folder="s3://bucket/x")
+    for scheme in ("s3", "hdfs"):
+        with pytest.raises(ConfigurationError, match=rf"airflow-ft\[{scheme}\]"):
+            FilesSink(folder=f"{scheme}://somewhere/x")
