@@ -1,21 +1,23 @@
 """The asset of a pipeline, and those of the tables, topics and folders that it reads and writes.
 
 They are updated when checkpoints are confirmed, so that other DAGs can be scheduled by them (I9), and Airflow's graph
-of assets shows what comes from where. Airflow's connections are not looked up when a DAG is parsed. So a table or topic
-stands there as an alias, `mysql:<connection>/<table>`, and its asset `mysql://host:3306/shop/orders` gets the event.
-Both are the same for all pipelines, which connects those that write a topic with those that read it.
+of assets shows what comes from where. A DAG declares tables, topics and folders as aliases, `mysql:<connection>/orders`,
+`files:/data/orders`, and their assets, `mysql://host:3306/shop/orders`, get the events. For connections are not looked
+up when a DAG is parsed, and Airflow runs no task that declares an asset whose URI another DAG has given another name.
+Aliases are the same for all pipelines, which connects those that write a topic with those that read it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from string import punctuation
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, quote
 
 from airflow_ft.core.config import check_name
 from airflow_ft.core.datasets import folder
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.registry import system
 from airflow_ft.sources import FileSource
 from airflow_ft.sources.lineage import places
@@ -24,12 +26,13 @@ from airflow_ft.templates import is_late, without_jinja
 if TYPE_CHECKING:
     from airflow.sdk import Asset, AssetAlias
 
-    from airflow_ft.core.datasets import Dataset
     from airflow_ft.core.ports import Confirmed
     from airflow_ft.lineage import Delivered
     from airflow_ft.spec import PipelineSpec
 
 SCHEME = "airflow-ft"
+
+log = logging.getLogger(__name__)
 
 
 def pipeline_asset(pipeline: str) -> Asset:
@@ -56,65 +59,60 @@ def declared_asset(pipeline: str, suffix: object = None) -> Asset | AssetAlias:
     return pipeline_asset(pipeline) if name == pipeline else AssetAlias(f"{SCHEME}://{name}")
 
 
-def sink_assets(spec: PipelineSpec) -> Mapping[str, Asset | AssetAlias]:
+def sink_assets(spec: PipelineSpec) -> Mapping[str, AssetAlias]:
     """What a task that confirms declares for each sink, as its outlets; without sinks that lineage does not know."""
-    found: dict[str, Asset | AssetAlias] = {}
+    found: dict[str, AssetAlias] = {}
     for name, sink in spec.sinks.items():
         of = system(sink.kind)
-        if of.place and (lineage := of.part("lineage")) is not None:
-            place = getattr(sink, of.place)
-            known = not of.connects and not is_late(place)
-            dataset = lineage.dataset({of.place: place}, ConnectionInfo("", "")) if known else None
-            found[name] = _declared(dataset, sink.kind, sink.conn_id, place)
+        if of.place and of.part("lineage") is not None:
+            found[name] = _alias(sink.kind, sink.conn_id, getattr(sink, of.place), in_folder=not of.connects)
     return found
 
 
-def source_assets(spec: PipelineSpec) -> Sequence[Asset | AssetAlias]:
+def source_assets(spec: PipelineSpec) -> Sequence[AssetAlias]:
     """What a task that stages declares of its sources, as its inlets: topics and folders."""
-    found: list[Asset | AssetAlias] = []
+    found: list[AssetAlias] = []
     for source in spec.sources.values():
-        for place in places(source):
-            in_folder = isinstance(source, FileSource)
-            dataset = folder(place) if in_folder and not is_late(place) else None
-            found.append(_declared(dataset, "files" if in_folder else "kafka", source.conn_id, place))
+        in_folder = isinstance(source, FileSource)
+        kind = "files" if in_folder else "kafka"
+        found += [_alias(kind, source.conn_id, place, in_folder=in_folder) for place in places(source)]
     return found
 
 
-def _declared(dataset: Dataset | None, kind: str, conn_id: str | None, place: str) -> Asset | AssetAlias:
-    from airflow.sdk import Asset, AssetAlias
+def _alias(kind: str, conn_id: str | None, place: str, *, in_folder: bool) -> AssetAlias:
+    """The same for all who name that place; in ASCII, as Airflow wants it where its own database is MySQL."""
+    from airflow.sdk import AssetAlias
 
-    if dataset is not None:
-        return Asset(dataset.uri)
     at = f"{without_jinja(conn_id)}/" if conn_id else ""
-    return AssetAlias(f"{kind}:{at}{without_jinja(place)}")
+    told = folder(place).uri.removeprefix("file://") if in_folder and not is_late(place) else without_jinja(place)
+    return AssetAlias(quote(f"{kind}:{at}{told}", safe=punctuation))
 
 
 def tell_sinks(
-    declared: Mapping[str, Asset | AssetAlias],
+    declared: Mapping[str, AssetAlias],
     delivered: Sequence[Delivered],
     pipeline: str,
     confirmed: Confirmed,
     events: Any,
-) -> list[Asset | AssetAlias]:
+) -> list[AssetAlias]:
     """Writes the events of sinks that got rows into Airflow's `outlet_events`; returns the outlets that have none.
 
     An event's extra is {"pipeline", "sink", "number": the newest, "numbers", "count", "first", "last", "rows": of this
-    sink}.
+    sink}. An asset that Airflow refuses costs the event, with a warning: the rows are confirmed all the same.
     """
     from airflow.sdk import Asset
 
-    told: list[Asset | AssetAlias] = []
+    told: list[AssetAlias] = []
     for each in delivered:
-        outlet, asset = declared.get(each.sink), Asset(each.dataset.uri)
+        outlet = declared.get(each.sink)
         if outlet is None or not each.rows:
             continue
         numbers = confirmed.numbers
         extra = {"pipeline": pipeline, "sink": each.sink, "number": numbers.last, **numbers.told(), "rows": each.rows}
-        if not isinstance(outlet, Asset):
-            events[outlet].add(asset, extra=extra)
-        elif outlet == asset:
-            events[outlet].extra = extra
-        else:  # it was delivered by a plan of before
+        try:
+            events[outlet].add(Asset(each.dataset.uri), extra=extra)
+        except ValueError as error:  # by Airflow, or by the provider whose URI it is
+            log.warning("the asset %s of sink %s is not updated: %s", each.dataset.uri, each.sink, error)
             continue
         told.append(outlet)
     return [outlet for outlet in declared.values() if outlet not in told]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.datasets import Dataset
-from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import Plan
 from airflow_ft.core.ports import Confirmed, ConnectionResolver, Store
 from airflow_ft.sinks.registry import system
@@ -41,9 +40,8 @@ def delivered(
     plan = _newest_plan(store, pipeline, confirmed)
     if plan is None:
         return ()
-    aside = {sink: each.rows for sink, each in confirmed.set_aside.items()}
     return [
-        replace(each, rows=confirmed.by_sink.get(each.sink, 0) - aside.get(each.sink, 0))
+        replace(each, rows=confirmed.by_sink.get(each.sink, 0) - _set_aside(each.sink, confirmed))
         for each in _sinks(plan, connections)
     ]
 
@@ -54,6 +52,12 @@ def columns(of: Delivered, content: SinkContent) -> Sequence[tuple[str, str]]:
     lineage = system(of.kind).part("lineage")
     named: Sequence[tuple[str, str]] = lineage.columns(of.settings, given) if hasattr(lineage, "columns") else given
     return named
+
+
+def _set_aside(sink: str, confirmed: Confirmed) -> int:
+    """Rows of these numbers; what was delivered together with them may be of another run."""
+    found = confirmed.set_aside.get(sink)
+    return sum(stop - start for number, _, start, stop in found.places if number in confirmed.numbers) if found else 0
 
 
 def _newest_plan(store: Store, pipeline: str, confirmed: Confirmed) -> Plan | None:
@@ -73,5 +77,5 @@ def _sinks(plan: Plan, connections: ConnectionResolver) -> Iterator[Delivered]:
                 connection = of.connection(participant, connections)
                 for sink, settings in participant.sinks.items():
                     yield Delivered(sink, lineage.dataset(settings, connection), 0, participant.kind, settings)
-        except AirflowFtError as error:
+        except Exception as error:  # a part of another distribution, too: these rows are confirmed all the same
             log.warning("lineage does not tell of %s: %s", participant.name, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +70,9 @@ CONNECTIONS = {
 }
 
 
+COPIES: dict[str, Any] = {"pipeline": "copies", "job": "jobs.copies", "sinks": {"files": SINKS["files"]}}
+
+
 def a_spec(**changes: Any) -> PipelineSpec:
     sources = {
         "topics": KafkaSource(topics=["orders", "alerts"]),
@@ -80,19 +82,24 @@ def a_spec(**changes: Any) -> PipelineSpec:
     return PipelineSpec(pipeline="orders", job="jobs.orders", sources=sources, sinks=SINKS, **changes)
 
 
-def test_what_connections_need_is_an_alias_and_what_does_not_is_known() -> None:
+def test_places_are_aliases() -> None:
+    """Airflow runs no task that declares an asset whose URI another DAG has given another name."""
     assert sink_assets(a_spec()) == {
         "orders": AssetAlias("mysql:shop/shop.orders"),
         "daily": AssetAlias("mysql:shop/orders_*"),
         "copy": AssetAlias("postgres:copies/orders"),
         "alerts": AssetAlias("kafka:kafka_default/alerts"),
-        "files": Asset("file:///data/orders"),
+        "files": AssetAlias("files:/data/orders"),
         "late": AssetAlias("files:/data/*"),
         "small": AssetAlias("sqlite:small/orders"),
-        "lake": Asset("file:///lake/orders"),
+        "lake": AssetAlias("delta:/lake/orders"),
     }
     topics = [AssetAlias("kafka:kafka_default/orders"), AssetAlias("kafka:kafka_default/alerts")]
-    assert source_assets(a_spec()) == [*topics, Asset("file:///data/in")]
+    assert source_assets(a_spec()) == [*topics, AssetAlias("files:/data/in")]
+    [told] = source_assets(
+        PipelineSpec(**COPIES, sources={"a": FileSource(path="/data/Auftr\u00e4ge x", format="text")})
+    )
+    assert told.name == "files:/data/Auftr%C3%A4ge%20x", "MySQL below Airflow takes ASCII alone"
 
 
 def test_the_graph_connects_who_writes_a_topic_with_who_reads_it() -> None:
@@ -160,23 +167,35 @@ def test_places_in_object_stores_and_hdfs() -> None:
     assert folder("file:///a b/") == Dataset("file", "/a b", "file:///a%20b")
 
 
+def events_of(declared: Mapping[str, AssetAlias]) -> Any:
+    """As Airflow gives them to a task: what was added to each outlet, as `added`."""
+    events: Any = {outlet: SimpleNamespace(added=[]) for outlet in declared.values()}
+    for event in events.values():
+        event.add = lambda asset, extra, to=event: to.added.append((asset, extra))
+    return events
+
+
 def test_a_sink_is_told_with_its_rows_and_one_without_rows_is_not() -> None:
     rows = {"orders": 7, "alerts": 3, "files": 5, "lake": 4}
-    confirmed = Confirmed(Numbers.of([1, 2]), rows, {"alerts": SetAside(3, ("/wal",), ("no",), ())})
+    aside = {
+        "alerts": SetAside(3, ("/wal",), ("no",), ((1, "f", 0, 2), (2, "f", 4, 5))),
+        "files": SetAside(
+            9, ("/wal",), ("no",), ((7, "f", 0, 9),)
+        ),  # of another run, whose rows were delivered with these
+    }
+    confirmed = Confirmed(Numbers.of([1, 2]), rows, aside)
     told = list(found(confirmed, lake={"table": "/lake/before"}).values())
-    events: Any = defaultdict(lambda: SimpleNamespace(extra=None, added=[], add=None))
-    for outlet in (declared := sink_assets(a_spec())).values():
-        event = events[outlet]
-        event.add = lambda asset, extra, to=event: to.added.append((asset, extra))
+    declared = sink_assets(a_spec())
+    events = events_of(declared)
     silent = tell_sinks(declared, told, "orders", confirmed, events)
     extra = {"pipeline": "orders", "number": 2, "numbers": [1, 2], "count": 2, "first": 1, "last": 2}
     assert events[declared["orders"]].added == [
         (Asset("mysql://db.example:3306/shop/orders"), {**extra, "sink": "orders", "rows": 7})
     ]
-    assert events[declared["files"]].extra == {**extra, "sink": "files", "rows": 5}
-    assert set(declared) - {name for name, each in declared.items() if each in silent} == {"orders", "files"}
+    assert events[declared["files"]].added == [(Asset("file:///data/orders"), {**extra, "sink": "files", "rows": 5})]
+    assert events[declared["lake"]].added[0][0] == Asset("file:///lake/before"), "by a plan of before"
+    assert set(declared) - {name for name, each in declared.items() if each in silent} == {"orders", "files", "lake"}
     assert declared["alerts"] in silent, "all of its rows were set aside"
-    assert declared["lake"] in silent, "they went into another table, by a plan of before"
 
 
 def test_a_connection_that_is_gone_keeps_no_rows_from_being_confirmed(caplog: pytest.LogCaptureFixture) -> None:
@@ -189,3 +208,47 @@ def test_a_connection_that_is_gone_keeps_no_rows_from_being_confirmed(caplog: py
     told = delivered(log, "orders", Confirmed(Numbers.of([2])), gone)
     assert {each.sink for each in told} == set(SINKS) - {"orders", "daily"}
     assert "lineage does not tell of shop: " in caplog.text and "not defined" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("host", "server"),
+    [
+        ("/var/run/postgresql", "postgres://localhost:5432"),
+        ("", "postgres://localhost:5432"),
+        ("::1", "postgres://[::1]:5432"),
+    ],
+)
+def test_a_host_that_is_a_socket_or_of_ipv6_makes_an_asset(host: str, server: str) -> None:
+    connection = ConnectionInfo("copies", "postgres", host, schema="shop")
+    assert dataset(SINKS["copy"], connection) == Dataset(server, "shop.public.orders", f"{server}/shop/public/orders")
+    assert Asset(f"{server}/shop/public/orders").uri == f"{server}/shop/public/orders"
+
+
+def dataset(sink: Any, connection: ConnectionInfo) -> Dataset:
+    lineage: Any = system(sink.kind).part("lineage")
+    found: Dataset = lineage.dataset({"table": sink.table}, connection)
+    return found
+
+
+def test_an_asset_that_airflow_refuses_costs_the_event_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """The rows are confirmed: a task that fails by this would fail for ever."""
+    declared = sink_assets(a_spec())
+    told = [
+        Delivered("orders", Dataset("mysql://a", "b", "airflow-ft://No_Such/"), 1),
+        Delivered("alerts", Dataset("kafka://a", "b", "kafka://a:1/b"), 1),
+    ]
+    events = events_of(declared)
+    silent = tell_sinks(declared, told, "orders", Confirmed(Numbers.of([1]), {"orders": 1, "alerts": 1}), events)
+    assert declared["orders"] in silent and declared["alerts"] not in silent
+    assert "of sink orders is not updated: " in caplog.text
+
+
+def test_a_part_of_another_distribution_that_raises_costs_the_event_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lineage: Any = system("mysql").part("lineage")
+    monkeypatch.setattr(lineage, "dataset", lambda *_: 1 / 0)
+    log: Any = Log()
+    told = delivered(log, "orders", Confirmed(Numbers.of([2])), CONNECTIONS.__getitem__)
+    assert {each.sink for each in told} == set(SINKS) - {"orders", "daily"}
+    assert "lineage does not tell of shop: division by zero" in caplog.text

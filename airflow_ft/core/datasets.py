@@ -25,8 +25,15 @@ class Dataset:
 
 def table(scheme: str, connection: ConnectionInfo, port: int, *parts: str) -> Dataset:
     """A table of a server: `parts` are database, schema (if the system has both) and table; `port` is the usual one."""
-    server = f"{scheme}://{connection.host or 'localhost'}:{connection.port or port}"
+    server = f"{scheme}://{_host(connection.host)}:{connection.port or port}"
     return Dataset(server, ".".join(parts), "/".join((server, *(quote(part, safe="") for part in parts))))
+
+
+def _host(given: str) -> str:
+    """As a URI has it: a socket's folder is on this machine, and an address of IPv6 stands in brackets."""
+    if not given or given.startswith(("/", "@")):
+        return "localhost"
+    return f"[{given}]" if ":" in given and not given.startswith("[") else given
 
 
 def folder(place: str) -> Dataset:

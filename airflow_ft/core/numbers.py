@@ -37,6 +37,10 @@ class Numbers:
         """The newest; 0: there is none."""
         return self.newest[-1] if self.newest else 0
 
+    def __contains__(self, number: int) -> bool:
+        """Of those that are not kept one by one: whether it lies between them."""
+        return number in self.newest or (bool(self.newest) and self.first <= number < self.newest[0])
+
     def told(self) -> dict[str, Any]:
         """Plain data for other tasks. `numbers` is None when they are too many: nobody takes a part for the whole."""
         listed = list(self.newest) if self.count == len(self.newest) else None
