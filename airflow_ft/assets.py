@@ -1,7 +1,7 @@
 """The asset of a pipeline, and those of the tables, topics and folders that it reads and writes.
 
 They are updated when checkpoints are confirmed, so that other DAGs can be scheduled by them (I9), and Airflow's graph
-of assets shows what comes from where. A DAG declares tables, topics and folders as aliases, `mysql:<connection>/orders`,
+of assets shows what comes from where. A DAG declares tables, topics and folders as aliases, `mysql:<connection>/shop`,
 `files:/data/orders`, and their assets, `mysql://host:3306/shop/orders`, get the events. For connections are not looked
 up when a DAG is parsed, and Airflow runs no task that declares an asset whose URI another DAG has given another name.
 Aliases are the same for all pipelines, which connects those that write a topic with those that read it.

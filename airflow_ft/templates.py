@@ -66,7 +66,9 @@ def rebuild(declared: Mapping[str, S], rendered: Mapping[str, Mapping[str, Any]]
         if left := _unrendered(values):
             raise ConfigurationError(f"{left!r} still contains Jinja after rendering.", sink=name)
         try:
-            specs[name] = type(declared[name])(**values)
+            specs[name] = spec = type(declared[name])(**values)
+            if hasattr(spec, "rendered_from"):
+                spec.rendered_from(declared[name])
         except ConfigurationError as error:
             error.located(sink=name)
             raise

@@ -52,14 +52,15 @@ class KafkaSource:
         topics: names of topics; or, instead, `pattern`.
         pattern: a Java regular expression that the names of topics match.
         conn_id: the Airflow connection of type `kafka`.
-        starting_offsets: counts only until the pipeline's first run: later runs go on from the checkpoint. One of
+        starting_offsets: counts only until something is published: later runs go on from the checkpoint. One of
 
             - "earliest" or "latest",
             - `{topic: {partition: offset}}` (-2: earliest, -1: latest),
             - a datetime with a zone: the first record at or after it; a partition without one starts at its end,
             - "group_offsets": where the group `group_id` stands, and at the earliest offset of a partition where it
               does not, so that a pipeline goes on from another consumer,
-            - Jinja that becomes one of these words, or a time in ISO 8601, such as "{{ data_interval_start }}".
+            - Jinja that becomes one of these words, or a time in ISO 8601, such as "{{ data_interval_start }}". When
+              runs have failed before anything was published, the earliest of their times counts: nothing is left out.
 
         isolation_level: "read_committed", or "read_uncommitted": also what open and aborted transactions wrote.
         max_offsets_per_trigger: bounds a checkpoint, in offsets over all partitions. None: no bound. It may be Jinja.
@@ -86,6 +87,8 @@ class KafkaSource:
     group_id: str | None = None
     commit_offsets: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
+    start_declared: str = field(default="", init=False)
+    """The Jinja of which `starting_offsets` was rendered. Not an argument."""
 
     def __post_init__(self) -> None:
         if isinstance(self.topics, str):
@@ -167,6 +170,11 @@ class KafkaSource:
                 remedy="-2 stands for the earliest offset of a partition, -1 for the latest",
             )
 
+    def rendered_from(self, declared: KafkaSource) -> None:
+        """Keeps what Airflow has rendered: a time that another run renders is the same start (`origin_file`)."""
+        if is_template(declared.starting_offsets):
+            object.__setattr__(self, "start_declared", declared.starting_offsets)
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KafkaSource:
         """The inverse of `to_json`."""
@@ -177,7 +185,9 @@ class KafkaSource:
             else:
                 start = {t: {int(p): o for p, o in offsets.items()} for t, offsets in start["offsets"].items()}
         rest = {name: data[name] for name in _PLAIN_FIELDS}
-        return cls(starting_offsets=start, commit_offsets=data.get("commit_offsets", True), **rest)
+        found = cls(starting_offsets=start, commit_offsets=data.get("commit_offsets", True), **rest)
+        object.__setattr__(found, "start_declared", data.get("start_declared", ""))
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Plain data without secrets."""
@@ -194,6 +204,7 @@ class KafkaSource:
             "options": dict(self.options),
             # Left out where it says nothing: positions are found by digests of this (`spark.locations.origin_file`).
             **({} if self.commit_offsets else {"commit_offsets": False}),
+            **({"start_declared": self.start_declared} if self.start_declared else {}),
         }
 
     def reader_options(self, connection: ConnectionInfo) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Offsets and topic ids of a location: recorded beside the batches, cut back with them, and taken out of a copy."""
 
+import datetime as dt
 import hashlib
 import json
 from contextlib import closing, nullcontext
@@ -16,6 +17,7 @@ from airflow_ft.spark.state.locations import SparkLocation, open_location, origi
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.state.standing import Standing, leave_out, mend_origin, record_ids, recorded_ids, standing
 from airflow_ft.store import open_store
+from airflow_ft.templates import plain, rebuild
 from airflow_ft.wal.filesystem import local_path
 
 SOURCES = {"orders": KafkaSource(topics=["a", "b"]).to_json()}
@@ -123,6 +125,26 @@ def test_the_origin_stays_when_something_else_than_the_start_is_changed(
 def test_another_start_has_another_origin(tmp_path: Path, changed: dict[str, Any]) -> None:
     other = {"orders": {**SOURCES["orders"], **changed}}
     assert origin_file(str(tmp_path), "p", other) != origin_file(str(tmp_path), "p", SOURCES)
+
+
+def test_a_start_that_each_run_renders_anew_stays_at_the_earliest_time(tmp_path: Path) -> None:
+    """A run that failed before it published anything has read for nothing: what came since is read by the next one."""
+
+    def at(hour: int) -> dict[str, Any]:
+        declared = KafkaSource(topics=["a", "b"], starting_offsets="{{ data_interval_start }}")
+        values = {**plain(declared), "starting_offsets": f"2026-01-01 {hour:02}:00:00+00:00"}
+        return {"orders": rebuild({"orders": declared}, {"orders": values})["orders"].to_json()}
+
+    third = _origin(tmp_path, at(3))
+    assert [local_path(origin_file(str(tmp_path), "p", at(hour))) for hour in (3, 4, 9)] == [third] * 3
+    second = local_path(origin_file(str(tmp_path), "p", at(2)))
+    assert second != third, "somebody asks for more"
+    _origin(tmp_path, at(2))
+    assert local_path(origin_file(str(tmp_path), "p", at(9))) == second
+    assert KafkaSource.from_json(at(2)["orders"]).to_json() == at(2)["orders"], "as the driver is told"
+    written = KafkaSource(topics=["a", "b"], starting_offsets=dt.datetime(2026, 1, 1, 9, tzinfo=dt.UTC))
+    found = local_path(origin_file(str(tmp_path), "p", {"orders": written.to_json()}))
+    assert found != second, "who writes another time means it"
 
 
 @pytest.mark.parametrize("strict", [True, False])

@@ -23,6 +23,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -331,10 +332,36 @@ def origin_file(root: str, pipeline: str, sources: Mapping[str, Any]) -> str:
     """
     files = filesystem(root)
     starts = {name: start_of(source) for name, source in sources.items()}
+    if times := [time for source in sources.values() if (time := _rendered_time(source)) is not None]:
+        digest = hashlib.sha256(canonical_json(starts).encode()).hexdigest()[:16]
+        return _origin_of_times(files, files.uri(root, pipeline, "spark"), f"origin-{digest}", times)
     strict = {name: _strict(source) for name, source in sources.items()}
     digests = [hashlib.sha256(canonical_json(each).encode()).hexdigest()[:16] for each in (starts, strict, sources)]
     found = [files.uri(root, pipeline, "spark", f"origin-{digest}.json") for digest in digests]
     return next((origin for origin in found if files.exists(origin)), found[0])
+
+
+def _origin_of_times(files: FileSystem, folder: str, name: str, times: Sequence[int]) -> str:
+    """Of starts that each run renders as another time: the earliest that is frozen, unless these are earlier.
+
+    A run that failed before it published anything has read its records for nothing, and a later one begins there, not
+    at its own time (I10).
+    """
+    frozen = []
+    for file in files.names(folder):
+        if (match := re.fullmatch(re.escape(name) + r"((?:-\d+)+)\.json", file)) is not None:
+            before = [int(time) for time in match[1][1:].split("-")]
+            if all(one <= other for one, other in zip(before, times, strict=True)):
+                frozen.append(before)
+    return files.uri(folder, "-".join([name, *map(str, min(frozen, default=times))]) + ".json")
+
+
+def _rendered_time(source: Any) -> int | None:
+    """Milliseconds since 1970 of a start that Airflow has rendered; None: it is no time, or was written as it is."""
+    start = source.get("starting_offsets")
+    if not source.get("start_declared") or not isinstance(start, Mapping) or "timestamp" not in start:
+        return None
+    return max(0, int(datetime.fromisoformat(start["timestamp"]).timestamp() * 1000))
 
 
 def start_of(source: Any) -> Any:
@@ -343,7 +370,8 @@ def start_of(source: Any) -> Any:
     if source.get("kind") == "kafka":
         names += ["topics", "pattern", "conn_id", "starting_offsets"]
         names += ["group_id"] if source.get("starting_offsets") == GROUP_OFFSETS else []
-    return {name: source.get(name) for name in names}
+    found = {name: source.get(name) for name in names}
+    return found if _rendered_time(source) is None else {**found, "starting_offsets": source["start_declared"]}
 
 
 def _strict(source: Any) -> Any:
