@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,11 @@ from airflow_ft.acts.names import ACTIONS
 from . import answers
 from .access import may_trigger
 from .answers import Hindrance
+
+_MOST_KNOWN = 100
+_KNOWN: dict[tuple[str, str], tuple[str, ...]] = {}
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,21 @@ def declared(dag_ids: Sequence[str]) -> dict[str, Declared]:
     models = {dag_id: DagModel.get_current(dag_id) for dag_id in dag_ids}
     there = {dag_id: model for dag_id, model in models.items() if model is not None and not model.is_stale}
     found = SerializedDagModel.get_latest_serialized_dags(dag_ids=list(there))
-    return {each.dag_id: Declared(_actions(each.dag.params), there[each.dag_id].is_paused) for each in found}
+    return {each.dag_id: Declared(_known(each), there[each.dag_id].is_paused) for each in found}
+
+
+def _known(dag: SerializedDagModel) -> tuple[str, ...]:
+    """What it does, read anew when the DAG has changed: the page asks every few seconds."""
+    key = (dag.dag_id, dag.dag_hash)
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        try:
+            _KNOWN[key] = _actions(dag.dag.params)
+        except Exception as error:  # of another version of Airflow, for example: the page shows everything else
+            log.warning("the DAG %s cannot be read, so the page offers none of its acts: %s", dag.dag_id, error)
+            _KNOWN[key] = ()
+    return _KNOWN[key]
 
 
 def _actions(params: Any) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class Overview:
 
     `dags` are the first and the last one, by name, of those that have made its checkpoints: none, one, or two of
     several. The numbers are of checkpoints that are open. `late`: for so long nothing was confirmed, where that is more
-    than the pipeline's `late_after`; None: it is in time, or nobody has said when it is not.
+    than the pipeline's `late_after`; None: it is in time, or nobody has said when it is not (then that is None, too).
     """
 
     name: str
@@ -56,6 +56,7 @@ class Overview:
     committing: int = 0
     undelivered: int = 0
     late: timedelta | None = None
+    late_after: timedelta | None = None
 
     @property
     def condition(self) -> Condition:

@@ -59,7 +59,7 @@ def problems(
             if condition in conditions:
                 yield Problem(each.name, condition, error.what, error.remedy)
             continue
-        late = each.late or _late(store, each.name, late_after)
+        late = each.late if each.late_after is not None else _late(store, each.name, late_after)
         if late is not None and Condition.LATE in conditions:
             yield Problem(
                 each.name,

@@ -50,6 +50,8 @@ DEFAULT_CONF = {
     # A full snapshot with each tenth micro-batch; the newest one is put into the location each minute (`state_files`).
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "10",
     "spark.sql.streaming.stateStore.maintenanceInterval": "60s",
+    # Each look at a folder would leave its listing in a cache that no other look can use, up to 250 MB.
+    "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
     "spark.sql.streaming.stopTimeout": "10s",
     # A run that ends beside a maintenance waits for it in vain, with Spark's own settings for six minutes.
     "spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "5s",

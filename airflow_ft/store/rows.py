@@ -142,7 +142,9 @@ def to_overview(row: Row, counts: Mapping[str, int], now: int) -> Overview:
     """A row of `pipeline` with the first and the last of its DAGs, and its latest times; `counts` of what is open."""
     found = to_pipeline(row)
     dags = tuple(dict.fromkeys(dag for dag in (row["first_dag"], row["last_dag"]) if dag is not None))
-    return Overview(found.name, found.halted, found.turn, dags, **counts, late=_late(row, counts, now))
+    late_after = None if row["late_after"] is None else row["late_after"] * _MICROSECOND
+    late = _late(row, counts, now)
+    return Overview(found.name, found.halted, found.turn, dags, **counts, late=late, late_after=late_after)
 
 
 def _late(row: Row, counts: Mapping[str, int], now: int) -> timedelta | None:

@@ -104,6 +104,8 @@ def test_bounds_for_pipelines_that_say_none(store: Store) -> None:
     assert told(ProblemNotifier(**some, late_after=timedelta(hours=1))) == []
     assert len(told(ProblemNotifier(**some, late_after=0))) == 1
     SENT.clear()
+    Scene(store, "well").stage(made_with={"late_after": 3600})
+    assert told(ProblemNotifier(**some, late_after=0)) == [], "its own bound counts"
     Scene(store, "well").stage()
     [waiting] = told(ProblemNotifier(**some, patience=0))
     assert waiting.startswith("pipeline well is WAITING: checkpoint 2 was published ") and "in-doubt" in waiting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,22 @@ def test_a_dag_that_does_nothing_is_named_with_the_reason(ask: Asking, offered: 
     assert offered(by="user") == (200, {"recover": "ft_operate"}, {"ft_look": "PAUSED"})
     ask.declare(ft_look=dag(), ft_operate=dag("recover"))
     assert offered(by="user") == (200, {"recover": "ft_operate"}, {"ft_look": "UNSUITABLE"})
+
+
+def test_a_dag_that_cannot_be_read_offers_nothing_and_is_read_once_a_version(caplog: pytest.LogCaptureFixture) -> None:
+    from airflow_ft.plugins import acts
+
+    class Broken:
+        dag_id, dag_hash, read = "ft_broken", uuid.uuid4().hex, 0
+
+        @property
+        def dag(self) -> Any:
+            Broken.read += 1
+            raise ValueError("of another version")
+
+    row: Any = Broken()
+    assert [acts._known(row), acts._known(row)] == [(), ()]
+    assert Broken.read == 1 and "ft_broken cannot be read" in caplog.text and "of another version" in caplog.text
 
 
 def test_each_permission_counts_by_itself(

@@ -7,15 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from airflow_ft.core.errors import StoreUnavailableError
+from airflow_ft.core.errors import StageError, StoreUnavailableError
 from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.ports import Store
+from airflow_ft.core.ports import ConnectionInfo, Store
+from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver import lag
 from airflow_ft.spark.driver.gauges import FilesGauge, Gauge, KafkaGauge
+from airflow_ft.spark.driver.kafka_admin import TopicAdmin
 from airflow_ft.spark.driver.lag import LagWatch
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.task.launcher import LAG
@@ -65,6 +69,9 @@ def test_of_folders_files_that_no_published_checkpoint_has_read_count() -> None:
     assert gauge.measure({"logOffset": 2}) == (1, 3)
     folder += [str(number) for number in range(100_000)]
     assert gauge.measure({"logOffset": 2}) is None
+    del folder[10:]
+    assert gauge.measure({"logOffset": 2}) is None, "nobody lists them again"
+    assert FilesGauge(lambda: folder, lambda: None, read, 0).measure(None) is None, "too many were read"
 
 
 class Scripted:
@@ -164,9 +171,43 @@ def test_whatever_goes_wrong_is_told_once_and_ends_nothing(
     assert match and match.groupdict() == {"source": "orders", "behind": "7", "unit": "records"}
 
 
-def test_an_error_of_the_job_comes_through(scene: Scene) -> None:
-    with pytest.raises(ValueError, match="mine"), watch(scene, {"orders": Scripted(OSError("x"))}).watching():
+def test_an_error_of_the_job_comes_through_without_a_last_look(scene: Scene) -> None:
+    """Brokers that are away may be why, and would be waited for."""
+    gauge = Scripted((7, 0))
+    with pytest.raises(ValueError, match="mine"), watch(scene, {"orders": gauge}).watching():
         raise ValueError("mine")
+    assert not gauge.asked
+
+
+def test_a_first_look_that_fails_is_repeated(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EACH_SECONDS", "_FIRST_SECONDS"):
+        monkeypatch.setattr(lag, name, 0.01)
+    opened: list[Exception] = [OSError("no route"), StoreUnavailableError("away")]
+
+    def gauges() -> Mapping[str, Gauge]:
+        if opened:
+            raise opened.pop(0)
+        return {"orders": Scripted((7, 0))}
+
+    with LagWatch(scene.store, request(scene), gauges, lambda: None).watching():
+        wait_for(lambda: told(scene.store), 20, "it is known after all")
+
+
+def test_nobody_asks_a_client_that_is_closed() -> None:
+    """A look that was under way when the attempt ended would open another one, which nobody ends."""
+    made: list[object] = []
+
+    class Admin(TopicAdmin):
+        def _connect(self) -> Any:
+            made.append(self)
+            return made
+
+    spark: Any = SimpleNamespace(_jvm=MagicMock())
+    admin = Admin(spark, "orders", KafkaSource(topics=["a"]), ConnectionInfo("k", "kafka"))
+    admin.close()
+    with pytest.raises(StageError, match="closed"):
+        admin.latest(["a"])
+    assert not made
 
 
 def test_whoever_was_replaced_looks_no_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

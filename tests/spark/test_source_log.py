@@ -41,6 +41,7 @@ def test_all_that_was_read_is_known_to_a_log_that_begins_anew(log: Path) -> None
     files = filesystem(str(log))
     read = source_log.all_entries(files, str(log), "0", 10)
     assert [entry["batchId"] for entry in read] == list(range(11))
+    assert [source_log.count(files, str(log), "0", last) for last in (10, -1)] == [11, 0]
     (log / "sources/1").mkdir()
     (log / "sources/1/0").write_bytes(source_log.as_read_before(read))
     assert source_log.entries(files, str(log), "1", source_log.NOTHING_READ, 0) == {}

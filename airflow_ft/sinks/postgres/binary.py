@@ -150,9 +150,11 @@ def _fixed(type: pa.DataType, column: Column) -> _Fixed | None:
     if kind in _INTEGERS and (is_.is_integer(type) or is_.is_decimal(type)):
         whole = _INTEGERS[kind]
         return lambda values: _big(numbers(values.cast(whole)), f">i{whole.bit_width // 8}")
-    if kind in ("float4", "float8") and (is_.is_floating(type) or (is_.is_integer(type) and kind == "float8")):
-        real = pa.float32() if kind == "float4" else pa.float64()
-        return lambda values: _big(numbers(values.cast(real)), f">f{real.bit_width // 8}")
+    # A double may lie beyond a real: as text the server says so.
+    if kind == "float4" and is_.is_floating(type) and type.bit_width <= 32:
+        return lambda values: _big(numbers(values.cast(pa.float32())), ">f4")
+    if kind == "float8" and (is_.is_floating(type) or is_.is_integer(type)):
+        return lambda values: _big(numbers(values.cast(pa.float64())), ">f8")
     if kind == "numeric" and is_.is_decimal128(type) and 0 <= type.scale <= type.precision:
         return lambda values: _numeric(values, type.precision, type.scale)
     if kind == "numeric" and is_.is_integer(type):

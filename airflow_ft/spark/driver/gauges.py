@@ -16,7 +16,7 @@ from airflow_ft.wal.filesystem import filesystem
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MANY_FILES = 100_000  # of so many one look takes seconds, and hundreds of megabytes: their lag is not known
+_MANY_FILES = 100_000  # of so many one look takes seconds, and hundreds of megabytes: nobody looks again
 
 
 class Gauge(Protocol):
@@ -55,8 +55,8 @@ class KafkaGauge:
 
 class FilesGauge:
     """Files of a folder: `listed()` gives the places of all, as Spark lists them, `begun()` of those that were read
-    when this attempt began, and `read(after, last)` of those in Spark's log behind one id, up to another. `begin` is
-    the id at which it began.
+    when this attempt began (None: they are too many), and `read(after, last)` of those in Spark's log behind one id, up
+    to another. `begin` is the id at which it began.
     """
 
     unit = Unit.FILES
@@ -64,18 +64,28 @@ class FilesGauge:
     def __init__(
         self,
         listed: Callable[[], Sequence[str]],
-        begun: Callable[[], Sequence[str]],
+        begun: Callable[[], Sequence[str] | None],
         read: Callable[[int, int], Sequence[str]],
         begin: int,
     ) -> None:
         self._listed, self._begun, self._read, self._last = listed, begun, read, begin
         self._known: set[str] | None = None
         self._done = 0
+        self._are_too_many = False
 
     def measure(self, position: Any) -> tuple[int, int] | None:
-        """See `Gauge.measure`."""
+        """See `Gauge.measure`. Where they are too many once, it is asked of nobody any more."""
+        found = None if self._are_too_many else self._measured(position)
+        if found is None:
+            self._are_too_many, self._known = True, None
+        return found
+
+    def _measured(self, position: Any) -> tuple[int, int] | None:
         if self._known is None:
-            self._known = set(self._begun())
+            begun = self._begun()
+            if begun is None:
+                return None
+            self._known = set(begun)
         if (last := source_log.last_id(position)) is not None and last > self._last:
             new = self._read(self._last, last)
             self._known.update(new)
@@ -129,7 +139,9 @@ def _of_files(spark: SparkSession, location: SparkLocation, index: int, source: 
     def listed() -> list[str]:
         return [place for each in static_listings(source.read(spark, streaming=False)) for place in each.files]
 
-    def begun() -> list[str]:
+    def begun() -> list[str] | None:
+        if source_log.count(files, location.uri, str(index), last) > _MANY_FILES:
+            return None
         entries = source_log.all_entries(files, location.uri, str(index), last)
         return [source_log.place(each["path"], encoded=True) for each in entries]
 

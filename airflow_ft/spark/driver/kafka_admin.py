@@ -37,6 +37,7 @@ class TopicAdmin:
         self._jvm: Any = spark._jvm
         self._name, self._source, self._connection = name, source, connection
         self._client: Any = None
+        self._is_closed = False
         self._ends: tuple[Sequence[str], float, Any] | None = None  # topics, when they were looked at, what is asked
 
     def topics(self, recorded: Iterable[str] = ()) -> Mapping[str, str]:
@@ -128,7 +129,8 @@ class TopicAdmin:
         return {name: self._asked(lambda _, unit, n=name: answers.get(n).get(_SECONDS, unit)) for name in names}
 
     def close(self) -> None:
-        """Ends its connections: a JVM that is kept would go on with them."""
+        """Ends its connections: a JVM that is kept would go on with them. Whoever asks after that is refused."""
+        self._is_closed = True
         if self._client is not None:
             client, self._client = self._client, None
             with suppress(Exception):  # the JVM may be gone, which must not hide why
@@ -140,6 +142,8 @@ class TopicAdmin:
 
         try:
             if self._client is None:
+                if self._is_closed:
+                    raise StageError(f"the client of source {self._name!r} is closed: the attempt has ended.")
                 self._client = self._connect()
             return ask(self._client, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
         except Py4JJavaError as error:

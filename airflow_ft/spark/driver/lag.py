@@ -55,16 +55,20 @@ class LagWatch:
         self._paces: defaultdict[str, Pace] = defaultdict(Pace)
         self._expected: dict[str, int] = {}
         self._stop = threading.Event()
+        self._looks_at_end = True
         self._has_failed = False
         self._logged = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="lag", daemon=True)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """For the duration of the block, and once more at its end."""
+        """For the duration of the block, and once more at its end, if that is a good one."""
         self._thread.start()
         try:
             yield
+        except BaseException:
+            self._looks_at_end = False  # what is asked may be why
+            raise
         finally:
             self._stop.set()
             self._thread.join(_END_SECONDS)
@@ -95,11 +99,12 @@ class LagWatch:
         wait = _FIRST_SECONDS
         while not self._stop.wait(wait):
             began = time.monotonic()
-            if not self._look_and_tell() or not self._gauges:
+            if not self._look_and_tell() or self._gauges == {}:
                 return
             wait = max(EACH_SECONDS, _SHARE * (time.monotonic() - began))
-        self._logged = 0.0
-        self._look_and_tell()
+        if self._looks_at_end:
+            self._logged = 0.0
+            self._look_and_tell()
 
     def _look_and_tell(self) -> bool:
         """Whether to go on."""
