@@ -329,6 +329,16 @@ def test_resume_lets_a_halted_pipeline_go_on(world: World, ft: Any) -> None:
     assert "the token is gone" in text and "is ACTIVE" in text
 
 
+def test_a_pipeline_that_nobody_runs_is_retired_and_one_that_is_at_work_is_not(world: World, ft: Any) -> None:
+    run = RunKey("dag", "run")
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, run, None)
+    with pytest.raises(SystemExit, match=r"dag/run is at work.*Remedy: stop it"):
+        ft("retire", PIPELINE, "--yes")
+    world.store.leave_turn(PIPELINE, run)
+    assert "orders is not late any more" in ft("retire", PIPELINE, "--yes")
+
+
 def test_adopt_shows_what_the_sinks_hold_and_takes_them_over(world: World, ft: Any) -> None:
     for system in world.systems.values():
         system.rank, system.last, system.rows, system.foreign = (9, 30), 7, [5, 6, 7], True

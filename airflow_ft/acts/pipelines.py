@@ -7,6 +7,7 @@ from datetime import timedelta
 from airflow_ft.acts.requester import Requester
 from airflow_ft.acts.words import loses_rows
 from airflow_ft.core.coordinator import coordinating
+from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import PipelineStatus
 from airflow_ft.core.planning import quarantined
@@ -57,6 +58,20 @@ def reset_state(by: Requester, store: Store, pipeline: str) -> None:
         by.say(f"{pipeline} has no state to drop")
     else:
         by.say(f"the next run reads on from where the last one ended, without state, in {position.location}")
+
+
+def retire(by: Requester, store: Store, pipeline: str) -> None:
+    """A pipeline that nobody runs any more is not late; ConfigurationError while a run is at work."""
+    row = store.pipeline(pipeline)
+    if row.turn is not None:
+        raise ConfigurationError(
+            f"run {row.turn} is at work.", pipeline=pipeline, remedy="stop it, or pause its DAG and let it end, first."
+        )
+    if waiting := store.undelivered(pipeline):
+        by.say(f"{waiting} of its checkpoints are not delivered; `airflow ft in-doubt` and a run would settle them")
+    by.sure(f"Is {pipeline} to be late no more?")
+    store.retire(pipeline, by.person)
+    by.say(f"{pipeline} is not late any more, unless it runs again")
 
 
 def resume(by: Requester, store: Store, pipeline: str) -> None:

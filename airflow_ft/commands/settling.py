@@ -63,6 +63,13 @@ def resume(args: Namespace) -> None:
 
 
 @command
+def retire(args: Namespace) -> None:
+    """`airflow ft retire PIPELINE`."""
+    with open_store(args) as store:
+        pipelines.retire(requester(args, "retire"), store, args.pipeline)
+
+
+@command
 def adopt(args: Namespace) -> None:
     """`airflow ft adopt PIPELINE`."""
     with open_store(args) as store:

@@ -391,6 +391,9 @@ class Store(Protocol):
         halt the pipeline again, as many times as the lost log had drawn attempts.
         """
 
+    def retire(self, pipeline: str, who: str) -> None:
+        """Nobody runs it any more, so it is never late; a stage that begins says anew when it is."""
+
     def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str) -> int:
         """Goes past the sinks of a lost decision log, by participant the number delivered last; returns a new epoch.
 

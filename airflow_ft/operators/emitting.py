@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_ft.assets import SCHEME, declared_asset, pipeline_asset, sink_assets, source_assets, tell_sinks
 from airflow_ft.hooks.connections import task_connections
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Asset, AssetAlias, Context
 
     from airflow_ft.core import steps
     from airflow_ft.core.ports import Confirmed
@@ -42,6 +43,7 @@ def emit(operator: CheckpointOperator, context: Context, run: steps.Context, con
         return
     asset = pipeline_asset(operator.pipeline)
     declared = sink_assets(operator.spec)
+    silent: Sequence[Asset | AssetAlias]
     if not confirmed.numbers.count:
         silent = [asset, *declared.values()]
     else:

@@ -207,6 +207,13 @@ class EpochOperations:
                     write.set_pipeline(epoch=write.row["epoch"] + 1)
                 write.event(EventKind.RESUMED, f"by {who}, after {reason}", detail={"who": who, "reason": reason})
 
+    def retire(self, pipeline: str, who: str) -> None:
+        """See `Store.retire`."""
+        with pipeline_write(self._database, pipeline) as write:
+            if write.row["late_after"] is not None:
+                write.set_pipeline(late_after=None)
+                write.event(EventKind.RETIRED, f"by {who}", detail={"who": who})
+
 
 def _require_one_map_index(write: PipelineWrite, run: RunKey) -> None:
     """A pipeline reads its sources once in a DAG run: of two map indexes one would find nothing left, unnoticed."""

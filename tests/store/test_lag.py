@@ -119,3 +119,16 @@ class TestLate:
         assert self.condition(scene) is Condition.LATE
         scene.stage(run=LATER_RUN, made_with={"late_after": None})
         assert self.condition(scene) is Condition.WAITING
+
+    def test_a_retired_pipeline_is_not_late_until_it_runs_again(self, scene: Scene) -> None:
+        scene.stage(made_with=LATE)
+        scene.complete(1)
+        assert self.condition(scene) is Condition.LATE
+        for _ in range(2):
+            scene.store.retire(PIPELINE, "ada")
+        assert scene.store.standing(PIPELINE).condition is Condition.IDLE
+        assert [each.message for each in scene.store.events(PIPELINE) if each.kind == "RETIRED"] == [
+            "pipeline orders RETIRED: by ada"
+        ]
+        scene.stage(run=LATER_RUN, made_with=LATE)
+        assert self.condition(scene) is Condition.LATE
