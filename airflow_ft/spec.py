@@ -237,7 +237,7 @@ class PipelineSpec:
             raise ConfigurationError(
                 f"CheckpointConfig.{idle[0]} is for streams, and this pipeline runs by the schedule of its DAG.",
                 remedy="add streaming=True, or leave it out: a scheduled run ends by itself, and is cut by its schedule"
-                " and the bounds of its sources (max_offsets_per_trigger, max_files_per_trigger).",
+                " and the bounds of its sources (max_offsets_per_trigger, max_files_per_trigger, ...).",
             )
         if "mode" in self.config.given:  # as below
             self.check_mode()

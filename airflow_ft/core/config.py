@@ -39,7 +39,7 @@ class CheckpointConfig:
         mode: how often a row becomes visible when something dies: a `CheckpointingMode`. With AT_MOST_ONCE, for streams
             alone, nothing is remembered from one attempt to the next: each begins where its sources stand then.
         interval: a stream is cut so often; 0: as fast as it goes. Where a source is bounded (`max_offsets_per_trigger`,
-            `max_files_per_trigger`) and has more, slices follow each other without a pause.
+            `max_files_per_trigger`, `max_bytes_per_trigger`) and has more, slices follow each other without a pause.
         min_pause: so long after a checkpoint was confirmed the next one is triggered at the earliest. More than 0
             allows one checkpoint at a time.
         max_concurrent: so many checkpoints may be between TRIGGERED and COMPLETED: while sinks deliver one, the next is
