@@ -102,8 +102,10 @@ def test_options_of_the_kafka_reader() -> None:
     }
     at = dt.datetime(2026, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2)))
     options = KafkaSource(pattern="x.*", starting_offsets=at).reader_options(_connection())
-    assert options["startingTimestamp"] == "1767218400000" and options["subscribePattern"] == "x.*"
+    assert options["startingTimestamp"] == "1767218400000" and options["subscribePattern"] == "^(?:x.*)$"
     assert options["startingOffsetsByTimestampStrategy"] == "latest" and "startingOffsets" not in options
+    just_behind = KafkaSource(topics=["a"], starting_offsets=at + dt.timedelta(microseconds=1))
+    assert just_behind.reader_options(_connection())["startingTimestamp"] == "1767218400001", "none of before"
     options = KafkaSource(topics=["a"], starting_offsets={"a": {0: 5}}).reader_options(_connection())
     assert options["startingOffsets"] == '{"a": {"0": 5}}'
 
