@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
 from airflow_ft.core import steps
+from airflow_ft.core.backpressure import retained_batches
 from airflow_ft.core.dead_letters import DeadLetters
 from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.core.model import CheckpointingMode
@@ -139,10 +140,8 @@ def request(
 
     `spec` has its defaults.
     """
-    from airflow_ft.spark.request import RETAINED_BATCHES, StageRequest, listed
+    from airflow_ft.spark.request import StageRequest, listed
 
-    # A stream looks at all that Spark retains with each checkpoint, so that should be no more than it may need.
-    is_short = spec.streaming and not spec.config.unaligned
     conn_ids = {source.conn_id for source in spec.sources.values() if source.conn_id}
     assert spec.wal_root is not None and spec.jars is not None and spec.keep_session is not None
     assert isinstance(spec.job, str | InlineJob)
@@ -166,7 +165,7 @@ def request(
         packages=tuple(spec.packages),
         checkpointing=spec.config,
         streaming=spec.streaming,
-        retained_batches=RETAINED_BATCHES if not is_short else max(100, 2 * spec.config.concurrent),
+        retained_batches=retained_batches(spec.config, streaming=spec.streaming),
         restart=spec.strategy.to_json() if spec.streaming else None,
         master=spark_master(spec.spark_master or "", connections),
         conf=spec.spark_conf,

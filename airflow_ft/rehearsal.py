@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
+from airflow_ft.core.backpressure import RETAINED_BATCHES, SPARE_BATCHES
 from airflow_ft.core.doctor import Check, Verdict, worst
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, JobError
 from airflow_ft.core.lease import Worker, new_epoch
@@ -227,7 +228,6 @@ class _Attempt:
         self, on_line: Callable[[str], None], on_start: Callable[[Driver], None]
     ) -> tuple[list[Segment], StageResult | None, dict[str, pa.Schema]]:
         """What was staged; None: nothing was computed; the columns by sink, as far as they are known without rows."""
-        from airflow_ft.spark.request import RETAINED_BATCHES
         from airflow_ft.spark.task.launcher import run_stage
         from airflow_ft.store import open_store
 
@@ -259,8 +259,6 @@ class _Attempt:
 
     def _request(self, before: Pipeline, epoch: int, attempt: int) -> StageRequest:
         from airflow_ft import pipeline_steps
-        from airflow_ft.spark.driver.room import SPARE_BATCHES
-        from airflow_ft.spark.request import RETAINED_BATCHES
 
         if self.stands is not None:
             before = replace(before, base=self.stands.base, base_is_clean=False)

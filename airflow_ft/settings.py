@@ -41,9 +41,23 @@ def with_checkpointing(spec: PipelineSpec) -> PipelineSpec:
 
     ConfigurationError: a sink cannot hold its rows for as long as a checkpoint may take.
     """
+    return replace(spec, checkpointing=checkpointing_of(spec))
+
+
+def checkpointing_of(spec: PipelineSpec) -> CheckpointConfig:
+    """The settings of its checkpoints, with `[airflow_ft] checkpointing` for what it leaves open.
+
+    ConfigurationError, which names what the configuration says: the two do not go together.
+    """
     defaults = checkpointing()
     defaults = defaults.of_streams() if spec.streaming else defaults.of_scheduled()
-    return replace(spec, checkpointing=spec.config.resolved(defaults))
+    try:
+        return spec.config.resolved(defaults)
+    except ConfigurationError as error:
+        said = {name: value for name, value in defaults.to_json().items() if name not in spec.config.given}
+        raise ConfigurationError(
+            error.what, remedy=f"{error.remedy.rstrip('.')}; [{SECTION}] checkpointing says {json.dumps(said)}."
+        ) from None
 
 
 def resolved(spec: PipelineSpec) -> PipelineSpec:

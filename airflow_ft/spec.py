@@ -226,7 +226,10 @@ class PipelineSpec:
         remedy = "give CheckpointConfig(timeout=timedelta(minutes=10)), for example."
         check_type("checkpointing", self.checkpointing, (CheckpointConfig, Mapping), remedy)
         if isinstance(self.checkpointing, Mapping) and not self.is_rendered:
-            CheckpointConfig.from_json({n: value for n, value in self.checkpointing.items() if not is_template(value)})
+            known = {name: value for name, value in self.checkpointing.items() if not is_template(value)}
+            if "unaligned" not in known and "unaligned" in self.checkpointing:  # a run says whether that is in order
+                known.pop("aligned_timeout", None)
+            CheckpointConfig.from_json(known)
             return
         if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
             plan_delivery(declared(self.sinks), self.commit_point, self.config.mode)
@@ -234,7 +237,7 @@ class PipelineSpec:
             raise ConfigurationError(
                 f"CheckpointConfig.{idle[0]} is for streams, and this pipeline runs by the schedule of its DAG.",
                 remedy="add streaming=True, or leave it out: a scheduled run ends by itself, and is cut by its schedule"
-                " and the bounds of its sources (max_offsets_per_trigger, max_files_per_trigger).",
+                " and the bounds of its sources (max_offsets_per_trigger, max_files_per_trigger, ...).",
             )
         if "mode" in self.config.given:  # as below
             self.check_mode()

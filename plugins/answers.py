@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from airflow_ft.core.lag import Unit
 from airflow_ft.core.model import CheckpointState
 from airflow_ft.core.overview import Condition
+from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.timing import Spread, Step
 from airflow_ft.spark.state.operators import Operator
 
@@ -218,8 +219,20 @@ class Noted(TypedDict):
     message: str
 
 
+class HeldBack(TypedDict):
+    """Why a stream triggers no checkpoint although its sources have more, and since when none was."""
+
+    reason: WaitReason
+    since: str
+    cause: str
+    remedy: str
+
+
 class Pipeline(AtWork, Offered):
-    """How a pipeline stands. `triggered`: numbers given out; `waiting`: checkpoints that wait for delivery."""
+    """How a pipeline stands. `triggered`: numbers given out; `waiting`: checkpoints that wait for delivery.
+
+    `held_back`: null where it need not wait.
+    """
 
     name: str
     condition: Condition
@@ -228,6 +241,7 @@ class Pipeline(AtWork, Offered):
     dags: Sequence[str]
     confirmed: int
     waiting: int
+    held_back: HeldBack | None
     lag: Sequence[SourceLag]
     triggered: int
     epoch: int

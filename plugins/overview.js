@@ -60,6 +60,8 @@ export function Overview({ pipeline, reload }) {
         h(Fact, { name: "Numbers given out" }, count(pipeline.triggered)),
         h(Fact, { name: "Confirmed up to" }, pipeline.confirmed ? count(pipeline.confirmed) : "–"),
         h(Fact, { name: "Waiting for delivery" }, count(pipeline.waiting)),
+        pipeline.held_back && h(Fact, { name: "Held back" }, `${pipeline.held_back.reason}, nothing was triggered since `, h(Ago, { at: pipeline.held_back.since, now }),
+          h(Muted, null, `${pipeline.held_back.cause} ${pipeline.held_back.remedy}`)),
         h(Fact, { name: "Epoch" }, count(pipeline.epoch)),
         h(Fact, { name: "DAG" }, pipeline.dags.map((dag, place) => h(Fragment, { key: dag }, place > 0 && ", ", h(Link, { to: `dags/${encodeURIComponent(dag)}` }, dag))))),
       h(Card, { title: "Sources" }, h(Sources, { pipeline })),

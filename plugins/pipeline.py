@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import HTTPException, Query
 
+from airflow_ft.core.backpressure import held_back
 from airflow_ft.core.model import Checkpoint, Event
 from airflow_ft.core.overview import Noted, Only
 from airflow_ft.core.ports import Store
@@ -49,6 +50,7 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
             **at_work(store, name, row.turn, visible),
             "confirmed": completed[0].number if completed else 0,
             "waiting": overview.undelivered,
+            "held_back": _held_back(store, name),
             "lag": tell.behind(store.lags([name]).get(name, ())),
             "triggered": row.next_number - 1,
             "epoch": row.epoch,
@@ -155,6 +157,13 @@ def _is_stream(store: Store, name: str) -> bool:
 
 def _failed(found: Sequence[Timing]) -> answers.Failed | None:
     return {**tell.timed(found[0]), **tell.explained(found[0].reason)} if found else None
+
+
+def _held_back(store: Store, name: str) -> answers.HeldBack | None:
+    if (found := held_back(store, name)) is None:
+        return None
+    reason = found.reason
+    return {"reason": reason, "since": found.since.isoformat(), "cause": reason.cause, "remedy": reason.remedy}
 
 
 def _event(event: Event | None) -> answers.Noted | None:

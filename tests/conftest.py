@@ -205,9 +205,9 @@ def postgres_database(postgres: Postgres) -> Iterator[Database]:
 
 
 class TopicFactory(Protocol):
-    """Creates a topic under a random name, which it returns."""
+    """Creates a topic under a random name, which it returns, unless there is a `name`."""
 
-    def __call__(self, partitions: int = 4, config: Mapping[str, str] | None = None) -> str: ...
+    def __call__(self, partitions: int = 4, config: Mapping[str, str] | None = None, name: str = "") -> str: ...
 
 
 @pytest.fixture
@@ -216,8 +216,8 @@ def topic_factory(kafka: Kafka) -> Iterator[TopicFactory]:
         kafka.start()
     created: list[str] = []
 
-    def create(partitions: int = 4, config: Mapping[str, str] | None = None) -> str:
-        name = f"t-{uuid.uuid4().hex[:12]}"
+    def create(partitions: int = 4, config: Mapping[str, str] | None = None, name: str = "") -> str:
+        name = name or f"t-{uuid.uuid4().hex[:12]}"
         kafka.create_topic(name, partitions, config)
         created.append(name)
         return name

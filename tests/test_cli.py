@@ -25,6 +25,7 @@ from airflow_ft.wal import open_wal
 from tests.core.systems import SYSTEM, Systems
 from tests.core.world import PIPELINE, RUN, World
 from tests.spark.test_savepoints import saved_scene
+from tests.store.scene import Scene
 
 pytestmark = pytest.mark.airflow
 
@@ -93,6 +94,20 @@ def test_whoever_is_at_work_says_how_far_it_has_come(world: World, ft: Any) -> N
         [row] = json.loads(ft("pipelines", "-o", "json"))
         assert row["doing"] == "checkpoint 7: db has taken 5 of 8 rows of rows"
     assert json.loads(ft("pipelines", "-o", "json"))[0]["doing"] is None
+
+
+def test_it_says_that_a_stream_is_held_back_and_why(world: World, ft: Any) -> None:
+    scene = Scene(world.store, PIPELINE)
+    scene.take()
+    world.store.enter_turn(PIPELINE, RUN, None)
+    scene.stage(made_with={"streaming": True, "checkpointing": {"max_concurrent": 1}, "sources": {}}, goes_on=True)
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert row["held_back"].startswith("TOO_MANY_QUEUED since 20")
+    text = ft("show", PIPELINE, "1")
+    assert "the stream is held back: TOO_MANY_QUEUED since 20" in text and "make them faster" in text
+    scene.complete(1)
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert row["held_back"] is None and "held back" not in ft("show", PIPELINE, "1")
 
 
 def test_it_says_how_far_a_pipeline_is_behind_and_whether_it_is_late(world: World, ft: Any) -> None:

@@ -232,6 +232,28 @@ def test_at_most_once_in_the_configuration_is_for_streams(monkeypatch: pytest.Mo
 
 
 @pytest.mark.airflow
+def test_what_the_configuration_says_against_a_pipeline_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unaligned checkpoints need exactly once, whoever says the one or the other; a run's params, too."""
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"unaligned": true, "aligned_timeout": 5}')
+    modes = {mode: {"mode": mode} for mode in CheckpointingMode}
+    said = r'mode is AT_LEAST_ONCE\..*checkpointing says {"unaligned": true, "aligned_timeout": 5(.0)?}'
+    with pytest.raises(ConfigurationError, match=said):
+        settings.resolved(spec(streaming=True, checkpointing=modes[CheckpointingMode.AT_LEAST_ONCE]))
+    ahead = {"mode": "AT_LEAST_ONCE", "unaligned": True, "aligned_timeout": 5}
+    for name in ("mode", "unaligned"):
+        declared = spec(streaming=True, checkpointing={**ahead, name: "{{ params.it }}"})
+        with pytest.raises(ConfigurationError, match="unaligned needs mode EXACTLY_ONCE"):
+            settings.resolved(declared.rendered({"checkpointing": ahead}))
+    for streaming in (True, False):  # a scheduled pipeline is none of its business, also when its DAG is parsed
+        assert settings.checkpointing_of(spec(streaming=streaming)).unaligned is streaming
+    scheduled = spec(checkpointing=modes[CheckpointingMode.AT_LEAST_ONCE])
+    assert settings.checkpointing_of(scheduled).mode is CheckpointingMode.AT_LEAST_ONCE
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"mode": "AT_LEAST_ONCE"}')
+    with pytest.raises(ConfigurationError, match=r'checkpointing says {"mode": "AT_LEAST_ONCE"}'):
+        settings.resolved(spec(streaming=True, checkpointing=CheckpointConfig(unaligned=True)))
+
+
+@pytest.mark.airflow
 def test_a_scheduled_run_may_be_told_to_drain_and_a_stream_is_drained_when_it_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

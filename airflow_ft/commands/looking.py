@@ -15,6 +15,7 @@ from airflow_ft.commands.common import (
     say,
     time_text,
 )
+from airflow_ft.core.backpressure import held_back
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.lookup import checkpoint_of
 from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState, Event, PipelineStatus
@@ -45,6 +46,7 @@ def pipelines(args: Namespace) -> None:
                     "epoch": row.epoch,
                     "at_work": str(row.turn) if row.turn else None,
                     "doing": "; ".join(lease.doing for lease in store.leases(row.name) if lease.doing) or None,
+                    "held_back": str(held) if (held := held_back(store, row.name)) else None,
                 }
             )
         print_table(rows, args.output)
@@ -94,6 +96,9 @@ def show(args: Namespace) -> None:
     with open_store(args) as store:
         for line in describe(checkpoint_of(store, args.pipeline, args.number)):
             say(line)
+        if held := held_back(store, args.pipeline):
+            say(f"the stream is held back: {held.reason} since {time_text(held.since)}")
+            say(f"  {held.reason.cause} {held.reason.remedy}")
 
 
 @command

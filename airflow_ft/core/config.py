@@ -39,7 +39,7 @@ class CheckpointConfig:
         mode: how often a row becomes visible when something dies: a `CheckpointingMode`. With AT_MOST_ONCE, for streams
             alone, nothing is remembered from one attempt to the next: each begins where its sources stand then.
         interval: a stream is cut so often; 0: as fast as it goes. Where a source is bounded (`max_offsets_per_trigger`,
-            `max_files_per_trigger`) and has more, slices follow each other without a pause.
+            `max_files_per_trigger`, `max_bytes_per_trigger`) and has more, slices follow each other without a pause.
         min_pause: so long after a checkpoint was confirmed the next one is triggered at the earliest. More than 0
             allows one checkpoint at a time.
         max_concurrent: so many checkpoints may be between TRIGGERED and COMPLETED: while sinks deliver one, the next is
@@ -47,7 +47,8 @@ class CheckpointConfig:
         tolerable_failures: so many checkpoints in a row may fail (EXPIRED, SEAL_FAILED) before the stream itself fails,
             and is restarted by its strategy; -1: all. One that is confirmed begins the count anew.
         unaligned: rows on their way to a slow sink lie in the write-ahead log and belong to their checkpoint, so the
-            next one is triggered without waiting for it. Allows one checkpoint to be computed at a time.
+            next one is triggered without waiting for it. Allows one checkpoint to be computed at a time, and needs
+            EXACTLY_ONCE.
         aligned_timeout: an unaligned stream waits so long for the sinks first.
         externalized_retention: what is kept of the confirmed checkpoints when the stream was asked to stop, or has
             failed for good: rows, manifests and operator state, or nothing of them. Where it has read to is kept in any
@@ -118,6 +119,13 @@ class CheckpointConfig:
             raise ConfigurationError(
                 "CheckpointConfig.aligned_timeout says when alignment is given up, and unaligned is not set.",
                 remedy="add unaligned=True.",
+            )
+        if self.unaligned and self.mode is not CheckpointingMode.EXACTLY_ONCE:
+            # As in Flink. What has run ahead of a row that a sink refuses is computed again; in the other modes it
+            # would be held up behind that row, or lost with it.
+            raise ConfigurationError(
+                f"CheckpointConfig.unaligned needs mode {CheckpointingMode.EXACTLY_ONCE}, and mode is {self.mode}.",
+                remedy="leave unaligned (and aligned_timeout) out, or mode.",
             )
 
     @property

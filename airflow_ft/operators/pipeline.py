@@ -80,7 +80,7 @@ class CheckpointedPipeline(TaskGroup):
                 remedy="write it into PipelineSpec(...).",
             )
         if spec.is_rendered:
-            spec.check_holding(spec.config.resolved(settings.checkpointing()))
+            spec.check_holding(settings.checkpointing_of(spec))
         check_text("group_id", group_id, optional=True)
         check_type("default_args", default_args, Mapping, 'give {"retries": 5}, for example.', optional=True)
         for name, sink in spec.sinks.items():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.core.arguments import bound, check_options, check_text, check_type
+from airflow_ft.core.arguments import bound, check_options, check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.sources.plain import PlainSource
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("json", "csv", "parquet", "text", "orc")
 _LEAVE_OUT = ("ignoreMissingFiles", "ignoreCorruptFiles")
+_BOUNDS = {"maxFilesPerTrigger": "max_files_per_trigger", "maxBytesPerTrigger": "max_bytes_per_trigger"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,8 @@ class FileSource(PlainSource):
         format: of Spark's reader: "json", "csv", "parquet", "text" or "orc".
         schema: the columns, as a DDL string: "id bigint, at date". Only "text" needs none.
         max_files_per_trigger: bounds a checkpoint. None: no bound. It may be Jinja.
+        max_bytes_per_trigger: bounds a checkpoint in its place, by the sizes of its files. Files are read as a whole: a
+            larger one is a checkpoint by itself.
         options: for Spark's reader. A malformed record fails the job, since by default Spark would turn it into nulls,
             unless they say `{"mode": "PERMISSIVE"}` (then name a `columnNameOfCorruptRecord`, and route those rows in
             `split`). What leaves files out (`ignoreMissingFiles`, `ignoreCorruptFiles`) is refused, and so is
@@ -47,6 +50,7 @@ class FileSource(PlainSource):
     format: str = "json"
     schema: str | None = None
     max_files_per_trigger: int | str | None = None
+    max_bytes_per_trigger: int | str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,8 +59,14 @@ class FileSource(PlainSource):
         check_text("format", self.format, of=of)
         ddl = 'give the columns as in SQL, such as schema="id bigint, at date".'
         check_type("schema", self.schema, str, ddl, optional=True, of=of)
-        most = bound("max_files_per_trigger", self.max_files_per_trigger, of, "files")
-        object.__setattr__(self, "max_files_per_trigger", most)
+        for name, what in (("max_files_per_trigger", "files"), ("max_bytes_per_trigger", "bytes")):
+            object.__setattr__(self, name, bound(name, getattr(self, name), of, what))
+        bounds = (self.max_files_per_trigger, self.max_bytes_per_trigger)
+        if None not in bounds and not any(map(is_template, bounds)):
+            raise ConfigurationError(
+                "FileSource has both max_files_per_trigger and max_bytes_per_trigger: Spark takes one of them.",
+                remedy="leave one of them out.",
+            )
         check_options("options", self.options, of=of)
         if not self.path:
             raise ConfigurationError("FileSource needs the path of a folder")
@@ -78,8 +88,22 @@ class FileSource(PlainSource):
                     f"{name} is refused: files that are gone or damaged would be left out, and count as read (I10)",
                     remedy="leave it out; a file that cannot be read fails the stage, which names it",
                 )
-        if "maxfilespertrigger" in options:
-            raise ConfigurationError("option maxFilesPerTrigger of FileSource", remedy="use max_files_per_trigger")
+        for option, name in _BOUNDS.items():
+            if option.lower() in options:
+                raise ConfigurationError(f"option {option} of FileSource", remedy=f"use {name}")
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return super().from_json({"max_bytes_per_trigger": None, **data})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        data = super().to_json()
+        if self.max_bytes_per_trigger is None:
+            # Left out where it says nothing: positions are found by digests of this (`spark.locations.origin_file`).
+            del data["max_bytes_per_trigger"]
+        return data
 
     def reader_options(self, *, streaming: bool = True) -> dict[str, str]:
         """All options of Spark's reader."""
@@ -89,8 +113,9 @@ class FileSource(PlainSource):
         if streaming:
             # Spark's default of 7 days silently skips a file whose time of modification is older than that.
             options["maxFileAge"] = "36500d"
-            if self.max_files_per_trigger is not None:
-                options["maxFilesPerTrigger"] = str(self.max_files_per_trigger)
+            for option, name in _BOUNDS.items():
+                if (most := getattr(self, name)) is not None:
+                    options[option] = str(most)
         given = {name.lower() for name in self.options}
         return {**{name: value for name, value in options.items() if name.lower() not in given}, **self.options}
 

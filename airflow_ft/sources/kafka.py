@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_ft.core.ports import ConnectionInfo
 
 GROUP_OFFSETS = "group_offsets"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 StartingOffsets = str | Mapping[str, Mapping[int, int]] | datetime
 
 # Set by the fields below, or by the protocol; Spark itself refuses some of them.
@@ -50,7 +51,7 @@ class KafkaSource:
 
     Args:
         topics: names of topics; or, instead, `pattern`.
-        pattern: a Java regular expression that the names of topics match.
+        pattern: a Java regular expression that the names of topics match as a whole.
         conn_id: the Airflow connection of type `kafka`.
         starting_offsets: counts only until something is published: later runs go on from the checkpoint. One of
 
@@ -210,10 +211,13 @@ class KafkaSource:
     def reader_options(self, connection: ConnectionInfo) -> dict[str, str]:
         """All options of Spark's Kafka reader; they contain the connection's secrets."""
         options = {**self.options, **kafka_options(connection)}
-        options["subscribePattern" if self.pattern else "subscribe"] = self.pattern or ",".join(self.topics)
+        if self.pattern:  # Spark looks for it within the names (`findFirstIn`)
+            options["subscribePattern"] = f"^(?:{self.pattern})$"
+        else:
+            options["subscribe"] = ",".join(self.topics)
         start = self.starting_offsets
         if isinstance(start, datetime):
-            options["startingTimestamp"] = str(int(start.timestamp() * 1000))
+            options["startingTimestamp"] = str(-((_EPOCH - start) // timedelta(milliseconds=1)))  # rounded up
             options["startingOffsetsByTimestampStrategy"] = "latest"
         elif isinstance(start, str):  # where a group stands is looked up before a first run: `starting_at`
             options["startingOffsets"] = "earliest" if start == GROUP_OFFSETS else start

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_ft.core.arguments import check_job
+from airflow_ft.core.backpressure import RETAINED_BATCHES
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.dead_letters import DeadLetters
 from airflow_ft.core.errors import ConfigurationError
@@ -70,9 +71,6 @@ UNSEEN_CONF = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 """Where Spark has no UI."""
-
-
-RETAINED_BATCHES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

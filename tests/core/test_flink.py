@@ -107,6 +107,14 @@ def test_a_streams_settings_are_taken() -> None:
         )
 
 
+def test_unaligned_checkpoints_need_exactly_once() -> None:
+    unaligned = {"execution.checkpointing.unaligned.enabled": "true"}
+    for more, mode in (("mode", "AT_LEAST_ONCE"), ("interval", "0")):  # 0: no checkpoints
+        with pytest.raises(ConfigurationError, match="unaligned needs mode EXACTLY_ONCE"):
+            CheckpointConfig.from_flink({**unaligned, f"execution.checkpointing.{more}": mode})
+    assert CheckpointConfig.from_flink({**unaligned, "execution.checkpointing.mode": "EXACTLY_ONCE"}).concurrent == 1
+
+
 @pytest.mark.parametrize("mode", ["EXACTLY_ONCE", "at_least_once"])
 def test_a_mode_is_taken(mode: str) -> None:
     config = CheckpointConfig.from_flink({"execution.checkpointing.mode": mode})

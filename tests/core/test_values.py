@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -76,6 +77,25 @@ def test_what_was_given_goes_before_defaults_also_where_it_equals_the_built_in_o
     assert varied.to_json() == {"timeout": 600, "num_retained": 9, "quarantine_after": None}
     assert replace(CheckpointConfig(num_retained=5), timeout=timedelta(seconds=30)).resolved(defaults).num_retained == 5
     assert replace(CheckpointConfig(), num_retained=5).resolved(defaults).timeout == timedelta(seconds=90)
+
+
+@pytest.mark.parametrize("mode", [CheckpointingMode.AT_LEAST_ONCE, CheckpointingMode.AT_MOST_ONCE])
+def test_unaligned_needs_exactly_once_wherever_the_two_are_said(mode: CheckpointingMode) -> None:
+    said = rf"unaligned needs mode EXACTLY_ONCE, and mode is {mode}\..*leave unaligned \(and aligned_timeout\) out"
+    unaligned, moded = CheckpointConfig(unaligned=True), CheckpointConfig(mode=mode)
+    tries: tuple[Callable[[], CheckpointConfig], ...] = (
+        lambda: CheckpointConfig(unaligned=True, mode=mode),
+        lambda: CheckpointConfig.from_json({"unaligned": "True", "aligned_timeout": "5", "mode": mode.value}),
+        lambda: replace(unaligned, mode=mode),
+        lambda: unaligned.resolved(moded),
+        lambda: moded.resolved(unaligned).of_streams(),
+    )
+    for each in tries:
+        with pytest.raises(ConfigurationError, match=said):
+            each()
+    exactly = CheckpointConfig(unaligned=True, mode=CheckpointingMode.EXACTLY_ONCE)
+    assert exactly.resolved(moded).concurrent == CheckpointConfig(unaligned=True).concurrent == 1
+    assert moded.resolved(unaligned.of_scheduled()).mode is mode  # says nothing to a scheduled pipeline
 
 
 def test_final_states_are_final() -> None:

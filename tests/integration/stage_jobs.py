@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -578,11 +579,12 @@ def recreate(bootstrap: str, topic: str, values: list[str]) -> None:
     fill(bootstrap, topic, values)
 
 
-def fill(bootstrap: str, topic: str, values: list[str]) -> None:
-    """Appends records to partition 0."""
+def fill(bootstrap: str, topic: str, values: list[str], partition: int = 0, at: datetime | None = None) -> None:
+    """Appends records to a partition; they are of the time `at`, or of now."""
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    stamp = {"timestamp": round(at.timestamp() * 1000)} if at else {}
     for value in values:
-        producer.produce(topic, value.encode(), partition=0)
+        producer.produce(topic, value.encode(), partition=partition, **stamp)
     assert producer.flush(60) == 0
 
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.core.lease import Worker, new_epoch, take_epoch
 from airflow_ft.core.model import Checkpoint, RunKey, SparkPosition
@@ -30,6 +32,7 @@ from airflow_ft.spark.task.launcher import Driver, run_stage
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from tests.store.scene import Scene
+from tests.waiting import wait_for
 
 PIPELINE = "orders"
 RUN = RunKey("orders", "scheduled__1")
@@ -171,3 +174,24 @@ def world(folder: Path, sessions: Path | None = None) -> Iterator[StageWorld]:
     yield made
     made.close()
     sys.stdout.write("\n".join(made.lines[-300:]))
+
+
+@contextmanager
+def streaming(pipeline: StageWorld, request: StageRequest, **config: Any) -> Iterator[None]:
+    """A stream, for the duration of the block. Nobody delivers what it publishes: by default it does not wait for that.
+
+    At its end it stops after the checkpoint under way.
+    """
+    settings = {"interval": CheckpointConfig().interval / 5, "unaligned": True, **config}
+    if "max_concurrent" in settings:
+        del settings["unaligned"]
+    request = replace(request, streaming=True, checkpointing=CheckpointConfig(**settings))
+    drivers: list[Driver] = []
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(pipeline.stage, request, drivers.append)
+        try:
+            yield
+        finally:
+            wait_for(lambda: drivers, 60, "a driver")
+            drivers[0].end(drain=False)
+            ended.result(60)

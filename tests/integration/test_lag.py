@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.task.launcher import Driver
 from tests.conftest import TopicFactory
 from tests.core.systems import Metered
 from tests.integration.stage_jobs import fill
-from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection, world
+from tests.integration.stage_world import JARS, PIPELINE, StageWorld, streaming, with_connection, world
 from tests.waiting import wait_for
 from tools.servers import Kafka
 
@@ -42,25 +39,9 @@ def told(pipeline: StageWorld) -> list[Lag]:
     return [replace(each, at=None, rate=None) for each in pipeline.store.lags([PIPELINE]).get(PIPELINE, [])]
 
 
-def shows(pipeline: StageWorld, lags: list[Lag]) -> None:
+def shows(pipeline: StageWorld, lags: list[Lag], seconds: float = 60) -> None:
     """Waits for it."""
-    wait_for(lambda: told(pipeline) == lags, 60, f"{lags}")
-
-
-@contextmanager
-def streaming(pipeline: StageWorld, request: StageRequest) -> Iterator[None]:
-    """A stream that cuts one checkpoint, and waits with the next one until that is delivered, which nobody does."""
-    config = CheckpointConfig(interval=CheckpointConfig().interval / 5, max_concurrent=1)
-    request = replace(request, streaming=True, checkpointing=config)
-    drivers: list[Driver] = []
-    with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(pipeline.stage, request, drivers.append)
-        try:
-            yield
-        finally:
-            wait_for(lambda: drivers, 60, "a driver")
-            drivers[0].end(drain=False)
-            ended.result(60)
+    wait_for(lambda: told(pipeline) == lags, seconds, f"{lags}")
 
 
 def kafka_request(
@@ -77,7 +58,7 @@ def test_of_topics_what_is_behind_the_newest_checkpoint(
     topic = topic_factory(partitions=2)
     fill(kafka.bootstrap, topic, [str(n) for n in range(40)])
     meter = pipeline.store.meter = Metered()
-    with streaming(pipeline, kafka_request(pipeline, kafka, KafkaSource(topics=[topic]))):
+    with streaming(pipeline, kafka_request(pipeline, kafka, KafkaSource(topics=[topic])), max_concurrent=1):
         shows(pipeline, [Lag("numbers", Unit.RECORDS, 0)])
         fill(kafka.bootstrap, topic, [str(n) for n in range(70)])
         shows(pipeline, [Lag("numbers", Unit.RECORDS, 70)])
@@ -87,6 +68,24 @@ def test_of_topics_what_is_behind_the_newest_checkpoint(
     assert pipeline.complete(kafka_request(pipeline, kafka, KafkaSource(topics=[topic]))).rows == {"orders": 70}
     assert told(pipeline) == [Lag("numbers", Unit.RECORDS, 0, done=70, expected=70)]
     assert "source numbers: 0 records behind, 70 of 70 read" in pipeline.lines[-1]
+
+
+def test_what_a_new_partition_and_a_new_topic_have_is_behind_before_spark_has_looked_at_them(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    topic = topic_factory(partitions=1)
+    fill(kafka.bootstrap, topic, ["first"])
+    source = KafkaSource(pattern=f"{topic}.*")
+    with streaming(pipeline, kafka_request(pipeline, kafka, source), max_concurrent=1):
+        shows(pipeline, [Lag("numbers", Unit.RECORDS, 0)])
+        fill(kafka.bootstrap, topic, ["held up"])  # so the stream waits for room, and does not look any more
+        shows(pipeline, [Lag("numbers", Unit.RECORDS, 1)])
+        kafka.add_partitions(topic, 2)
+        fill(kafka.bootstrap, topic, [str(n) for n in range(30)], partition=1)
+        shows(pipeline, [Lag("numbers", Unit.RECORDS, 31)], 30)
+        other = topic_factory(partitions=1, name=f"{topic}-b")
+        fill(kafka.bootstrap, other, [str(n) for n in range(500)])
+        shows(pipeline, [Lag("numbers", Unit.RECORDS, 531)], 30)
 
 
 def test_a_run_says_how_much_it_has_read_while_its_only_micro_batch_takes_long(
@@ -114,7 +113,7 @@ def test_of_folders_the_files_that_nobody_has_read(pipeline: StageWorld) -> None
     source = FileSource(path=str(pipeline.input), format="text", max_files_per_trigger=2)
     for number in range(5):
         pipeline.add_file(f"a {number}", [{"id": number}])
-    with streaming(pipeline, pipeline.request("stage_jobs:Plain", {"numbers": source})):
+    with streaming(pipeline, pipeline.request("stage_jobs:Plain", {"numbers": source}), max_concurrent=1):
         shows(pipeline, [Lag("numbers", Unit.FILES, 3)])
     pipeline.deliver()
     pipeline.add_file("b", [{"id": 7}])

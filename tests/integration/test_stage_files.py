@@ -1,5 +1,7 @@
 """Files that go, come back or change between Spark's listing and the publication: no row is lost, none is mixed."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,8 @@ from airflow_ft.core.errors import StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.state import source_log
 from airflow_ft.wal.filesystem import filesystem, local_path
-from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.integration.stage_world import PIPELINE, StageWorld, streaming, world
+from tests.waiting import wait_for
 
 pytestmark = [
     pytest.mark.rotating(among="Spark drivers"),
@@ -105,6 +108,45 @@ def test_a_folder_that_is_away_is_tried_again(pipeline: StageWorld) -> None:
     (pipeline.folder / "away").rename(pipeline.input)
     pipeline.complete(pipeline.request("stage_jobs:Plain", _sources(pipeline)))
     assert _read(pipeline) == [0, 1, 2]
+
+
+def test_a_checkpoint_is_bounded_by_the_bytes_of_its_files(pipeline: StageWorld) -> None:
+    """19 bytes each; 40 hold two of them. A file is read as a whole, and one that is too large by itself."""
+    source = FileSource(path=str(pipeline.input), schema="k string, n bigint", max_bytes_per_trigger=40)
+    pipeline.add_file("f3", [{"k": "f3", "n": n} for n in range(3, 20)])
+    for n in (20, 21):
+        pipeline.add_file(f"f{n}", [{"k": "f", "n": n}])
+    pipeline.complete(pipeline.request("stage_jobs:Plain", {"numbers": source}))
+    slices = [[0, 1], [2], list(range(3, 20)), [20, 21]]
+    assert [sorted(row["n"] for row in pipeline.rows(each).to_pylist()) for each in pipeline.published()] == slices
+    pipeline.add_file("f22", [{"k": "f", "n": 22}])
+    pipeline.complete(pipeline.request("stage_jobs:Plain", {"numbers": source}))
+    assert _read(pipeline) == list(range(23))
+
+
+def test_a_stream_that_is_bounded_in_bytes_says_that_all_is_read_when_it_is(pipeline: StageWorld) -> None:
+    """1000 hold the first nine files and not the tenth, which is a checkpoint by itself, and so is the last one. Of
+    neither of the first two checkpoints its size tells that there is more.
+    """
+    source = FileSource(path=f"{pipeline.folder}/input/*", format="text", max_bytes_per_trigger=1000)
+    shutil.rmtree(pipeline.input)
+    (pipeline.folder / "new").mkdir()
+    for place, size in enumerate([100] * 9 + [200, 850]):
+        file = pipeline.folder / "new" / f"{place}.txt"
+        file.write_text("x" * (size - 1) + "\n")
+        os.utime(file, (1_700_000_000 + place,) * 2)
+    pipeline.input.mkdir()
+    (pipeline.input / "old").mkdir()
+    (pipeline.input / "old" / "first.txt").write_text("first\n")
+    with streaming(pipeline, pipeline.request("stage_jobs:Plain", {"numbers": source})):
+        wait_for(lambda: pipeline.store.read_as_of(PIPELINE, 1), 60, "it has read the first file, and follows")
+        (pipeline.folder / "new").rename(pipeline.input / "new")
+        at = pipeline.store.now()
+        wait_for(lambda: len(pipeline.all_rows()) == 12, 60, "all files are read")
+        assert [pipeline.rows(each).num_rows for each in pipeline.published()] == [1, 9, 1, 1]
+        wait_for(lambda: (pipeline.store.read_as_of(PIPELINE, 4) or at) > at, 60, "it says so")
+        before = pipeline.store.read_as_of(PIPELINE, 3)
+        assert before is None or before < at, "the last file was not read"
 
 
 def test_compacted_logs_and_wildcards_over_many_batches(pipeline: StageWorld) -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
 from tests.conftest import TopicFactory
+from tests.integration.stage_jobs import fill
 from tests.integration.stage_world import JARS, StageWorld, with_connection, world
 from tools.servers import Kafka
 
@@ -150,6 +152,17 @@ def test_latest_means_the_same_moment_in_every_attempt(
     assert [json.loads(row["value"])["id"] for row in pipeline.all_rows()] == [2, 3]
 
 
+def _plain(pipeline: StageWorld, kafka: Kafka, source: KafkaSource) -> StageRequest:
+    request = pipeline.request("stage_jobs:Plain", {"numbers": source}, jars=(str(JARS),))
+    return with_connection(
+        request, ConnectionInfo("kafka_default", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
+    )
+
+
+def _ids(pipeline: StageWorld) -> list[int]:
+    return sorted(json.loads(row["value"])["id"] for row in pipeline.all_rows())
+
+
 def test_it_goes_on_where_a_group_stands_and_stays_there(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
@@ -167,6 +180,55 @@ def test_it_goes_on_where_a_group_stands_and_stays_there(
         with pytest.raises(JobError, match="colour"):
             pipeline.stage(with_connection(request, connection))
         other.commit(offsets=[TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2)], asynchronous=False)
-    request = pipeline.request("stage_jobs:Plain", {"numbers": source}, jars=(str(JARS),))
-    pipeline.complete(with_connection(request, connection))
-    assert sorted(json.loads(row["value"])["id"] for row in pipeline.all_rows()) == [3, 4, 5]
+    pipeline.complete(_plain(pipeline, kafka, source))
+    assert _ids(pipeline) == [3, 4, 5]
+
+
+def test_it_starts_at_the_first_record_of_a_time(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    """In each partition; one without such a record is read from its end. A later run goes on, whatever its times."""
+    topic = topic_factory(partitions=2)
+    at = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+    millisecond = timedelta(milliseconds=1)
+    for number, partition, moment in (
+        (1, 0, at - timedelta(days=1)),
+        (2, 0, at - millisecond),
+        (3, 0, at),
+        (4, 0, at + timedelta(hours=1)),
+        (5, 1, at - millisecond),
+    ):
+        fill(kafka.bootstrap, topic, [f'{{"id": {number}}}'], partition, moment)
+    # Half a millisecond before is no time of a record, so it is the same beginning.
+    source = KafkaSource(topics=[topic], starting_offsets=at - timedelta(microseconds=500))
+    pipeline.complete(_plain(pipeline, kafka, source))
+    assert _ids(pipeline) == [3, 4]
+    fill(kafka.bootstrap, topic, ['{"id": 6}'], 1, at - timedelta(days=2))
+    fill(kafka.bootstrap, topic, ['{"id": 7}'], 0, at + timedelta(days=2))
+    pipeline.complete(_plain(pipeline, kafka, source))
+    assert _ids(pipeline) == [3, 4, 6, 7]
+
+
+def test_it_starts_at_the_offsets_that_are_named(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    topic = topic_factory(partitions=3)
+    for partition, numbers in enumerate(((1, 2, 3, 4), (5, 6), (7, 8))):
+        fill(kafka.bootstrap, topic, [f'{{"id": {number}}}' for number in numbers], partition)
+    source = KafkaSource(topics=[topic], starting_offsets={topic: {0: 2, 1: -1, 2: -2}})
+    pipeline.complete(_plain(pipeline, kafka, source))
+    assert _ids(pipeline) == [3, 4, 7, 8]
+    for partition, number in ((0, 9), (1, 10), (2, 11)):
+        fill(kafka.bootstrap, topic, [f'{{"id": {number}}}'], partition)
+    pipeline.complete(_plain(pipeline, kafka, source))
+    assert _ids(pipeline) == [3, 4, 7, 8, 9, 10, 11]
+
+
+def test_a_bound_of_records_to_a_task_changes_nothing_of_what_is_read(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    topic = topic_factory(partitions=1)
+    fill(kafka.bootstrap, topic, [f'{{"id": {number}}}' for number in range(10)])
+    source = KafkaSource(topics=[topic], options={"maxRecordsPerPartition": "3"})
+    result = pipeline.complete(_plain(pipeline, kafka, source))
+    assert _ids(pipeline) == list(range(10)) and len(result.numbers) == 1, "it bounds no checkpoint"

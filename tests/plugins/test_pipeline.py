@@ -50,6 +50,19 @@ def test_it_says_how_it_stands(scene: Pipeline, ask: Asking) -> None:
     assert (told["condition"], told["told"]) == ("HALTED", "TOKEN_LOST: it is gone")
 
 
+def test_it_says_that_a_stream_is_held_back_why_and_since_when(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    other.take()
+    other.store.enter_turn("another", RUN, None)
+    made_with = {"streaming": True, "checkpointing": {"max_concurrent": 1}, "sources": {}}
+    [number] = other.stage(made_with=made_with, goes_on=True)
+    held, staged = ask("another").json()["held_back"], other.checkpoint(number).staged_at
+    assert staged is not None and (held["reason"], held["since"]) == ("TOO_MANY_QUEUED", staged.isoformat())
+    assert "max_concurrent" in held["cause"] and "make them faster" in held["remedy"]
+    other.complete(number)
+    assert ask("another").json()["held_back"] is None
+
+
 def test_the_history_is_cut_into_pages_and_filtered(scene: Pipeline, ask: Asking) -> None:
     other = another(scene)
     other.stage(5)

@@ -209,7 +209,7 @@ REPEATED = (
         modes=(_AT_LEAST,),
         sinks=_KAFKA,
         events=LOG + RUNNING,
-        unaligned=True,
+        concurrent_checkpoints=8,
         begins=6,
         runs=(7,),
     ),

@@ -52,6 +52,12 @@ def test_a_kafka_source_that_cannot_work_is_refused(arguments: dict[str, Any], m
         ({"path": "/x", "schema": "n int", "max_files_per_trigger": 0}, "at least 1"),
         ({"path": "/x", "schema": "n int", "options": {"CleanSource": "delete"}}, "cleanSource is refused"),
         ({"path": "/x", "schema": "n int", "options": {"maxFilesPerTrigger": "1"}}, "max_files_per_trigger"),
+        ({"path": "/x", "schema": "n int", "max_bytes_per_trigger": 0}, "max_bytes_per_trigger is 0.*of bytes, at lea"),
+        ({"path": "/x", "schema": "n int", "options": {"maxbytespertrigger": 1}}, "use max_bytes_per_trigger"),
+        (
+            {"path": "/x", "schema": "n int", "max_files_per_trigger": 1, "max_bytes_per_trigger": "1"},
+            "both max_files_per_trigger and max_bytes_per_trigger.*leave one",
+        ),
         ({"path": "/x", "schema": "n int", "options": {"ignoreMissingFiles": "true"}}, "ignoreMissingFiles is refused"),
         ({"path": "/x", "schema": "n int", "options": {"ignorecorruptfiles": "True"}}, "ignoreCorruptFiles is refused"),
         ({"path": "/x", "schema": "n int", "options": {"ignoreMissingFiles": True}}, "ignoreMissingFiles is refused"),
@@ -71,6 +77,7 @@ def test_a_file_source_that_cannot_work_is_refused(arguments: dict[str, Any], me
         KafkaSource(topics=["a"], starting_offsets=dt.datetime(2026, 1, 1, 5, tzinfo=dt.UTC)),
         FileSource(path="/x", schema="n int", options={"multiLine": "true"}),
         FileSource(path="/x", format="text"),
+        FileSource(path="/x", format="text", max_bytes_per_trigger=5),
     ],
 )
 def test_a_source_survives_being_plain_data(source: KafkaSource | FileSource) -> None:
@@ -95,8 +102,10 @@ def test_options_of_the_kafka_reader() -> None:
     }
     at = dt.datetime(2026, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2)))
     options = KafkaSource(pattern="x.*", starting_offsets=at).reader_options(_connection())
-    assert options["startingTimestamp"] == "1767218400000" and options["subscribePattern"] == "x.*"
+    assert options["startingTimestamp"] == "1767218400000" and options["subscribePattern"] == "^(?:x.*)$"
     assert options["startingOffsetsByTimestampStrategy"] == "latest" and "startingOffsets" not in options
+    just_behind = KafkaSource(topics=["a"], starting_offsets=at + dt.timedelta(microseconds=1))
+    assert just_behind.reader_options(_connection())["startingTimestamp"] == "1767218400001", "none of before"
     options = KafkaSource(topics=["a"], starting_offsets={"a": {0: 5}}).reader_options(_connection())
     assert options["startingOffsets"] == '{"a": {"0": 5}}'
 
@@ -167,6 +176,9 @@ def test_options_of_the_file_reader() -> None:
     source = FileSource(path="/x", schema="n int", max_files_per_trigger=2)
     assert source.reader_options() == {"mode": "FAILFAST", "maxFileAge": "36500d", "maxFilesPerTrigger": "2"}
     assert source.reader_options(streaming=False) == {"mode": "FAILFAST"}
+    bytes = FileSource(path="/x", schema="n int", max_bytes_per_trigger=2_000_000)
+    assert bytes.reader_options() == {"mode": "FAILFAST", "maxFileAge": "36500d", "maxBytesPerTrigger": "2000000"}
+    assert bytes.reader_options(streaming=False) == {"mode": "FAILFAST"}
     given = FileSource(path="/x", schema="n int", options={"MODE": "PERMISSIVE", "maxfileage": "1d"})
     assert given.reader_options() == {"MODE": "PERMISSIVE", "maxfileage": "1d"}
 
@@ -181,6 +193,12 @@ def test_bounds_and_beginnings_may_be_jinja_and_are_checked_when_it_is_rendered(
         topics=["a"], max_offsets_per_trigger="{{ params.slice }}", starting_offsets="{{ data_interval_start }}"
     )
     files = FileSource(path="/x", schema="n int", max_files_per_trigger="{{ params.slice }}")
+
+    either = replace(files, max_bytes_per_trigger="{{ params.bytes }}")
+    either = replace(either, max_files_per_trigger="None", max_bytes_per_trigger="7")
+    assert (either.max_files_per_trigger, either.max_bytes_per_trigger) == (None, 7)
+    with pytest.raises(ConfigurationError, match="both"):
+        replace(either, max_files_per_trigger="3")
 
     def rendered(slice: str, start: str) -> tuple[KafkaSource, FileSource]:
         later = replace(declared, max_offsets_per_trigger=slice, starting_offsets=start)

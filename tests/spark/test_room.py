@@ -108,6 +108,35 @@ def test_a_stream_waits_while_as_many_as_may_be_are_under_way(store: SqliteStore
     assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
 
 
+def test_an_unaligned_stream_does_not_wait_for_its_sinks(store: SqliteStore) -> None:
+    stream = Stream(store, unaligned=True)
+    for _ in range(5):  # none of them is delivered
+        stream.stage_one()
+    assert store.undelivered(PIPELINE) == 5
+
+
+def test_an_unaligned_stream_waits_for_its_sinks_up_to_its_time_out(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the store's clock, from the trigger on; and no longer than until they are there."""
+    patience = timedelta(seconds=30)
+    stream = Stream(store, unaligned=True, aligned_timeout=patience)
+    begun = store.checkpoint(PIPELINE, stream.stage_one()).triggered_at
+    clock = begun + patience - timedelta(microseconds=1)
+    monkeypatch.setattr(store, "now", lambda: clock)
+    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
+    clock = begun + patience
+    second = stream.stage_one()
+    clock = store.checkpoint(PIPELINE, second).triggered_at
+    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
+    clock += patience
+    third = stream.stage_one()
+    clock = store.checkpoint(PIPELINE, third).triggered_at
+    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
+    stream.scene.complete(third, [1, second, third])
+    stream.stage_one()
+
+
 def test_a_stream_waits_for_its_pause(store: SqliteStore) -> None:
     stream = Stream(store, min_pause=timedelta(hours=1))
     stream.scene.complete(stream.stage_one())

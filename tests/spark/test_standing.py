@@ -11,7 +11,7 @@ import pytest
 
 from airflow_ft.core.errors import DataLossError, StageError
 from airflow_ft.core.model import Lease, RunKey, SparkPosition, canonical_json
-from airflow_ft.sources import KafkaSource
+from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state.locations import SparkLocation, open_location, origin_file, restore_origin
 from airflow_ft.spark.state.reset import reset_state
@@ -166,6 +166,10 @@ def test_a_source_that_says_nothing_new_is_written_as_before() -> None:
     silent = KafkaSource(topics=["orders"], group_id="g", commit_offsets=False)
     assert KafkaSource.from_json(silent.to_json()) == silent
     assert KafkaSource.from_json(declared.to_json()) == declared
+    folder = FileSource(path="/x", schema="n int", max_files_per_trigger=9)
+    text = canonical_json(folder.to_json())
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "b647cc8019baf153", text
+    assert FileSource.from_json(folder.to_json()) == folder
 
 
 class Brokers:

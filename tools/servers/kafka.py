@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tools.servers.base import Options, Server, ServerError, installed
 from tools.servers.processes import free_port
@@ -80,6 +80,18 @@ class Kafka(Server):
         ):  # the answer comes from the controller, a moment before the broker knows
             if time.monotonic() > deadline:
                 raise self._error(f"the topic {name} has no leaders 60 s after it was created")
+            time.sleep(0.01)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Gives a topic more partitions, so that it has `total`, and waits until clients can use them."""
+        admin = self.admin()
+        admin.create_partitions([NewPartitions(topic, total)], operation_timeout=30)[topic].result(60)
+        deadline = time.monotonic() + 60
+        while len(admin.list_topics(topic, timeout=10).topics[topic].partitions) < total or not self._has_leaders(
+            admin, topic
+        ):
+            if time.monotonic() > deadline:
+                raise self._error(f"the topic {topic} has not got {total} partitions in 60 s")
             time.sleep(0.01)
 
     def delete_topic(self, name: str) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 60
 _LATEST_SECONDS = 5
-_PARTITIONS_SECONDS = 60.0
+_PARTITIONS_SECONDS = 10.0
 _EARLIEST = -2  # in Spark's words
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers that give topics no ids
 _MANY = 20  # topics: from then on one answer about all of a cluster takes less than some of py4j's calls for each
@@ -102,12 +102,14 @@ class TopicAdmin:
     def latest(self, names: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         """The end of each partition, as far as the source may read: topic -> partition -> offset.
 
-        Partitions that have come in the last minute may lack. StageError when the brokers do not answer.
+        With a pattern, of the topics that match it now, too. What has come in the last ten seconds may lack. StageError
+        when the brokers do not answer.
         """
         jvm = self._jvm
         if self._ends is None or self._ends[0] != names or time.monotonic() - self._ends[1] > _PARTITIONS_SECONDS:
             asked, end = jvm.java.util.HashMap(), jvm.org.apache.kafka.clients.admin.OffsetSpec.latest()
-            for topic, described in self._described(names).items():
+            there = names if self._source.pattern is None else sorted(self.topics(names))
+            for topic, described in self._described(there).items():
                 for partition in range(int(described.partitions().size()) if described is not None else 0):
                     asked.put(jvm.org.apache.kafka.common.TopicPartition(topic, partition), end)
             self._ends = names, time.monotonic(), asked

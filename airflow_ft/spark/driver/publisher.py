@@ -277,7 +277,7 @@ class Publisher:
             pipeline=self._request.pipeline,
             checkpoint=now.number,
             remedy="raise the time-out, or make the micro-batch smaller (max_offsets_per_trigger,"
-            " max_files_per_trigger).",
+            " max_files_per_trigger, max_bytes_per_trigger).",
         )
 
     def _abort(self, now: _Open, reason: AbortReason, message: str) -> None:

@@ -1,7 +1,8 @@
 """The job as a streaming query whose micro-batches become checkpoints, in the location of one attempt.
 
 A scheduled stage reads what there is (`drain`). A stream drains what has gathered, then follows its sources: Spark cuts
-a micro-batch each interval. While a source is bounded and has more than one slice, it drains again.
+a micro-batch each interval. While a source is bounded and has more than one slice, it drains again; and now and then
+where nobody knows that, for a drain ends with the knowledge that all is read.
 
 How far it has read: a micro-batch holds all that its sources had before Spark asked for their newest positions, so all
 that was there when the batch before it ended; unless it is a slice. And when Spark finds nothing new in an interval,
@@ -53,6 +54,7 @@ _LOOK_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
 _TOLD_SECONDS = 5.0
 _STATE_EACH = 60.0
+_UNKNOWN_SECONDS = 30.0  # so long gates may wait for a stream of which nobody knows whether it has read all of a folder
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 _MARKS = 30  # Spark tells of an interval some time after it
 
@@ -105,6 +107,7 @@ class Query:
         self._ending = self._has_more = self._looked_at_state = False
         self._queries = 0  # of this attempt, one after the other
         self._cut: datetime | None = None  # all that was there then is in the next micro-batch, or published
+        self._knew = time.monotonic()  # when it was known last that nothing of before is left
         self.publisher = Publisher(
             store,
             request,
@@ -307,9 +310,13 @@ class Query:
         check_listings(read, request.pipeline)
         if as_of is not None:
             is_slice = self._is_slice(start, end, read)
-            self._has_more = is_slice and not self._one_query
-            if is_slice or not self._bounds_are_known:
+            may_be_slice = is_slice or self._is_bounded_in_bytes(read)
+            is_overdue = may_be_slice and time.monotonic() - self._knew > _UNKNOWN_SECONDS
+            self._has_more = (is_slice or is_overdue) and not self._one_query
+            if may_be_slice or not self._bounds_are_known:
                 as_of = None
+            else:
+                self._knew = time.monotonic()
         self.publisher.written(written.seal, positions, as_of)
 
     def _pass_by(self, as_of: datetime | None) -> None:
@@ -324,17 +331,30 @@ class Query:
 
     def _is_slice(self, start: Sequence[Any], end: Sequence[Any], read: Sequence[Listing]) -> bool:
         """Whether a source was bounded in this micro-batch, and may have more."""
-        files = sum(len(listing.files) for listing in read)
+        sizes = [size for listing in read for size, _ in listing.files.values()]
         for index, source in enumerate(self._sources.values()):
+            is_full = False
             if isinstance(source, KafkaSource):
                 limit = source.max_offsets_per_trigger
                 is_full = isinstance(limit, int) and not _is_below(limit, _at(start, index), _at(end, index))
-            else:
-                limit = source.max_files_per_trigger if isinstance(source, FileSource) else None
-                is_full = isinstance(limit, int) and files >= limit
+            elif isinstance(source, FileSource):
+                files, most = source.max_files_per_trigger, source.max_bytes_per_trigger
+                is_full = isinstance(files, int) and len(sizes) >= files
+                if isinstance(most, int) and sizes:  # one more like the largest would not have gone in
+                    is_full = sum(sizes) + max(sizes) > most
             if is_full:
                 return True
         return False
+
+    def _is_bounded_in_bytes(self, read: Sequence[Listing]) -> bool:
+        """Then nobody knows whether it is a slice: Spark stops before the file that would be too much, whatever room is
+        left. Of a source that gave no file nothing is left, since the first one always goes in.
+        """
+        bounded = any(
+            isinstance(source, FileSource) and source.max_bytes_per_trigger is not None
+            for source in self._sources.values()
+        )
+        return bounded and any(listing.files for listing in read)
 
     def _look(self, idle: _Idle, query: StreamingQuery) -> None:
         """Between micro-batches: what an aborted checkpoint has left, and how far the stream has come."""
@@ -357,6 +377,7 @@ class Query:
             self._busy.release()
 
     def _tell_read(self, as_of: datetime) -> None:
+        self._knew = time.monotonic()
         self._store.read_all(self._request.pipeline, self._request.epoch, self._request.run, as_of)
 
     def _publishable(self) -> None:

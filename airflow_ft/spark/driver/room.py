@@ -10,20 +10,15 @@ import logging
 import time
 from collections.abc import Callable
 
-from airflow_ft.core.model import CheckpointState
-from airflow_ft.core.planning import quarantined
+from airflow_ft.core.backpressure import SPARE_BATCHES, Wait, room
 from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import WaitReason
 from airflow_ft.spark.request import StageRequest
 
-# Batches that Spark keeps beyond those that wait for delivery: the last delivered one, to which a rewind goes, and the
-# one under way.
-SPARE_BATCHES = 2
 _LOOK_SECONDS = 0.02
 _TOLD_EACH = 30.0
 _CARRIED_EACH = 1.0
 _COUNTED_EACH = 10.0
-_LIVE = (CheckpointState.STAGED, CheckpointState.PREPARED, CheckpointState.COMMITTING)
 
 log = logging.getLogger(__name__)
 
@@ -90,25 +85,12 @@ class Room:
 
     def try_take(self) -> WaitReason | None:
         """Takes one off what is left, and returns None; or returns why no checkpoint may be triggered now."""
-        config = self._request.checkpointing
         if not self._left:
-            opened = self._store.open_checkpoints(self._request.pipeline)
-            if quarantined(opened):
-                return WaitReason.NOT_ACTIVE
-            waiting = [c for c in opened if c.is_undelivered]
-            # What was given up, or is delivered with a later one, is not between TRIGGERED and COMPLETED any more.
-            live = [c for c in waiting if c.state in _LIVE]
-            if config.unaligned:
-                now = self._store.now()
-                live = [c for c in live if now - c.triggered_at < config.aligned_timeout]
-            left = min(config.concurrent - len(live), self._kept(len(waiting)))
-            if left <= 0:
-                return WaitReason.TOO_MANY_QUEUED
-            if config.min_pause:
-                latest = self._store.latest_confirmed(self._request.pipeline)
-                if latest and latest.completed_at and self._store.now() - latest.completed_at < config.min_pause:
-                    return WaitReason.MIN_PAUSE
-            self._left = left
+            request = self._request
+            found = room(self._store, request.pipeline, request.checkpointing, request.retained_batches)
+            if isinstance(found, Wait):
+                return found.reason
+            self._left = found
         self._left -= 1
         return None
 

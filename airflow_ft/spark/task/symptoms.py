@@ -25,7 +25,7 @@ _CAUSES = (
         re.compile(r"java\.lang\.OutOfMemoryError|There is insufficient memory for the Java Runtime"),
         "the driver's JVM was out of memory",
         "raise spark.driver.memory in spark_conf, or make the micro-batch smaller (max_offsets_per_trigger,"
-        " max_files_per_trigger).",
+        " max_files_per_trigger, max_bytes_per_trigger).",
     ),
 )
 
