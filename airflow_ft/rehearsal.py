@@ -269,7 +269,14 @@ class _Attempt:
         config = replace(request.checkpointing, drain=False)
         # As if that many could wait for delivery: a run stops then, and leaves the rest to the next one.
         retained = RETAINED_BATCHES if self.everything else SPARE_BATCHES + 1
-        return replace(request, streaming=False, restart=None, checkpointing=config, retained_batches=retained)
+        return replace(
+            request,
+            streaming=False,
+            restart=None,
+            checkpointing=config,
+            retained_batches=retained,
+            keep_session=0.0,  # the pipeline's idle JVM is neither used nor ended, and none is left behind
+        )
 
 
 def _standing(store: Store, spec: PipelineSpec) -> Pipeline | None:

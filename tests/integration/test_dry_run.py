@@ -15,6 +15,7 @@ import pytest
 import airflow_ft as ft
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import JobError
+from airflow_ft.spark.session.loans import kept
 from airflow_ft.store import open_store
 
 pytestmark = [pytest.mark.rotating(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
@@ -55,7 +56,7 @@ class Shop:
             store=f"sqlite:///{folder / 'ft.db'}",
             wal_root=str(folder / "wal"),
             spark_master="local[2]",
-            keep_session=timedelta(minutes=1),
+            keep_session=timedelta(minutes=10),
         )
 
     def add(self, customer: str, amount: int) -> None:
@@ -82,7 +83,9 @@ def shop(shop_folder: Path) -> Shop:
     return Shop(shop_folder)
 
 
-def test_it_tells_what_the_next_run_delivers_and_leaves_nothing(shop: Shop) -> None:
+def test_it_tells_what_the_next_run_delivers_and_leaves_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A keeper that is too busy to greet within 2 s counts as gone.
+    monkeypatch.setattr("airflow_ft.spark.session.loans._GREETING_SECONDS", 60.0)
     shop.add("Ann", 4)
     shop.add("Ann", 8)
     first = ft.dry_run(shop.spec)
@@ -101,12 +104,14 @@ def test_it_tells_what_the_next_run_delivers_and_leaves_nothing(shop: Shop) -> N
     ft.run(shop.spec)
     assert shop.delivered() == {"totals": [("Ann", 4), ("Ann", 12)], "large": [("Ann", 12)]}
     shop.add("Ann", 1)
-    before = shop.stands()
+    before, sessions = shop.stands(), kept()
     again = ft.dry_run(shop.spec, samples=1)  # with the state that the run has left
     assert again.rows == {"totals": 1, "large": 1} and list(again.samples["totals"]) == [
         {"customer": "Ann", "total": 13}
     ]
+    ft.dry_run(shop.spec, columns_only=True)
     assert shop.stands() == before and shop.left() == {"shop"}
+    assert kept() == sessions and all(each.is_idle() for each in sessions)  # of the run alone, for its next one
     assert ft.run(shop.spec)["rows"] == 2
     assert shop.delivered()["totals"][-1] == ("Ann", 13)
     nothing = ft.dry_run(shop.spec)
