@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
+from airflow_ft.core.dead_letters import DeadLetters
 from airflow_ft.core.doctor import Check, Verdict, worst
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, JobError
 from airflow_ft.core.lease import Worker, new_epoch
@@ -53,7 +54,8 @@ class DryRun:
 
     rows: by sink. checkpoints: how many there would be; has_more: that was only the beginning of what is there to read.
     columns: by sink, name and type of each (Arrow's), where they are known. samples: by sink, its first rows, values as
-    Python has them. checks: what the sinks would say (`airflow ft doctor`), of these columns and rows.
+    Python has them. checks: what the sinks would say (`airflow ft doctor`) of these columns and rows, and whether there
+    are too many dead letters.
     """
 
     pipeline: str
@@ -66,7 +68,7 @@ class DryRun:
 
     @property
     def would_be_refused(self) -> bool:
-        """Whether a check found a problem: `prepare` would refuse, and nothing would be delivered."""
+        """Whether a check found a problem: a run would fail, and not all of it would be delivered."""
         return worst(list(self.checks)) is Verdict.PROBLEM
 
     @property
@@ -179,6 +181,7 @@ def rehearse(
             checks = examine_sinks(
                 spec.pipeline, spec.delivery.participants, readers, connections, participant_factory(connections), store
             )
+            checks += _too_many_dead_letters(spec, segments)
             if not readers and schemas:
                 checks += _misfits(spec, connections, schemas)
             for reader in readers:
@@ -275,6 +278,8 @@ class _Attempt:
             restart=None,
             checkpointing=config,
             retained_batches=retained,
+            # Too many of them would keep all rows from being shown; they are told as a check.
+            dead_letters=dead.without_bounds if (dead := request.dead_letters) else None,
             keep_session=0.0,  # the pipeline's idle JVM is neither used nor ended, and none is left behind
         )
 
@@ -321,6 +326,18 @@ def _misfits(spec: PipelineSpec, connections: ConnectionResolver, schemas: Mappi
         Check(f"sink {error.sink}", "columns", Verdict.PROBLEM, error.what, error.remedy)
         for error in misfits(spec.delivery.participants, connections, schemas)
     ]
+
+
+def _too_many_dead_letters(spec: PipelineSpec, segments: Sequence[Segment]) -> list[Check]:
+    """The first checkpoint that has more than are allowed: with it a run would fail."""
+    if (dead := DeadLetters.of(spec.dead_letters)) is None:
+        return []
+    for place, segment in enumerate(segments, 1):
+        if told := dead.exceeded(segment.rows.get(dead.sink, 0), segment.total_rows):
+            which = f"of checkpoint {place} of {len(segments)}, " if len(segments) > 1 else ""
+            remedy = "mend the source or the job, or allow more."
+            return [Check(f"sink {dead.sink}", "dead letters", Verdict.PROBLEM, f"{which}{told}", remedy)]
+    return []
 
 
 def _columns(schema: pa.Schema) -> dict[str, str]:
