@@ -299,7 +299,11 @@ def _standing(store: Store, spec: PipelineSpec) -> Pipeline | None:
 
 @contextmanager
 def _scratch(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
-    """Root of a write-ahead log and URL of a decision log, which are gone afterwards."""
+    """Root of a write-ahead log and URL of a decision log, which are gone afterwards.
+
+    In that log is only what the pipeline's own has of where sources begin: "latest" is the moment it was for the run.
+    """
+    from airflow_ft.spark.state.locations import copy_frozen
     from airflow_ft.wal.filesystem import filesystem
 
     wal_root = spec.wal_root or ""
@@ -312,6 +316,7 @@ def _scratch(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
                 files.remove_tree(files.uri(wal_root, name))
     with TemporaryDirectory(prefix="airflow-ft-dry-run-") as folder:
         try:
+            copy_frozen(wal_root, spec.pipeline, root)
             yield root, f"sqlite:///{Path(folder) / 'ft.db'}"
         finally:
             if files.exists(root):

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 import airflow_ft as ft
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import JobError
+from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.spark.session.loans import kept
 from airflow_ft.store import open_store
+from tests.integration.stage_world import JARS, with_connection, world
+from tools.servers import Kafka
 
 pytestmark = [pytest.mark.rotating(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
@@ -149,6 +153,43 @@ def test_what_a_dead_one_has_left_is_deleted_by_a_later_one(shop: Shop) -> None:
         (shop.folder / "wal" / name / "shop").mkdir(parents=True)
     ft.dry_run(shop.spec, columns_only=True)
     assert shop.left() == {young}
+
+
+def test_it_begins_where_an_attempt_that_failed_has_frozen_it(
+    shop_folder: Path, sessions: Path, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))  # where `stage_jobs` is found
+    broker = ConnectionInfo("kafka_default", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": dict(broker.extra)}))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+
+    def send(value: str) -> None:
+        producer.produce(topic, value.encode())
+        assert producer.flush(30) == 0
+
+    def frozen() -> dict[Path, bytes]:
+        return {each: each.read_bytes() for each in (shop_folder / "wal").rglob("origin-*")}
+
+    sources = {"numbers": ft.KafkaSource(topics=[topic], starting_offsets="latest")}
+    send("before")
+    with contextmanager(world)(shop_folder, sessions) as pipeline:
+        faulty = pipeline.request("stage_jobs:Faulty", sources, jars=(str(JARS),), job_arguments={"fault": "split"})
+        with pytest.raises(JobError, match="colour"):
+            pipeline.stage(with_connection(faulty, broker))
+    send("behind")
+    before = frozen()
+    spec = ft.PipelineSpec(
+        pipeline="orders",
+        job="stage_jobs:Plain",
+        sources=sources,
+        sinks={"orders": ft.SqliteSink(table="orders", conn_id="shop")},
+        store=pipeline.url,
+        wal_root=str(pipeline.root),
+        spark_master="local[2]",
+        jars=str(JARS),
+    )
+    assert ft.dry_run(spec).rows == {"orders": 1}
+    assert len(before) == 1 and frozen() == before
 
 
 DAG_FILE = """
