@@ -70,12 +70,15 @@ class StageOperator(CheckpointOperator):
         return pipeline_steps.stage(spec, run, task_connections, self.spec, self._remember)
 
     def rehearse(self, spec: PipelineSpec) -> Any:
-        """Computes what would be delivered, and tells it; FoundProblemsError when a sink would refuse it."""
+        """Computes what would be delivered, and tells it; FoundProblemsError when a sink would refuse it.
+
+        Rows only where the author has asked for them: more people may read logs than the tables.
+        """
         from airflow_ft.acts.examining import require
         from airflow_ft.rehearsal import rehearse
 
         self.outlets = []
-        found = rehearse(spec, task_connections, on_start=self._remember)
+        found = rehearse(spec, task_connections, samples=spec.dry_run_samples, on_start=self._remember)
         for line in found.told():
             self.log.info("%s", line)
         require(found.checks, spec.pipeline)

@@ -58,12 +58,19 @@ def test_stage_tells_it_and_fails_where_a_sink_would_refuse(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     results = [found(), found(Check("connection shop", "columns", Verdict.PROBLEM, "no such table", "make it."))]
-    monkeypatch.setattr("airflow_ft.rehearsal.rehearse", lambda *_, **__: results.pop(0))
+    samples = []
+
+    def rehearsed(*_: Any, **how: Any) -> DryRun:
+        samples.append(how["samples"])
+        return results.pop(0)
+
+    monkeypatch.setattr("airflow_ft.rehearsal.rehearse", rehearsed)
     stage = StageOperator(task_id="stage", spec=spec(dry_run=True))
     told = execute(stage)
     assert told["rows"] == {"orders": 1} and "samples" not in told
     with pytest.raises(AirflowFailException, match=r"no such table.*Remedy: make it"):
-        execute(stage)
+        execute(StageOperator(task_id="shown", spec=spec(dry_run=True, dry_run_samples=3)))
+    assert samples == [0, 3]  # its log shows values only where the author says so
 
 
 def test_a_parameter_of_the_run_says_it() -> None:
@@ -78,6 +85,9 @@ def test_a_parameter_of_the_run_says_it() -> None:
 def test_what_is_neither_yes_nor_no_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"dry_run is 'perhaps'.*True or False"):
         spec(dry_run="perhaps")
+    for samples in (-1, "3", True):
+        with pytest.raises(ConfigurationError, match=f"dry_run_samples is {samples!r}"):
+            spec(dry_run_samples=samples)
     with pytest.raises(ConfigurationError, match=r"dry_run is True.*airflow_ft\.dry_run"):
         PlainRun(spec(dry_run=True), lambda _: pytest.fail("nothing is asked for"))
     with pytest.raises(ConfigurationError, match="contains Jinja"):
