@@ -12,6 +12,7 @@ import logging
 import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ from airflow_ft.core.doctor import Check, Verdict, worst
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, JobError
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import CheckpointingMode, RunKey
+from airflow_ft.core.numbers import Numbers
+from airflow_ft.core.planning import quarantined
 from airflow_ft.running import check_plain_values, spec_of
 from airflow_ft.spec import PipelineSpec
 
@@ -55,7 +58,8 @@ class DryRun:
     rows: by sink. checkpoints: how many there would be; has_more: that was only the beginning of what is there to read.
     columns: by sink, name and type of each (Arrow's), where they are known. samples: by sink, its first rows, values as
     Python has them. checks: what the sinks would say (`airflow ft doctor`) of these columns and rows, and whether there
-    are too many dead letters.
+    are too many dead letters. waiting: rows by sink of checkpoints that are published and not delivered, by number: the
+    next run delivers them first, and they are not among `rows`.
     """
 
     pipeline: str
@@ -65,6 +69,7 @@ class DryRun:
     columns: Mapping[str, Mapping[str, str]]
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = field(repr=False)
     checks: Sequence[Check]
+    waiting: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def would_be_refused(self) -> bool:
@@ -76,6 +81,14 @@ class DryRun:
         """The checks that found one."""
         return [check for check in self.checks if check.verdict is Verdict.PROBLEM]
 
+    @property
+    def waiting_rows(self) -> Mapping[str, int]:
+        """Of `waiting`, over all of these checkpoints."""
+        found: Counter[str] = Counter()
+        for rows in self.waiting.values():
+            found.update(rows)
+        return dict(found)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, without samples."""
         return {
@@ -83,6 +96,7 @@ class DryRun:
             "checkpoints": self.checkpoints,
             "rows": dict(self.rows),
             "has_more": self.has_more,
+            "waiting": {**Numbers.of(self.waiting).told(), "rows": self.waiting_rows},
             "columns": {sink: dict(columns) for sink, columns in self.columns.items()},
             "problems": [check.to_json() for check in self.problems],
         }
@@ -90,11 +104,18 @@ class DryRun:
     def told(self) -> Iterator[str]:
         """In lines, for people: counts, columns, samples, and what the sinks say."""
         if not self.checkpoints:
-            yield f"{self.pipeline}: nothing is new, so nothing would be delivered"
+            yield f"{self.pipeline}: nothing is new{'' if self.waiting else ', so nothing would be delivered'}"
         else:
             many = "checkpoint" if self.checkpoints == 1 else "checkpoints"
             more = "; there is more to read behind it" if self.has_more else ""
             yield f"{self.pipeline}: {self.checkpoints} {many} would be delivered{more}"
+        if self.waiting:
+            counts = ", ".join(f"{sink} {rows:,}" for sink, rows in self.waiting_rows.items())
+            numbers = Numbers.of(self.waiting)
+            yield (
+                f"besides, the next run delivers what earlier ones have published, and is not counted below:"
+                f" checkpoint{'' if numbers.count == 1 else 's'} {numbers} (rows: {counts})"
+            )
         for sink in dict.fromkeys([*self.columns, *self.rows]):
             columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.get(sink, {}).items())
             yield f"{sink}: {self.rows.get(sink, 0):,} rows{f' of ({columns})' if columns else ''}"
@@ -171,8 +192,15 @@ def rehearse(
             pipeline=spec.pipeline,
         )
     check_store(spec.store)
+    if (savepoint := spec.savepoint) is not None and savepoint.is_given:
+        raise ConfigurationError(
+            f"a dry run shows what would come from where the pipeline stands, and not from {savepoint.path}.",
+            remedy="leave out one of them; or restore it under another name (`airflow ft savepoint restore PATH"
+            " --pipeline NAME`), and try that one.",
+            pipeline=spec.pipeline,
+        )
     with closing(open_configured_store(spec.store, connections)) as store:
-        stands = _standing(store, spec)
+        stands, waiting = _standing(store, spec), _waiting(store, spec.pipeline)
         with _scratch(spec) as (root, url):
             attempt = _Attempt(spec, connections, root, url, stands, everything, columns_only)
             segments, result, schemas = attempt.stage(on_line, on_start)
@@ -196,6 +224,7 @@ def rehearse(
                 columns={sink: _columns(schema) for sink, schema in schemas.items()},
                 samples={sink: _sample(readers, sink, samples) for sink in schemas},
                 checks=checks,
+                waiting=waiting,
             )
 
 
@@ -295,6 +324,16 @@ def _standing(store: Store, spec: PipelineSpec) -> Pipeline | None:
     if not spec.config.resume_drained and (drain := drain_of(store, spec.pipeline)):
         raise refuse(drain)
     return found
+
+
+def _waiting(store: Store, pipeline: str) -> dict[int, dict[str, int]]:
+    """Rows by sink of what earlier runs have published, and the next one delivers."""
+    try:
+        opened = store.open_checkpoints(pipeline)
+    except KeyError:
+        return {}
+    kept = {checkpoint.number for checkpoint in quarantined(opened)}  # for a person
+    return {c.number: dict(c.segment.rows) for c in opened if c.is_undelivered and c.segment and c.number not in kept}
 
 
 @contextmanager

@@ -49,6 +49,7 @@ class StageOperator(CheckpointOperator):
         "optional_sinks",
         "job_args",
         "commit_point",
+        "from_savepoint",
     )
     template_fields_renderers = {  # noqa: RUF012 - as Airflow declares it
         "sources": "json",
@@ -56,6 +57,7 @@ class StageOperator(CheckpointOperator):
         "checkpointing": "json",
         "spark_conf": "json",
         "job_args": "json",
+        "from_savepoint": "json",
     }
 
     def __init__(self, **kwargs: Any) -> None:

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 import airflow_ft as ft
 from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import JobError
+from airflow_ft.core.errors import AirflowFtError, JobError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.spark.session.loans import kept
 from airflow_ft.store import open_store
@@ -153,6 +153,22 @@ def test_what_a_dead_one_has_left_is_deleted_by_a_later_one(shop: Shop) -> None:
         (shop.folder / "wal" / name / "shop").mkdir(parents=True)
     ft.dry_run(shop.spec, columns_only=True)
     assert shop.left() == {young}
+
+
+def test_what_an_earlier_run_has_left_is_told_beside_it(shop: Shop) -> None:
+    shop.add("Ann", 4)
+    shop.add("Ann", 8)
+    (shop.folder / "shop.db").mkdir()
+    with pytest.raises(AirflowFtError, match="shop"):
+        ft.run(replace(shop.spec, restart=ft.NoRestart()))
+    (shop.folder / "shop.db").rmdir()
+    shop.add("Ann", 1)
+    found = ft.dry_run(shop.spec)
+    assert found.waiting == {1: {"totals": 1, "large": 0}, 2: {"totals": 1, "large": 1}}
+    assert list(found.samples["totals"]) == [{"customer": "Ann", "total": 13}]
+    assert any("checkpoints 1, 2 (rows: totals 2, large 1)" in line for line in found.told())
+    assert ft.run(shop.spec)["rows"] == 5
+    assert not ft.dry_run(shop.spec, columns_only=True).waiting
 
 
 def test_it_begins_where_an_attempt_that_failed_has_frozen_it(
