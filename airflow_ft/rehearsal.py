@@ -2,7 +2,8 @@
 
 The job runs as it would, from where the pipeline stands (a copy of Spark's location, with its state), over a decision
 log and a write-ahead log of its own, which are deleted afterwards. No epoch is taken from the pipeline, no number is
-used up, no sink is written, and no offset committed: other runs go on meanwhile. What was staged is then examined
+used up, no sink is written, and no offset committed: other runs go on meanwhile. The pipeline's decision log is read
+alone, neither made nor brought up to date. What was staged is then examined
 against the sinks as `airflow ft doctor` does.
 """
 
@@ -181,7 +182,7 @@ def rehearse(
 ) -> DryRun:
     """`dry_run` with connections of one's own; `on_line` gets Spark's lines, `on_start` its process."""
     from airflow_ft.doctor import examine_sinks
-    from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
+    from airflow_ft.hooks.store import check_store, participant_factory
     from airflow_ft.wal import open_wal
 
     spec = settings.resolved(spec)
@@ -199,33 +200,32 @@ def rehearse(
             " --pipeline NAME`), and try that one.",
             pipeline=spec.pipeline,
         )
-    with closing(open_configured_store(spec.store, connections)) as store:
+    with _scratch(spec) as (root, url), closing(_log_of(spec, connections, url)) as store:
         stands, waiting = _standing(store, spec), _waiting(store, spec.pipeline)
-        with _scratch(spec) as (root, url):
-            attempt = _Attempt(spec, connections, root, url, stands, everything, columns_only)
-            segments, result, schemas = attempt.stage(on_line, on_start)
-            wal = open_wal()
-            readers = [wal.open(each) for each in segments]
-            checks = examine_sinks(
-                spec.pipeline, spec.delivery.participants, readers, connections, participant_factory(connections), store
-            )
-            checks += _too_many_dead_letters(spec, segments)
-            if not readers and schemas:
-                checks += _misfits(spec, connections, schemas)
-            for reader in readers:
-                for sink in reader.sinks():
-                    if (schema := reader.schema(sink)).names:
-                        schemas.setdefault(sink, schema)
-            return DryRun(
-                pipeline=spec.pipeline,
-                checkpoints=len(segments),
-                rows={} if result is None else result.rows,
-                has_more=result is not None and not result.complete,
-                columns={sink: _columns(schema) for sink, schema in schemas.items()},
-                samples={sink: _sample(readers, sink, samples) for sink in schemas},
-                checks=checks,
-                waiting=waiting,
-            )
+        attempt = _Attempt(spec, connections, root, url, stands, everything, columns_only)
+        segments, result, schemas = attempt.stage(on_line, on_start)
+        wal = open_wal()
+        readers = [wal.open(each) for each in segments]
+        checks = examine_sinks(
+            spec.pipeline, spec.delivery.participants, readers, connections, participant_factory(connections), store
+        )
+        checks += _too_many_dead_letters(spec, segments)
+        if not readers and schemas:
+            checks += _misfits(spec, connections, schemas)
+        for reader in readers:
+            for sink in reader.sinks():
+                if (schema := reader.schema(sink)).names:
+                    schemas.setdefault(sink, schema)
+        return DryRun(
+            pipeline=spec.pipeline,
+            checkpoints=len(segments),
+            rows={} if result is None else result.rows,
+            has_more=result is not None and not result.complete,
+            columns={sink: _columns(schema) for sink, schema in schemas.items()},
+            samples={sink: _sample(readers, sink, samples) for sink in schemas},
+            checks=checks,
+            waiting=waiting,
+        )
 
 
 def columns_of(spec: PipelineSpec, connections: ConnectionResolver) -> Mapping[str, pa.Schema]:
@@ -233,12 +233,10 @@ def columns_of(spec: PipelineSpec, connections: ConnectionResolver) -> Mapping[s
 
     Raises what `dry_run` does.
     """
-    from airflow_ft.hooks.store import open_configured_store
-
     spec = settings.resolved(spec)
-    with closing(open_configured_store(spec.store, connections)) as store:
-        stands = _standing(store, spec)
     with _scratch(spec) as (root, url):
+        with closing(_log_of(spec, connections, url)) as store:
+            stands = _standing(store, spec)
         attempt = _Attempt(spec, connections, root, url, stands, everything=False, columns_only=True)
         return attempt.stage(spark_log.info, lambda _: None)[2]
 
@@ -311,6 +309,14 @@ class _Attempt:
             dead_letters=dead.without_bounds if (dead := request.dead_letters) else None,
             keep_session=0.0,  # the pipeline's idle JVM is neither used nor ended, and none is left behind
         )
+
+
+def _log_of(spec: PipelineSpec, connections: ConnectionResolver, url: str) -> Store:
+    """The pipeline's decision log, as it is; where there is none yet, the one at `url`."""
+    from airflow_ft.hooks.store import find_configured_store
+    from airflow_ft.store import open_store
+
+    return find_configured_store(spec.store, connections) or open_store(url)
 
 
 def _standing(store: Store, spec: PipelineSpec) -> Pipeline | None:

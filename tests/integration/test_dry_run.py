@@ -98,7 +98,7 @@ def test_it_tells_what_the_next_run_delivers_and_leaves_nothing(shop: Shop, monk
         {"customer": "Ann", "total": 4}
     ]
     assert first.columns == {name: {"customer": "string", "total": "int64"} for name in ("totals", "large")}
-    assert not (shop.folder / "shop.db").exists() and shop.left() == set()
+    assert not (shop.folder / "shop.db").exists() and not (shop.folder / "ft.db").exists() and shop.left() == set()
 
     everything = ft.dry_run(shop.spec, everything=True)
     assert (everything.checkpoints, everything.has_more) == (2, False)
