@@ -188,7 +188,7 @@ class TestConnections:
         assert not postgres.sql(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'")
         with closing(PostgresDatabase(dsn_of(postgres, schema))) as database:
             write_version_1(database)
-            with pytest.raises(ConfigurationError, match="schema version 1, .*changes nothing"):
+            with pytest.raises(ConfigurationError, match=r"schema version 1, .*changes nothing"):
                 find_store(url)
             assert database.read("SELECT max(version) AS version FROM schema_version") == [{"version": 1}]
         open_store(url).close()
