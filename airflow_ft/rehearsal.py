@@ -2,9 +2,9 @@
 
 The job runs as it would, from where the pipeline stands (a copy of Spark's location, with its state), over a decision
 log and a write-ahead log of its own, which are deleted afterwards. No epoch is taken from the pipeline, no number is
-used up, no sink is written, and no offset committed: other runs go on meanwhile. The pipeline's decision log is read
-alone, neither made nor brought up to date. What was staged is then examined
-against the sinks as `airflow ft doctor` does.
+used up, no sink is written, and no offset committed: other runs go on meanwhile. The pipeline's own decision log is
+read, and neither made nor brought up to date. What was staged is then examined against the sinks as `airflow ft doctor`
+does.
 """
 
 from __future__ import annotations
