@@ -16,11 +16,12 @@ from airflow_ft.core.doctor import Check, Examination, examine_state
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.planning import may_be_heuristic
+from airflow_ft.core.transitions import IN_DOUBT
 from airflow_ft.sinks.registry import system
 from airflow_ft.spark.request import listed
 
 if TYPE_CHECKING:
-    from airflow_ft.core.model import Segment
+    from airflow_ft.core.model import CheckpointState, Segment
     from airflow_ft.core.planning import Delivery
     from airflow_ft.core.ports import (
         ConnectionResolver,
@@ -223,6 +224,8 @@ def _memory(
     if head is None or store is None:
         return exam.checks
     [found] = head
+    # Read before what is delivered: a run may record the proof of it meanwhile.
+    state = _doubt(store, pipeline, found.number) if found is not None else None
     try:
         delivered, epoch = store.last_delivered(pipeline, plan.name), store.pipeline(pipeline).epoch
     except KeyError:
@@ -241,6 +244,12 @@ def _memory(
             f"it belongs to installation {found.installation}, this decision log is {store.installation}",
             f"bring the right decision log back; `airflow ft adopt {pipeline}` only if that one is gone for good.",
         )
+    elif found.epoch <= epoch and found.number > delivered and state is not None:
+        exam.warn(
+            "memory",
+            f"it stands at checkpoint {found.number}, which is {state} in the decision log: it has no proof of it yet",
+            "nothing, while a run is at work; else the next one settles it: see `airflow ft in-doubt`.",
+        )
     elif found.epoch > epoch or found.number > delivered:
         exam.problem(
             "memory",
@@ -250,6 +259,15 @@ def _memory(
     else:
         exam.ok("memory", f"it stands at checkpoint {found.number}, epoch {found.epoch}")
     return exam.checks
+
+
+def _doubt(store: Store, pipeline: str, number: int) -> CheckpointState | None:
+    """The state of a checkpoint that a sink may have delivered before the log knows of it; None: it is no such one."""
+    try:
+        state = store.checkpoint(pipeline, number).state
+    except KeyError:
+        return None
+    return state if state in IN_DOUBT else None
 
 
 def _by_hand(exam: Examination, pipeline: str, name: str, sink: Participant, store: Store) -> None:

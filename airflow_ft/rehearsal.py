@@ -2,8 +2,9 @@
 
 The job runs as it would, from where the pipeline stands (a copy of Spark's location, with its state), over a decision
 log and a write-ahead log of its own, which are deleted afterwards. No epoch is taken from the pipeline, no number is
-used up, no sink is written, and no offset committed: other runs go on meanwhile. What was staged is then examined
-against the sinks as `airflow ft doctor` does.
+used up, no sink is written, and no offset committed: other runs go on meanwhile. The pipeline's own decision log is
+read, and neither made nor brought up to date. What was staged is then examined against the sinks as `airflow ft doctor`
+does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,10 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
 from airflow_ft.core.backpressure import RETAINED_BATCHES, SPARE_BATCHES
+from airflow_ft.core.dead_letters import DeadLetters
 from airflow_ft.core.doctor import Check, Verdict, worst
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, JobError
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import CheckpointingMode, RunKey
+from airflow_ft.core.numbers import Numbers
+from airflow_ft.core.planning import quarantined
 from airflow_ft.running import check_plain_values, spec_of
 from airflow_ft.spec import PipelineSpec
 
@@ -54,7 +59,9 @@ class DryRun:
 
     rows: by sink. checkpoints: how many there would be; has_more: that was only the beginning of what is there to read.
     columns: by sink, name and type of each (Arrow's), where they are known. samples: by sink, its first rows, values as
-    Python has them. checks: what the sinks would say (`airflow ft doctor`), of these columns and rows.
+    Python has them. checks: what the sinks would say (`airflow ft doctor`) of these columns and rows, and whether there
+    are too many dead letters. waiting: rows by sink of checkpoints that are published and not delivered, by number: the
+    next run delivers them first, and they are not among `rows`.
     """
 
     pipeline: str
@@ -64,16 +71,25 @@ class DryRun:
     columns: Mapping[str, Mapping[str, str]]
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = field(repr=False)
     checks: Sequence[Check]
+    waiting: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def would_be_refused(self) -> bool:
-        """Whether a check found a problem: `prepare` would refuse, and nothing would be delivered."""
+        """Whether a check found a problem: a run would fail, and not all of it would be delivered."""
         return worst(list(self.checks)) is Verdict.PROBLEM
 
     @property
     def problems(self) -> Sequence[Check]:
         """The checks that found one."""
         return [check for check in self.checks if check.verdict is Verdict.PROBLEM]
+
+    @property
+    def waiting_rows(self) -> Mapping[str, int]:
+        """Of `waiting`, over all of these checkpoints."""
+        found: Counter[str] = Counter()
+        for rows in self.waiting.values():
+            found.update(rows)
+        return dict(found)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, without samples."""
@@ -82,6 +98,7 @@ class DryRun:
             "checkpoints": self.checkpoints,
             "rows": dict(self.rows),
             "has_more": self.has_more,
+            "waiting": {**Numbers.of(self.waiting).told(), "rows": self.waiting_rows},
             "columns": {sink: dict(columns) for sink, columns in self.columns.items()},
             "problems": [check.to_json() for check in self.problems],
         }
@@ -89,11 +106,18 @@ class DryRun:
     def told(self) -> Iterator[str]:
         """In lines, for people: counts, columns, samples, and what the sinks say."""
         if not self.checkpoints:
-            yield f"{self.pipeline}: nothing is new, so nothing would be delivered"
+            yield f"{self.pipeline}: nothing is new{'' if self.waiting else ', so nothing would be delivered'}"
         else:
             many = "checkpoint" if self.checkpoints == 1 else "checkpoints"
             more = "; there is more to read behind it" if self.has_more else ""
             yield f"{self.pipeline}: {self.checkpoints} {many} would be delivered{more}"
+        if self.waiting:
+            counts = ", ".join(f"{sink} {rows:,}" for sink, rows in self.waiting_rows.items())
+            numbers = Numbers.of(self.waiting)
+            yield (
+                f"besides, the next run delivers what earlier ones have published, and is not counted below:"
+                f" checkpoint{'' if numbers.count == 1 else 's'} {numbers} (rows: {counts})"
+            )
         for sink in dict.fromkeys([*self.columns, *self.rows]):
             columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.get(sink, {}).items())
             yield f"{sink}: {self.rows.get(sink, 0):,} rows{f' of ({columns})' if columns else ''}"
@@ -159,7 +183,7 @@ def rehearse(
 ) -> DryRun:
     """`dry_run` with connections of one's own; `on_line` gets Spark's lines, `on_start` its process."""
     from airflow_ft.doctor import examine_sinks
-    from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
+    from airflow_ft.hooks.store import check_store, participant_factory
     from airflow_ft.wal import open_wal
 
     spec = settings.resolved(spec)
@@ -170,31 +194,39 @@ def rehearse(
             pipeline=spec.pipeline,
         )
     check_store(spec.store)
-    with closing(open_configured_store(spec.store, connections)) as store:
-        stands = _standing(store, spec)
-        with _scratch(spec) as (root, url):
-            attempt = _Attempt(spec, connections, root, url, stands, everything, columns_only)
-            segments, result, schemas = attempt.stage(on_line, on_start)
-            wal = open_wal()
-            readers = [wal.open(each) for each in segments]
-            checks = examine_sinks(
-                spec.pipeline, spec.delivery.participants, readers, connections, participant_factory(connections), store
-            )
-            if not readers and schemas:
-                checks += _misfits(spec, connections, schemas)
-            for reader in readers:
-                for sink in reader.sinks():
-                    if (schema := reader.schema(sink)).names:
-                        schemas.setdefault(sink, schema)
-            return DryRun(
-                pipeline=spec.pipeline,
-                checkpoints=len(segments),
-                rows={} if result is None else result.rows,
-                has_more=result is not None and not result.complete,
-                columns={sink: _columns(schema) for sink, schema in schemas.items()},
-                samples={sink: _sample(readers, sink, samples) for sink in schemas},
-                checks=checks,
-            )
+    if (savepoint := spec.savepoint) is not None and savepoint.is_given:
+        raise ConfigurationError(
+            f"a dry run shows what would come from where the pipeline stands, and not from {savepoint.path}.",
+            remedy="leave out one of them; or restore it under another name (`airflow ft savepoint restore PATH"
+            " --pipeline NAME`), and try that one.",
+            pipeline=spec.pipeline,
+        )
+    with _scratch(spec) as (root, url), closing(_log_of(spec, connections, url)) as store:
+        stands, waiting = _standing(store, spec), _waiting(store, spec.pipeline)
+        attempt = _Attempt(spec, connections, root, url, stands, everything, columns_only)
+        segments, result, schemas = attempt.stage(on_line, on_start)
+        wal = open_wal()
+        readers = [wal.open(each) for each in segments]
+        checks = examine_sinks(
+            spec.pipeline, spec.delivery.participants, readers, connections, participant_factory(connections), store
+        )
+        checks += _too_many_dead_letters(spec, segments)
+        if not readers and schemas:
+            checks += _misfits(spec, connections, schemas)
+        for reader in readers:
+            for sink in reader.sinks():
+                if (schema := reader.schema(sink)).names:
+                    schemas.setdefault(sink, schema)
+        return DryRun(
+            pipeline=spec.pipeline,
+            checkpoints=len(segments),
+            rows={} if result is None else result.rows,
+            has_more=result is not None and not result.complete,
+            columns={sink: _columns(schema) for sink, schema in schemas.items()},
+            samples={sink: _sample(readers, sink, samples) for sink in schemas},
+            checks=checks,
+            waiting=waiting,
+        )
 
 
 def columns_of(spec: PipelineSpec, connections: ConnectionResolver) -> Mapping[str, pa.Schema]:
@@ -202,12 +234,10 @@ def columns_of(spec: PipelineSpec, connections: ConnectionResolver) -> Mapping[s
 
     Raises what `dry_run` does.
     """
-    from airflow_ft.hooks.store import open_configured_store
-
     spec = settings.resolved(spec)
-    with closing(open_configured_store(spec.store, connections)) as store:
-        stands = _standing(store, spec)
     with _scratch(spec) as (root, url):
+        with closing(_log_of(spec, connections, url)) as store:
+            stands = _standing(store, spec)
         attempt = _Attempt(spec, connections, root, url, stands, everything=False, columns_only=True)
         return attempt.stage(spark_log.info, lambda _: None)[2]
 
@@ -267,7 +297,24 @@ class _Attempt:
         config = replace(request.checkpointing, drain=False)
         # As if that many could wait for delivery: a run stops then, and leaves the rest to the next one.
         retained = RETAINED_BATCHES if self.everything else SPARE_BATCHES + 1
-        return replace(request, streaming=False, restart=None, checkpointing=config, retained_batches=retained)
+        return replace(
+            request,
+            streaming=False,
+            restart=None,
+            checkpointing=config,
+            retained_batches=retained,
+            # Too many of them would keep all rows from being shown; they are told as a check.
+            dead_letters=dead.without_bounds if (dead := request.dead_letters) else None,
+            keep_session=0.0,  # the pipeline's idle JVM is neither used nor ended, and none is left behind
+        )
+
+
+def _log_of(spec: PipelineSpec, connections: ConnectionResolver, url: str) -> Store:
+    """The pipeline's decision log, as it is; where there is none yet, the one at `url`."""
+    from airflow_ft.hooks.store import find_configured_store
+    from airflow_ft.store import open_store
+
+    return find_configured_store(spec.store, connections) or open_store(url)
 
 
 def _standing(store: Store, spec: PipelineSpec) -> Pipeline | None:
@@ -283,9 +330,23 @@ def _standing(store: Store, spec: PipelineSpec) -> Pipeline | None:
     return found
 
 
+def _waiting(store: Store, pipeline: str) -> dict[int, dict[str, int]]:
+    """Rows by sink of what earlier runs have published, and the next one delivers."""
+    try:
+        opened = store.open_checkpoints(pipeline)
+    except KeyError:
+        return {}
+    kept = {checkpoint.number for checkpoint in quarantined(opened)}  # for a person
+    return {c.number: dict(c.segment.rows) for c in opened if c.is_undelivered and c.segment and c.number not in kept}
+
+
 @contextmanager
 def _scratch(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
-    """Root of a write-ahead log and URL of a decision log, which are gone afterwards."""
+    """Root of a write-ahead log and URL of a decision log, which are gone afterwards.
+
+    In that log is only what the pipeline's own has of where sources begin: "latest" is the moment it was for the run.
+    """
+    from airflow_ft.spark.state.locations import copy_frozen
     from airflow_ft.wal.filesystem import filesystem
 
     wal_root = spec.wal_root or ""
@@ -298,6 +359,7 @@ def _scratch(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
                 files.remove_tree(files.uri(wal_root, name))
     with TemporaryDirectory(prefix="airflow-ft-dry-run-") as folder:
         try:
+            copy_frozen(wal_root, spec.pipeline, root)
             yield root, f"sqlite:///{Path(folder) / 'ft.db'}"
         finally:
             if files.exists(root):
@@ -312,6 +374,18 @@ def _misfits(spec: PipelineSpec, connections: ConnectionResolver, schemas: Mappi
         Check(f"sink {error.sink}", "columns", Verdict.PROBLEM, error.what, error.remedy)
         for error in misfits(spec.delivery.participants, connections, schemas)
     ]
+
+
+def _too_many_dead_letters(spec: PipelineSpec, segments: Sequence[Segment]) -> list[Check]:
+    """The first checkpoint that has more than are allowed: with it a run would fail."""
+    if (dead := DeadLetters.of(spec.dead_letters)) is None:
+        return []
+    for place, segment in enumerate(segments, 1):
+        if told := dead.exceeded(segment.rows.get(dead.sink, 0), segment.total_rows):
+            which = f"of checkpoint {place} of {len(segments)}, " if len(segments) > 1 else ""
+            remedy = "mend the source or the job, or allow more."
+            return [Check(f"sink {dead.sink}", "dead letters", Verdict.PROBLEM, f"{which}{told}", remedy)]
+    return []
 
 
 def _columns(schema: pa.Schema) -> dict[str, str]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_ft.sources import Source
 
 _SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
-_OF_A_RUN = ("suffix", "from_savepoint", "dry_run")
+_OF_A_RUN = ("suffix", "from_savepoint", "dry_run", "dry_run_samples")
 _SOURCE = ("conn_id", "to_json", "read")
 
 
@@ -97,6 +97,7 @@ class PipelineSpec:
         dry_run: a run computes what it would deliver, tells it and what the sinks would say in its log, and delivers
             nothing (docs/jobs.md): True, or Jinja that becomes "True" or "False", such as "{{ params.dry_run }}" with
             `dry_run_params`.
+        dry_run_samples: how many rows of each sink the log of such a run shows, to whoever may read it; 0: none.
         from_savepoint: the savepoint from which a run goes on, once, instead of where the pipeline stands: its path, or
             a `FromSavepoint`, in general Jinja: `FromSavepoint.from_params()` goes by the DAG run's parameters
             (`savepoint_params`). Empty text, None: where it stands.
@@ -130,6 +131,7 @@ class PipelineSpec:
     overlap: bool = False
     streaming: bool = False
     dry_run: bool | str = False
+    dry_run_samples: int = 0
     from_savepoint: FromSavepoint | Mapping[str, Any] | str | None = None
     late_after: timedelta | None = None
     emit_asset: bool = True
@@ -271,6 +273,9 @@ class PipelineSpec:
     def _check_dry_run(self) -> None:
         if not is_template(self.dry_run) and not is_resolved_later(self.dry_run):
             _ = self.is_dry_run
+        check_type("dry_run_samples", self.dry_run_samples, int, "give a number of rows.")
+        if self.dry_run_samples < 0:
+            raise ConfigurationError(f"dry_run_samples is {self.dry_run_samples}.", remedy="give 0 or more.")
 
     def check_mode(self) -> None:
         """ConfigurationError when the mode cannot be kept with what is read here, or by the run of a schedule."""

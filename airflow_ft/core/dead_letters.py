@@ -45,16 +45,27 @@ class DeadLetters:
         check_type("dead_letters", given, (str, DeadLetters), 'name a sink: "rejected".', optional=True)
         return cls(sink=given) if isinstance(given, str) else given  # type: ignore[return-value]
 
-    def check(self, pipeline: str, number: int, dead: int, rows: int) -> None:
-        """DeadLettersError when so many of a checkpoint's rows are too many."""
+    @property
+    def without_bounds(self) -> DeadLetters:
+        """The sink alone, which may get any number."""
+        return DeadLetters(sink=self.sink)
+
+    def exceeded(self, dead: int, rows: int) -> str:
+        """What is to be said of so many of a checkpoint's rows; "": they are allowed."""
         allowed = []
         if self.max_rows is not None and dead > self.max_rows:
             allowed.append(f"max_rows={self.max_rows:,}")
         if self.max_share is not None and dead > max(self.max_share * rows, 1 if self.max_share else 0):
             allowed.append(f"max_share={self.max_share:g}")
-        if allowed:
+        if not allowed:
+            return ""
+        return f"{dead:,} of {rows:,} rows are dead letters, more than {' and '.join(allowed)} allow."
+
+    def check(self, pipeline: str, number: int, dead: int, rows: int) -> None:
+        """DeadLettersError when so many of a checkpoint's rows are too many."""
+        if told := self.exceeded(dead, rows):
             raise DeadLettersError(
-                f"{dead:,} of {rows:,} rows are dead letters, more than {' and '.join(allowed)} allow.",
+                told,
                 pipeline=pipeline,
                 checkpoint=number,
                 sink=self.sink,

@@ -101,6 +101,13 @@ def open_configured_store(setting: str | None = None, connections: ConnectionRes
     return store
 
 
+def find_configured_store(setting: str | None, connections: ConnectionResolver) -> Store | None:
+    """As `open_configured_store`, for whoever only looks: see `airflow_ft.store.find_store`."""
+    from airflow_ft.store import find_store
+
+    return find_store(store_url(setting, connections))
+
+
 def participant_factory(connections: ConnectionResolver = task_connections) -> ParticipantFactory:
     """Opens the participants of stored plans over Airflow's connections and the write-ahead log."""
 

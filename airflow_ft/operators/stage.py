@@ -49,6 +49,7 @@ class StageOperator(CheckpointOperator):
         "optional_sinks",
         "job_args",
         "commit_point",
+        "from_savepoint",
     )
     template_fields_renderers = {  # noqa: RUF012 - as Airflow declares it
         "sources": "json",
@@ -56,6 +57,7 @@ class StageOperator(CheckpointOperator):
         "checkpointing": "json",
         "spark_conf": "json",
         "job_args": "json",
+        "from_savepoint": "json",
     }
 
     def __init__(self, **kwargs: Any) -> None:
@@ -70,12 +72,15 @@ class StageOperator(CheckpointOperator):
         return pipeline_steps.stage(spec, run, task_connections, self.spec, self._remember)
 
     def rehearse(self, spec: PipelineSpec) -> Any:
-        """Computes what would be delivered, and tells it; FoundProblemsError when a sink would refuse it."""
+        """Computes what would be delivered, and tells it; FoundProblemsError when a sink would refuse it.
+
+        Rows only where the author has asked for them: more people may read logs than the tables.
+        """
         from airflow_ft.acts.examining import require
         from airflow_ft.rehearsal import rehearse
 
         self.outlets = []
-        found = rehearse(spec, task_connections, on_start=self._remember)
+        found = rehearse(spec, task_connections, samples=spec.dry_run_samples, on_start=self._remember)
         for line in found.told():
             self.log.info("%s", line)
         require(found.checks, spec.pipeline)

@@ -48,12 +48,8 @@ class StreamingPipelineOperator(StageOperator):
 
     role = "stage"
     writes = True
-    template_fields: Sequence[str] = (*StageOperator.template_fields, "restart", "from_savepoint")
-    template_fields_renderers = {  # noqa: RUF012
-        **StageOperator.template_fields_renderers,
-        "restart": "json",
-        "from_savepoint": "json",
-    }
+    template_fields: Sequence[str] = (*StageOperator.template_fields, "restart")
+    template_fields_renderers = {**StageOperator.template_fields_renderers, "restart": "json"}  # noqa: RUF012
     ui_color = "#dff0fa"
 
     def __init__(self, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
 """The decision log: one implementation in SQL over SQLite (the embedded default) and PostgreSQL.
 
-`open_store(url)` is the way in; `airflow_ft.store.sqlite.SqliteStore` and `airflow_ft.store.postgres.PostgresStore`
-are its two classes. Importing this package imports no database driver.
+`open_store(url)` is the way in, `find_store(url)` for whoever only looks; `airflow_ft.store.sqlite.SqliteStore` and
+`airflow_ft.store.postgres.PostgresStore` are its two classes. Importing this package imports no database driver.
 
 While a pipeline is HALTED, `take_epoch`, `begin_stage`, `trigger`, `publish`, `plan`, `begin_attempt`, `vote` and
 `decide` raise PipelineHaltedError: nothing is staged, no sink is touched anew, nothing is decided. An epoch is refused
@@ -12,10 +12,12 @@ mere retries (R11); `resume` is a person's act. What only records what has happe
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_ft.core.ports import Store
+    from airflow_ft.store.database import Database
 
 
 def open_store(url: str) -> Store:
@@ -38,3 +40,29 @@ def open_store(url: str) -> Store:
     from airflow_ft.store.postgres import PostgresStore
 
     return PostgresStore(parsed.dsn)
+
+
+def find_store(url: str) -> Store | None:
+    """As `open_store`, for whoever only looks: nothing is created or brought up to date. None: there is none.
+
+    ConfigurationError also for an older schema.
+    """
+    from airflow_ft.store.migrations import is_current
+    from airflow_ft.store.url import parse_url
+
+    parsed = parse_url(url)
+    database: Database
+    if parsed.path is not None:
+        from airflow_ft.store.sqlite import SqliteDatabase
+
+        with suppress(PermissionError):  # told by whoever opens it
+            if not parsed.path.exists():
+                return None
+        database = SqliteDatabase(parsed.path)
+    else:
+        from airflow_ft.store.postgres import PostgresDatabase
+
+        database = PostgresDatabase(parsed.dsn)
+    with closing(database):
+        found = is_current(database)
+    return open_store(url) if found else None

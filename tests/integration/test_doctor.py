@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.core.doctor import Check, Verdict, worst
-from airflow_ft.core.model import HaltReason
+from airflow_ft.core.model import Fence, HaltReason
 from airflow_ft.core.ports import Store
 from airflow_ft.doctor import Patient, examine
 from airflow_ft.sources import FileSource, KafkaSource
@@ -142,6 +143,26 @@ def test_a_log_that_is_behind_and_a_halted_pipeline(world: RealWorld, tmp_path: 
         found = bad(checks_of(world))
     assert "belongs to installation" in found["connection shop: memory"]
     assert "belongs to installation" in found["connection cluster: memory"]
+
+
+def test_a_commit_that_the_log_has_no_proof_of_yet_is_no_older_log(world: RealWorld, tmp_path: Path) -> None:
+    world.stage(1)
+    with closing(sqlite3.connect(tmp_path / "ft.db")) as log, closing(sqlite3.connect(tmp_path / "older.db")) as backup:
+        log.backup(backup)
+    world.prepare()
+    plan = world.store.checkpoint(world.pipeline, 1).plan
+    assert plan is not None
+    epoch = world.store.pipeline(world.pipeline).epoch
+    attempt = world.store.begin_attempt(world.pipeline, epoch, 1, "shop")
+    with closing(world.participants(plan.participant("shop"))) as sink:
+        sink.commit(plan, Fence(world.pipeline, world.store.installation, epoch, attempt))
+    checks = checks_of(world)
+    assert bad(checks) == {}
+    [memory] = [c for c in checks if c.name == "memory" and c.verdict is Verdict.WARNING]
+    assert memory.text.startswith("it stands at checkpoint 1, which is PREPARED")
+    with closing(open_store(f"sqlite:///{tmp_path}/older.db")) as older:
+        world.store = older
+        assert "the decision log at 0" in bad(checks_of(world))["connection shop: memory"]
 
 
 def test_lost_rows_of_an_undelivered_checkpoint(world: RealWorld) -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 import airflow_ft as ft
 from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import JobError
+from airflow_ft.core.errors import AirflowFtError, JobError
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.spark.session.loans import kept
 from airflow_ft.store import open_store
+from tests.integration.stage_world import JARS, with_connection, world
+from tools.servers import Kafka
 
 pytestmark = [pytest.mark.rotating(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
@@ -55,7 +60,7 @@ class Shop:
             store=f"sqlite:///{folder / 'ft.db'}",
             wal_root=str(folder / "wal"),
             spark_master="local[2]",
-            keep_session=timedelta(minutes=1),
+            keep_session=timedelta(minutes=10),
         )
 
     def add(self, customer: str, amount: int) -> None:
@@ -82,7 +87,9 @@ def shop(shop_folder: Path) -> Shop:
     return Shop(shop_folder)
 
 
-def test_it_tells_what_the_next_run_delivers_and_leaves_nothing(shop: Shop) -> None:
+def test_it_tells_what_the_next_run_delivers_and_leaves_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A keeper that is too busy to greet within 2 s counts as gone.
+    monkeypatch.setattr("airflow_ft.spark.session.loans._GREETING_SECONDS", 60.0)
     shop.add("Ann", 4)
     shop.add("Ann", 8)
     first = ft.dry_run(shop.spec)
@@ -91,7 +98,7 @@ def test_it_tells_what_the_next_run_delivers_and_leaves_nothing(shop: Shop) -> N
         {"customer": "Ann", "total": 4}
     ]
     assert first.columns == {name: {"customer": "string", "total": "int64"} for name in ("totals", "large")}
-    assert not (shop.folder / "shop.db").exists() and shop.left() == set()
+    assert not (shop.folder / "shop.db").exists() and not (shop.folder / "ft.db").exists() and shop.left() == set()
 
     everything = ft.dry_run(shop.spec, everything=True)
     assert (everything.checkpoints, everything.has_more) == (2, False)
@@ -101,12 +108,14 @@ def test_it_tells_what_the_next_run_delivers_and_leaves_nothing(shop: Shop) -> N
     ft.run(shop.spec)
     assert shop.delivered() == {"totals": [("Ann", 4), ("Ann", 12)], "large": [("Ann", 12)]}
     shop.add("Ann", 1)
-    before = shop.stands()
+    before, sessions = shop.stands(), kept()
     again = ft.dry_run(shop.spec, samples=1)  # with the state that the run has left
     assert again.rows == {"totals": 1, "large": 1} and list(again.samples["totals"]) == [
         {"customer": "Ann", "total": 13}
     ]
+    ft.dry_run(shop.spec, columns_only=True)
     assert shop.stands() == before and shop.left() == {"shop"}
+    assert kept() == sessions and all(each.is_idle() for each in sessions)  # of the run alone, for its next one
     assert ft.run(shop.spec)["rows"] == 2
     assert shop.delivered()["totals"][-1] == ("Ann", 13)
     nothing = ft.dry_run(shop.spec)
@@ -144,6 +153,60 @@ def test_what_a_dead_one_has_left_is_deleted_by_a_later_one(shop: Shop) -> None:
         (shop.folder / "wal" / name / "shop").mkdir(parents=True)
     ft.dry_run(shop.spec, columns_only=True)
     assert shop.left() == {young}
+
+
+def test_what_an_earlier_run_has_left_is_told_beside_it(shop: Shop) -> None:
+    shop.add("Ann", 4)
+    shop.add("Ann", 8)
+    (shop.folder / "shop.db").mkdir()
+    with pytest.raises(AirflowFtError, match="shop"):
+        ft.run(replace(shop.spec, restart=ft.NoRestart()))
+    (shop.folder / "shop.db").rmdir()
+    shop.add("Ann", 1)
+    found = ft.dry_run(shop.spec)
+    assert found.waiting == {1: {"totals": 1, "large": 0}, 2: {"totals": 1, "large": 1}}
+    assert list(found.samples["totals"]) == [{"customer": "Ann", "total": 13}]
+    assert any("checkpoints 1, 2 (rows: large 1, totals 2)" in line for line in found.told())
+    ft.run(shop.spec)
+    assert shop.delivered() == {"totals": [("Ann", 4), ("Ann", 12), ("Ann", 13)], "large": [("Ann", 12), ("Ann", 13)]}
+    assert not ft.dry_run(shop.spec, columns_only=True).waiting
+
+
+def test_it_begins_where_an_attempt_that_failed_has_frozen_it(
+    shop_folder: Path, sessions: Path, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))  # where `stage_jobs` is found
+    broker = ConnectionInfo("kafka_default", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": dict(broker.extra)}))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+
+    def send(value: str) -> None:
+        producer.produce(topic, value.encode())
+        assert producer.flush(30) == 0
+
+    def frozen() -> dict[Path, bytes]:
+        return {each: each.read_bytes() for each in (shop_folder / "wal").rglob("origin-*")}
+
+    sources = {"numbers": ft.KafkaSource(topics=[topic], starting_offsets="latest")}
+    send("before")
+    with contextmanager(world)(shop_folder, sessions) as pipeline:
+        faulty = pipeline.request("stage_jobs:Faulty", sources, jars=(str(JARS),), job_arguments={"fault": "split"})
+        with pytest.raises(JobError, match="colour"):
+            pipeline.stage(with_connection(faulty, broker))
+    send("behind")
+    before = frozen()
+    spec = ft.PipelineSpec(
+        pipeline="orders",
+        job="stage_jobs:Plain",
+        sources=sources,
+        sinks={"orders": ft.SqliteSink(table="orders", conn_id="shop")},
+        store=pipeline.url,
+        wal_root=str(pipeline.root),
+        spark_master="local[2]",
+        jars=str(JARS),
+    )
+    assert ft.dry_run(spec).rows == {"orders": 1}
+    assert len(before) == 1 and frozen() == before
 
 
 DAG_FILE = """

@@ -44,6 +44,9 @@ class Shop:
         hidden.rename(self.folder / "in" / hidden.name)
 
     def run(self, **changes: Any) -> Any:
+        return ft.run(self.spec(**changes))
+
+    def spec(self, **changes: Any) -> ft.PipelineSpec:
         arguments: dict[str, Any] = {
             "pipeline": "shop",
             "job": Parsed,
@@ -55,7 +58,7 @@ class Shop:
             "spark_master": "local[2]",
             "keep_session": timedelta(minutes=1),
         }
-        return ft.run(**{**arguments, **changes})
+        return ft.PipelineSpec(**{**arguments, **changes})
 
     def rows(self, question: str) -> list[Any]:
         with closing(sqlite3.connect(self.folder / "shop.db")) as shop:
@@ -87,6 +90,12 @@ def test_too_many_fail_the_run_and_nothing_is_published(shop: Shop) -> None:
     with closing(open_store(f"sqlite:///{shop.folder / 'ft.db'}")) as store:
         [checkpoint] = store.checkpoints("shop", 10)
     assert checkpoint.state is CheckpointState.ABORTED and checkpoint.reason is AbortReason.TOO_MANY_DEAD_LETTERS
+    told = ft.dry_run(shop.spec())  # the remedy: it shows them
+    assert [row["raw"] for row in told.samples["rejected"]] == [b"a", b"b", b"c"] and told.rows["orders"] == 1
+    [problem] = told.problems
+    assert (problem.subject, told.would_be_refused) == ("sink rejected", True)
+    assert "3 of 4 rows are dead letters, more than max_share=0.5 allow" in "\n".join(told.told())
+    assert not ft.dry_run(shop.spec(dead_letters="rejected")).problems
     assert not (shop.folder / "shop.db").exists() or not shop.rows("SELECT 1 FROM sqlite_master WHERE name = 'orders'")
     assert shop.run(dead_letters="rejected")["rows"] == 4  # any number
     assert shop.rows("SELECT COUNT(*) FROM rejected") == [(3,)]

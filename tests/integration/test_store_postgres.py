@@ -6,6 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +14,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
 from airflow_ft.core.ports import Store
-from airflow_ft.store import open_store
+from airflow_ft.store import find_store, open_store
 from airflow_ft.store.postgres import PostgresDatabase, PostgresStore
 from tests.integration.proxy import Proxy
 from tests.store.flatness import INDEXES, every_operation, recorded
@@ -180,6 +181,20 @@ class TestConnections:
         finally:
             postgres.sql(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
             postgres.sql(f"DROP ROLE {schema}")
+
+    def test_who_only_looks_makes_no_schema_and_leaves_an_older_one(self, postgres: Postgres, schema: str) -> None:
+        url = url_of(postgres, schema)
+        assert find_store(url) is None
+        assert not postgres.sql(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'")
+        with closing(PostgresDatabase(dsn_of(postgres, schema))) as database:
+            write_version_1(database)
+            with pytest.raises(ConfigurationError, match=r"schema version 1, .*changes nothing"):
+                find_store(url)
+            assert database.read("SELECT max(version) AS version FROM schema_version") == [{"version": 1}]
+        open_store(url).close()
+        store = find_store(url)
+        assert store is not None and store.pipeline(PIPELINE).name == PIPELINE
+        store.close()
 
     def test_processes_that_open_a_new_store_at_once_agree(self, store_url: str) -> None:
         answers: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,12 +59,45 @@ def test_stage_tells_it_and_fails_where_a_sink_would_refuse(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     results = [found(), found(Check("connection shop", "columns", Verdict.PROBLEM, "no such table", "make it."))]
-    monkeypatch.setattr("airflow_ft.rehearsal.rehearse", lambda *_, **__: results.pop(0))
+    samples = []
+
+    def rehearsed(*_: Any, **how: Any) -> DryRun:
+        samples.append(how["samples"])
+        return results.pop(0)
+
+    monkeypatch.setattr("airflow_ft.rehearsal.rehearse", rehearsed)
     stage = StageOperator(task_id="stage", spec=spec(dry_run=True))
     told = execute(stage)
     assert told["rows"] == {"orders": 1} and "samples" not in told
     with pytest.raises(AirflowFailException, match=r"no such table.*Remedy: make it"):
-        execute(stage)
+        execute(StageOperator(task_id="shown", spec=spec(dry_run=True, dry_run_samples=3)))
+    assert samples == [0, 3]  # its log shows values only where the author says so
+
+
+def test_a_savepoint_to_go_on_from_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_ft.rehearsal._scratch", lambda _: pytest.fail("nothing is begun"))
+    params = {**ft.dry_run_params(), **ft.savepoint_params()}
+    with DAG("d", schedule=None, params=params):
+        declared = spec(
+            dry_run="{{ params.dry_run }}",
+            from_savepoint=ft.FromSavepoint.from_params(),
+            store="sqlite:////nowhere/ft.db",
+        )
+        pipeline = ft.CheckpointedPipeline(declared)
+    for path, refused in (("/mnt/savepoint-orders-17", True), ("", False)):
+        stage = pipeline.children["orders.stage"].prepare_for_execution()  # type: ignore[union-attr]
+        stage.render_template_fields({"params": {"dry_run": True, "savepoint": path}})
+        assert stage.rendered().savepoint.is_given is refused
+    with pytest.raises(ConfigurationError, match="from where the pipeline stands, and not from /mnt/savepoint"):
+        ft.dry_run(spec(from_savepoint="/mnt/savepoint-orders-17"))
+
+
+def test_what_waits_is_told_with_its_numbers_and_rows() -> None:
+    waits = replace(found(), waiting={3: {"orders": 2, "more": 1}, 4: {"orders": 1_000}})
+    assert "checkpoints 3, 4 (rows: orders 1,002, more 1)" in "\n".join(waits.told())
+    assert waits.to_json()["waiting"]["numbers"] == [3, 4]
+    told = list(replace(waits, checkpoints=0, waiting={7: {"orders": 1}}).told())
+    assert told[0] == "orders: nothing is new" and "checkpoint 7 (rows: orders 1)" in told[1]
 
 
 def test_a_parameter_of_the_run_says_it() -> None:
@@ -78,6 +112,9 @@ def test_a_parameter_of_the_run_says_it() -> None:
 def test_what_is_neither_yes_nor_no_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"dry_run is 'perhaps'.*True or False"):
         spec(dry_run="perhaps")
+    for samples in (-1, "3", True):
+        with pytest.raises(ConfigurationError, match=f"dry_run_samples is {samples!r}"):
+            spec(dry_run_samples=samples)
     with pytest.raises(ConfigurationError, match=r"dry_run is True.*airflow_ft\.dry_run"):
         PlainRun(spec(dry_run=True), lambda _: pytest.fail("nothing is asked for"))
     with pytest.raises(ConfigurationError, match="contains Jinja"):

@@ -12,6 +12,7 @@ from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.state.locations import (
     SparkLocation,
     check_sources,
+    copy_frozen,
     freeze_origin,
     has_places,
     open_location,
@@ -176,6 +177,11 @@ def test_starting_positions_are_frozen_once_and_given_to_the_next_attempt(tmp_pa
     later = open_location(str(tmp_path), "p", 1, 2, None, False)
     restore_origin(later, sources)
     assert json.loads((local_path(later.uri) / "sources/0/0").read_text()) == {"orders": {"0": 100}}
+    # A dry run begins there, too, in a log of its own that has nothing else of the pipeline.
+    copy_frozen(str(tmp_path), "p", str(tmp_path / "other"))
+    [copied] = (path for path in (tmp_path / "other").rglob("*") if path.is_file())
+    assert copied == local_path(origin_file(str(tmp_path / "other"), "p", sources))
+    assert copied.read_bytes() == local_path(origin_file(str(tmp_path), "p", sources)).read_bytes()
     # A zombie that began elsewhere must not publish.
     zombie = _begun(tmp_path, 3, 170)
     with pytest.raises(StageError, match="other positions"):

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.state.locations import SparkLocation, check_sources, copy_location, set_places
+from airflow_ft.spark.state.locations import SparkLocation, check_sources, copy_frozen, copy_location, set_places
 from airflow_ft.spark.state.reset import tell_sources
 from airflow_ft.spark.state.source_changes import (
     change_sources,
@@ -129,6 +129,8 @@ def test_an_added_source_begins_once(tmp_path: Path) -> None:
     freeze_begun(attempts[0], sources, {0: "refunds"}, ids)
     assert has_begun(str(tmp_path), "p", "refunds", {**ADDED, "max_offsets_per_trigger": 3})
     assert not has_begun(str(tmp_path), "p", "refunds", {**ADDED, "starting_offsets": "earliest"})
+    copy_frozen(str(tmp_path), "p", str(tmp_path / "other"))
+    assert has_begun(str(tmp_path / "other"), "p", "refunds", ADDED)
     with pytest.raises(StageError, match="'refunds' at another position"):
         freeze_begun(attempts[1], sources, {0: "refunds"}, ids)
     later = _changed(old, ["refunds", "numbers"], "2-4")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import CheckpointState, RunKey
 from airflow_ft.core.ports import Store
+from airflow_ft.store import find_store, open_store
 from airflow_ft.store.database import Database
 from airflow_ft.store.migrations import migrate, migrations
 from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore
@@ -41,6 +43,22 @@ def upgraded(tmp_path: Path) -> Callable[[], tuple[str, Store]]:
         return installation, SqliteStore(path)
 
     return upgrade
+
+
+def test_who_only_looks_makes_no_log_and_leaves_an_older_one_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "ft.db"
+    url = f"sqlite:///{path}"
+    assert find_store(url) is None and not path.parent.exists()
+    with closing(SqliteDatabase(path)) as database:  # whoever made the file has died
+        assert find_store(url) is None and not database.has_schema()
+        write_version_1(database)
+        with pytest.raises(ConfigurationError, match=r"schema version 1, .*changes nothing.*ft pipelines` brings"):
+            find_store(url)
+        assert database.read("SELECT max(version) AS version FROM schema_version") == [{"version": 1}]
+    open_store(url).close()
+    store = find_store(url)
+    assert store is not None and store.pipeline(PIPELINE).name == PIPELINE
+    store.close()
 
 
 class TestUpgrade:

@@ -57,6 +57,7 @@ from airflow_ft.wal.parsing import read_json
 
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
+_FROZEN = re.compile(r"^(?:origin|begun)-[0-9a-f]+(?:-\d+)*\.json$")  # begun: `airflow_ft.spark.state.source_changes`
 _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
 ORDER_FILE = "airflow_ft_order.json"  # the micro-batch at which either of these was changed
@@ -280,6 +281,15 @@ def restore_order(location: SparkLocation, sources: Mapping[str, Any]) -> None:
 def has_origin(root: str, pipeline: str, sources: Mapping[str, Any]) -> bool:
     """Whether an earlier attempt has frozen where the sources begin."""
     return filesystem(root).exists(origin_file(root, pipeline, sources))
+
+
+def copy_frozen(root: str, pipeline: str, target: str) -> None:
+    """Into another root on the same file system: all that attempts have frozen of where sources begin."""
+    files = filesystem(root)
+    folder = files.uri(root, pipeline, "spark")
+    for name in files.names(folder):
+        if _FROZEN.match(name):
+            files.write(files.uri(target, pipeline, "spark", name), files.read(files.uri(folder, name)))
 
 
 def origin_positions(frozen: Mapping[str, Any]) -> dict[str, str]:

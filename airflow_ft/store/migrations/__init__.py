@@ -68,6 +68,22 @@ def migrate(database: Database, known: tuple[Migration, ...] | None = None) -> s
         return _installation(found)
 
 
+def is_current(database: Database) -> bool:
+    """Whether there is a decision log of the newest version; nothing is changed. ConfigurationError: of another one."""
+    if not database.has_schema():
+        return False
+    newest = migrations()[-1].version
+    found = _version(database.read("SELECT max(version) AS version FROM schema_version"))
+    _refuse_newer(database, found, newest)
+    if found < newest:
+        raise ConfigurationError(
+            f"the decision log at {database.url} has schema version {found}, this airflow-ft needs {newest}, and what"
+            " only looks changes nothing.",
+            remedy="`airflow ft pipelines` brings it up to date, when no older version is at work any more.",
+        )
+    return True
+
+
 def _apply(tx: Transaction, step: Migration) -> None:
     for statement in step.statements:
         tx.change(statement)
