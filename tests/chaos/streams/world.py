@@ -19,7 +19,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
 from tests.integration.kafka_world import read, value
-from tools.servers import Kafka, MariaDb
+from tools.servers import Kafka, MariaDb, Postgres
 from tools.servers.processes import tree
 from tools.stream_task import Stream, newest_driver
 
@@ -30,15 +30,19 @@ TABLE = "CREATE TABLE totals (n BIGINT, k BIGINT, place BIGINT, random DOUBLE) E
 
 
 class Servers:
-    """A MariaDB and a Kafka of this run alone."""
+    """A MariaDB and a Kafka of this run alone; and the decision log, in SQLite or in a PostgreSQL."""
 
-    def __init__(self, folder: Path, table: str = TABLE) -> None:
-        self._table = table
+    def __init__(self, folder: Path, table: str = TABLE, store: str = "sqlite") -> None:
+        self._folder, self._table = folder, table
         self.mariadb, self.kafka = MariaDb(folder / "mariadb"), Kafka(folder / "kafka")
+        self.postgres = Postgres(folder / "postgres") if store == "postgres" else None
 
     def __enter__(self) -> Self:
         self.mariadb.start()
         self.kafka.start()
+        if self.postgres is not None:
+            self.postgres.start()
+            self.postgres.sql("CREATE DATABASE log")
         self.mariadb.sql("CREATE DATABASE chaos")
         self.mariadb.sql(self._table, "chaos")
         for topic in ("numbers", "totals"):
@@ -48,6 +52,20 @@ class Servers:
     def __exit__(self, *_: object) -> None:
         self.kafka.stop()
         self.mariadb.stop()
+        if self.postgres is not None:
+            self.postgres.stop()
+
+    @property
+    def store_url(self) -> str:
+        """Where the decision log is."""
+        if (server := self.postgres) is None:
+            return f"sqlite:///{self._folder / 'ft.db'}"
+        place = f"{server.host}:{server.port}/log?sslmode=disable&connect_timeout=5"
+        return f"postgresql://{server.user}:{server.password}@{place}"
+
+    def open_store(self) -> Store:
+        """The decision log."""
+        return open_store(self.store_url)
 
     def mysql(self) -> dict[str, Any]:
         """How the pipeline reaches MariaDB."""
@@ -109,6 +127,7 @@ def stream_of(folder: Path, servers: Servers, **more: Any) -> Stream:
         "sources": {"numbers": source.to_json()},
         "topics": {"copies": "totals"},
         "tables": {"totals": "totals"},
+        "store": servers.store_url,
         "kafka": servers.kafka.bootstrap,
         "mysql": servers.mysql(),
         "checkpointing": {"interval": 0.5},
@@ -147,13 +166,8 @@ class Task:
         return 0
 
 
-def store_of(folder: Path) -> Store:
-    """The decision log."""
-    return open_store(f"sqlite:///{folder / 'ft.db'}")
-
-
 def is_locked(folder: Path) -> bool:
-    """Whether somebody stands still within a write to the decision log."""
+    """Whether somebody stands still within a write to the decision log, when that is in SQLite."""
     with closing(sqlite3.connect(folder / "ft.db", timeout=3, isolation_level=None)) as log:
         try:
             log.execute("BEGIN IMMEDIATE")
@@ -167,7 +181,8 @@ def judge(servers: Servers, sent: int) -> list[str]:
     """What is wrong in the sinks, read by own SQL and an own consumer; [] when all is exact.
 
     Each number once in each; the numbers of a key have the places 1 to N, so state was neither lost nor counted twice;
-    and both sinks have the same rows, so they were computed once.
+    and both sinks have the same rows, so they were computed once. Who wrote a checkpoint is of no older epoch than who
+    wrote the one before: no second copy was at work.
     """
     with (
         closing(
@@ -185,11 +200,15 @@ def judge(servers: Servers, sent: int) -> list[str]:
         rows: list[tuple[Any, ...]] = list(cursor.fetchall())
         cursor.execute("XA RECOVER")
         prepared = list(cursor.fetchall())
+        cursor.execute("SELECT epoch FROM airflow_ft_ledger WHERE pipeline = %s ORDER BY number", (PIPELINE,))
+        epochs = [int(epoch) for (epoch,) in cursor.fetchall()]
     records = [
         tuple(value(each)[name] for name in ("n", "k", "place", "random"))
         for each in read(servers.kafka.bootstrap, "totals")
     ]
     problems = [f"MariaDB still holds {prepared}"] if prepared else []
+    if not epochs or epochs != sorted(epochs):
+        problems.append(f"MariaDB: no epoch wrote, or an older one after a newer one: {epochs}")
     for name, found in (("MariaDB", rows), ("Kafka", records)):
         counts = Counter(row[0] for row in found)
         lost, doubled = set(range(sent)) - counts.keys(), [n for n, count in counts.items() if count > 1]
@@ -207,10 +226,10 @@ def judge(servers: Servers, sent: int) -> list[str]:
     return problems
 
 
-def await_delivery(folder: Path, sent: int, task: Task, seconds: float = 180.0, pipeline: str = PIPELINE) -> None:
+def await_delivery(servers: Servers, sent: int, task: Task, seconds: float = 180.0, pipeline: str = PIPELINE) -> None:
     """Returns when so many rows are confirmed; TimeoutError."""
     deadline = time.monotonic() + seconds
-    with closing(store_of(folder)) as store:
+    with closing(servers.open_store()) as store:
         while True:
             latest = store.latest_confirmed(pipeline)
             ends = latest.positions["numbers"]["end"]["numbers"] if latest and latest.positions else {}
