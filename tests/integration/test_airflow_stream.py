@@ -286,17 +286,17 @@ def test_counts_of_words_are_those_of_the_model_though_the_job_fails_and_is_kill
     check_counts(streams, "word-count", "lines", "word_counts")
 
 
-@pytest.mark.release
-def test_counts_are_those_of_the_model_though_stateful_code_is_killed_at_work(streams: Streams) -> None:
+@pytest.mark.rotating(among="streams in Airflow")
+@pytest.mark.parametrize("victim", ["worker", "jvm", "task"])
+def test_counts_are_those_of_the_model_though_stateful_code_is_killed_at_work(streams: Streams, victim: str) -> None:
     airflow = streams.airflow
     deaths = airflow.home / "deaths"
+    before = len(_confirmed(streams, "counting"))
     run_id = airflow.trigger("counting", {"deaths": str(deaths)})
     with Talker(streams, "words"):
-        for victim in ("worker", "jvm", "worker", "task"):
-            confirmed = len(_confirmed(streams, "counting"))
-            wait_for(lambda n=confirmed: len(_confirmed(streams, "counting")) > n, START_SECONDS, "it delivers")
-            deaths.write_text(victim)
-            wait_for(lambda: not deaths.exists(), START_SECONDS, f"{victim} has been killed")
+        wait_for(lambda: len(_confirmed(streams, "counting")) > before, START_SECONDS, "it delivers")
+        deaths.write_text(victim)
+        wait_for(lambda: not deaths.exists(), START_SECONDS, f"{victim} has been killed")
     _all_is_confirmed(streams, "counting", "words")
     streams.stop("counting")
     assert airflow.finish("counting", run_id) == {"counting.stream": "success"}
