@@ -81,7 +81,7 @@ class Streams:
             return store.pipeline("copy").epoch
 
     def epochs(self) -> list[int]:
-        """Of who wrote each checkpoint of `copy` into the table, in their order, by the ledger beside it."""
+        """Of who wrote the newest checkpoints of `copy`, in their order, by the ledger beside the table."""
         found = self.database.sql("SELECT epoch FROM airflow_ft_ledger WHERE pipeline = 'copy' ORDER BY number")
         return [row[0] for row in found]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.core.model import RequestKind
-from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, is_locked, judge
+from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, is_locked, judge, writers
 from tools.demo.console import Console
 
 RECOVERY_SECONDS = 600.0
@@ -113,6 +113,7 @@ class Streams:
         self.servers = self.make_servers()
         self.task: Task | None = None
         self._old: list[Task] = []
+        self._wrote: dict[int, int] = {}  # the epoch of who wrote each checkpoint
 
     def close(self) -> None:
         """Ends what is left."""
@@ -180,7 +181,7 @@ class Streams:
 
     def judge(self, sent: int) -> list[str]:
         """What is wrong in the end."""
-        return judge(self.servers, sent)
+        return judge(self.servers, sent, self._wrote)
 
     # --- one after another ----------------------------------------------------------------------------------------
 
@@ -210,6 +211,7 @@ class Streams:
         at = time.monotonic()
         fault.strike(self)
         self.await_task(store)
+        self._wrote |= writers(self.servers)
         hit = Hit(fault.name, ", ".join(sorted(unfinished)), round(time.monotonic() - at, 1))
         self.report.hits.append(hit)
         self._console.say(f"{len(self.report.hits):>3}. {hit.fault}: {hit.state}; {hit.recovery:.1f} s")

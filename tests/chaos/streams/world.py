@@ -7,8 +7,10 @@ import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import psutil  # type: ignore[import-untyped]
@@ -26,6 +28,7 @@ from tools.stream_task import Stream, newest_driver
 PROJECT = Path(__file__).resolve().parents[3]
 PIPELINE = "chaos"
 PARTITIONS = 2
+Row = tuple[Any, ...]
 TABLE = "CREATE TABLE totals (n BIGINT, k BIGINT, place BIGINT, random DOUBLE) ENGINE=InnoDB"
 
 
@@ -177,36 +180,48 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def judge(servers: Servers, sent: int) -> list[str]:
+@contextmanager
+def _cursor(servers: Servers) -> Iterator[Any]:
+    server = servers.mariadb
+    given = {"host": server.host, "port": server.port, "user": server.user, "password": server.password}
+    with closing(pymysql.connect(**given, database="chaos")) as connection, connection.cursor() as cursor:
+        yield cursor
+
+
+def writers(servers: Servers) -> dict[int, int]:
+    """{number: epoch} of the checkpoints whose markers are in the table's ledger: the newest twenty or so."""
+    with _cursor(servers) as cursor:
+        cursor.execute("SELECT number, epoch FROM airflow_ft_ledger WHERE pipeline = %s", (PIPELINE,))
+        return {int(number): int(epoch) for number, epoch in cursor.fetchall()}
+
+
+def judge(servers: Servers, sent: int, seen: Mapping[int, int] = MappingProxyType({})) -> list[str]:
     """What is wrong in the sinks, read by own SQL and an own consumer; [] when all is exact.
 
-    Each number once in each; the numbers of a key have the places 1 to N, so state was neither lost nor counted twice;
-    and both sinks have the same rows, so they were computed once. Who wrote a checkpoint is of no older epoch than who
-    wrote the one before: no second copy was at work.
+    `seen`: what `writers` has said before, of checkpoints whose markers may be pruned by now.
     """
-    with (
-        closing(
-            pymysql.connect(
-                host=servers.mariadb.host,
-                port=servers.mariadb.port,
-                user=servers.mariadb.user,
-                password=servers.mariadb.password,
-                database="chaos",
-            )
-        ) as connection,
-        connection.cursor() as cursor,
-    ):
+    with _cursor(servers) as cursor:
         cursor.execute("SELECT n, k, place, random FROM totals")
-        rows: list[tuple[Any, ...]] = list(cursor.fetchall())
+        rows: list[Row] = list(cursor.fetchall())
         cursor.execute("XA RECOVER")
         prepared = list(cursor.fetchall())
-        cursor.execute("SELECT epoch FROM airflow_ft_ledger WHERE pipeline = %s ORDER BY number", (PIPELINE,))
-        epochs = [int(epoch) for (epoch,) in cursor.fetchall()]
+    wrote = {**seen, **writers(servers)}
     records = [
         tuple(value(each)[name] for name in ("n", "k", "place", "random"))
         for each in read(servers.kafka.bootstrap, "totals")
     ]
     problems = [f"MariaDB still holds {prepared}"] if prepared else []
+    return problems + judge_rows(rows, records, [wrote[number] for number in sorted(wrote)], sent)
+
+
+def judge_rows(rows: list[Row], records: list[Row], epochs: list[int], sent: int) -> list[str]:
+    """What is wrong in the table's rows and the topic's records: (number, key, place within the key, random value).
+
+    Each number once in each; the numbers of a key have the places 1 to N, so state was neither lost nor counted twice;
+    and both sinks have the same rows, so they were computed once. `epochs`: of who wrote each checkpoint, in order. No
+    one is older than the one before: no second copy was at work.
+    """
+    problems = []
     if not epochs or epochs != sorted(epochs):
         problems.append(f"MariaDB: no epoch wrote, or an older one after a newer one: {epochs}")
     for name, found in (("MariaDB", rows), ("Kafka", records)):
