@@ -33,7 +33,7 @@ from tests.chaos.run import Chaos, Options
 from tests.chaos.savepoints.run import SAVEPOINT_FAULTS, Savepoints
 from tests.chaos.streams.run import FAULTS as STREAM_FAULTS
 from tests.chaos.streams.run import Options as StreamOptions
-from tests.chaos.streams.run import Streams
+from tests.chaos.streams.run import Streams, possible
 from tests.chaos.world import Size
 from tools.demo.console import Console
 from tools.servers.base import local_folder
@@ -115,7 +115,13 @@ def _arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         choices=sorted([*STREAM_FAULTS, *SAVEPOINT_FAULTS]),
         help="only these, repeatable",
     )
-    return parser.parse_args(arguments)
+    streams.add_argument(
+        "--store", choices=["sqlite", "postgres"], default="sqlite", help="what holds the decision log"
+    )
+    found = parser.parse_args(arguments)
+    for name in {*found.stream_fault} - {*possible(found.stream_fault, found.store)}:
+        parser.error(f"--stream-fault {name!r} needs --store postgres")
+    return found
 
 
 def split(kills: int, only: str | None, pipelines: int | None) -> tuple[int, int]:
@@ -154,7 +160,9 @@ def _stages(arguments: argparse.Namespace, folder: Path, console: Console) -> li
         )
         stages.append(("pipelines", Chaos(whole, console)))
     if arguments.only in STREAMING:
-        streams = StreamOptions(folder / arguments.only, arguments.kills, arguments.seed, arguments.stream_fault)
+        streams = StreamOptions(
+            folder / arguments.only, arguments.kills, arguments.seed, arguments.stream_fault, arguments.store
+        )
         stages.append((arguments.only, STREAMING[arguments.only](streams, console)))
     return stages
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.chaos.__main__ import _arguments
 from tests.chaos.decision_log import Event
 from tests.chaos.faults import FAULTS, Moment, choose, deck
 from tests.chaos.report import Kill, Report
+from tests.chaos.savepoints.run import SAVEPOINT_FAULTS
+from tests.chaos.streams.run import FAULTS as STREAM_FAULTS
+from tests.chaos.streams.run import possible
 
 
 def attempt(id: int, participant: str, number: int = 1) -> Event:
@@ -56,3 +62,16 @@ def test_a_report_is_exact_only_when_all_was_done_and_judged() -> None:
     ):
         assert not spoiled.exact
         assert "NOT EXACT" in str(spoiled)
+
+
+@pytest.mark.parametrize("faults", [STREAM_FAULTS, SAVEPOINT_FAULTS])
+def test_the_server_of_the_decision_log_is_killed_only_where_there_is_one(
+    faults: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    [lacking] = set(faults) - set(possible(faults, "sqlite"))
+    assert set(possible(faults, "postgres")) == set(faults)
+    chosen = ["--only", "streams", "--stream-fault", lacking]
+    assert _arguments([*chosen, "--store", "postgres"]).stream_fault == [lacking]
+    with pytest.raises(SystemExit):
+        _arguments(chosen)
+    assert "needs --store postgres" in capsys.readouterr().err

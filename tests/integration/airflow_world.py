@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +21,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store
 from tests.waiting import wait_for
 from tools.demo.airflow import END_STATES, Airflow
+from tools.servers import processes
 
 RUN_SECONDS = 600.0
 STALL_SECONDS = 240.0
@@ -46,6 +49,7 @@ class AirflowWorld(Airflow):
             },
         )
         self._stalled = ""
+        self._started_again: list[subprocess.Popen[bytes]] = []
 
     @contextmanager
     def store(self) -> Iterator[Store]:
@@ -167,6 +171,43 @@ class AirflowWorld(Airflow):
         """The log of all tries of a task."""
         folder = self.task_logs(dag_id) / f"run_id={run_id}" / f"task_id={task_id}"
         return "\n".join(path.read_text() for path in sorted(folder.rglob("*.log")))
+
+    def kill(self, *components: str) -> None:
+        """kill -9 of "scheduler", "api-server"; what they have started lives on."""
+        assert self._process is not None
+        ours = [pid for each in (self._process, *self._started_again) for pid in processes.tree(each.pid)]
+        titles = {pid: processes.command_line(pid) for pid in ours}
+        for component in components:
+            named = re.compile(f"airflow {component.replace('-', '_')} .*|.*/airflow {component}")  # first: by itself
+            pids = [pid for pid in ours if named.fullmatch(titles[pid])][:1]  # parents come before children
+            processes.send(pids, signal.SIGKILL)
+            assert pids and processes.await_end(pids, 30), titles
+
+    def start_again(self, *components: str) -> None:
+        """What was killed begins anew, as a service manager has it; returns at once."""
+        for component in components:
+            # A shell that stays keeps the guard from ending what the component leaves when it is killed once more.
+            program = f"{Path(sys.executable).parent}/airflow {component} & exec sleep infinity"
+            with (self.home / f"{component}.log").open("ab") as output:
+                self._started_again.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "tools.demo.guard", "sh", "-c", program],
+                        cwd=self.home,
+                        env=self._environment(self.home / "passwords.json"),
+                        stdin=subprocess.PIPE,
+                        stdout=output,
+                        stderr=output,
+                        start_new_session=True,
+                    )
+                )
+
+    def stop(self) -> None:
+        """Also what was started again."""
+        for guard in self._started_again:
+            assert guard.stdin is not None
+            guard.stdin.close()
+            guard.wait(60)
+        super().stop()
 
     def command(self, *arguments: str) -> str:
         """What an `airflow` command prints, run in this Airflow's environment; CalledProcessError when it fails."""

@@ -5,136 +5,34 @@ One Airflow serves the module; the tests use it one after the other.
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
 import pytest
-from confluent_kafka import Producer
 
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.model import AfterAbort
-from airflow_ft.spark.session.loans import kept
-from tests.integration.airflow_world import AirflowWorld
+from tests.integration.airflow_streams import EXAMPLES, START_SECONDS, Streams, streams_in
 from tests.integration.kafka_world import read, value
 from tests.waiting import wait_for
-from tools.servers import Database, Kafka, MariaDb, processes
+from tools.servers import Kafka, MariaDb, processes
 
 pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
-HERE = Path(__file__).parent / "stream_dags"
-EXAMPLES = Path(__file__).parents[2] / "dags"
 TOPICS = {"numbers": 2, "copies": 2, "always": 1, "always_copies": 1, "t_test": 1}
 TOPICS |= dict.fromkeys(("lines", "word_counts", "words", "counts"), 3)
-START_SECONDS = 240.0
-"""What a task, Spark and a first checkpoint take on a busy machine, at most."""
-
-
-class Streams:
-    """The Airflow, what its streams read and deliver into, and what was put there."""
-
-    def __init__(self, airflow: AirflowWorld, database: Database, kafka: Kafka) -> None:
-        self.airflow, self.database, self.kafka = airflow, database, kafka
-        self._producer = Producer({"bootstrap.servers": kafka.bootstrap})
-        self.sent = 0
-
-    def put(self, topic: str, *values: object) -> None:
-        """Into a topic, in this order in each of its partitions; returns when they are there."""
-        for each in values:
-            self._producer.produce(topic, str(each).encode())
-        assert self._producer.flush(120) == 0
-
-    def numbers(self) -> Counter[int]:
-        """What is in the table of the stream `copy`."""
-        return Counter(row[0] for row in self.database.sql("SELECT n FROM numbers"))
-
-    def deliver(self, rows: int = 20) -> None:
-        """Puts numbers, and returns when the stream `copy` has delivered them; AssertionError for doubles."""
-        self.put("numbers", *range(self.sent, self.sent + rows))
-        self.sent += rows
-        wait_for(lambda: self.numbers().total() >= self.sent, START_SECONDS, f"{self.sent} numbers are in the table")
-        assert self.numbers() == Counter(range(self.sent))
-
-    def check_both_sinks(self) -> None:
-        """Table and topic have every number once, with the same random value: computed once (I1)."""
-        table = self.database.sql("SELECT n, random FROM numbers")
-        topic = [value(message) for message in read(self.kafka.bootstrap, "copies")]
-        assert Counter(row[0] for row in table) == Counter(range(self.sent))
-        assert sorted((each["n"], each["random"]) for each in topic) == sorted(table)
-
-    def start(self) -> str:
-        """A run of `copy` that has delivered something; returns its id."""
-        run_id = self.airflow.trigger("copy")
-        self.deliver()
-        return run_id
-
-    def stop(self, pipeline: str, *arguments: str) -> str:
-        """What `airflow ft stop` says."""
-        return self.airflow.command("ft", "stop", pipeline, "--wait", str(START_SECONDS), *arguments)
-
-    def task(self, pipeline: str = "copy") -> psutil.Process:
-        """The process of the stream's task."""
-        [lease] = wait_for(lambda: self.airflow.leases(pipeline), START_SECONDS, f"{pipeline} is at work")
-        return psutil.Process(int(lease.holder.split(":")[1]))
-
-    def driver(self, pipeline: str = "copy") -> psutil.Process:
-        """The Python process in which its job runs: spark-submit's grandchild, or attached to a JVM that is kept."""
-        return wait_for(lambda: _python_below(self.task(pipeline)), START_SECONDS, "the driver runs")  # type: ignore[no-any-return]
-
-    def tries(self, run_id: str) -> int:
-        """How often Airflow has begun the stream `copy` in this run."""
-        [task] = [task for task in self.airflow.tasks("copy", run_id) if task.task_id == "copy.stream"]
-        return task.try_number
-
-
-def _python_below(task: psutil.Process) -> psutil.Process | None:
-    for process in task.children(recursive=True):
-        with suppress(psutil.Error):  # it has ended meanwhile, or is a zombie
-            if "main.py" in " ".join(process.cmdline()[1:2]):
-                return process
-    return None
 
 
 @pytest.fixture(scope="module")
 def streams(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
     home = tmp_path_factory.mktemp("airflow")
-    shutil.copytree(HERE, home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    for example in ("t_test.py", "word_count.py"):
-        shutil.copy(EXAMPLES / example, home / "dags")
-    for topic, partitions in TOPICS.items():
-        kafka.create_topic(topic, partitions)
-    with Database.fresh(mariadb) as database:
-        database.sql((EXAMPLES / "t_test.sql").read_text().partition("\n")[2].rstrip().rstrip(";"))
-        database.sql("CREATE TABLE numbers (n BIGINT, random DOUBLE)")
-        mysql = {
-            "conn_type": "mysql",
-            "host": mariadb.host,
-            "port": mariadb.port,
-            "login": mariadb.user,
-            "password": mariadb.password,
-            "schema": database.name,
-        }
-        bus = {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.bootstrap})}
-        airflow = AirflowWorld(home, {"mysql_default": mysql, "kafka_default": bus}, {"airflow_ft__lease_seconds": "3"})
-        airflow.start()
-        try:
-            for dag_id in ("copy", "t_test", "word_count"):
-                airflow.wait_until_ready(dag_id)
-            yield Streams(airflow, database, kafka)
-        finally:
-            airflow.stop()
-            for one in kept():
-                if one.pipeline in ("copy", "always"):
-                    one.end()
-            for topic in TOPICS:
-                kafka.delete_topic(topic)
+    with streams_in(home, mariadb, kafka, TOPICS, examples=("t_test", "word_count")) as found:
+        found.database.sql((EXAMPLES / "t_test.sql").read_text().partition("\n")[2].rstrip().rstrip(";"))
+        yield found
 
 
 # --- a stream and Airflow ---------------------------------------------------------------------------------------------
@@ -200,9 +98,9 @@ def test_a_stream_that_is_marked_or_cleared_ends_at_once_and_is_gone_on_with(str
 
     airflow.clear("copy", run_id, ["copy.stream"])  # one that has ended
     streams.deliver()
-    epoch = _epoch(streams)
+    epoch = streams.epoch()
     airflow.clear("copy", run_id, ["copy.stream"])  # one that runs
-    wait_for(lambda: _epoch(streams) > epoch, START_SECONDS, "another try is at work")
+    wait_for(lambda: streams.epoch() > epoch, START_SECONDS, "another try is at work")
     streams.deliver()
 
     airflow.mark("copy", run_id, "copy.stream", "success")
@@ -211,11 +109,6 @@ def test_a_stream_that_is_marked_or_cleared_ends_at_once_and_is_gone_on_with(str
     streams.stop("copy")
     assert airflow.finish("copy", following)["copy.stream"] == "success"
     streams.check_both_sinks()
-
-
-def _epoch(streams: Streams) -> int:
-    with streams.airflow.store() as store:
-        return store.pipeline("copy").epoch
 
 
 @pytest.mark.rotating(among="streams in Airflow")
@@ -393,17 +286,17 @@ def test_counts_of_words_are_those_of_the_model_though_the_job_fails_and_is_kill
     check_counts(streams, "word-count", "lines", "word_counts")
 
 
-@pytest.mark.release
-def test_counts_are_those_of_the_model_though_stateful_code_is_killed_at_work(streams: Streams) -> None:
+@pytest.mark.rotating(among="streams in Airflow")
+@pytest.mark.parametrize("victim", ["worker", "jvm", "task"])
+def test_counts_are_those_of_the_model_though_stateful_code_is_killed_at_work(streams: Streams, victim: str) -> None:
     airflow = streams.airflow
     deaths = airflow.home / "deaths"
+    before = len(_confirmed(streams, "counting"))
     run_id = airflow.trigger("counting", {"deaths": str(deaths)})
     with Talker(streams, "words"):
-        for victim in ("worker", "jvm", "worker", "task"):
-            confirmed = len(_confirmed(streams, "counting"))
-            wait_for(lambda n=confirmed: len(_confirmed(streams, "counting")) > n, START_SECONDS, "it delivers")
-            deaths.write_text(victim)
-            wait_for(lambda: not deaths.exists(), START_SECONDS, f"{victim} has been killed")
+        wait_for(lambda: len(_confirmed(streams, "counting")) > before, START_SECONDS, "it delivers")
+        deaths.write_text(victim)
+        wait_for(lambda: not deaths.exists(), START_SECONDS, f"{victim} has been killed")
     _all_is_confirmed(streams, "counting", "words")
     streams.stop("counting")
     assert airflow.finish("counting", run_id) == {"counting.stream": "success"}

@@ -59,6 +59,8 @@ class Airflow:
         self._process: subprocess.Popen[bytes] | None = None
         self._client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
         self._token_until = 0.0
+        # The same for each component, whenever it is started: the scheduler signs what the API server has to believe.
+        self._keys = {"api__secret_key": secrets.token_hex(32), "api_auth__jwt_secret": secrets.token_hex(32)}
 
     @property
     def url(self) -> str:
@@ -151,8 +153,7 @@ class Airflow:
             "api__port": str(self.port),
             "api__base_url": self.url,
             "api__workers": "1",
-            "api__secret_key": secrets.token_hex(32),
-            "api_auth__jwt_secret": secrets.token_hex(32),
+            **self._keys,
             "dag_processor__refresh_interval": "5",
             "logging__worker_log_server_port": str(free_port()),
             "logging__trigger_log_server_port": str(free_port()),

@@ -57,8 +57,8 @@ def main() -> None:
     given = json.load(sys.stdin)
     stream = Stream(**given["stream"])
     answer: dict[str, Any]
-    with closing(stream.context().store) as store:
-        try:
+    try:
+        with closing(stream.context().store) as store:  # its server may be away
             if folder := given["folder"]:
                 if given["partitions"]:
                     uri, savepoint = rescale(given["uri"], given["partitions"], folder, WHY, SPARK, say)
@@ -80,8 +80,8 @@ def main() -> None:
                     lease_seconds=stream.lease_seconds,
                 )
                 answer = {"restored": restored.savepoint.number, "later": list(restored.later)}
-        except AirflowFtError as error:
-            answer = {"error": type(error).__name__, "told": str(error)}
+    except AirflowFtError as error:
+        answer = {"error": type(error).__name__, "told": str(error)}
     sys.stdout.write(f"{json.dumps(answer)}\n")
 
 

@@ -31,7 +31,7 @@ from airflow_ft.spark.state.settings import PROVIDER
 from airflow_ft.spark.task.stream import SAVEPOINT
 from tests.chaos.savepoints.act import Act
 from tests.chaos.streams.run import FAULTS, Fault, Streams
-from tests.chaos.streams.world import PARTITIONS, PIPELINE, Servers, Task, await_delivery, store_of, stream_of
+from tests.chaos.streams.world import PARTITIONS, PIPELINE, Servers, Task, await_delivery, stream_of
 from tests.integration.kafka_world import read, value
 
 TABLE = "CREATE TABLE {} (n BIGINT PRIMARY KEY, k BIGINT, place BIGINT, random DOUBLE, version BIGINT) ENGINE=InnoDB"
@@ -82,7 +82,7 @@ class Savepoints(Streams):
 
     def make_servers(self) -> Servers:
         """With a table in which rows replace each other."""
-        return Servers(self.folder, TABLE.format("totals"))
+        return Servers(self.folder, TABLE.format("totals"), self.store)
 
     def make_task(self, number: int) -> Task:
         """A try of the newest run."""
@@ -160,7 +160,7 @@ class Savepoints(Streams):
             self.continued += 1
         else:
             self._end_piece(savepoint)
-            with closing(store_of(self.folder)) as store:
+            with closing(self.servers.open_store()) as store:
                 self.piece_begins_behind = store.pipeline(PIPELINE).last_published
         self.restores += 1
         self._state = state_of(savepoint)
@@ -190,7 +190,7 @@ class Savepoints(Streams):
 
     def stop(self) -> tuple[str, Savepoint]:
         """Stops the stream with a savepoint, which covers all."""
-        with closing(store_of(self.folder)) as store:
+        with closing(self.servers.open_store()) as store:
             asked = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: self.savepoints}, "make chaos")
             deadline = time.monotonic() + PATIENCE
             while not (outcome := store.request(PIPELINE, asked).outcome):
@@ -248,8 +248,8 @@ class Savepoints(Streams):
         places = {"topics": {"copies": "copied"}, "tables": {"totals": "copied"}, "keys": {"totals": ["n"]}}
         task = Task(self.folder, self.servers, 10_000, pipeline=COPY, conf=state_of(savepoint), **places)
         self._old.append(task)
-        await_delivery(self.folder, sent, task, PATIENCE, COPY)
-        with closing(store_of(self.folder)) as store:
+        await_delivery(self.servers, sent, task, PATIENCE, COPY)
+        with closing(self.servers.open_store()) as store:
             store.ask(COPY, RequestKind.STOP, {}, "make chaos")
             task.process.wait(PATIENCE)
         start = Start(offsets_of(savepoint), Counter())

@@ -7,18 +7,19 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from airflow_ft.core.model import RequestKind
-from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, is_locked, judge, store_of
+from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, is_locked, judge, writers
 from tools.demo.console import Console
 
 RECOVERY_SECONDS = 600.0
 FROZEN_SECONDS = 4.0  # longer than the lease of the tasks
+POSTGRES = "PostgreSQL, with the decision log"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Report:
 
     seed: int
     wanted: int
+    store: str
     hits: list[Hit] = field(default_factory=list)
     missed: int = 0
     numbers: int = 0
@@ -75,7 +77,7 @@ class Report:
         lines += [
             f"  {len(self.hits)} of {self.wanted} hit unfinished work, {self.missed} others did not count",
             f"  {self.numbers:,} numbers in {self.checkpoints:,} checkpoints, {self.tries} tries of the task",
-            f"  {self.seconds:.0f} s, seed {self.seed}",
+            f"  {self.seconds:.0f} s, seed {self.seed}, decision log in {self.store}",
         ]
         if self.exact:
             result = f"EXACT: {self.meaning}."
@@ -87,12 +89,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Options:
-    """Where, how many, and which faults ([]: all)."""
+    """Where, how many, which faults ([]: all), and what holds the decision log: "sqlite" or "postgres"."""
 
     folder: Path
     kills: int
     seed: int
     faults: Sequence[str] = ()
+    store: str = "sqlite"
 
 
 class Streams:
@@ -102,14 +105,15 @@ class Streams:
 
     def __init__(self, options: Options, console: Console) -> None:
         self._options, self._console = options, console
-        self.folder = options.folder
-        self.report = Report(options.seed, options.kills)
+        self.folder, self.store = options.folder, options.store
+        self.report = Report(options.seed, options.kills, options.store)
         self.random = random.Random(options.seed)
         options.folder.mkdir(parents=True, exist_ok=True)
         options.folder.chmod(0o711)
         self.servers = self.make_servers()
         self.task: Task | None = None
         self._old: list[Task] = []
+        self._wrote: dict[int, int] = {}  # the epoch of who wrote each checkpoint
 
     def close(self) -> None:
         """Ends what is left."""
@@ -121,13 +125,13 @@ class Streams:
 
     def run(self) -> Report:
         """All faults, then the judge."""
-        began, folder = time.monotonic(), self._options.folder
+        began = time.monotonic()
         report = self.report
         faults = self.faults()
-        names = self._options.faults or list(faults)
+        names = self._options.faults or possible(faults, self.store)
         self.servers.__enter__()
         try:
-            with Feeder(self.servers.kafka) as feeder, closing(store_of(folder)) as store:
+            with Feeder(self.servers.kafka) as feeder, closing(self.servers.open_store()) as store:
                 store.register(PIPELINE)
                 self.begin()
                 order: list[str] = []
@@ -138,7 +142,7 @@ class Streams:
                 report.numbers = feeder.sent
                 self.await_task(store)
                 assert self.task is not None
-                await_delivery(folder, feeder.sent, self.task, self.patience)
+                await_delivery(self.servers, feeder.sent, self.task, self.patience)
                 store.ask(PIPELINE, RequestKind.STOP, {}, "make chaos")
                 if self.task.process.wait(self.patience) != 0:
                     report.violations.append(f"the stopped task failed; see {self.task.log}")
@@ -169,7 +173,7 @@ class Streams:
 
     def make_servers(self) -> Servers:
         """With the tables and topics of the pipeline."""
-        return Servers(self.folder)
+        return Servers(self.folder, store=self.store)
 
     def make_task(self, number: int) -> Task:
         """A try, which has begun."""
@@ -177,7 +181,7 @@ class Streams:
 
     def judge(self, sent: int) -> list[str]:
         """What is wrong in the end."""
-        return judge(self.servers, sent)
+        return judge(self.servers, sent, self._wrote)
 
     # --- one after another ----------------------------------------------------------------------------------------
 
@@ -207,9 +211,15 @@ class Streams:
         at = time.monotonic()
         fault.strike(self)
         self.await_task(store)
+        self._wrote |= writers(self.servers)
         hit = Hit(fault.name, ", ".join(sorted(unfinished)), round(time.monotonic() - at, 1))
         self.report.hits.append(hit)
         self._console.say(f"{len(self.report.hits):>3}. {hit.fault}: {hit.state}; {hit.recovery:.1f} s")
+
+
+def possible(faults: Iterable[str], store: str) -> list[str]:
+    """Those that can be made where this holds the decision log."""
+    return [name for name in faults if store == "postgres" or POSTGRES not in name]
 
 
 def _confirmed(store: Any) -> int:
@@ -258,12 +268,13 @@ def _zombie(streams: Streams) -> None:
     assert zombie is not None
     pids = [pid for pid in (zombie.process.pid, zombie.driver(), zombie.python()) if pid]
     _send(pids, signal.SIGSTOP)
-    while is_locked(streams._options.folder):  # SQLite's lock is nobody's to break: the error says to end its holder
+    # SQLite's lock is nobody's to break: the error says to end its holder. PostgreSQL ends such a session.
+    while streams.store == "sqlite" and is_locked(streams.folder):
         _send(pids, signal.SIGCONT)
         time.sleep(0.1)
         _send(pids, signal.SIGSTOP)
     streams.begin()
-    with closing(store_of(streams._options.folder)) as store:
+    with closing(streams.servers.open_store()) as store:
         streams.await_task(store)
     _send(pids, signal.SIGCONT)
     zombie.process.wait(RECOVERY_SECONDS)
@@ -289,6 +300,15 @@ def _kafka(streams: Streams) -> None:
     streams.servers.kafka.start()
 
 
+def _postgres(streams: Streams) -> None:
+    """Of the decision log, not of a sink: nobody can take an epoch, publish or decide meanwhile."""
+    server = streams.servers.postgres
+    assert server is not None
+    server.kill()
+    time.sleep(streams.random.uniform(0.0, FROZEN_SECONDS))  # at once, or away for longer than a lease
+    server.start()
+
+
 def _pause_mariadb(streams: Streams) -> None:
     streams.servers.mariadb.pause()
     time.sleep(FROZEN_SECONDS)
@@ -307,5 +327,6 @@ FAULTS: Mapping[str, Fault] = {
         "kill -9 of MariaDB": _mariadb,
         "kill -9 of Kafka": _kafka,
         "MariaDB stands still": _pause_mariadb,
+        f"kill -9 of {POSTGRES}": _postgres,
     }.items()
 }

@@ -27,7 +27,7 @@ import psutil  # type: ignore[import-untyped]
 
 from airflow_ft.core.model import RequestKind
 from airflow_ft.core.ports import Store
-from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, judge, store_of
+from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, judge
 from tools.servers.base import local_folder
 from tools.servers.processes import tree
 
@@ -132,7 +132,11 @@ def run(folder: Path, checkpoints: int) -> int:
     folder.chmod(0o711)
     began, samples, numbers = time.monotonic(), list[Sample](), list[int]()
     _say(_HEAD)
-    with Servers(folder) as servers, Feeder(servers.kafka, at_a_time=1) as feeder, closing(store_of(folder)) as store:
+    with (
+        Servers(folder) as servers,
+        Feeder(servers.kafka, at_a_time=1) as feeder,
+        closing(servers.open_store()) as store,
+    ):
         store.register(PIPELINE)
         task = Task(folder, servers, 1, checkpointing={"interval": 0})
         try:
@@ -142,7 +146,7 @@ def run(folder: Path, checkpoints: int) -> int:
                 samples.append(look(task, folder))
                 _say(_line(newest, time.monotonic() - began, samples[-1]))
             feeder.stop()
-            await_delivery(folder, feeder.sent, task)
+            await_delivery(servers, feeder.sent, task)
             store.ask(PIPELINE, RequestKind.STOP, {}, "the soak")
             if task.process.wait(120):
                 raise RuntimeError(task.log.read_text()[-3000:])

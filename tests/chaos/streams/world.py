@@ -7,8 +7,10 @@ import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import psutil  # type: ignore[import-untyped]
@@ -19,26 +21,31 @@ from airflow_ft.core.ports import Store
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
 from tests.integration.kafka_world import read, value
-from tools.servers import Kafka, MariaDb
+from tools.servers import Kafka, MariaDb, Postgres
 from tools.servers.processes import tree
 from tools.stream_task import Stream, newest_driver
 
 PROJECT = Path(__file__).resolve().parents[3]
 PIPELINE = "chaos"
 PARTITIONS = 2
+Row = tuple[Any, ...]
 TABLE = "CREATE TABLE totals (n BIGINT, k BIGINT, place BIGINT, random DOUBLE) ENGINE=InnoDB"
 
 
 class Servers:
-    """A MariaDB and a Kafka of this run alone."""
+    """A MariaDB and a Kafka of this run alone; and the decision log, in SQLite or in a PostgreSQL."""
 
-    def __init__(self, folder: Path, table: str = TABLE) -> None:
-        self._table = table
+    def __init__(self, folder: Path, table: str = TABLE, store: str = "sqlite") -> None:
+        self._folder, self._table = folder, table
         self.mariadb, self.kafka = MariaDb(folder / "mariadb"), Kafka(folder / "kafka")
+        self.postgres = Postgres(folder / "postgres") if store == "postgres" else None
 
     def __enter__(self) -> Self:
         self.mariadb.start()
         self.kafka.start()
+        if self.postgres is not None:
+            self.postgres.start()
+            self.postgres.sql("CREATE DATABASE log")
         self.mariadb.sql("CREATE DATABASE chaos")
         self.mariadb.sql(self._table, "chaos")
         for topic in ("numbers", "totals"):
@@ -48,6 +55,20 @@ class Servers:
     def __exit__(self, *_: object) -> None:
         self.kafka.stop()
         self.mariadb.stop()
+        if self.postgres is not None:
+            self.postgres.stop()
+
+    @property
+    def store_url(self) -> str:
+        """Where the decision log is."""
+        if (server := self.postgres) is None:
+            return f"sqlite:///{self._folder / 'ft.db'}"
+        place = f"{server.host}:{server.port}/log?sslmode=disable&connect_timeout=5"
+        return f"postgresql://{server.user}:{server.password}@{place}"
+
+    def open_store(self) -> Store:
+        """The decision log."""
+        return open_store(self.store_url)
 
     def mysql(self) -> dict[str, Any]:
         """How the pipeline reaches MariaDB."""
@@ -109,6 +130,7 @@ def stream_of(folder: Path, servers: Servers, **more: Any) -> Stream:
         "sources": {"numbers": source.to_json()},
         "topics": {"copies": "totals"},
         "tables": {"totals": "totals"},
+        "store": servers.store_url,
         "kafka": servers.kafka.bootstrap,
         "mysql": servers.mysql(),
         "checkpointing": {"interval": 0.5},
@@ -147,13 +169,8 @@ class Task:
         return 0
 
 
-def store_of(folder: Path) -> Store:
-    """The decision log."""
-    return open_store(f"sqlite:///{folder / 'ft.db'}")
-
-
 def is_locked(folder: Path) -> bool:
-    """Whether somebody stands still within a write to the decision log."""
+    """Whether somebody stands still within a write to the decision log, when that is in SQLite."""
     with closing(sqlite3.connect(folder / "ft.db", timeout=3, isolation_level=None)) as log:
         try:
             log.execute("BEGIN IMMEDIATE")
@@ -163,33 +180,50 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def judge(servers: Servers, sent: int) -> list[str]:
+@contextmanager
+def _cursor(servers: Servers) -> Iterator[Any]:
+    server = servers.mariadb
+    given = {"host": server.host, "port": server.port, "user": server.user, "password": server.password}
+    with closing(pymysql.connect(**given, database="chaos")) as connection, connection.cursor() as cursor:
+        yield cursor
+
+
+def writers(servers: Servers) -> dict[int, int]:
+    """{number: epoch} of the checkpoints whose markers are in the table's ledger: the newest twenty or so."""
+    with _cursor(servers) as cursor:
+        cursor.execute("SELECT number, epoch FROM airflow_ft_ledger WHERE pipeline = %s", (PIPELINE,))
+        return {int(number): int(epoch) for number, epoch in cursor.fetchall()}
+
+
+def judge(servers: Servers, sent: int, seen: Mapping[int, int] = MappingProxyType({})) -> list[str]:
     """What is wrong in the sinks, read by own SQL and an own consumer; [] when all is exact.
 
-    Each number once in each; the numbers of a key have the places 1 to N, so state was neither lost nor counted twice;
-    and both sinks have the same rows, so they were computed once.
+    `seen`: what `writers` has said before, of checkpoints whose markers may be pruned by now.
     """
-    with (
-        closing(
-            pymysql.connect(
-                host=servers.mariadb.host,
-                port=servers.mariadb.port,
-                user=servers.mariadb.user,
-                password=servers.mariadb.password,
-                database="chaos",
-            )
-        ) as connection,
-        connection.cursor() as cursor,
-    ):
+    with _cursor(servers) as cursor:
         cursor.execute("SELECT n, k, place, random FROM totals")
-        rows: list[tuple[Any, ...]] = list(cursor.fetchall())
+        rows: list[Row] = list(cursor.fetchall())
         cursor.execute("XA RECOVER")
         prepared = list(cursor.fetchall())
+    wrote = {**seen, **writers(servers)}
     records = [
         tuple(value(each)[name] for name in ("n", "k", "place", "random"))
         for each in read(servers.kafka.bootstrap, "totals")
     ]
     problems = [f"MariaDB still holds {prepared}"] if prepared else []
+    return problems + judge_rows(rows, records, [wrote[number] for number in sorted(wrote)], sent)
+
+
+def judge_rows(rows: list[Row], records: list[Row], epochs: list[int], sent: int) -> list[str]:
+    """What is wrong in the table's rows and the topic's records: (number, key, place within the key, random value).
+
+    Each number once in each; the numbers of a key have the places 1 to N, so state was neither lost nor counted twice;
+    and both sinks have the same rows, so they were computed once. `epochs`: of who wrote each checkpoint, in order. No
+    one is older than the one before: no second copy was at work.
+    """
+    problems = []
+    if not epochs or epochs != sorted(epochs):
+        problems.append(f"MariaDB: no epoch wrote, or an older one after a newer one: {epochs}")
     for name, found in (("MariaDB", rows), ("Kafka", records)):
         counts = Counter(row[0] for row in found)
         lost, doubled = set(range(sent)) - counts.keys(), [n for n, count in counts.items() if count > 1]
@@ -207,10 +241,10 @@ def judge(servers: Servers, sent: int) -> list[str]:
     return problems
 
 
-def await_delivery(folder: Path, sent: int, task: Task, seconds: float = 180.0, pipeline: str = PIPELINE) -> None:
+def await_delivery(servers: Servers, sent: int, task: Task, seconds: float = 180.0, pipeline: str = PIPELINE) -> None:
     """Returns when so many rows are confirmed; TimeoutError."""
     deadline = time.monotonic() + seconds
-    with closing(store_of(folder)) as store:
+    with closing(servers.open_store()) as store:
         while True:
             latest = store.latest_confirmed(pipeline)
             ends = latest.positions["numbers"]["end"]["numbers"] if latest and latest.positions else {}
