@@ -9,6 +9,7 @@ import pty
 import subprocess
 import sys
 from argparse import ArgumentParser
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -20,11 +21,12 @@ from airflow.cli.cli_config import ActionCommand, GroupCommand
 
 from airflow_ft import documentation
 from airflow_ft.cli import get_ft_cli_commands
+from airflow_ft.commands.looking import describe
 from airflow_ft.core import steps
 from airflow_ft.core.errors import ForeignOwnerError
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey
+from airflow_ft.core.model import DRAINED, AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey
 from airflow_ft.core.remnants import Remnant, RemnantKind
 from airflow_ft.sinks import open_participant, registry
 from airflow_ft.wal import open_wal
@@ -138,6 +140,16 @@ def test_looking_changes_nothing(world: World, ft: Any) -> None:
     for words in ("PREPARED", "db carries the commit point", "voted yes", "copies 10, rows 10"):
         assert words in text, text
     assert len(world.store.events(PIPELINE)) == before
+
+
+def test_a_checkpoint_shows_how_far_its_sources_were_read(world: World) -> None:
+    [number] = world.stage(1)
+    checkpoint = world.store.checkpoint(PIPELINE, number)
+    read = {"orders": {"orders": {"0": 4711}}, DRAINED: {"location": "/wal/t/spark/1-1", "batch": 3}}
+    lines = list(describe(replace(checkpoint, positions=read)))
+    assert [line.split() for line in lines if "source" in line] == [
+        ["source", "orders:", "{'orders':", "{'0':", "4711}}"]
+    ]
 
 
 def test_whoever_is_at_work_says_how_far_it_has_come(world: World, ft: Any) -> None:
