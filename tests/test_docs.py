@@ -114,6 +114,7 @@ def test_every_reason_is_explained(value: str) -> None:
 @pytest.mark.parametrize("state", CheckpointState)
 def test_every_state_is_explained(state: str) -> None:
     assert f"| {state} |" in TEXT["docs/protocol.md"]
+    assert f">{state}</text>" in (PROJECT / "docs/images/states.svg").read_text()
 
 
 def test_every_test_and_defect_that_the_protocol_names_exists() -> None:

@@ -1,4 +1,4 @@
-"""The tutorial as a stranger has it: a wheel, an empty folder, and every command as it stands there, the installation too.
+"""The tutorial as a stranger has it: a wheel, an empty folder, and every command as it stands, the installation too.
 
 `tests/integration/test_tutorial.py` types the same without installing, and without Airflow's servers.
 """
@@ -63,7 +63,7 @@ def lines(title: str) -> Iterator[str]:
 
 @pytest.fixture
 def stranger(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Nothing is known of this checkout, nothing was downloaded before; ports are free ones, as others use Airflow's."""
+    """Nothing is known of this checkout, nothing was downloaded before; ports are free ones."""
     port = free_port()
     yield {
         **{name: os.environ[name] for name in ("HOME", "LANG", "JAVA_HOME", "TMPDIR") if name in os.environ},
