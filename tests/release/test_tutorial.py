@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -65,9 +66,9 @@ def lines(title: str) -> Iterator[str]:
 def stranger(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Nothing is known of this checkout, nothing was downloaded before; ports are free ones."""
     port = free_port()
+    inherited = re.compile(r"HOME|LANG|JAVA_HOME|TMPDIR|SSL_CERT_FILE|PIP_.*|https?_proxy", re.IGNORECASE)
     yield {
-        **{name: os.environ[name] for name in ("HOME", "LANG", "JAVA_HOME", "TMPDIR") if name in os.environ},
-        **{name: value for name, value in os.environ.items() if name.startswith("PIP_")},
+        **{name: value for name, value in os.environ.items() if inherited.fullmatch(name)},
         "PATH": f"{Path(sys.executable).resolve().parent}:{os.environ['PATH']}",
         "PIP_CACHE_DIR": str(tmp_path / "cache"),
         "NO_PROXY": "localhost,127.0.0.1",
