@@ -28,6 +28,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.release, pytes
 
 CHECKOUT = "/path/to/the/checkout"
 MINUTES = 10
+END = "*** status "
+"""What the shell says behind each line that was typed."""
 
 
 class Shell:
@@ -48,11 +50,11 @@ class Shell:
     def type(self, line: str) -> str:
         """What it prints."""
         assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(f"{{ {line}\n}} </dev/null; printf '\\n@%s\\n' $?\n")
+        self.process.stdin.write(f"{{ {line}\n}} </dev/null; printf '\\n{END}%s\\n' $?\n")
         printed: list[str] = []
         for text in self.process.stdout:
-            if text.startswith("@"):
-                assert text == "@0\n", f"{line}: {''.join(printed)}"
+            if text.startswith(END):
+                assert text == f"{END}0\n", f"{line}: {''.join(printed)}"
                 break
             printed.append(text)
         return "".join(printed)
