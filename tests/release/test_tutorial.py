@@ -59,6 +59,13 @@ class Shell:
             printed.append(text)
         return "".join(printed)
 
+    def close(self) -> None:
+        """What it has started in the background goes on."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        self.process.wait(30)
+        self.process.stdout.close()
+
 
 def lines(title: str) -> Iterator[str]:
     return (line for block in blocks(section(title), "console") for line in block.splitlines())
@@ -127,6 +134,8 @@ def test_a_stranger_gets_to_a_confirmed_checkpoint_in_ten_minutes_and_on_to_airf
                 other.type(line)
         if line.startswith("airflow dags trigger"):
             wait_for(lambda: found(shop / "shop.db", "SELECT 1 FROM orders WHERE customer = 'dan'"), 600, line)
+    for each in (shell, other):
+        each.close()
     assert sum(took) < MINUTES * 60, took
 
 
