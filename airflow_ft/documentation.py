@@ -145,7 +145,7 @@ def _block(name: str, item: Any) -> str:
     item = getattr(item, "__func__", item)  # of a class method
     short, call = name.rpartition(".")[2], ""
     if isinstance(item, EnumType):
-        call = ", ".join(f"{short}.{value.name}" for value in item)
+        call = ", ".join(f"{short}.{each}" for each in item.__members__)
     elif inspect.isfunction(item) or (inspect.isclass(item) and {"__init__", "__new__"} & vars(item).keys()):
         call = f"{short}{_signature(item)}"
     code = f"```python\n{call}\n```\n\n" if call else ""
