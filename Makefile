@@ -115,8 +115,8 @@ soak: install ## one stream for CHECKPOINTS=10000 checkpoints: what it holds sta
 	@CHECKPOINTS="$(CHECKPOINTS)" $(bin)/python -m tests.chaos.streams.soak $(ARGS)
 
 .PHONY: simulate
-simulate: venv ## play random schedules of crashes against models of the servers; SCHEDULES=number, SEED=number
-	@SCHEDULES="$(SCHEDULES)" SEED="$(SEED)" $(bin)/python -m tests.simulation $(ARGS)
+simulate: venv ## play random schedules of crashes against models of the servers; SCHEDULES=number, SEED=number, ONLY=scenarios
+	@SCHEDULES="$(SCHEDULES)" SEED="$(SEED)" ONLY="$(ONLY)" $(bin)/python -m tests.simulation $(ARGS)
 
 .PHONY: compare
 compare: ## kill Spark's own writers and this package in the same way, and count; KILLS=number, SEED=number

@@ -125,6 +125,8 @@ _SINCE = _arg(
     "--since", type=int, required=True, metavar="NUMBER", help="the older checkpoint, which is retained still"
 )
 _UNTIL = _arg("--until", dest="at", type=int, default=None, metavar="NUMBER", help="default: the newest confirmed one")
+_PAGE = _arg("page", metavar="PAGE", nargs="?", default=None, help="print this one (default: list all)")
+_SEARCH = _arg("--search", default=None, metavar="WORD", help="find it in pages and headings")
 _WITH_SAVEPOINT = _arg(
     "--savepoint",
     action="store_true",
@@ -223,6 +225,7 @@ def _looking() -> tuple[ActionCommand, ...]:
             _LIMIT,
             ARG_OUTPUT,
         ),
+        _command("docs", "docs", "Read the documentation here", _PAGE, _SEARCH, ARG_OUTPUT, reads_log=False),
         _command("show", "looking", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),
         _command(
             "spec",

@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from markdown_it import MarkdownIt
 
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.documentation import FOLDER, anchor, title
 
 from . import pipeline, pipelines, savepoints, state
 
-DOCS = Path(__file__).parents[1] / "docs"  # in a checkout and where it is installed
+PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
 VERSION = "v1"
 """Of the API: a change that others' programs could stumble over makes another one."""
 STYLE = (
@@ -78,21 +80,21 @@ def create_app() -> FastAPI:
 
     @app.get("/docs/images/{picture}", include_in_schema=False)
     def picture(picture: str) -> FileResponse:
-        file = next((file for file in DOCS.glob("images/*.png") if file.name == picture), None)
-        if file is None:
+        file = next((file for file in FOLDER.glob("images/*") if file.name == picture), None)
+        if file is None or file.suffix not in PICTURES:
             raise HTTPException(404, f"there is no picture {picture!r}")
-        return FileResponse(file, media_type="image/png")
+        return FileResponse(file, media_type=PICTURES[file.suffix])
 
     @app.get("/docs/observability/{name}", include_in_schema=False)
     def observability(name: str) -> FileResponse:
-        file = next((file for file in DOCS.glob("observability/*.*") if file.name == name), None)
+        file = next((file for file in FOLDER.glob("observability/*.*") if file.name == name), None)
         if file is None:
             raise HTTPException(404, f"there is no file {name!r}")
         return FileResponse(file, media_type="text/plain", filename=name)
 
     @app.get("/docs/{page}", include_in_schema=False)
     def documentation(page: str) -> HTMLResponse:
-        file = next((file for file in DOCS.glob("*.md") if file.name == page), None)
+        file = next((file for file in FOLDER.glob("*.md") if file.name == page), None)
         if file is None:
             raise HTTPException(404, f"there is no page {page!r}")
         return HTMLResponse(_rendered(file.read_text()))
@@ -116,10 +118,14 @@ async def _told(request: Request, error: Exception) -> JSONResponse:
 def _rendered(text: str) -> str:
     """A page of the documentation; what it links to outside of docs/ is not installed."""
     here = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", text)
-    title = text.partition("\n")[0].lstrip("# ")
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(here)
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = markdown.parse(here)
+    for token, heading in pairwise(tokens):
+        if token.type == "heading_open":
+            token.attrSet("id", anchor("".join(part.content for part in heading.children or ())))
+    body = markdown.renderer.render(tokens, markdown.options, {})
     body = re.sub(r' style="text-align:(\w+)"', r' class="\1"', body)  # the policy keeps styles out of tags
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title(text))}</title>'
         f"<style>{STYLE}</style><body>{body}</body></html>"
     )

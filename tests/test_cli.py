@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
 from argparse import ArgumentParser
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -13,12 +19,14 @@ import pytest
 import yaml
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
+from airflow_ft import documentation
 from airflow_ft.cli import get_ft_cli_commands
+from airflow_ft.commands.looking import describe
 from airflow_ft.core import steps
 from airflow_ft.core.errors import ForeignOwnerError
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey
+from airflow_ft.core.model import DRAINED, AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey
 from airflow_ft.core.remnants import Remnant, RemnantKind
 from airflow_ft.sinks import open_participant, registry
 from airflow_ft.wal import open_wal
@@ -68,6 +76,57 @@ def prepared(world: World, count: int = 1) -> list[int]:
     return numbers
 
 
+def test_the_documentation_is_there_without_a_log_or_a_network(
+    parser: ArgumentParser, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def docs(*arguments: str) -> Any:
+        args = parser.parse_args(["ft", "docs", *arguments])
+        args.func(args)
+        return capsys.readouterr().out
+
+    listed = {row["page"]: row["about"] for row in json.loads(docs("-o", "json"))}
+    assert next(iter(listed)) == "index"
+    assert listed["kafka"] == "The Kafka sink" and listed["reference/sinks"] == "Sinks"
+    text = (documentation.FOLDER / "kafka.md").read_text()
+    assert docs("kafka") == docs("kafka.md") == docs("docs/kafka.md") == text
+    assert "# Metrics" in docs("observability")
+    reference = docs("reference/sinks")
+    assert "KafkaSink(" in reference and "allow_unsafe_durability: bool = False" in reference
+    assert "{eval-rst}" not in reference and "<factory>" not in docs("reference/pipelines")
+
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/team")
+    found = json.loads(docs("--search", "WHAT A SINK TAKES", "-o", "json"))
+    address = "https://airflow.example/team/airflow-ft/docs/sinks.md#what-a-sink-takes"
+    assert found == [{"page": "sinks", "heading": "What a sink takes", "address": address}]
+    by_heading, *_ = json.loads(docs("--search", "dead letters", "-o", "json"))
+    assert by_heading["heading"].lower().startswith("dead letters")
+    [argument] = json.loads(docs("--search", "allow_unsafe_durability: deliver", "-o", "json"))[:1]
+    assert argument["page"] == "reference/sinks" and argument["address"] is None, "the UI does not have it"
+    assert "No page has 'no such words'" in docs("--search", "no such words")
+    monkeypatch.delenv("AIRFLOW__API__BASE_URL")
+    assert {row["address"] for row in json.loads(docs("--search", "backfill", "-o", "json"))} == {None}
+
+    for wrong, told in ((["kafak"], "is it 'kafka'"), (["../setup"], "no page"), (["kafka", "--search", "x"], "PAGE")):
+        with pytest.raises(SystemExit, match=told):
+            docs(*wrong)
+
+
+def test_a_page_is_rendered_for_a_terminal_alone(parser: ArgumentParser) -> None:
+    command = [sys.executable, "-m", "airflow", "ft", "docs", "tutorial"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command, stdout=theirs, stderr=subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"}
+    ) as run:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError), os.fdopen(ours, "rb", buffering=0) as terminal:  # EIO: the other end is shut
+            while part := terminal.read(4096):
+                shown += part
+    assert run.returncode == 0
+    assert b"\x1b[" in shown, "bold and colours"
+    assert b"```" not in shown and b"Tutorial: from an empty folder" in shown
+
+
 def test_looking_changes_nothing(world: World, ft: Any) -> None:
     assert "No data found" in ft("pipelines")
     prepared(world)
@@ -82,6 +141,16 @@ def test_looking_changes_nothing(world: World, ft: Any) -> None:
     for words in ("PREPARED", "db carries the commit point", "voted yes", "copies 10, rows 10"):
         assert words in text, text
     assert len(world.store.events(PIPELINE)) == before
+
+
+def test_a_checkpoint_shows_how_far_its_sources_were_read(world: World) -> None:
+    [number] = world.stage(1)
+    checkpoint = world.store.checkpoint(PIPELINE, number)
+    read = {"orders": {"orders": {"0": 4711}}, DRAINED: {"location": "/wal/t/spark/1-1", "batch": 3}}
+    lines = list(describe(replace(checkpoint, positions=read)))
+    assert [line.split() for line in lines if "source" in line] == [
+        ["source", "orders:", "{'orders':", "{'0':", "4711}}"]
+    ]
 
 
 def test_whoever_is_at_work_says_how_far_it_has_come(world: World, ft: Any) -> None:

@@ -94,15 +94,20 @@ def test_every_page_of_the_documentation_is_served() -> None:
     client = TestClient(app)
     for page in sorted((ROOT / "docs").glob("*.md")):
         answer = client.get(f"/docs/{page.name}")
-        assert answer.status_code == 200 and "<h1>" in answer.text, page.name
+        assert answer.status_code == 200 and "<h1 id=" in answer.text, page.name
         [style] = re.findall("<style>(.*?)</style>", answer.text)
         told = b64encode(sha256(style.encode()).digest()).decode()
         policy = answer.headers["Content-Security-Policy"]
         assert f"'sha256-{told}'" in policy and "default-src 'none'" in policy
         assert not re.search(r"<script|<[^>]* (style|on\w+)=|javascript:", answer.text), page.name
-        for link in re.findall(r'(?:href|src)="([^":#]+)(?:#[^"]*)?"', answer.text):
-            assert client.get(f"/docs/{link}").status_code == 200, (page.name, link)
+        for link, heading in re.findall(r'(?:href|src)="([^":#]*)(?:#([^"]*))?"', answer.text):
+            there = client.get(f"/docs/{link}") if link else answer
+            assert there.status_code == 200, (page.name, link)
+            assert not heading or f' id="{heading}"' in there.text, (page.name, link, heading)
     assert client.get("/docs/images/pipelines.png").headers["Content-Type"] == "image/png"
+    for page in sorted((ROOT / "docs/images").glob("*.svg")):
+        assert client.get(f"/docs/images/{page.name}").headers["Content-Type"] == "image/svg+xml"
+        assert "style" not in page.read_text(), "the policy of this page would keep it out"
     for outside in ("nothing.md", "images/nothing.png", "images/..%2Findex.md", "..%2Fsetup.cfg", "%2e%2e/setup.cfg"):
         assert client.get(f"/docs/{outside}").status_code == 404
 

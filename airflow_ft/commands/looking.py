@@ -18,7 +18,7 @@ from airflow_ft.commands.common import (
 from airflow_ft.core.backpressure import held_back
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.lookup import checkpoint_of
-from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState, Event, PipelineStatus
+from airflow_ft.core.model import DRAINED, AbortReason, Checkpoint, CheckpointState, Event, PipelineStatus
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.spark.state.files import sizes
 
@@ -149,6 +149,9 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
             beyond = ", ".join(f"{source} {count:,}" for source, count in checkpoint.lag.items())
             yield f"  lag       {beyond} beyond it"
         yield f"  log       {segment.location} (digest {segment.digest[:16]}...)"
+    for source, read_to in checkpoint.positions.items():
+        if source != DRAINED:
+            yield f"  source    {source}: {read_to}"
     if position := checkpoint.position:
         yield f"  Spark     {position.location}, batch {position.batch}"
         if state := sizes(position.location, position.batch):

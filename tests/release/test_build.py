@@ -41,5 +41,6 @@ def test_times_and_owners_are_nobodys(tmp_path: Path) -> None:
         assert {(member.uid, member.gid, member.uname, member.gname) for member in tar} == {(0, 0, "", "")}
         assert [member.name for member in tar] == sorted(tar.getnames())
     with zipfile.ZipFile(wheel) as packed:
+        assert "airflow_ft/docs/reference/sinks.md" in packed.namelist(), "`airflow ft docs` has it"
         assert len({entry.date_time for entry in packed.infolist()}) == 1
     assert int.from_bytes(archive.read_bytes()[4:8], "little") == time, "gzip's own"

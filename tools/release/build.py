@@ -63,7 +63,6 @@ def unexpected(built: Iterable[Path], *, root: Path = ROOT, commit: str = "HEAD"
     """What is in a wheel or source archive of a commit and should not be, and what lacks; empty when all is well."""
     tracked = _git(root, "ls-tree", "-r", "--name-only", commit).splitlines()
     shipped = {file for file in tracked if file.startswith(tuple(INSTALLED_AS))}
-    code = {file for file in shipped if not file.startswith("docs/")}  # of docs/ pages are installed, not all
     problems: list[str] = []
     for file in built:
         if file.suffix == ".whl":
@@ -72,16 +71,12 @@ def unexpected(built: Iterable[Path], *, root: Path = ROOT, commit: str = "HEAD"
             info = f"{'-'.join(file.name.split('-')[:2])}.dist-info/"
             found = {name for name in names if not name.startswith(info)}
             allowed = set(map(_installed, shipped))
-            needed = {
-                *(_installed(name) for name in shipped if not name.startswith("docs/")),
-                f"{info}licenses/LICENSE",
-            }
+            needed = {*allowed, f"{info}licenses/LICENSE"}
         else:
             with tarfile.open(file) as archive:
                 names = {member.name.partition("/")[2] for member in archive if member.isfile()}
             found = {name for name in names if not name.startswith("airflow_ft.egg-info/") and name != "PKG-INFO"}
-            allowed = shipped | BESIDE
-            needed = code | BESIDE
+            allowed = needed = shipped | BESIDE
         problems += [f"{file.name} holds {name}, which does not belong there" for name in sorted(found - allowed)]
         problems += [f"{file.name} lacks {name}" for name in sorted(needed - names)]
     return problems

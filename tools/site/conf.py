@@ -11,7 +11,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pygments.lexers.special import TextLexer  # type: ignore[import-untyped]
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
@@ -87,7 +86,6 @@ def signature_for_readers(
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
-    app.add_lexer("mermaid", TextLexer)  # diagrams stay text: what draws them would come from the network
     app.connect("source-read", without_folders)
     app.connect("source-read", with_contents)
     app.connect("autodoc-process-signature", signature_for_readers)
