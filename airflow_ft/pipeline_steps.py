@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft import settings
 from airflow_ft.core import steps
 from airflow_ft.core.dead_letters import DeadLetters
+from airflow_ft.core.errors import SinkUnavailableError, together
 from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.numbers import MOST_LISTED
@@ -98,6 +99,9 @@ def staging(
     def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
         return request(spec, run.run, pipeline, epoch, attempt, connections)
 
+    def preflight() -> None:
+        require_ready(spec, connections)
+
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
         return misfits(delivery.participants, connections, schemas)
 
@@ -106,10 +110,29 @@ def staging(
         "on_line": spark_log.info,
         "on_start": on_start,
         "spec": redact(kept(spec, declared)),  # hides what Airflow knows to be secret, wherever Jinja has put it
+        "preflight": preflight,
         "judge": judge,
         # With AT_MOST_ONCE nothing is gone on with, so nothing can come once more.
         "resume_drained": spec.config.resume_drained or spec.config.mode is CheckpointingMode.AT_MOST_ONCE,
     }
+
+
+def require_ready(spec: PipelineSpec, connections: ConnectionResolver) -> None:
+    """Raises all that keeps the sinks from taking rows, as one error, before Spark is started.
+
+    Of a stream a server that does not answer is only told: a stream goes on while sinks are away, and tries again.
+    """
+    from airflow_ft.sinks.ready import lacking
+
+    problems = lacking(spec.pipeline, spec.delivery.participants, connections)
+    if not problems:
+        return
+    error = together(problems, "things keep the sinks from taking rows")
+    if spec.streaming and all(isinstance(problem, SinkUnavailableError) for problem in problems):
+        log.warning("%s The stream goes on meanwhile.", error)
+        return
+    error.remedy += " Nothing was computed yet."
+    raise error.located(pipeline=spec.pipeline)
 
 
 def kept(spec: PipelineSpec, declared: PipelineSpec) -> dict[str, Any]:
