@@ -25,6 +25,7 @@ from airflow_ft.hooks.store import store_url
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_ft.acts.requester import Requester
     from airflow_ft.core.config import CheckpointConfig
     from airflow_ft.core.errors import AirflowFtError
     from airflow_ft.core.model import Checkpoint, Pipeline, RunKey
@@ -37,6 +38,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 spark_log = logging.getLogger("airflow_ft.spark")
+
+
+def rewind(run: steps.Context, by: Requester, *, again: bool = False) -> None:
+    """As `airflow ft rewind`, for a run that is told to, before it begins to stage; later it does nothing.
+
+    Raises what `recover` raises, and StateConflictError while something is decided and not delivered.
+    """
+    from airflow_ft.acts import pipelines
+
+    run.store.register(run.pipeline)
+    steps.require_active(run.store, run.pipeline)
+    if not steps.take_turn(run, again=again):
+        return
+    row = run.store.run(run.pipeline, run.run)
+    if row is not None and row.stage_began is not None:
+        log.info("this run has begun to stage before: nothing is rewound again")
+        return
+    asked = replace(by, participants=run.participants, worker=run.worker, lease_seconds=run.lease_seconds)
+    pipelines.rewind(asked, run.store, run.pipeline)
 
 
 def recover(run: steps.Context, *, again: bool = False) -> Recovery:

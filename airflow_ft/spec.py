@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_ft.sources import Source
 
 _SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
-_OF_A_RUN = ("suffix", "from_savepoint", "dry_run")
+_OF_A_RUN = ("suffix", "from_savepoint", "dry_run", "rewind")
 _SOURCE = ("conn_id", "to_json", "read")
 
 
@@ -97,6 +97,8 @@ class PipelineSpec:
         dry_run: a run computes what it would deliver, tells it and what the sinks would say in its log, and delivers
             nothing (docs/jobs.md): True, or Jinja that becomes "True" or "False", such as "{{ params.dry_run }}" with
             `dry_run_params`.
+        rewind: a run computes once more, before anything else, what is published and not delivered, as
+            `airflow ft rewind` does, once: True, or Jinja as of `dry_run`.
         from_savepoint: the savepoint from which a run goes on, once, instead of where the pipeline stands: its path, or
             a `FromSavepoint`, in general Jinja: `FromSavepoint.from_params()` goes by the DAG run's parameters
             (`savepoint_params`). Empty text, None: where it stands.
@@ -130,6 +132,7 @@ class PipelineSpec:
     overlap: bool = False
     streaming: bool = False
     dry_run: bool | str = False
+    rewind: bool | str = False
     from_savepoint: FromSavepoint | Mapping[str, Any] | str | None = None
     late_after: timedelta | None = None
     emit_asset: bool = True
@@ -266,8 +269,9 @@ class PipelineSpec:
             )
 
     def _check_dry_run(self) -> None:
-        if not is_template(self.dry_run) and not is_resolved_later(self.dry_run):
-            _ = self.is_dry_run
+        for name in ("dry_run", "rewind"):
+            if not is_template(given := getattr(self, name)) and not is_resolved_later(given):
+                truth(name, given)
 
     def check_mode(self) -> None:
         """ConfigurationError when the mode cannot be kept with what is read here, or by the run of a schedule."""
@@ -318,6 +322,11 @@ class PipelineSpec:
     def is_dry_run(self) -> bool:
         """`dry_run`; ConfigurationError for what is neither yes nor no."""
         return truth("dry_run", self.dry_run)
+
+    @property
+    def is_rewind(self) -> bool:
+        """`rewind`; ConfigurationError for what is neither yes nor no."""
+        return truth("rewind", self.rewind)
 
     @property
     def strategy(self) -> RestartStrategy:

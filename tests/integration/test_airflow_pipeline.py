@@ -440,15 +440,28 @@ def test_map_indexes_that_render_to_one_pipeline_are_told(shop: Shop) -> None:
 def test_a_test_run_acts_on_no_checkpoint(shop: Shop, command: tuple[str, ...]) -> None:
     airflow = shop.airflow
     airflow.pause("templated")  # else the scheduler takes some of the test run's tasks
-    with airflow.store() as store:
-        store.register("templated")
-        before = store.pipeline("templated")
-        try:
-            told = airflow.command(*command)
-        except CalledProcessError as error:
-            told = error.output
-        assert f"`airflow {command[0]} test` would act on the checkpoints of other runs" in told, told[-3000:]
-        assert store.pipeline("templated") == before
+
+    def standing() -> Any:
+        wal = airflow.home / "airflow_ft"
+        with airflow.store() as store:
+            store.register("templated")
+            known = store.pipeline("templated"), store.checkpoints("templated"), store.events("templated", limit=1000)
+        tables = shop.database.sql("SELECT * FROM templated ORDER BY 1"), shop.database.sql("SHOW TABLES")
+        return (
+            known,
+            tables,
+            sorted(path for path in wal.rglob("*") if "templated" in path.parts or ".dry-run" in str(path)),
+        )
+
+    before = standing()
+    try:
+        told = airflow.command(*command)
+    except CalledProcessError as error:
+        raise AssertionError(error.output[-5000:]) from None
+    assert f"`airflow {command[0]} test` would act on the checkpoints of other runs, so this is a dry run" in told
+    assert standing() == before
+    if command[0] == "dags":
+        assert re.search(r"templated: (\d+ checkpoints? would be delivered|nothing is new)", told), told[-3000:]
 
 
 @pytest.mark.release
