@@ -242,7 +242,11 @@ def test_a_stage_that_was_renamed_finds_its_run(dag: DAG, url: str) -> None:
 
 @pytest.mark.parametrize("command", ["airflow tasks test", "airflow dags test"])
 def test_a_test_run_touches_nothing(
-    command: str, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    command: str,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     context: dict[str, Any] = {}
     if command == "airflow tasks test":
@@ -252,7 +256,10 @@ def test_a_test_run_touches_nothing(
     operator = Probe(task_id="t", spec=spec(store=url))
     with pytest.raises(AirflowSkipException, match="a dry run delivers nothing"):
         execute(operator, **context)
-    assert f"`{command}` would act on the checkpoints of other runs, so this is a dry run" in caplog.text
+    assert (
+        f"`{command}` would act on the checkpoints of other runs, so this is a dry run"
+        in caplog.text + capsys.readouterr().out
+    )
     assert not Path(url.removeprefix("sqlite:///")).exists(), "the decision log is not even opened"
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__ALLOW_TEST_RUNS", "True")
     assert execute(operator, **context) == ("orders", RunKey("d", "r"))

@@ -39,7 +39,7 @@ def _found(session: Session, plan: ParticipantPlan, sinks: dict[str, MySqlSink])
         *(
             (name, lambda n=name, s=sink: read_table(session, whole_name(session, n, s.table)))
             for name, sink in sinks.items()
-        ),  # type: ignore[misc]
+        ),
     ]
     if plan.strategy == "xa":
         steps.append(("", lambda: check_listing(session)))

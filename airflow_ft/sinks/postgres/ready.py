@@ -37,7 +37,7 @@ def _found(session: Session, plan: ParticipantPlan, sinks: dict[str, PostgresSin
         *(
             (name, lambda n=name, s=sink: read_table(session, TableName.parse(s.table), n))
             for name, sink in sinks.items()
-        ),  # type: ignore[misc]
+        ),
     ]
     for name, step in steps:
         try:
