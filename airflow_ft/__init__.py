@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_ft.core.restart import FixedDelay as FixedDelay
     from airflow_ft.core.restart import NoRestart as NoRestart
     from airflow_ft.core.restart import RestartStrategy as RestartStrategy
+    from airflow_ft.form import pipeline_params as pipeline_params
     from airflow_ft.inline.decorator import job as job
     from airflow_ft.operators.barrier import InjectBarrierOperator as InjectBarrierOperator
     from airflow_ft.operators.maintenance import MaintenanceOperator as MaintenanceOperator
@@ -91,6 +92,7 @@ _WHERE = {
     "job": "airflow_ft.inline.decorator",
     "maintenance_dag": "airflow_ft.operators.maintenance",
     "pipeline_asset": "airflow_ft.assets",
+    "pipeline_params": "airflow_ft.form",
     "run": "airflow_ft.running",
     "savepoint_params": "airflow_ft.operators.savepoint",
 }
@@ -134,6 +136,7 @@ __all__ = [
     "job",
     "maintenance_dag",
     "pipeline_asset",
+    "pipeline_params",
     "run",
     "savepoint_params",
 ]

@@ -16,6 +16,7 @@ from airflow_ft import settings
 from airflow_ft.core import steps
 from airflow_ft.core.backpressure import retained_batches
 from airflow_ft.core.dead_letters import DeadLetters
+from airflow_ft.core.errors import SinkUnavailableError, together
 from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.numbers import MOST_LISTED
@@ -25,6 +26,7 @@ from airflow_ft.hooks.store import store_url
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_ft.acts.requester import Requester
     from airflow_ft.core.config import CheckpointConfig
     from airflow_ft.core.errors import AirflowFtError
     from airflow_ft.core.model import Checkpoint, Pipeline, RunKey
@@ -37,6 +39,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 spark_log = logging.getLogger("airflow_ft.spark")
+
+
+def rewind(run: steps.Context, by: Requester, *, again: bool = False) -> None:
+    """As `airflow ft rewind`, for a run that is told to, before it begins to stage; later it does nothing.
+
+    Raises what `recover` raises, and StateConflictError while something is decided and not delivered.
+    """
+    from airflow_ft.acts import pipelines
+
+    run.store.register(run.pipeline)
+    steps.require_active(run.store, run.pipeline)
+    if not steps.take_turn(run, again=again):
+        return
+    row = run.store.run(run.pipeline, run.run)
+    if row is not None and row.stage_began is not None:
+        log.info("this run has begun to stage before: nothing is rewound again")
+        return
+    asked = replace(by, participants=run.participants, worker=run.worker, lease_seconds=run.lease_seconds)
+    pipelines.rewind(asked, run.store, run.pipeline)
 
 
 def recover(run: steps.Context, *, again: bool = False) -> Recovery:
@@ -99,6 +120,9 @@ def staging(
     def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
         return request(spec, run.run, pipeline, epoch, attempt, connections)
 
+    def preflight() -> None:
+        require_ready(spec, connections)
+
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
         return misfits(delivery.participants, connections, schemas)
 
@@ -107,10 +131,29 @@ def staging(
         "on_line": spark_log.info,
         "on_start": on_start,
         "spec": redact(kept(spec, declared)),  # hides what Airflow knows to be secret, wherever Jinja has put it
+        "preflight": preflight,
         "judge": judge,
         # With AT_MOST_ONCE nothing is gone on with, so nothing can come once more.
         "resume_drained": spec.config.resume_drained or spec.config.mode is CheckpointingMode.AT_MOST_ONCE,
     }
+
+
+def require_ready(spec: PipelineSpec, connections: ConnectionResolver) -> None:
+    """Raises all that keeps the sinks from taking rows, as one error, before Spark is started.
+
+    Of a stream a server that does not answer is only told: a stream goes on while sinks are away, and tries again.
+    """
+    from airflow_ft.sinks.ready import lacking
+
+    problems = lacking(spec.pipeline, spec.delivery.participants, connections)
+    if not problems:
+        return
+    error = together(problems, "things keep the sinks from taking rows")
+    if spec.streaming and all(isinstance(problem, SinkUnavailableError) for problem in problems):
+        log.warning("%s The stream goes on meanwhile.", error)
+        return
+    error.remedy += " Nothing was computed yet."
+    raise error.located(pipeline=spec.pipeline)
 
 
 def kept(spec: PipelineSpec, declared: PipelineSpec) -> dict[str, Any]:

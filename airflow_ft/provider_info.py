@@ -164,9 +164,9 @@ def get_provider_info() -> dict[str, Any]:
                         "boolean",
                     ),
                     "allow_test_runs": _option(
-                        "Whether `airflow tasks test` and `airflow dags test` may run a pipeline's tasks. They act on"
-                        " the checkpoints of other runs, so this is for an installation whose decision log and sinks"
-                        " are there for tests.",
+                        "Whether `airflow tasks test` and `airflow dags test` really run a pipeline's tasks. They act"
+                        " on the checkpoints of other runs, so this is for an installation whose decision log and sinks"
+                        " are there for tests; else they are dry runs.",
                         "False",
                         "True",
                         "boolean",

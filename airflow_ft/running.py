@@ -250,6 +250,12 @@ def _check_plain(spec: PipelineSpec) -> None:
             remedy="leave it out; or call airflow_ft.dry_run(...).",
             pipeline=spec.pipeline,
         )
+    if spec.rewind:
+        raise ConfigurationError(
+            f"rewind is {spec.rewind!r}, and a run in a plain process rewinds nothing.",
+            remedy=f"leave it out, and call `airflow ft rewind {spec.pipeline}` before.",
+            pipeline=spec.pipeline,
+        )
     check_plain_values(spec)
 
 

@@ -18,11 +18,12 @@ _CAN_GO_ON = ["queued", "running"]
 _WITH_AN_INTERVAL = ("scheduled", "backfill")
 
 
-def refuse_test_run(context: Context) -> None:
-    """ConfigurationError in `airflow tasks test`, `airflow dags test` and `DAG.test()`, unless the settings allow them.
+def test_command(context: Context) -> str:
+    """What has begun a test run that must not be a real one; "": it is none, or the settings allow it.
 
-    Such a run works on the real decision log and sinks: it would take up, deliver and confirm what other runs have
-    staged. And nobody ends it in Airflow's database when it is interrupted, so that it would keep the pipeline's turn.
+    `airflow tasks test`, `airflow dags test` and `DAG.test()` work on the real decision log and sinks: they would take
+    up, deliver and confirm what other runs have staged. And nobody ends such a run in Airflow's database when it is
+    interrupted, so that it would keep the pipeline's turn.
     """
     dag_run = context.get("dag_run")
     if os.environ.get("AIRFLOW_TEST_MODE") == "True":  # set by `airflow tasks test`
@@ -30,8 +31,13 @@ def refuse_test_run(context: Context) -> None:
     elif getattr(dag_run, "triggering_user_name", None) == "dag_test":  # set by DAG.test()
         command = "airflow dags test"
     else:
-        return
-    if not settings.allow_test_runs():
+        return ""
+    return "" if settings.allow_test_runs() else command
+
+
+def refuse_test_run(context: Context) -> None:
+    """ConfigurationError in a test run (`test_command`), for what cannot be tried without being done."""
+    if command := test_command(context):
         raise ConfigurationError(
             f"`{command}` would act on the checkpoints of other runs, in the real decision log and sinks.",
             remedy=f"trigger a DAG run instead. Where decision log, write-ahead log and sinks are there for tests, set"

@@ -184,7 +184,7 @@ def preload() -> bool:
 
 
 def allow_test_runs() -> bool:
-    """`[airflow_ft] allow_test_runs`: whether `airflow tasks test` and `airflow dags test` may run a pipeline."""
+    """`[airflow_ft] allow_test_runs`: whether `airflow tasks test` and `airflow dags test` really run a pipeline."""
     from airflow.sdk.configuration import conf
 
     return bool(conf.getboolean(SECTION, "allow_test_runs", fallback=False))

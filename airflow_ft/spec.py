@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_ft.sources import Source
 
 _SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
-_OF_A_RUN = ("suffix", "from_savepoint", "dry_run", "dry_run_samples")
+_OF_A_RUN = ("suffix", "from_savepoint", "dry_run", "dry_run_samples", "rewind")
 _SOURCE = ("conn_id", "to_json", "read")
 
 
@@ -98,6 +98,8 @@ class PipelineSpec:
             nothing (docs/jobs.md): True, or Jinja that becomes "True" or "False", such as "{{ params.dry_run }}" with
             `dry_run_params`.
         dry_run_samples: how many rows of each sink the log of such a run shows, to whoever may read it; 0: none.
+        rewind: a run computes once more, before anything else, what is published and not delivered, as
+            `airflow ft rewind` does, once: True, or Jinja as of `dry_run`.
         from_savepoint: the savepoint from which a run goes on, once, instead of where the pipeline stands: its path, or
             a `FromSavepoint`, in general Jinja: `FromSavepoint.from_params()` goes by the DAG run's parameters
             (`savepoint_params`). Empty text, None: where it stands.
@@ -132,6 +134,7 @@ class PipelineSpec:
     streaming: bool = False
     dry_run: bool | str = False
     dry_run_samples: int = 0
+    rewind: bool | str = False
     from_savepoint: FromSavepoint | Mapping[str, Any] | str | None = None
     late_after: timedelta | None = None
     emit_asset: bool = True
@@ -271,8 +274,9 @@ class PipelineSpec:
             )
 
     def _check_dry_run(self) -> None:
-        if not is_template(self.dry_run) and not is_resolved_later(self.dry_run):
-            _ = self.is_dry_run
+        for name in ("dry_run", "rewind"):
+            if not is_template(given := getattr(self, name)) and not is_resolved_later(given):
+                truth(name, given)
         check_type("dry_run_samples", self.dry_run_samples, int, "give a number of rows.")
         if self.dry_run_samples < 0:
             raise ConfigurationError(f"dry_run_samples is {self.dry_run_samples}.", remedy="give 0 or more.")
@@ -326,6 +330,11 @@ class PipelineSpec:
     def is_dry_run(self) -> bool:
         """`dry_run`; ConfigurationError for what is neither yes nor no."""
         return truth("dry_run", self.dry_run)
+
+    @property
+    def is_rewind(self) -> bool:
+        """`rewind`; ConfigurationError for what is neither yes nor no."""
+        return truth("rewind", self.rewind)
 
     @property
     def strategy(self) -> RestartStrategy:

@@ -54,6 +54,14 @@ def test_the_package_imports_nothing(tmp_path: Path) -> None:
     assert ours == {"airflow_ft"}
 
 
+def test_the_plugin_of_pytest_imports_nothing_before_it_is_used(tmp_path: Path) -> None:
+    code = "import airflow_ft.testing.plugin"
+    modules, _ = modules_after(code, tmp_path)
+    ours = {name for name in modules if name.startswith("airflow_ft") and "editable" not in name}
+    assert ours == {"airflow_ft", "airflow_ft.testing", "airflow_ft.testing.plugin"}
+    assert not heavy(modules) and "airflow" not in modules
+
+
 @pytest.mark.parametrize("preload", [False, True])
 def test_the_plugin_imports_clients_where_that_is_wanted(preload: bool, tmp_path: Path) -> None:
     code = f"import os, threading\nos.environ['AIRFLOW__AIRFLOW_FT__PRELOAD'] = '{preload}'\nimport airflow_ft.plugins"

@@ -185,6 +185,10 @@ class SinkAccessError(TransientError):
     """
 
 
+PROPOSED = "`airflow ft setup PIPELINE --dag FILE --print --tables` proposes it."
+"""Where a table or topic is missing."""
+
+
 class UnfitTargetError(SinkAccessError):
     """The table or topic does not fit: a column or key is lacking, too small or of another type, a limit too low.
 
@@ -202,14 +206,17 @@ class DeclinedError(TerminalError):
     abort_reason = AbortReason.DECLINED
 
 
-def together(problems: Sequence[AirflowFtError]) -> AirflowFtError:
-    """One error for them all, to be raised: the only one itself; of several the type of the first terminal one."""
+def together(problems: Sequence[AirflowFtError], told: str = "things do not fit") -> AirflowFtError:
+    """One error for them all, to be raised: the only one itself; of several the type of the first terminal one.
+
+    `told` is what there are several of.
+    """
     first = next((problem for problem in problems if isinstance(problem, TerminalError)), problems[0])
     if len(problems) == 1:
         return first
     listed = "".join(f"\n{number}. {problem}" for number, problem in enumerate(problems, 1))
     error: AirflowFtError = type(first).__new__(type(first))
-    AirflowFtError.__init__(error, f"{len(problems)} things do not fit:{listed}", remedy="mend all of them.")
+    AirflowFtError.__init__(error, f"{len(problems)} {told}:{listed}", remedy="mend all of them.")
     sinks = {problem.sink for problem in problems}
     return error.located(sink=sinks.pop()) if len(sinks) == 1 else error
 

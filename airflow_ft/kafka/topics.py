@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, ResourceType
 
-from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.errors import PROPOSED, SinkAccessError, SinkUnavailableError
 from airflow_ft.kafka.client import KafkaClients
 
 _FOREVER = 2**63 - 1
@@ -155,9 +155,43 @@ def missing_topic(name: str, conn_id: str, partitions: int | None = None) -> Sin
     return SinkAccessError(
         f"topic {name!r} does not exist, or may not be seen.",
         remedy=f"Create it: kafka-topics.sh --bootstrap-server <broker:9092> --create --topic {name}"
-        f" --partitions {number}",
+        f" --partitions {number}. {PROPOSED}",
         participant=conn_id,
     )
+
+
+def check_topic(name: str, limits: TopicLimits | None, clients: KafkaClients) -> Mapping[str, str]:
+    """Whether the topic can be written now and durably; returns notes for people.
+
+    Raises:
+        SinkAccessError: it is not there, or writing is not allowed.
+        SinkUnavailableError: partitions without a leader or with too few replicas in sync.
+    """
+    if limits is None:
+        raise missing_topic(name, clients.conn_id)
+    if not limits.writable:
+        raise SinkAccessError(
+            f"topic {name!r} may not be written.",
+            remedy="Grant WRITE: kafka-acls.sh --bootstrap-server <broker:9092> --add --allow-principal <user>"
+            f" --operation Write --topic {name}",
+            participant=clients.conn_id,
+        )
+    if limits.leaderless or limits.in_sync < limits.min_in_sync:
+        raise SinkUnavailableError(
+            f"topic {name!r}: {limits.leaderless} partitions have no leader, and the weakest has {limits.in_sync}"
+            f" replicas in sync of {limits.min_in_sync} demanded (min.insync.replicas).",
+            remedy="Try again when the brokers are back.",
+            participant=clients.conn_id,
+        )
+    notes = {}
+    if limits.assumed:
+        notes[f"{name}.settings"] = "the topic's settings may not be read (DESCRIBE_CONFIGS): Kafka's defaults assumed"
+    if limits.replication == 1 or limits.min_in_sync < 2:
+        notes[f"{name}.durability"] = (
+            f"replication {limits.replication}, min.insync.replicas {limits.min_in_sync}: an acknowledged record can"
+            " be lost with one broker"
+        )
+    return notes
 
 
 def create_token_topic(clients: KafkaClients) -> None:

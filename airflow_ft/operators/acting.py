@@ -65,18 +65,23 @@ class ActingOperator(BaseOperator):
 
     def requester(self, context: Context, asked: Asked) -> Requester:
         """Whoever has triggered the run. A task cannot ask back: what would be asked is logged."""
-        person = asked_by(context) + (f": {asked.reason}" if asked.reason else "")
         act = asked.action if asked.number is None else f"{asked.action} {asked.number}"
-        return Requester(
-            signature=f"`{act}` by {person}",
-            person=person,
-            say=self.log.info,
-            sure=lambda question: self.log.info(f"{question} It is asked for by {person}"),
-            connections=task_connections,
-            participants=participant_factory(),
-            worker=Worker(task=task_of(context), try_number=context["ti"].try_number),
-            lease_seconds=settings.lease_seconds(),
-        )
+        return requester_of(self.log, context, act, asked.reason)
+
+
+def requester_of(log: Any, context: Context, act: str, reason: str = "") -> Requester:
+    """Whoever has triggered the run of a task that does `act`."""
+    person = asked_by(context) + (f": {reason}" if reason else "")
+    return Requester(
+        signature=f"`{act}` by {person}",
+        person=person,
+        say=log.info,
+        sure=lambda question: log.info(f"{question} It is asked for by {person}"),
+        connections=task_connections,
+        participants=participant_factory(),
+        worker=Worker(task=task_of(context), try_number=context["ti"].try_number),
+        lease_seconds=settings.lease_seconds(),
+    )
 
 
 def number_of(value: Any) -> int | None:

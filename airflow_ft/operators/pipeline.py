@@ -14,6 +14,7 @@ from airflow_ft.assets import declared_asset
 from airflow_ft.core.arguments import check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.planning import participant_name, plan_delivery
+from airflow_ft.form import by_params
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.prepare import PrepareOperator
@@ -40,6 +41,8 @@ class CheckpointedPipeline(TaskGroup):
 
     Args:
         spec: the pipeline; or, instead of it, the arguments of `PipelineSpec` by name.
+        from_params: take what whoever triggers a run says in the fields of `pipeline_params`, which are the DAG's
+            params.
         group_id: of the task group; None: the pipeline's name, without what is Jinja in it.
         default_args: for the tasks; they go before the specification's `restart`, which goes before those of the DAG
             and of groups around this one. Where nobody says anything, there are 3 retries
@@ -67,6 +70,7 @@ class CheckpointedPipeline(TaskGroup):
         self,
         spec: PipelineSpec | None = None,
         *,
+        from_params: bool = False,
         group_id: str | None = None,
         default_args: Mapping[str, Any] | None = None,
         **arguments: Any,
@@ -79,6 +83,9 @@ class CheckpointedPipeline(TaskGroup):
                 f"{', '.join(besides)} cannot be given beside a specification.",
                 remedy="write it into PipelineSpec(...).",
             )
+        check_type("from_params", from_params, bool, "give True or False.")
+        if from_params:
+            spec = by_params(spec)
         if spec.is_rendered:
             spec.check_holding(settings.checkpointing_of(spec))
         check_text("group_id", group_id, optional=True)

@@ -16,6 +16,7 @@ from airflow_ft.operators.emitting import declare_outlets, emit
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ft.acts.requester import Requester
     from airflow_ft.core.recovery import Recovery
     from airflow_ft.spec import PipelineSpec
 
@@ -24,7 +25,8 @@ class RecoverOperator(CheckpointOperator):
     """Redoes what was decided and settles what is in doubt; a no-op when the pipeline is clean.
 
     While another run, or another process, is at work on the pipeline it defers, and goes on when that one is over.
-    Updates the pipeline's asset if it completed a checkpoint.
+    Before that it rewinds the pipeline, once, if the specification says so (`rewind`). Updates the pipeline's asset if
+    it completed a checkpoint.
 
     Args:
         poll_interval: seconds between two looks at the decision log while it is deferred.
@@ -34,7 +36,7 @@ class RecoverOperator(CheckpointOperator):
     """
 
     role = "recover"
-    template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "from_savepoint", "wal_root")
+    template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "rewind", "from_savepoint", "wal_root")
     template_fields_renderers = {"from_savepoint": "json"}  # noqa: RUF012
 
     def __init__(
@@ -53,7 +55,9 @@ class RecoverOperator(CheckpointOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Recovers, or defers while somebody else is at work."""
-        recovery = recover_or_wait(self, run, self.poll_interval, self.turn_timeout)
+        recovery = recover_or_wait(
+            self, run, self.poll_interval, self.turn_timeout, rewind=rewinding(self, spec, context)
+        )
         pipeline_steps.go_on_from(spec, run)
         emit(self, context, run, steps.confirmed_of(run.store, run.pipeline, recovery.completed))
         return {"completed": list(recovery.completed)}
@@ -68,6 +72,15 @@ class RecoverOperator(CheckpointOperator):
         return self.execute(context)
 
 
+def rewinding(operator: CheckpointOperator, spec: PipelineSpec, context: Context) -> Requester | None:
+    """Who has this run rewind its pipeline; None: it is not told to."""
+    if not spec.is_rewind:
+        return None
+    from airflow_ft.operators.acting import requester_of
+
+    return requester_of(operator.log, context, "rewind")
+
+
 def recover_or_wait(
     operator: CheckpointOperator,
     run: steps.Context,
@@ -75,9 +88,15 @@ def recover_or_wait(
     timeout: timedelta | None,
     *,
     again: bool = False,
+    rewind: Requester | None = None,
 ) -> Recovery:
-    """Recovers; while somebody else is at work it defers the task, which goes on in its method `resume`."""
+    """Recovers; while somebody else is at work it defers the task, which goes on in its method `resume`.
+
+    `rewind`: who has the pipeline rewound before that; None: nobody.
+    """
     try:
+        if rewind is not None:
+            pipeline_steps.rewind(run, rewind, again=again)
         return pipeline_steps.recover(run, again=again)
     except (TurnHeldError, LeaseHeldError) as error:
         operator.log.info("%s", error)

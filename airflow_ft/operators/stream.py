@@ -14,7 +14,7 @@ from airflow_ft.core import steps
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.operators.emitting import declare_outlets, emit
-from airflow_ft.operators.recover import recover_or_wait
+from airflow_ft.operators.recover import recover_or_wait, rewinding
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.runs import is_paused
 
@@ -48,7 +48,7 @@ class StreamingPipelineOperator(StageOperator):
 
     role = "stage"
     writes = True
-    template_fields: Sequence[str] = (*StageOperator.template_fields, "restart")
+    template_fields: Sequence[str] = (*StageOperator.template_fields, "restart", "rewind")
     template_fields_renderers = {**StageOperator.template_fields_renderers, "restart": "json"}  # noqa: RUF012
     ui_color = "#dff0fa"
 
@@ -67,7 +67,8 @@ class StreamingPipelineOperator(StageOperator):
         from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
 
         spec = settings.resolved(spec)
-        recover_or_wait(self, run, poll_interval=5.0, timeout=None, again=True)
+        asked = rewinding(self, spec, context)
+        recover_or_wait(self, run, poll_interval=5.0, timeout=None, again=True, rewind=asked)
         pipeline_steps.go_on_from(spec, run)
         overlap = pipeline_steps.delivering(spec, task_connections)
         epoch = stream_step(

@@ -5,6 +5,7 @@ A system is a package, whose parts are imported when they are needed:
 | part | has |
 | --- | --- |
 | `participant` | `open_participant(plan, connection, wal)`; see `airflow_ft.core.ports.Participant` |
+| `ready` | `lacks(pipeline, plan, connection)`: what keeps rows from being delivered now, without any |
 | `fitting` | `misfits(plan, connection, schemas)`: would it take such rows? |
 | `doctor` | `examine(pipeline, plan, connection, rows, installation)`: what `airflow ft doctor` tells |
 | `setup` | `create(pipeline, plan, connection)` and `describe(...)`: what `airflow ft setup` makes |

@@ -1,11 +1,34 @@
-"""For authors of sinks: what the protocol demands of a participant, as tests (`airflow_ft.testing.conformance`)."""
+"""For authors of sinks: what the protocol demands of a participant, as tests (`airflow_ft.testing.conformance`).
+
+For authors of jobs: `airflow_ft.testing.jobs`, and its fixture `job_trial` (`airflow_ft.testing.plugin`).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("conformance", "kills", "value_cases")))
 
-from airflow_ft.testing.conformance import ParticipantConformance  # noqa: E402
-from airflow_ft.testing.values import Values, plain  # noqa: E402
-from airflow_ft.testing.world import Target  # noqa: E402
+if TYPE_CHECKING:
+    from airflow_ft.testing.conformance import ParticipantConformance as ParticipantConformance
+    from airflow_ft.testing.values import Values as Values
+    from airflow_ft.testing.values import plain as plain
+    from airflow_ft.testing.world import Target as Target
+
+_WHERE = {
+    "ParticipantConformance": "airflow_ft.testing.conformance",
+    "Target": "airflow_ft.testing.world",
+    "Values": "airflow_ft.testing.values",
+    "plain": "airflow_ft.testing.values",
+}
 
 __all__ = ["ParticipantConformance", "Target", "Values", "plain"]
+
+
+def __getattr__(name: str) -> Any:  # pytest imports this package at each start, for its plugin
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,10 +24,12 @@ _CONNECTION = "trial"
 class JobTrial:
     """A pipeline in a folder of a test: rows in as files, rows out of a SQLite file, each exactly once as ever::
 
-        def test_large_orders_alone(tmp_path):
-            trial = JobTrial(tmp_path, job=transform, sources={"orders": "id bigint, amount double"}, sinks=["large"])
+        def test_large_orders_alone(job_trial):
+            trial = job_trial(job=transform, sources={"orders": "id bigint, amount double"}, sinks=["large"])
             trial.add("orders", [{"id": 1, "amount": 5.0}, {"id": 2, "amount": 20_000.0}])
             assert trial.run() == {"large": [{"id": 2, "amount": 20_000.0}]}
+
+    The fixture `job_trial` makes one in a folder of its own (`airflow_ft.testing.plugin`).
 
     The next `run` goes on, with the job's state, and sees what was added since. The first one starts Spark; it waits
     for a minute, so that the next ones, of other tests too, need not.

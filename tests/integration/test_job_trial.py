@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +65,39 @@ def test_a_mistake_in_the_job_is_raised_with_its_line(
         trial.add("orders", [{"customer": "Ann", "amount": 4}])
         with pytest.raises(JobError, match=r"job test_job_trial.py:Totals .*CAST_INVALID_INPUT"):
             trial.run()
+
+
+TESTS = """
+import airflow_ft as ft
+
+@ft.job
+def transform(spark, sources):
+    return sources["orders"].where("amount > 10")
+
+def test_two_trials_know_nothing_of_each_other(job_trial, tmp_path):
+    schema = {"orders": "id bigint, amount double"}
+    first, second = (job_trial(job=transform, sources=schema, sinks=["large"]) for _ in range(2))
+    first.add("orders", [{"id": 1, "amount": 5.0}, {"id": 2, "amount": 20.0}])
+    assert first.run() == {"large": [{"id": 2, "amount": 20.0}]}
+    assert second.rows("large") == [] and not list(tmp_path.iterdir())
+"""
+
+
+def test_the_fixture_is_there_for_whoever_has_the_package(tmp_path: Path) -> None:
+    """With the entry point of setup.cfg, whichever one this environment was installed with."""
+    setup = ConfigParser()
+    setup.read(Path(ft.__file__).parents[1] / "setup.cfg")
+    name, _, module = setup["options.entry_points"]["pytest11"].strip().partition(" = ")
+    assert name == "airflow_ft"
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_orders.py").write_text(TESTS)
+    variables = {
+        **{n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "PYTEST_"))},
+        "AIRFLOW_HOME": str(tmp_path / "home"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "TMPDIR": str(tmp_path),
+    }
+    command = [sys.executable, "-m", "pytest", "-p", module, "-q", "-p", "no:cacheprovider", str(tmp_path / "tests")]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias, TaskGroup, task_group
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_ft import CheckpointedPipeline, PipelineSpec
@@ -241,15 +241,25 @@ def test_a_stage_that_was_renamed_finds_its_run(dag: DAG, url: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["airflow tasks test", "airflow dags test"])
-def test_a_test_run_touches_nothing(command: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_run_touches_nothing(
+    command: str,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     context: dict[str, Any] = {}
     if command == "airflow tasks test":
         monkeypatch.setenv("AIRFLOW_TEST_MODE", "True")
     else:
         context["dag_run"] = SimpleNamespace(triggering_user_name="dag_test")
     operator = Probe(task_id="t", spec=spec(store=url))
-    with pytest.raises(AirflowFailException, match=f"`{command}` would act on the checkpoints of other runs"):
+    with pytest.raises(AirflowSkipException, match="a dry run delivers nothing"):
         execute(operator, **context)
+    assert (
+        f"`{command}` would act on the checkpoints of other runs, so this is a dry run"
+        in caplog.text + capsys.readouterr().out
+    )
     assert not Path(url.removeprefix("sqlite:///")).exists(), "the decision log is not even opened"
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__ALLOW_TEST_RUNS", "True")
     assert execute(operator, **context) == ("orders", RunKey("d", "r"))

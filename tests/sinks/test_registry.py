@@ -24,7 +24,7 @@ from airflow_ft.sources import FileSource
 from airflow_ft.spec import PipelineSpec
 
 PACKAGE = Path(registry.__file__).parents[1]
-PARTS = ("participant", "fitting", "doctor", "verify")
+PARTS = ("participant", "ready", "fitting", "doctor", "verify")
 LOGS = {"sqlite", "postgres"}  # the decision log may lie there, too
 SYSTEM = """
 from airflow_ft.sinks.registry import System

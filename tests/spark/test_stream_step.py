@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import AirflowFtError, JobError, StageError
+from airflow_ft.core.errors import AirflowFtError, JobError, SinkAccessError, StageError
 from airflow_ft.core.model import ExternalizedRetention, RequestKind
-from airflow_ft.core.restart import NoRestart
+from airflow_ft.core.restart import FixedDelay, NoRestart
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.task import stream
 from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
@@ -84,3 +85,37 @@ def test_who_asked_for_a_stop_hears_what_became_of_the_checkpoints(
     answer_stops(ending.run, outcome)
     told = ending.world.store.request(PIPELINE, 1).outcome
     assert told == "stopped; 1 is the newest confirmed checkpoint; its checkpoints are deleted"
+
+
+def test_sinks_are_looked_at_before_the_first_driver_until_they_are_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending = Ending(World(tmp_path), monkeypatch)
+    said: list[str] = []
+
+    def look() -> None:
+        said.append("looked")
+        if len(said) == 1:
+            raise SinkAccessError("there is no table.")
+
+    def launch(*arguments: Any, **more: Any) -> StageResult:
+        said.append("launched")
+        if said.count("launched") == 1:
+            raise StageError("the driver was killed")
+        return ending._launch(*arguments, **more)
+
+    monkeypatch.setattr("airflow_ft.spark.task.stage.run_stage", launch)
+    strategy = FixedDelay(attempts=2, delay=timedelta(milliseconds=1))
+    stream_step(ending.run, make, strategy=strategy, on_line=lambda _: None, overlap=ending.overlap, preflight=look)
+    assert said == ["looked", "looked", "launched", "launched"]
+
+
+def test_nothing_is_begun_when_the_sinks_do_not_become_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = Ending(World(tmp_path), monkeypatch, JobError("it was started"))
+
+    def lacks() -> None:
+        raise SinkAccessError("there is no table.")
+
+    with pytest.raises(SinkAccessError, match="there is no table"):
+        ending.step(preflight=lacks)
+    assert ending.world.store.pipeline(PIPELINE).epoch == 0

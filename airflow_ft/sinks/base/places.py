@@ -6,15 +6,18 @@ They need no connection; a place in S3 may name one.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_ft.core.arguments import check_type, is_resolved_later, is_template
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import ConfigurationError, SinkAccessError
 from airflow_ft.core.model import ParticipantPlan
 
 _LONGEST_NAME = 60
@@ -124,3 +127,13 @@ def only_sink(plan: ParticipantPlan, place: str) -> tuple[str, Mapping[str, Any]
         )
     [found] = plan.sinks.items()
     return found
+
+
+def room(folder: Path) -> int:
+    """Bytes that are free; SinkAccessError when it cannot be written, or made."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not there.is_dir():
+        raise SinkAccessError(f"{there} is no folder.", remedy="move it away; or name another one.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SinkAccessError(f"{there} cannot be written.", remedy="let the user who runs tasks own it.")
+    return shutil.disk_usage(there).free

@@ -9,11 +9,11 @@ from airflow_ft.core.doctor import Check, Examination
 from airflow_ft.core.errors import UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.delta.fitting import misfits
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.delta.table import Snapshot, told
-from airflow_ft.sinks.files.doctor import room
 from airflow_ft.sinks.fitting import of_rows
 
 

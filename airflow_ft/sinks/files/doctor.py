@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 
 from airflow_ft.core.doctor import Check, Examination
-from airflow_ft.core.errors import SinkAccessError, UnfitTargetError
+from airflow_ft.core.errors import UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.files.failures import telling
 from airflow_ft.sinks.files.fitting import misfits
 from airflow_ft.sinks.files.ledger import Ledger
@@ -51,13 +49,3 @@ def _described(pipeline: str, participant: str, settings: dict[str, object], con
             ledger.require_folder()
             return told
         return told if is_hdfs(sink.folder) else f"{told}, {room(local_path(sink.folder)):,} bytes are free"
-
-
-def room(folder: Path) -> int:
-    """Bytes that are free; SinkAccessError when it cannot be written, or made."""
-    there = next(each for each in (folder, *folder.parents) if each.exists())
-    if not there.is_dir():
-        raise SinkAccessError(f"{there} is no folder.", remedy="move it away; or name another one.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise SinkAccessError(f"{there} cannot be written.", remedy="let the user who runs tasks own it.")
-    return shutil.disk_usage(there).free

@@ -21,6 +21,7 @@ from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.kafka.client import KafkaClients
 from airflow_ft.kafka.topics import (
     TopicLimits,
+    check_topic,
     create_token_topic,
     describe,
     topic_ids,
@@ -44,7 +45,7 @@ from airflow_ft.sinks.kafka.token import (
 )
 from airflow_ft.sinks.kafka.tokens import Tokens, now
 from airflow_ft.sinks.kafka.transaction import Transaction
-from airflow_ft.sinks.kafka.vote import check_rows, check_topic, client_limits, refused_rows
+from airflow_ft.sinks.kafka.vote import check_rows, client_limits, refused_rows
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.set_aside import DeliveredLog
 

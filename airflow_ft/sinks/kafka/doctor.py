@@ -13,12 +13,12 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.kafka.topics import TopicLimits, describe, missing_topic
+from airflow_ft.kafka.topics import TopicLimits, check_topic, describe, missing_topic
 from airflow_ft.sinks.kafka.kafka_python import client_settings
 from airflow_ft.sinks.kafka.permissions import Grant, may_create, needed
 from airflow_ft.sinks.kafka.spec import INSTALL_HELD, KafkaSink, has_second_client
 from airflow_ft.sinks.kafka.token import METADATA_LIMIT
-from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, check_topic, client_limits
+from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, client_limits
 
 _TRANSACTION_TIMEOUT_MS = 600_000  # what the producer asks for, unless the connection says otherwise
 _WEEK_MINUTES = 7 * 24 * 60

@@ -11,11 +11,10 @@ from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavaila
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.kafka.topics import TopicLimits, describe
+from airflow_ft.kafka.topics import TopicLimits, check_topic, describe
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.kafka import records
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.vote import check_topic
 
 
 def misfits(

@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
 from airflow_ft.kafka.client import KafkaClients
-from airflow_ft.kafka.topics import TopicLimits, missing_topic
+from airflow_ft.kafka.topics import TopicLimits
 from airflow_ft.sinks.kafka.records import RECORD_OVERHEAD, RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink
 
@@ -55,40 +55,6 @@ def client_limits(clients: KafkaClients, topics: Mapping[str, TopicLimits]) -> d
         "batch.size": batch,
         "queue.buffering.max.kbytes": max(65_536, 2 * message // 1024),
     }
-
-
-def check_topic(name: str, limits: TopicLimits | None, clients: KafkaClients) -> Mapping[str, str]:
-    """Whether the topic can be written now and durably; returns notes for people.
-
-    Raises:
-        SinkAccessError: it is not there, or writing is not allowed.
-        SinkUnavailableError: partitions without a leader or with too few replicas in sync.
-    """
-    if limits is None:
-        raise missing_topic(name, clients.conn_id)
-    if not limits.writable:
-        raise SinkAccessError(
-            f"topic {name!r} may not be written.",
-            remedy="Grant WRITE: kafka-acls.sh --bootstrap-server <broker:9092> --add --allow-principal <user>"
-            f" --operation Write --topic {name}",
-            participant=clients.conn_id,
-        )
-    if limits.leaderless or limits.in_sync < limits.min_in_sync:
-        raise SinkUnavailableError(
-            f"topic {name!r}: {limits.leaderless} partitions have no leader, and the weakest has {limits.in_sync}"
-            f" replicas in sync of {limits.min_in_sync} demanded (min.insync.replicas).",
-            remedy="Try again when the brokers are back.",
-            participant=clients.conn_id,
-        )
-    notes = {}
-    if limits.assumed:
-        notes[f"{name}.settings"] = "the topic's settings may not be read (DESCRIBE_CONFIGS): Kafka's defaults assumed"
-    if limits.replication == 1 or limits.min_in_sync < 2:
-        notes[f"{name}.durability"] = (
-            f"replication {limits.replication}, min.insync.replicas {limits.min_in_sync}: an acknowledged record can"
-            " be lost with one broker"
-        )
-    return notes
 
 
 def check_rows(rows: SegmentRows, limits: TopicLimits, message_max_bytes: int) -> None:

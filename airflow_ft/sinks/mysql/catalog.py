@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.errors import PROPOSED, SinkAccessError
 from airflow_ft.core.model import canonical_json
-from airflow_ft.sinks.mysql.labels import Labels
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Row, Session
+
+if TYPE_CHECKING:
+    from airflow_ft.sinks.mysql.labels import Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Column:
     @property
     def labels(self) -> Labels | None:
         """Of an ENUM or SET."""
+        from airflow_ft.sinks.mysql.labels import Labels  # needs PyArrow, which a look at the server does without
+
         return Labels.parse(self.type, self.full_type)
 
     @property
@@ -105,6 +110,19 @@ def rows_of(session: Session, name: TableName, rows: Sequence[Row]) -> list[Row]
     return [row[2:] for row in rows if same(row[0], row[1])]
 
 
+def whole_name(session: Session, sink: str, table: str) -> TableName:
+    """A sink's table with its schema, which may be the connection's; SinkAccessError when nobody names one."""
+    row = session.row("SELECT DATABASE()")
+    found = TableName.parse(table).within((row[0] or "") if row else "")
+    if not found.schema:
+        raise SinkAccessError(
+            f"neither the connection nor the sink names the schema of table {found.name!r}.",
+            remedy="set the connection's schema, or write 'schema.table'.",
+            sink=sink,
+        )
+    return found
+
+
 def read_table(session: Session, name: TableName) -> Table:
     """Reads a target. SinkAccessError when it is not there, is no base table, or its engine has no transactions."""
 
@@ -122,7 +140,7 @@ def read_table(session: Session, name: TableName) -> Table:
     if not tables:
         raise SinkAccessError(
             f"there is no table {name} (or this user may not see it).",
-            remedy=f"create it, or GRANT SELECT, INSERT ON {name.sql} to the connection's user.",
+            remedy=f"create it, or GRANT SELECT, INSERT ON {name.sql} to the connection's user. {PROPOSED}",
         )
     kind, engine = tables[0]
     if str(kind).upper() not in ("BASE TABLE", "SYSTEM VERSIONED") or str(engine).upper() != "INNODB":

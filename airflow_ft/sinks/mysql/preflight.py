@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pymysql
 
 from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.sinks.mysql.encoding import TargetColumn
 from airflow_ft.sinks.mysql.failures import Meaning, describe, meaning
 from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.session import Session, is_on
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.vote import Target
+
+if TYPE_CHECKING:
+    from airflow_ft.sinks.mysql.encoding import TargetColumn
+    from airflow_ft.sinks.mysql.vote import Target
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pymysql
 
@@ -16,8 +16,10 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.mysql.arguments import arguments, flag
 from airflow_ft.sinks.mysql.limits import Limits
-from airflow_ft.sinks.mysql.parameters import Parameters
 from airflow_ft.sinks.mysql.wire import WireConnection
+
+if TYPE_CHECKING:
+    from airflow_ft.sinks.mysql.parameters import Parameters
 
 Row = tuple[Any, ...]
 

@@ -23,7 +23,7 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import ParticipantPlan, canonical_json
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.core.verify import Delivered, SinkReport
-from airflow_ft.sinks.mysql.catalog import read_table
+from airflow_ft.sinks.mysql.catalog import read_table, whole_name
 from airflow_ft.sinks.mysql.comparison import Comparison, OneFile, Part, usable_key
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.limits import Limits
@@ -74,14 +74,7 @@ def _by_target(delivered: Sequence[Delivered], participant: str, schema: str) ->
 
 def read_target(session: Session, name: str, sink: MySqlSink) -> Target:
     """The sink's table as the server describes it."""
-    row = session.row("SELECT DATABASE()")
-    where = TableName.parse(sink.table).within((row[0] or "") if row else "")
-    if not where.schema:
-        raise SinkAccessError(
-            f"neither the connection nor the sink names the schema of table {where.name!r}.",
-            remedy="set the connection's schema, or write 'schema.table'.",
-            sink=name,
-        )
+    where = whole_name(session, name, sink.table)
     late = session.is_mariadb and session.version >= (11, 5, 1)
     return Target(name, read_table(session, where), sink.columns, late, session.max_allowed_packet)
 

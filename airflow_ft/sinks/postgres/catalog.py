@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_ft.core.errors import UnfitTargetError
+from airflow_ft.core.errors import PROPOSED, UnfitTargetError
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
 
@@ -107,7 +107,7 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
         raise UnfitTargetError(
             f"there is no table {name}, or this user may not see its schema.",
             remedy="create it, or name its schema; a name counts letter by letter, and what was created without quotes"
-            " is in lower case.",
+            f" is in lower case. {PROPOSED}",
             sink=sink,
         )
     oid, schema, table, kind, persistence, guarded, triggers = found[0]

@@ -57,12 +57,18 @@ class SqliteFile:
         except sqlite3.Error as error:
             raise self._told(error).located(**where) from error
 
-    def describe(self) -> str:
-        """What it is, once it could be written; one that is not there is not made. Raises as `opened` does."""
+    def require_place(self) -> None:
+        """SinkAccessError for a file that cannot be written, or made."""
         if not self.path.exists() and not os.access(self.path.parent, os.W_OK):
             raise SinkAccessError(
                 f"{self.path.parent} is no folder that can be written.", remedy="make it, or mend it."
             )
+        if self.path.exists() and not os.access(self.path, os.W_OK):
+            raise SinkAccessError(f"{self.path} cannot be written.", remedy="let the user who runs tasks own it.")
+
+    def describe(self) -> str:
+        """What it is, once it could be written; one that is not there is not made. Raises as `opened` does."""
+        self.require_place()
         with self.opened() as db:
             if db is None:
                 return f"SQLite {sqlite3.sqlite_version}: {self.path} will be made"

@@ -22,7 +22,7 @@ from airflow_ft.core.errors import AirflowFtError, FencedError
 from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import AbortReason, Checkpoint, Pipeline
 from airflow_ft.core.overlap import Overlap
-from airflow_ft.core.planning import Delivery
+from airflow_ft.core.planning import Delivery, live_plans
 from airflow_ft.core.ports import Archive, Progress
 from airflow_ft.core.steps import Context, require_active, require_own_stage, take_turn
 from airflow_ft.spark.fitting import Judge
@@ -47,14 +47,16 @@ def stage_step(
     on_start: Callable[[Driver], None] = lambda _: None,
     spec: Mapping[str, Any] | None = None,
     overlap: tuple[Delivery, CheckpointConfig, Progress, Archive] | None = None,
+    preflight: Callable[[], None] = lambda: None,
     judge: Judge | None = None,
     resume_drained: bool = False,
 ) -> StageResult | None:
     """Stages a run, once: None when it has been staged before, and then no epoch is taken.
 
     `on_line` gets Spark's lines, `on_start` the driver's process; `spec` is kept as what the run is made with. With
-    `overlap` what is published is delivered while Spark goes on. `judge` says what of the job's columns the sinks would
-    not take, before any row is computed; a plain use binds `airflow_ft.sinks.fitting.misfits`.
+    `overlap` what is published is delivered while Spark goes on. `preflight` raises what the sinks lack,
+    before anything is started (`look_first`). `judge` says what of the job's columns the sinks would not take, before
+    any row is computed; a plain use binds `airflow_ft.sinks.fitting.misfits`.
 
     Raises ConfigurationError after a drain, unless `resume_drained`, TurnHeldError, JobError, FencedError (the driver
     is ended then), what the launcher raises, and with `overlap`
@@ -68,6 +70,7 @@ def stage_step(
     if (row is not None and row.staged) or not take_turn(context):
         logger.info("run %s has staged before: nothing is computed again, and nobody is fenced", run)
         return None
+    look_first(context, preflight, resume_drained=resume_drained)
     return stage(
         context,
         make_request,
@@ -78,6 +81,17 @@ def stage_step(
         judge=judge,
         resume_drained=resume_drained,
     )
+
+
+def look_first(context: Context, preflight: Callable[[], None], *, resume_drained: bool) -> None:
+    """Looks at the sinks, unless there is nothing to compute, or something is planned that waits for its delivery (I7).
+
+    A sink that lacks something must not keep the others from what is decided.
+    """
+    store, pipeline = context.store, context.pipeline
+    if live_plans(store.open_checkpoints(pipeline)) or (not resume_drained and drain_of(store, pipeline)):
+        return
+    preflight()
 
 
 def stage(

@@ -47,7 +47,7 @@ from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.task.cleanup import clean_up, deletes
 from airflow_ft.spark.task.launcher import Driver
-from airflow_ft.spark.task.stage import MakeRequest, stage
+from airflow_ft.spark.task.stage import MakeRequest, look_first, stage
 
 if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
@@ -70,12 +70,15 @@ def stream_step(
     on_start: Callable[[Driver], None] = lambda _: None,
     spec: Mapping[str, Any] | None = None,
     overlap: Beside,
+    preflight: Callable[[], None] = lambda: None,
     judge: Judge | None = None,
     why_stop: Callable[[], str] = lambda: "",
     resume_drained: bool = False,
     last_try: bool = False,
 ) -> int:
     """Runs a stream until it is asked to stop (`Store.ask`), or `why_stop` gives a reason; the epoch of its end.
+
+    `preflight` raises what the sinks lack, before the first driver is started; it counts as a restart, too.
 
     0: somebody else may have been at work before that, so what there is now is not this stream's to delete (I5).
     What is published by then may still have to be delivered (`finish_step`). Its requests are answered by
@@ -97,6 +100,7 @@ def stream_step(
     stopping = _Stopping(store, pipeline, why_stop)
     restarts = strategy.begin(time.monotonic())
     epoch = 0
+    looked = False
 
     def make(row: Pipeline, taken: int, attempt: int) -> StageRequest:
         nonlocal epoch
@@ -105,8 +109,12 @@ def stream_step(
 
     def compute() -> bool:
         """Whether a driver has ended as it was asked; else there is nothing to compute any more."""
+        nonlocal looked
         while not stopping.is_asked() or stopping.is_to_drain():
             try:
+                if not looked:
+                    look_first(context, preflight, resume_drained=resume_drained)
+                    looked = True
                 stage(
                     context,
                     make,

@@ -1,0 +1,33 @@
+"""Whether a table could be delivered into now, as far as that shows without rows; see `airflow_ft.sinks.ready`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_ft.core.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.base.places import only_sink, room
+from airflow_ft.sinks.delta.place import LOG, Place
+from airflow_ft.sinks.delta.spec import DeltaSink
+from airflow_ft.sinks.files.failures import telling
+
+
+def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
+    """What `prepare` would refuse: a place that cannot be reached or written, a table that is not there nor made."""
+    name, settings = only_sink(plan, "table")
+    sink = DeltaSink.from_settings(plan.name, settings)
+    place = Place.of(sink, connection)
+    with telling(str(place), sink=name):
+        if not place.is_bucket:
+            room(sink.path)
+        there = place.files.exists(place.files.uri(place.root, LOG))
+    if there or sink.create:
+        return []
+    return [
+        UnfitTargetError(
+            f"there is no table {place}, and it is not made: create=False.",
+            remedy="create it, or name another one.",
+            sink=name,
+        )
+    ]

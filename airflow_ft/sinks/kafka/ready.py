@@ -1,0 +1,48 @@
+"""Whether a cluster could be delivered into now, as far as that shows without rows; see `airflow_ft.sinks.ready`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.kafka.topics import TopicLimits, check_topic, describe, missing_topic
+from airflow_ft.sinks.fitting import ASK_SECONDS
+from airflow_ft.sinks.kafka.permissions import may_create
+from airflow_ft.sinks.kafka.spec import KafkaSink
+
+
+def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
+    """What `prepare` would refuse: topics that are not there, or cannot be written now. Describes them alone."""
+    settings = KafkaSettings.from_connection(connection)
+    clients = KafkaClients(replace(settings, timeout=min(settings.timeout, ASK_SECONDS)))
+    sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
+    token = {settings.token_topic} if plan.keeps_markers else set()
+    topics = describe(clients, {sink.topic for sink in sinks.values()} | token)
+    found: list[AirflowFtError] = []
+    for name in token:
+        found += _of_token_topic(name, topics[name], clients)
+    for name, sink in sinks.items():
+        try:
+            check_topic(sink.topic, topics[sink.topic], clients)
+        except AirflowFtError as error:
+            found.append(error.located(sink=name))
+    return found
+
+
+def _of_token_topic(name: str, there: TopicLimits | None, clients: KafkaClients) -> Sequence[AirflowFtError]:
+    """The first prepare makes it, where it may."""
+    if there is None:
+        return [] if may_create(clients, name) else [missing_topic(name, clients.conn_id, 1)]
+    if there.readable:
+        return []
+    return [
+        SinkAccessError(
+            f"topic {name!r} may not be read, so no token can be written.",
+            remedy="Grant READ: kafka-acls.sh --bootstrap-server <broker:9092> --add --allow-principal <user>"
+            f" --operation Read --topic {name}",
+        )
+    ]

@@ -1,0 +1,84 @@
+"""Could the sinks be delivered into now? Asked before Spark is started; `prepare` judges everything again.
+
+A quick look at all of them side by side: connection, server, user, settings, and whether tables and topics are there.
+Nothing is written and nothing locked. A system's part `ready` has `lacks(pipeline, plan, connection)`: what `prepare`
+would raise, as it would raise it. It may also raise such an error itself, when that keeps it from looking further.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from airflow_ft.core.background import beside
+from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError
+from airflow_ft.sinks.registry import System, system
+
+if TYPE_CHECKING:
+    from airflow_ft.core.model import ParticipantPlan
+    from airflow_ft.core.ports import ConnectionInfo, ConnectionResolver
+
+    Look = Callable[[str, ParticipantPlan, ConnectionInfo], Sequence[AirflowFtError]]
+
+LOOK_SECONDS = 20.0  # that all of them have together
+
+log = logging.getLogger(__name__)
+
+
+def lacking(
+    pipeline: str, participants: Sequence[ParticipantPlan], connections: ConnectionResolver
+) -> list[AirflowFtError]:
+    """All that keeps rows from being delivered, of all participants, each with its place.
+
+    One that does not answer in time is away (SinkUnavailableError); one whose system has no part `ready` is not asked.
+    """
+    began = time.monotonic()
+    found: list[AirflowFtError] = []
+    asked: list[tuple[ParticipantPlan, System, Future[Sequence[AirflowFtError]]]] = []
+    for plan in participants:
+        try:
+            of_kind = system(plan.kind)
+            part = of_kind.part("ready")
+            if part is None:
+                continue
+            connection = of_kind.connection(plan, connections)  # here: they are asked for by one thread at a time
+        except AirflowFtError as error:
+            found.append(error.located(participant=plan.name))
+            continue
+        asked.append((plan, of_kind, beside(_question(part.lacks, pipeline, plan, connection), f"ready-{plan.name}")))
+    for plan, of_kind, answer in asked:
+        problems = _answered(answer, LOOK_SECONDS - (time.monotonic() - began), plan)
+        found += [problem.located(participant=plan.name, unconnected=not of_kind.connects) for problem in problems]
+    if not found:
+        took = (time.monotonic() - began) * 1000
+        log.info("the sinks are ready: %s (%.0f ms)", ", ".join(plan.name for plan, _, _ in asked), took)
+    return found
+
+
+def _question(
+    look: Look, pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo
+) -> Callable[[], Sequence[AirflowFtError]]:
+    return lambda: look(pipeline, plan, connection)
+
+
+def _answered(
+    answer: Future[Sequence[AirflowFtError]], seconds: float, plan: ParticipantPlan
+) -> Sequence[AirflowFtError]:
+    try:
+        return answer.result(max(0.0, seconds))
+    except AirflowFtError as error:
+        return [error]
+    except TimeoutError:
+        return [
+            SinkUnavailableError(
+                f"it did not answer in {LOOK_SECONDS:.0f} s.",
+                remedy="it is tried again; look at the server if it stays so.",
+            )
+        ]
+    except Exception as error:  # our own mistake, perhaps: `prepare` is what counts
+        text = "connection %s could not be looked at, `prepare` will ask: %s: %s"
+        log.warning(text, plan.name, type(error).__name__, error)
+        return []

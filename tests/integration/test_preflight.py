@@ -1,0 +1,216 @@
+"""Before Spark is started all sinks are looked at: what they lack is one error, and nothing of the run was begun."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from airflow_ft import pipeline_steps
+from airflow_ft.core.errors import (
+    ConfigurationError,
+    SinkAccessError,
+    SinkUnavailableError,
+    TerminalError,
+    UnfitTargetError,
+)
+from airflow_ft.core.ports import ConnectionInfo, Store
+from airflow_ft.sinks import ready
+from airflow_ft.sinks.delta.spec import DeltaSink
+from airflow_ft.sinks.files.spec import FilesSink
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.postgres.spec import PostgresSink
+from airflow_ft.sinks.sqlite.spec import SqliteSink
+from airflow_ft.sources import FileSource
+from airflow_ft.spark.task.stage import stage_step
+from airflow_ft.spec import PipelineSpec
+from airflow_ft.store import open_store
+from tests.integration.real_world import RealWorld, make_world
+from tools.servers import Database, Kafka, Postgres
+from tools.servers.processes import free_port
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        yield store
+
+
+@pytest.fixture
+def world(store: Store, tmp_path: Path, mariadb_database: Database, kafka: Kafka, topic: str) -> RealWorld:
+    root = tmp_path / "wal"
+    root.mkdir()
+    return make_world(store, root, mariadb_database, kafka, topic)
+
+
+def declared(world: RealWorld, sinks: dict[str, Any] | None = None, **more: Any) -> PipelineSpec:
+    return PipelineSpec(
+        pipeline=world.pipeline,
+        job="jobs.orders",
+        sources={"orders": FileSource(path="/nowhere", schema="id bigint")},
+        sinks=sinks or world.sinks,
+        wal_root=str(world.root),
+        spark_master="local[1]",
+        **more,
+    )
+
+
+def require(world: RealWorld, sinks: dict[str, Any] | None = None, **more: Any) -> None:
+    pipeline_steps.require_ready(declared(world, sinks, **more), world.connections)
+
+
+def test_healthy_sinks_are_told_with_the_time_that_it_took(world: RealWorld, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    require(world)
+    require(world)
+    took = [float(match[1]) for text in caplog.messages if (match := re.search(r"shop, cluster \((\d+) ms\)", text))]
+    assert len(took) == 2 and min(took) < 1000
+    assert world.database.sql("SHOW TABLES") == [("orders",)], "neither ledger nor head"
+
+
+def test_all_that_all_sinks_lack_is_one_error(world: RealWorld, postgres_database: Database, tmp_path: Path) -> None:
+    server: Any = postgres_database.server
+    assert isinstance(server, Postgres)
+    (tmp_path / "file").write_text("no folder")
+    found: dict[str, ConnectionInfo] = {
+        "stock": ConnectionInfo(
+            "stock", "postgres", server.host, server.port, server.user, server.password, postgres_database.name
+        ),
+        "wrong": ConnectionInfo("wrong", "mysql", world.server.host, world.server.port, "nobody", "wrong-password"),
+        "away": ConnectionInfo("away", "mysql", "127.0.0.1", free_port(), "nobody", ""),
+        "local": ConnectionInfo("local", "sqlite", str(tmp_path / "shop.db")),
+    }
+    sinks = {
+        "orders": MySqlSink(table="no_orders", conn_id="shop"),
+        "lines": MySqlSink(table="orders", conn_id="shop"),
+        "refused": MySqlSink(table="orders", conn_id="wrong"),
+        "gone": MySqlSink(table="orders", conn_id="away"),
+        "copies": KafkaSink(topic="no-such-topic", conn_id="cluster"),
+        "stock": PostgresSink(table="no_stock", conn_id="stock"),
+        "own": SqliteSink(table="no_table", conn_id="local", create=False),
+        "files": FilesSink(folder=str(tmp_path / "file" / "orders")),
+        "table": DeltaSink(table=str(tmp_path / "delta"), create=False),
+    }
+
+    def connections(conn_id: str) -> ConnectionInfo:
+        return found[conn_id] if conn_id in found else world.connections(conn_id)
+
+    with pytest.raises(SinkAccessError) as caught:
+        pipeline_steps.require_ready(declared(world, sinks), connections)
+    assert not isinstance(caught.value, TerminalError), "mending the environment is enough"
+    text = str(caught.value)
+    for words in (
+        f"pipeline '{world.pipeline}': 8 things keep the sinks from taking rows",
+        r"connection 'shop', sink 'orders': there is no table .*no_orders.*setup PIPELINE --dag FILE --print",
+        "connection 'wrong': .*Access denied",
+        "connection 'away': .*Can't connect",
+        "connection 'cluster', sink 'copies': topic 'no-such-topic' does not exist.*--print --tables",
+        "connection 'stock', sink 'stock': there is no table .*no_stock.*--print --tables",
+        "connection 'local', sink 'own': there is no table no_table.*--print --tables",
+        r"participant 'files-\S+', sink 'files': .*no folder",
+        r"participant 'delta-\S+', sink 'table': there is no table .*delta",
+        "Nothing was computed yet",
+    ):
+        assert re.search(words, text), (words, text)
+    assert "sink 'lines'" not in text and "wrong-password" not in text
+
+
+def test_a_server_that_is_away_is_tried_again_and_one_that_lacks_something_too(world: RealWorld) -> None:
+    world.overrides = {"shop": {"port": free_port()}}
+    with pytest.raises(SinkUnavailableError, match=r"connection 'shop'.*Nothing was computed yet"):
+        require(world)
+    world.overrides = {"shop": {"password": "wrong"}}
+    with pytest.raises(SinkAccessError, match=r"connection 'shop'.*Access denied"):
+        require(world)
+    world.overrides = {}
+    world.database.sql("DROP TABLE orders")
+    with pytest.raises(SinkAccessError, match=r"sink 'rows'.*there is no table"):
+        require(world)
+
+
+def test_a_stream_goes_on_while_a_server_is_away_and_not_without_a_table(
+    world: RealWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.overrides = {"shop": {"port": free_port()}}
+    require(world, streaming=True)
+    assert "The stream goes on meanwhile" in caplog.text
+    sinks = world.sinks | {"copies": KafkaSink(topic="no-such-topic", conn_id="cluster")}
+    with pytest.raises(SinkUnavailableError, match=r"(?s)2 things.*shop.*no-such-topic"):
+        require(world, sinks, streaming=True)
+
+
+def test_who_accepts_and_is_silent_is_away(world: RealWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready, "LOOK_SECONDS", 0.5)
+    with _silent() as port:
+        world.overrides = {"shop": {"port": port}}
+        with pytest.raises(SinkUnavailableError, match=r"connection 'shop': it did not answer in 0 s"):
+            require(world)
+
+
+@contextmanager
+def _silent() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+def test_settings_that_prepare_refuses_are_told(world: RealWorld) -> None:
+    world.server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+    try:
+        with pytest.raises(SinkAccessError, match="innodb_flush_log_at_trx_commit=2"):
+            require(world)
+    finally:
+        world.server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+
+
+def test_a_connection_that_cannot_be_used_at_all_is_not_tried_again(world: RealWorld) -> None:
+    with pytest.raises(ConfigurationError, match=r"connection 'nowhere'.*no such connection"):
+        require(world, {"rows": MySqlSink(table="orders", conn_id="nowhere")})
+
+
+def _stage(world: RealWorld, preflight: Callable[[], None], **more: Any) -> Any:
+    def computes(*_: Any) -> NoReturn:
+        raise RuntimeError("it would start Spark")
+
+    return stage_step(world.context(), computes, on_line=lambda _: None, preflight=preflight, **more)
+
+
+def _lacks() -> None:
+    raise UnfitTargetError("there is no table.")
+
+
+def test_nothing_of_the_run_is_begun_while_a_sink_lacks_something(world: RealWorld) -> None:
+    with pytest.raises(UnfitTargetError, match="there is no table"):
+        _stage(world, _lacks)
+    run = world.store.run(world.pipeline, world.run)
+    assert world.store.pipeline(world.pipeline).epoch == 0 and run is not None and run.stage_began is None
+    with pytest.raises(RuntimeError, match="it would start Spark"):
+        _stage(world, lambda: None)
+
+
+def test_where_nothing_is_left_to_compute_or_something_is_planned_nobody_looks(world: RealWorld) -> None:
+    world.stage(1)
+    assert _stage(world, _lacks) is None, "it has staged before"
+    world.prepare()
+    world.run = type(world.run)("dag", "run-2")
+    with pytest.raises(RuntimeError, match="it would start Spark"):
+        _stage(world, _lacks)
+
+
+def test_sinks_are_looked_at_side_by_side(world: RealWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2, timeout=30)
+
+    def look(*_: Any) -> list[Any]:
+        both.wait()
+        return []
+
+    monkeypatch.setattr("airflow_ft.sinks.mysql.ready.lacks", look)
+    monkeypatch.setattr("airflow_ft.sinks.kafka.ready.lacks", look)
+    require(world)

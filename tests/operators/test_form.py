@@ -1,0 +1,127 @@
+"""What a run is told in the trigger form: fields, what a pipeline makes of them, and what counts where both say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, Param
+
+import airflow_ft as ft
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import CheckpointState, RunKey
+from airflow_ft.operators.recover import RecoverOperator
+from airflow_ft.running import PlainRun
+from airflow_ft.spec import PipelineSpec
+from tests.core.world import PIPELINE, World
+from tests.operators.declared import spec
+from tests.operators.test_base import airflow_context, do
+
+pytestmark = pytest.mark.airflow
+
+SOURCES = {
+    "plain": ft.KafkaSource(topics=["a"]),
+    "bound": ft.KafkaSource(topics=["a"], max_offsets_per_trigger=7, starting_offsets="latest"),
+    "timed": ft.KafkaSource(topics=["a"], starting_offsets=datetime(2026, 1, 2, tzinfo=UTC)),
+    "exact": ft.KafkaSource(topics=["a"], starting_offsets={"a": {0: 5}}),
+    "own": ft.KafkaSource(topics=["a"], max_offsets_per_trigger="{{ params.mine }}"),
+    "files": ft.FileSource(path="/data", schema="id bigint"),
+}
+
+
+def rendered(told: dict[str, Any], task: str = "stage", **changes: Any) -> PipelineSpec:
+    """The specification of a task in a run that was told this."""
+    declared = {**ft.pipeline_params(), "mine": Param(3, type="integer")}
+    with DAG("d", schedule=None, params=declared):
+        pipeline = ft.CheckpointedPipeline(spec(sources=SOURCES, **changes), from_params=True)
+    found: Any = pipeline.children[f"orders.{task}"]
+    operator = found.prepare_for_execution()
+    params = {name: param.value if isinstance(param, Param) else param for name, param in declared.items()}
+    operator.render_template_fields({"params": {**params, **told}})
+    result: PipelineSpec = operator.rendered()
+    return result
+
+
+def test_a_form_that_says_nothing_changes_nothing() -> None:
+    found = rendered({})
+    assert found.sources == {**SOURCES, "own": ft.KafkaSource(topics=["a"], max_offsets_per_trigger=3)}
+    recover = rendered({}, "recover")
+    assert (found.is_dry_run, recover.is_rewind) == (False, False)
+    assert recover.savepoint is not None and not recover.savepoint.is_given
+
+
+def test_what_the_form_says_goes_before_what_the_author_says() -> None:
+    told = {"max_offsets_per_trigger": 50, "max_files_per_trigger": 4, "starting_offsets": "2026-11-24T00:00:00+00:00"}
+    found: dict[str, Any] = dict(rendered(told).sources)
+    assert {name: getattr(source, "max_offsets_per_trigger", None) for name, source in found.items()} == {
+        "plain": 50, "bound": 50, "timed": 50, "exact": 50, "own": 3, "files": None,
+    }  # fmt: skip
+    assert found["files"].max_files_per_trigger == 4
+    at = datetime(2026, 11, 24, tzinfo=UTC)
+    assert [found[name].starting_offsets for name in ("plain", "bound", "timed", "exact")] == [
+        at,
+        at,
+        at,
+        {"a": {0: 5}},
+    ]
+    assert rendered({"dry_run": True}).is_dry_run
+    told = {"rewind": True, "savepoint": "/mnt/s", "savepoint_later": "continue"}
+    recover = rendered(told, "recover")
+    assert recover.is_rewind and recover.savepoint is not None
+    assert (recover.savepoint.path, recover.savepoint.later) == ("/mnt/s", "continue")
+
+
+def test_what_cannot_be_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(ConfigurationError, match="max_offsets_per_trigger is '0'"):
+        rendered({"max_offsets_per_trigger": "0"})
+    with pytest.raises(ConfigurationError, match="starting_offsets of KafkaSource is"):
+        rendered({"starting_offsets": "yesterday"})
+    with pytest.raises(ConfigurationError, match=r"rewind is 'perhaps'.*True or False"):
+        spec(rewind="perhaps")
+    with pytest.raises(ConfigurationError, match=r"rewind is True.*airflow ft rewind orders"):
+        PlainRun(spec(rewind=True), lambda _: pytest.fail("nothing is asked for"))
+
+
+def test_a_stream_that_begins_where_its_sources_stand_takes_the_rest() -> None:
+    with DAG("d", schedule=None, params=ft.pipeline_params()):
+        pipeline = ft.CheckpointedPipeline(
+            pipeline="orders",
+            job="jobs.orders",
+            sources={"a": ft.KafkaSource(topics=["a"], starting_offsets="latest")},
+            sinks={"orders": ft.KafkaSink(topic="b")},
+            streaming=True,
+            checkpointing=ft.CheckpointConfig(mode=ft.CheckpointingMode.AT_MOST_ONCE),
+            from_params=True,
+        )
+    [source] = pipeline.spec.sources.values()
+    assert isinstance(source, ft.KafkaSource) and source.starting_offsets == "latest"
+    assert "max_offsets_per_trigger" in str(source.max_offsets_per_trigger) and pipeline.spec.savepoint is None
+
+
+def recovering() -> RecoverOperator:
+    return RecoverOperator(task_id="recover", spec=spec(PIPELINE, rewind="True"))
+
+
+def states(world: World) -> list[CheckpointState]:
+    return [checkpoint.state for checkpoint in reversed(world.store.checkpoints(PIPELINE))]
+
+
+def test_a_run_rewinds_once_before_it_stages_and_the_log_says_for_whom(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    numbers = world.prepared(2)
+    later = world.context(run=RunKey("dag", "later"))
+    context = airflow_context() | {"dag_run": SimpleNamespace(triggering_user_name="ada")}
+    do(recovering(), later, context)
+    assert states(world) == [CheckpointState.ABORTED] * len(numbers)
+    texts = [event.message for event in world.store.events(PIPELINE, limit=100)]
+    assert any("`rewind` by ada (dag/run-1/orders.step[2])" in text for text in texts), texts
+
+
+def test_a_run_that_has_begun_to_stage_rewinds_no_more(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    do(recovering(), world.context(), airflow_context())
+    assert states(world) == [CheckpointState.STAGED]
