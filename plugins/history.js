@@ -1,5 +1,5 @@
 // A pipeline's checkpoints, newest first, each with all that is known of it; and those of a DAG's run.
-import { route, useAnswer } from "./asking.js";
+import { pipelinePage, route, useAnswer } from "./asking.js";
 import {
   Act, age, bytes, cell, Code, count, Fact, lasted, line, Link, Muted, numeric, Pending, StepBar, STEPS, Table, when, wide,
 } from "./parts.js";
@@ -152,7 +152,7 @@ export function OfRun({ dagId, runId, mapIndex = "-1" }) {
       const title = map_index >= 0 ? `${name} [${map_index}]` : name;
       return h(Box, { key: title, marginBottom: "6" },
         h(Heading, { size: "md", as: "h2", marginBottom: "2" },
-          h(Link, { to: `plugin/airflow-ft?pipeline=${encodeURIComponent(name)}` }, title)),
+          h(Link, { to: pipelinePage(name) }, title)),
         h(Rows, { name, title, checkpoints, now: data.now, opened: false }));
     }));
 }

@@ -1,5 +1,5 @@
 // All pipelines, a line each, the most urgent first; searched, filtered and cut into pages by the server.
-import { route, useAnswer } from "./asking.js";
+import { href, pipelinePage, route, useAnswer } from "./asking.js";
 import {
   Act, age, amount, behind, cell, count, ERROR, Field, line, LOOK, Muted, numeric, Pending, perSecond, Table, URGENT, wide, words,
 } from "./parts.js";
@@ -45,7 +45,7 @@ function Line({ pipeline, now, open }) {
   const doing = pipeline.doing.length ? pipeline.doing : [pipeline.at_work];
   return line({ _hover: { bg: "bg.subtle" } },
     h("td", { style: { ...wide, minWidth: "9rem" } },
-      h("a", { href: `?pipeline=${encodeURIComponent(name)}`, onClick: (event) => open(event, name) },
+      h("a", { href: href(pipelinePage(name)), onClick: (event) => open(event, name) },
         h(Text, { as: "span", color: "fg.info", overflowWrap: "anywhere" }, name)),
       pipeline.dags.length > 0 && h(Muted, { fontSize: "xs" }, pipeline.dags.join(" … "))),
     h("td", { style: wide },
