@@ -4,6 +4,7 @@ import {
   Act, age, amount, behind, cell, count, ERROR, Field, line, LOOK, Muted, numeric, Pending, perSecond, Table, URGENT, wide, words,
 } from "./parts.js";
 import { Pipeline } from "./pipeline.js";
+import { when } from "./times.js";
 
 const { createElement: h, Fragment, useEffect, useRef, useState } = globalThis.React;
 const { Badge, Box, HStack, Text } = globalThis.ChakraUI;
@@ -52,7 +53,7 @@ function Line({ pipeline, now, open }) {
       h(Badge, { colorPalette: LOOK[condition], variant: urgent ? "solid" : "subtle", title: told }, words(condition)),
       urgent && h(Muted, { fontSize: "xs", color: ERROR }, told),
       doing.filter(Boolean).map((text) => h(Muted, { key: text, fontSize: "xs" }, text))),
-    h("td", { style: numeric, title: pipeline.confirmed_at || undefined },
+    h("td", { style: numeric, title: when(pipeline.confirmed_at) || undefined },
       confirmed ? h(Fragment, null, count(confirmed), h(Muted, { fontSize: "xs" }, `${age(pipeline.confirmed_at, now)} ago`)) : "–"),
     h("td", { style: numeric }, pipeline.waiting ? count(pipeline.waiting) : "–"),
     h("td", { style: numeric, title: pipeline.lag.map((each) => `${each.source}: ${behind(each)}`).join("\n") || undefined },
