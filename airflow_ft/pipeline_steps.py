@@ -141,7 +141,8 @@ def staging(
 def require_ready(spec: PipelineSpec, connections: ConnectionResolver) -> None:
     """Raises all that keeps the sinks from taking rows, as one error, before Spark is started.
 
-    Of a stream a server that does not answer is only told: a stream goes on while sinks are away, and tries again.
+    A server that does not answer is only told, unless something else is wrong, too: rows are staged while sinks are
+    away, and delivered when they are back.
     """
     from airflow_ft.sinks.ready import lacking
 
@@ -149,8 +150,8 @@ def require_ready(spec: PipelineSpec, connections: ConnectionResolver) -> None:
     if not problems:
         return
     error = together(problems, "things keep the sinks from taking rows")
-    if spec.streaming and all(isinstance(problem, SinkUnavailableError) for problem in problems):
-        log.warning("%s The stream goes on meanwhile.", error)
+    if all(isinstance(problem, SinkUnavailableError) for problem in problems):
+        log.warning("%s Rows are staged meanwhile, and delivered when it is back.", error)
         return
     error.remedy += " Nothing was computed yet."
     raise error.located(pipeline=spec.pipeline)

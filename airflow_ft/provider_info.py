@@ -155,6 +155,13 @@ def get_provider_info() -> dict[str, Any]:
                         "900",
                         "float",
                     ),
+                    "spark_history_url": _option(
+                        "Where the page links to Spark from a checkpoint: Spark's history server, or what shows the"
+                        " logs and the UI of drivers. {pipeline}, {dag_id}, {run_id}, {task_id} and {number} are filled"
+                        " in. Empty: there is no link.",
+                        "",
+                        "https://spark-history.example.com/?pipeline={pipeline}",
+                    ),
                     "preload": _option(
                         "Whether what loads Airflow's plugins imports the clients and PyArrow at once. Tasks are"
                         " forked from one of them (scheduler or Celery's worker), and need not import them then. It"

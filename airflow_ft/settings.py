@@ -176,6 +176,16 @@ def keep_session() -> float:
     return seconds
 
 
+def spark_history_url() -> str:
+    """`[airflow_ft] spark_history_url`: where the page links to Spark, with places to fill in; "": nowhere."""
+    url = _read("spark_history_url")
+    if url and not url.startswith(("http://", "https://")):
+        raise ConfigurationError(
+            f"[{SECTION}] spark_history_url is {url!r}.", remedy="give an address that begins with http:// or https://."
+        )
+    return url
+
+
 def preload() -> bool:
     """`[airflow_ft] preload`: whether `airflow_ft.preload` is imported with the plugin."""
     from airflow.sdk.configuration import conf

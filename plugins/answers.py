@@ -149,9 +149,32 @@ class Event(TypedDict):
     message: str
 
 
-class CheckpointWhole(CheckpointListed):
-    """All that is known of a checkpoint. `positions`: by source, in words of its kind."""
+class Marker(TypedDict):
+    """What a system remembers of a checkpoint, and what it has said.
 
+    `digest`, `epoch` and `detail` are read from its own marker or token ("", 0, nothing: not yet); `notes` are its
+    vote's, by which another process could finish it: the id of a transaction, say.
+    """
+
+    participant: str
+    digest: str
+    epoch: int
+    notes: Mapping[str, Any]
+    detail: Mapping[str, Any]
+
+
+class CheckpointWhole(CheckpointListed):
+    """All that is known of a checkpoint. `positions`: by source, in words of its kind.
+
+    `task`: who has staged it, `spark`: the address of Spark's history ("": not known); `plan`: the digest that markers
+    have to have; `finalised_at`: when what follows confirmation was done ("": not yet, or its event is forgotten).
+    """
+
+    task: str
+    spark: str
+    markers: Sequence[Marker]
+    plan: str
+    finalised_at: str
     epoch: int
     predecessor: int
     log: str
@@ -169,11 +192,12 @@ class Checkpoints(TypedDict):
 
 
 class RunOfPipeline(TypedDict):
-    """What a DAG's run has made of a pipeline."""
+    """What a DAG's run has made of a pipeline. `settled`: what the task that is asked for has done to checkpoints."""
 
     name: str
     map_index: int
     checkpoints: Sequence[CheckpointListed]
+    settled: Sequence[Event]
 
 
 class Runs(TypedDict):
@@ -209,6 +233,32 @@ class Offered(TypedDict):
 
     acts: Mapping[str, str]
     hindered: Sequence[Hindered]
+
+
+class Tally(TypedDict):
+    """How many checkpoints there were, since the first one. `subsumed`: delivered with a later one."""
+
+    triggered: int
+    in_progress: int
+    completed: int
+    subsumed: int
+    failed: int
+    restored: int
+
+
+class DeadLetters(TypedDict):
+    """What the job could not use, of the newest `checkpoints`: `rows` of so many (`of`) went into `sink`.
+
+    More than `max_rows`, or than the part `max_share` of its rows, fail a checkpoint; null: there is no such bound.
+    Of a pipeline that has no sink for them: null.
+    """
+
+    sink: str
+    max_rows: int | None
+    max_share: float | None
+    checkpoints: int
+    rows: int
+    of: int
 
 
 class Noted(TypedDict):
@@ -251,6 +301,8 @@ class Pipeline(AtWork, Offered):
     failed: Failed | None
     savepoint: Noted | None
     restored: Noted | None
+    counts: Tally
+    dead_letters: DeadLetters | None
 
 
 class Timings(TypedDict):
@@ -269,12 +321,24 @@ class Positions(TypedDict):
     sources: Mapping[str, Any]
 
 
+class Setting(TypedDict):
+    """A setting as it counts. `name`: as an argument of a pipeline, `checkpointing.timeout`."""
+
+    name: str
+    value: Any
+    origin: Literal["the pipeline", "[airflow_ft]", "default"]
+
+
 class Job(TypedDict):
-    """What a pipeline was made with, as of `checkpoint` (0: not known). `defaults`: settings that nobody has chosen."""
+    """What a pipeline was made with, as of `checkpoint` (0: not known). `defaults`: arguments that nobody has chosen.
+
+    `settings`: all of them, and those of checkpointing that nobody has chosen.
+    """
 
     checkpoint: int
     spec: Mapping[str, Any]
     defaults: Sequence[str]
+    settings: Sequence[Setting]
     confirmed: Positions
     read: Positions
 

@@ -1,8 +1,14 @@
 // How the page asks its API, and Airflow's.
 const { useEffect, useState } = globalThis.React;
 
-/** @param {string} path */
+/**
+ * The whole address of a path below Airflow's, which may itself be below a path.
+ * @param {string} path
+ */
 export const href = (path) => new URL(path, document.baseURI).href;
+
+/** @param {string} name */
+export const pipelinePage = (name) => `plugin/airflow-ft?pipeline=${encodeURIComponent(name)}`;
 
 /**
  * The address of a route of the page's API; of what is asked for, "" and null are left out.
@@ -20,8 +26,40 @@ export function route(path, filled, asked) {
   return /** @type {Address<R>} */ (query.size ? `${whole}?${query}` : whole);
 }
 
-/** @param {unknown} problem */
-export const wordsOf = (problem) => (problem instanceof Error ? problem.message : String(problem));
+/**
+ * Never "", which would look as if nothing were wrong.
+ * @param {unknown} problem
+ */
+export const wordsOf = (problem) => (problem instanceof Error && problem.message) || String(problem);
+
+const AGAIN = "Remedy: try again in a minute. If it stays so, tell who runs Airflow.";
+const BETWEEN = "a proxy answered in Airflow's place, whose API server is starting, too slow or down";
+/** @type {Record<number, string>} */
+const STATUS = {
+  401: "you are not logged in any more. Remedy: load the page again, and log in.",
+  403: "you may not do that. Remedy: ask who runs Airflow for the permission.",
+  404: "nothing is there. Remedy: load the page again. If it stays so, the API server runs without this plugin, or another version of it: `airflow plugins` there.",
+  500: "the API server failed. Remedy: its log says why.",
+  502: `${BETWEEN}. ${AGAIN}`,
+  503: `${BETWEEN}. ${AGAIN}`,
+  504: `${BETWEEN}. ${AGAIN}`,
+};
+
+/**
+ * What an answer without words of its own means. HTTP/2 has no text beside the status.
+ * @type {(path: string, status: number) => string}
+ */
+const meaning = (path, status) => `${path} was answered with status ${status}: ${STATUS[status] ?? `that was not expected. ${AGAIN}`}`;
+
+/** @type {(path: string, given: RequestInit) => Promise<[Response, string]>} */
+async function fetched(path, given) {
+  try {
+    const answer = await fetch(href(path), given);
+    return [answer, await answer.text()];
+  } catch (problem) {
+    throw new Error(`Airflow's API server cannot be reached (${wordsOf(problem)}): it is down, or the network between is. ${AGAIN}`);
+  }
+}
 
 /**
  * The answer of an API below Airflow's address; an Error with its status and the server's own words.
@@ -31,17 +69,16 @@ export const wordsOf = (problem) => (problem instanceof Error ? problem.message 
  */
 export async function ask(path, body) {
   const post = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  const answer = await fetch(href(path), body === undefined ? {} : post);
-  const text = await answer.text();
+  const [answer, text] = await fetched(path, body === undefined ? {} : post);
   let told = null;
   try {
     told = JSON.parse(text);
   } catch {
-    if (answer.ok) throw new Error(`${path} did not answer with JSON`);
+    if (answer.ok) throw new Error(`${path} was not answered with JSON, but by a page that asks for a login, perhaps. Remedy: load the page again.`);
   }
   // An answer that has not changed (304) comes out of the browser's cache, with the time at which it was asked for.
   if (answer.ok) return body === undefined ? { ...told, now: answer.headers.get("Date") ?? new Date().toISOString() } : told;
-  const detail = told?.detail ?? answer.statusText;
+  const detail = (answer.status !== 401 && told?.detail) || meaning(path, answer.status);
   throw Object.assign(new Error(typeof detail === "string" ? detail : JSON.stringify(detail)), { status: answer.status });
 }
 

@@ -1,8 +1,7 @@
 // How long a pipeline's newest checkpoints took, and what they brought: in figures, and drawn.
 import { route, useAnswer } from "./asking.js";
-import {
-  bytes, cell, Choice, COLOUR, count, lasted, line, Muted, numeric, Pending, STEPS, Table, when,
-} from "./parts.js";
+import { bytes, cell, Choice, COLOUR, count, lasted, line, Muted, numeric, Pending, STEPS, Table } from "./parts.js";
+import { when } from "./times.js";
 
 const { createElement: h, Fragment, useState } = globalThis.React;
 const { Box, Heading, HStack, Text } = globalThis.ChakraUI;

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from urllib.parse import quote
 
 from airflow_ft.core.lag import Lag
 from airflow_ft.core.model import AbortReason, Checkpoint, Event, ParticipantPlan, Vote
 from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.core.timing import Timing
+from airflow_ft.store.events import EventKind
 
 from . import answers
 
@@ -35,23 +37,50 @@ def listed(checkpoint: Checkpoint) -> answers.CheckpointListed:
     }
 
 
-def whole(checkpoint: Checkpoint, events: Iterable[Event]) -> answers.CheckpointWhole:
-    """`listed`, and its place in the log, positions, votes and events."""
-    segment, position = checkpoint.segment, checkpoint.position
+def whole(checkpoint: Checkpoint, events: Iterable[Event], task: str, spark: str) -> answers.CheckpointWhole:
+    """`listed`, and its place in the log, positions, votes and events; `task` has staged it.
+
+    spark: the address of Spark's history, with places to fill in; "": there is none.
+    """
+    segment, position, plan = checkpoint.segment, checkpoint.position, checkpoint.plan
+    told = list(events)
     return {
         **listed(checkpoint),
+        "markers": [
+            _marker(each.name, checkpoint.votes.get(each.name)) for each in (plan.participants if plan else ())
+        ],
+        "task": task,
+        "spark": _filled(spark, checkpoint, task),
+        "plan": plan.digest if plan else "",
+        "finalised_at": next((each.at.isoformat() for each in told if each.kind == EventKind.FINALISED), ""),
         "epoch": checkpoint.epoch,
         "predecessor": checkpoint.predecessor,
         "log": segment.location if segment else "",
         "digest": segment.digest if segment else "",
         "location": f"{position.location}, batch {position.batch}" if position else "",
         "positions": dict(checkpoint.positions),
-        "commit_point": checkpoint.plan.commit_point if checkpoint.plan else None,
-        "events": [
-            {"at": each.at.isoformat(), "epoch": each.epoch, "kind": each.kind, "message": each.message}
-            for each in events
-        ],
+        "commit_point": plan.commit_point if plan else None,
+        "events": [event(each) for each in told],
     }
+
+
+def _filled(address: str, checkpoint: Checkpoint, task: str) -> str:
+    run = checkpoint.run
+    places = {
+        "{pipeline}": checkpoint.pipeline,
+        "{dag_id}": run.dag_id if run else "",
+        "{run_id}": run.run_id if run else "",
+        "{task_id}": task,
+        "{number}": str(checkpoint.number),
+    }
+    for place, value in places.items():
+        address = address.replace(place, quote(value, safe=""))
+    return address
+
+
+def event(told: Event) -> answers.Event:
+    """A line of the event log."""
+    return {"at": told.at.isoformat(), "epoch": told.epoch, "kind": told.kind, "message": told.message}
 
 
 def timed(timing: Timing) -> answers.Timed:
@@ -99,6 +128,17 @@ def explained(reason: AbortReason | None) -> answers.Explained:
 def _message(checkpoint: Checkpoint) -> str:
     aside = (f"{each.text(sink)}." for sink, each in of_checkpoint(checkpoint).items())
     return " ".join(text for text in (checkpoint.message, *aside) if text)
+
+
+def _marker(participant: str, vote: Vote | None) -> answers.Marker:
+    proof = vote.proof if vote else None
+    return {
+        "participant": participant,
+        "digest": proof.digest if proof else "",
+        "epoch": proof.epoch if proof else 0,
+        "notes": dict(vote.notes) if vote else {},
+        "detail": dict(proof.detail) if proof else {},
+    }
 
 
 def _participant(plan: ParticipantPlan, vote: Vote | None) -> answers.Participant:

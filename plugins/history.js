@@ -1,11 +1,12 @@
-// A pipeline's checkpoints, newest first, each with all that is known of it; and those of a DAG's run.
+// A pipeline's checkpoints, newest first, each with all that is known of it.
 import { route, useAnswer } from "./asking.js";
 import {
-  Act, age, bytes, cell, Code, count, Fact, lasted, line, Link, Muted, numeric, Pending, StepBar, STEPS, Table, when, wide,
+  Act, bytes, cell, Choice, Code, count, Fact, Field, lasted, line, Link, Muted, numeric, Pending, StepBar, STEPS, Table, wide,
 } from "./parts.js";
+import { instant, local, when } from "./times.js";
 
 const { createElement: h, Fragment, useState } = globalThis.React;
-const { Badge, Box, Heading, HStack, Text } = globalThis.ChakraUI;
+const { Badge, Box, HStack, Text } = globalThis.ChakraUI;
 
 const CHECKPOINT = "/v1/pipelines/{name}/checkpoints/{number}";
 /** @type {Record<Schemas["CheckpointState"], string>} */
@@ -35,19 +36,43 @@ function voted(participant) {
 }
 
 /**
+ * What the system itself remembers, and what it said when it voted: the id of a transaction, say.
+ * @param {{ marker: Schemas["Marker"] }} props
+ */
+const Marked = ({ marker }) => h(Fragment, null,
+  marker.digest ? h(Text, { title: marker.digest }, `${marker.digest.slice(0, 12)}, epoch ${marker.epoch}`) : h(Muted, null, "not read yet"),
+  [marker.notes, marker.detail].filter((told) => Object.keys(told).length > 0).map((told, place) => h(Code, { key: place }, JSON.stringify(told))));
+
+/**
  * Which rows each system has taken, and what proves it.
  * @param {{ checkpoint: Schemas["CheckpointWhole"] }} props
  */
 const Participants = ({ checkpoint }) =>
-  h(Table, { caption: `Sinks of checkpoint ${checkpoint.number}`, head: ["System", "Strategy", "Sinks and rows", "Outcome"] },
+  h(Table, { caption: `Sinks of checkpoint ${checkpoint.number}`, head: ["System", "Strategy", "Sinks and rows", "Outcome", "Marker"] },
     checkpoint.participants.map((each) => line({ key: each.name },
       h("td", { style: wide }, each.name, checkpoint.commit_point === each.name && h(Muted, null, "decides")),
       h("td", { style: cell }, `${each.kind} ${each.strategy}`, h(Muted, null, each.promise)),
       h("td", { style: wide }, each.sinks.map((sink) => (sink in each.counts ? `${sink} ${count(each.counts[sink])}` : sink)).join(", ")),
-      h("td", { style: cell }, `${each.proof ? "✓" : "○"} ${voted(each)}`))));
+      h("td", { style: cell }, `${each.proof ? "✓" : "○"} ${voted(each)}`),
+      h("td", { style: wide }, checkpoint.markers.filter((marker) => marker.participant === each.name).map((marker) =>
+        h(Marked, { key: marker.participant, marker }))))));
 
-/** @param {{ pipeline: string, number: number }} props */
-function Whole({ pipeline, number }) {
+/**
+ * What each step took; the last one is what follows the confirmation: offsets are told to sources, retention begins.
+ * @param {Schemas["CheckpointWhole"]} checkpoint
+ */
+function took(checkpoint) {
+  const { steps, completed_at: completed, finalised_at: finalised } = checkpoint;
+  const found = STEPS.filter((step) => step in steps).map((step) => `${step} ${lasted(steps[step])}`);
+  return completed && finalised ? [...found, `confirm ${lasted((Date.parse(finalised) - Date.parse(completed)) / 1000)}`] : found;
+}
+
+/** @type {(of: Checkpoint, task: string) => string} */
+const taskPage = ({ dag_id, run_id, map_index }, task) =>
+  `dags/${encodeURIComponent(dag_id)}/runs/${encodeURIComponent(run_id)}/tasks/${encodeURIComponent(task)}${map_index >= 0 ? `/mapped/${map_index}` : ""}`;
+
+/** @param {{ pipeline: string, number: number, only?: (checkpoint: Checkpoint) => void }} props */
+function Whole({ pipeline, number, only }) {
   const { data, error } = useAnswer(route(CHECKPOINT, { name: pipeline, number }));
   const [made, setMade] = useState(false);
   if (data === null) return h(Pending, { data, error });
@@ -60,13 +85,16 @@ function Whole({ pipeline, number }) {
     data.message && h(Text, null, data.message),
     data.reason && h(Fragment, null,
       h(Fact, { name: "Why" }, data.cause), h(Fact, { name: "Its rows" }, data.fate), h(Fact, { name: "To do" }, data.remedy)),
-    h(Fact, { name: "Run" }, run),
+    h(Fact, { name: "Run" }, run, only && data.run_id && h(Fragment, null, " ", h(Act, { onClick: () => only(data) }, "Only of this run"))),
+    data.task && h(Fact, { name: "Log" }, h(Link, { to: taskPage(data, data.task) }, data.task)),
+    data.spark && h(Fact, { name: "Spark" }, h(Link, { to: data.spark }, data.spark)),
     h(Fact, { name: "Triggered" }, when(data.triggered_at)),
-    h(Fact, { name: "Took" }, STEPS.filter((step) => step in data.steps).map((step) => `${step} ${lasted(data.steps[step])}`).join(", ")
-      || "nothing has ended yet"),
+    data.completed_at && h(Fact, { name: "Completed" }, when(data.completed_at)),
+    h(Fact, { name: "Took" }, took(data).join(", ") || "nothing has ended yet"),
     rows && h(Fact, { name: "Rows" }, `${rows}; ${bytes(data.bytes)} in ${data.log}`),
     data.delivers.length > 0 && h(Fact, { name: "Plan" }, `delivers checkpoint ${data.delivers.join(", ")}`,
       data.reasons.map((reason) => h(Muted, { key: reason }, reason))),
+    data.plan && h(Fact, { name: "Its marker" }, data.plan),
     data.participants.length > 0 && h(Participants, { checkpoint: data }),
     Object.entries(data.positions).map(([source, position]) =>
       h(Box, { key: source }, h(Fact, { name: `Read of ${source}` }), h(Code, null, JSON.stringify(position)))),
@@ -77,82 +105,127 @@ function Whole({ pipeline, number }) {
       : h(Act, { onClick: () => setMade(true) }, "Show what it was made with")));
 }
 
-/** @param {{ pipeline: string, checkpoint: Checkpoint, now: string, longest: number, opened: boolean }} props */
-function Row({ pipeline, checkpoint, now, longest, opened }) {
-  const [open, setOpen] = useState(opened);
-  const sinks = checkpoint.participants.map((p) =>
+/**
+ * What a table of checkpoints has beside their numbers and states: title, whether it is a number, what is shown.
+ * @typedef {[string, boolean, (checkpoint: Checkpoint, longest: number) => ReactNode]} Shown
+ */
+
+/** @param {Checkpoint} checkpoint */
+export const elsewhere = (checkpoint) => (checkpoint.delivered_by ? `with checkpoint ${checkpoint.delivered_by}` : "");
+
+/** @param {Checkpoint} checkpoint */
+function sinks(checkpoint) {
+  if (checkpoint.participants.length === 0) return elsewhere(checkpoint) || (checkpoint.state === "ABORTED" ? "" : "not planned yet");
+  return checkpoint.participants.map((p) =>
     h(Text, { key: p.name, as: "span", title: `${p.kind}, strategy ${p.strategy}; sinks ${p.sinks.join(", ")}` },
       `${p.proof ? "✓" : "○"} ${p.name}  `));
-  const waiting = checkpoint.delivered_by ? `with checkpoint ${checkpoint.delivered_by}`
-    : checkpoint.state === "ABORTED" ? "" : "not planned yet";
+}
+
+/** @type {Record<"rows" | "log" | "sinks" | "took" | "triggered" | "ended", Shown>} */
+export const SHOWN = {
+  rows: ["Rows", true, (each) => count(each.rows)],
+  log: ["Log", true, (each) => bytes(each.bytes)],
+  sinks: ["Sinks (✓ proven)", false, sinks],
+  took: ["Took", false, (each, longest) => h(StepBar, { checkpoint: each, longest })],
+  triggered: ["Triggered", false, (each) => when(each.triggered_at)],
+  ended: ["Completed", false, (each) => when(each.completed_at) || elsewhere(each) || "–"],
+};
+const { rows, log, took: steps, triggered, ended } = SHOWN;
+/** @type {Shown[]} */
+export const COLUMNS = [rows, log, SHOWN.sinks, steps, triggered, ended];
+
+/**
+ * @param {{
+ *   pipeline: string, checkpoint: Checkpoint, columns: Shown[], longest: number, only?: (checkpoint: Checkpoint) => void,
+ * }} props
+ */
+function Row({ pipeline, checkpoint, columns, longest, only }) {
+  const [open, setOpen] = useState(false);
   return h(Fragment, null,
     line({ cursor: "pointer", onClick: () => setOpen(!open), _hover: { bg: "bg.subtle" } },
       h("td", { style: cell },
         h("button", { type: "button", "aria-expanded": open, "aria-label": `Details of checkpoint ${checkpoint.number}` },
           `${open ? "▾" : "▸"} ${checkpoint.number}`)),
       h("td", { style: cell }, h(State, { checkpoint })),
-      h("td", { style: numeric }, count(checkpoint.rows)),
-      h("td", { style: numeric }, bytes(checkpoint.bytes)),
-      h("td", { style: { ...wide, minWidth: "6rem" } }, sinks.length ? sinks : waiting),
-      h("td", { style: cell }, h(StepBar, { checkpoint, longest })),
-      h("td", { style: numeric, title: when(checkpoint.at) }, age(checkpoint.at, now))),
+      columns.map(([title, isNumber, shown]) => h("td", {
+        key: title, style: isNumber ? numeric : title === SHOWN.sinks[0] ? { ...wide, minWidth: "6rem" } : cell,
+      }, shown(checkpoint, longest)))),
     open && h("tr", null,
-      h("td", { colSpan: 7, style: { padding: "0 12px 8px 32px" } }, h(Whole, { pipeline, number: checkpoint.number }))));
+      h("td", { colSpan: columns.length + 2, style: { padding: "0 12px 8px 32px" } }, h(Whole, { pipeline, number: checkpoint.number, only }))));
 }
 
-/** @param {{ name: string, title: string, checkpoints: Checkpoint[], now: string, opened: boolean }} props */
-function Rows({ name, title, checkpoints, now, opened }) {
+/**
+ * A table of them, each of which opens to all that is known of it.
+ * @param {{
+ *   name: string, title: string, checkpoints: Checkpoint[], columns?: Shown[], only?: (checkpoint: Checkpoint) => void,
+ * }} props
+ */
+export function Rows({ name, title, checkpoints, columns = COLUMNS, only }) {
   const longest = Math.max(...checkpoints.map((each) => each.seconds ?? 0));
   return h(Table, {
-    caption: `Checkpoints of ${title}`, right: ["Rows", "Log", "Age"],
-    head: ["Checkpoint", "State", "Rows", "Log", "Sinks (✓ proven)", "Took", "Age"],
-  }, checkpoints.map((checkpoint, place) => h(Row, {
-    key: checkpoint.number, pipeline: name, checkpoint, now, longest, opened: opened && place === 0,
-  })));
+    caption: `Checkpoints of ${title}`, right: columns.filter(([, isNumber]) => isNumber).map(([of]) => of),
+    head: ["Checkpoint", "State", ...columns.map(([of]) => of)],
+  }, checkpoints.map((checkpoint) => h(Row, { key: checkpoint.number, pipeline: name, checkpoint, columns, longest, only })));
 }
 
 /** @type {[Schemas["Only"] | "", string][]} */
 const ONLY = [["", "All"], ["open", "Open"], ["completed", "Completed"], ["failed", "Failed"]];
+/**
+ * In the order in which a checkpoint meets them; with a place for each, so that none is forgotten here.
+ * @type {Record<Schemas["AbortReason"], string>}
+ */
+const REASONS = {
+  JOB_FAILED: "JOB_FAILED", TOO_MANY_DEAD_LETTERS: "TOO_MANY_DEAD_LETTERS", STAGE_FAILED: "STAGE_FAILED", DATA_LOSS: "DATA_LOSS",
+  SEAL_FAILED: "SEAL_FAILED", PUBLISH_FAILED: "PUBLISH_FAILED", HALTED: "HALTED", STOPPED: "STOPPED", FENCED: "FENCED",
+  ATTEMPT_ENDED: "ATTEMPT_ENDED", EXPIRED: "EXPIRED", DECLINED: "DECLINED", SUPERSEDED: "SUPERSEDED",
+  PREDECESSOR_ABORTED: "PREDECESSOR_ABORTED", USER: "USER",
+};
+/** What the address says of the history when all of it is shown, from its end. */
+export const UNFILTERED = { before: "", only: "", reason: "", until: "", of: "", run: "", map: "" };
+
+/** @param {{ query: Query, go: Go }} props */
+function Filters({ query, go }) {
+  /** @type {(name: string, text: (value: string) => string | number) => (event: any) => void} */
+  const change = (name, text) => (event) => go({ before: "", [name]: text(event.target.value) }, true);
+  const chosen = query.only ?? "";
+  return h(Fragment, null,
+    h(HStack, { gap: "1", flexWrap: "wrap", role: "group", "aria-label": "Show only", paddingBottom: "3" },
+      ONLY.map(([key, text]) => h(Act, {
+        key, "aria-pressed": key === chosen, variant: key === chosen ? "solid" : "outline", onClick: () => go({ only: key, before: "", reason: "" }),
+      }, text))),
+    h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "end", paddingBottom: "3" },
+      h(Choice, {
+        label: "Reason", width: "14rem", value: query.reason ?? "", onChange: (reason) => go({ reason, before: "" }),
+        options: [["", "any"], ...Object.entries(REASONS)],
+      }),
+      h(Field, {
+        label: "Up to checkpoint", type: "number", min: 1, value: Number(query.before) > 1 ? Number(query.before) - 1 : "",
+        onChange: change("before", (value) => (Number(value) > 0 ? Number(value) + 1 : "")),
+      }),
+      h(Field, { label: "Triggered until", type: "datetime-local", value: local(query.until ?? ""), onChange: change("until", instant) }),
+      query.run && h(Act, { onClick: () => go({ of: "", run: "", map: "", before: "" }) }, `✕ Only of run ${query.run}`)));
+}
 
 /** @param {{ pipeline: Opened, query: Query, go: Go }} props */
 export function History({ pipeline, query, go }) {
   const only = ONLY.find(([key]) => key && key === query.only)?.[0] || null;
+  const reason = /** @type {Schemas["AbortReason"] | null} */ (query.reason in REASONS ? query.reason : null);
   const { data, error } = useAnswer(route("/v1/pipelines/{name}/checkpoints", { name: pipeline.name }, {
-    limit: 20, before: Number(query.before) || null, only,
+    limit: 20, before: Number(query.before) || null, only, reason, until: query.until || null,
+    dag: query.of, run: query.run, map_index: Number(query.map || -1),
   }), { live: true });
   const last = data?.checkpoints.at(-1)?.number ?? 0;
+  const filtered = query.only || query.reason || query.run || query.until;
   return h(Fragment, null,
-    h(HStack, { gap: "1", flexWrap: "wrap", role: "group", "aria-label": "Show only", paddingBottom: "3" },
-      ONLY.map(([key, text]) => h(Act, {
-        key, "aria-pressed": key === (query.only ?? ""), variant: key === (query.only ?? "") ? "solid" : "outline",
-        onClick: () => go({ only: key, before: "" }),
-      }, text))),
+    h(Filters, { query, go }),
     h(Pending, { data, error }),
     data !== null && (data.checkpoints.length === 0
-      ? h(Muted, null, query.before ? "There are no older checkpoints." : query.only ? "No checkpoint is like that." : "It has no checkpoints yet.")
-      : h(Rows, { name: pipeline.name, title: pipeline.name, checkpoints: data.checkpoints, now: data.now, opened: false })),
+      ? h(Muted, null, filtered ? "No checkpoint is like that." : query.before ? "There are no older checkpoints." : "It has no checkpoints yet.")
+      : h(Rows, {
+        name: pipeline.name, title: pipeline.name, checkpoints: data.checkpoints,
+        only: (each) => go({ of: each.dag_id, run: each.run_id, map: each.map_index >= 0 ? each.map_index : "", before: "" }),
+      })),
     data !== null && h(HStack, { paddingY: "3", gap: "2" },
       query.before && h(Act, { onClick: () => go({ before: "" }) }, "Newest"),
       h(Act, { disabled: last <= 1 || data.checkpoints.length < 20, onClick: () => go({ before: last }) }, "Older")));
-}
-
-/**
- * What a DAG's run has made; `mapIndex`: what this expansion of a mapped group has.
- * @param {{ dagId: string, runId: string, mapIndex?: string }} props
- */
-export function OfRun({ dagId, runId, mapIndex = "-1" }) {
-  const { data, error } = useAnswer(route("/v1/runs", {}, { dag: dagId, run: runId }), { live: true });
-  if (data === null) return h(Pending, { data, error });
-  const made = data.pipelines.filter((each) =>
-    each.checkpoints.length > 0 && (Number(mapIndex) < 0 || each.map_index === Number(mapIndex)));
-  return h(Fragment, null,
-    h(Pending, { data, error }),
-    made.length === 0 && h(Muted, null, "This run has made no checkpoint."),
-    made.map(({ name, map_index, checkpoints }) => {
-      const title = map_index >= 0 ? `${name} [${map_index}]` : name;
-      return h(Box, { key: title, marginBottom: "6" },
-        h(Heading, { size: "md", as: "h2", marginBottom: "2" },
-          h(Link, { to: `plugin/airflow-ft?pipeline=${encodeURIComponent(name)}` }, title)),
-        h(Rows, { name, title, checkpoints, now: data.now, opened: false }));
-    }));
 }

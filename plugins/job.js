@@ -16,19 +16,13 @@ export function Configuration({ pipeline }) {
   const { data, error } = useJob(pipeline);
   if (data === null) return h(Pending, { data, error });
   if (!data.checkpoint) return h(Muted, null, "What it was made with is not known: no checkpoint of it says so yet.");
-  const { checkpointing = {}, spark_conf: conf = {}, configured = [], job_source: _, ...others } = /** @type {Props} */ (data.spec);
-  /** @type {(name: string, values: Props) => [string, unknown][]} */
-  const listed = (name, values) => Object.entries(values).map(([key, value]) => [`${name}.${key}`, value]);
-  const settings = [...listed("checkpointing", checkpointing), ...listed("spark_conf", conf), ...Object.entries(others)];
-  /** @param {string} name */
-  const origin = (name) => (configured.includes(name) ? "[airflow_ft]" : data.defaults.includes(name) ? "default" : "the pipeline");
   return h(Fragment, null,
     h(Pending, { data, error }),
-    h(Muted, { paddingBottom: "2" }, `As it counted for checkpoint ${count(data.checkpoint)}. Of checkpointing and Spark what is not listed has its default; secrets are left out.`),
-    h(Table, { caption: "Configuration", head: ["Setting", "Value", "Comes from"] }, settings.map(([name, value]) => line({ key: name },
+    h(Muted, { paddingBottom: "2" }, `As it counted for checkpoint ${count(data.checkpoint)}. Of Spark what is not listed has Spark's own default; secrets are left out.`),
+    h(Table, { caption: "Configuration", head: ["Setting", "Value", "Comes from"] }, data.settings.map(({ name, value, origin }) => line({ key: name },
       h("td", { style: cell }, name),
       h("td", { style: wide }, h(Code, null, told(value))),
-      h("td", { style: cell }, origin(name))))));
+      h("td", { style: cell }, origin)))));
 }
 
 /** @type {Part<{ title: string, kind: string }>} */
@@ -62,6 +56,7 @@ export function Job({ pipeline }) {
   if (data === null) return h(Pending, { data, error });
   if (!data.checkpoint) return h(Muted, null, "What it reads and writes is not known: no checkpoint of it says so yet.");
   const spec = /** @type {Props} */ (data.spec);
+  const letters = pipeline.dead_letters?.sink;
   return h(Fragment, null,
     h(Pending, { data, error }),
     h(Box, { display: "flex", flexWrap: "wrap", gap: "4" },
@@ -76,6 +71,6 @@ export function Job({ pipeline }) {
         spec.job_source && h(Code, null, spec.job_source))),
       h(Arrow),
       h(Column, { title: "Sinks" }, Object.entries(spec.sinks).map(([name, sink]) =>
-        h(Node, { key: name, title: name, kind: `${sink.kind}, ${sink.strategy}, ${sink.promise}` },
+        h(Node, { key: name, title: name, kind: `${name === letters ? "dead letters: " : ""}${sink.kind}, ${sink.strategy}, ${sink.promise}` },
           sink.conn_id && h(Fact, { name: "connection" }, sink.conn_id), places(sink))))));
 }

@@ -1,7 +1,8 @@
 // How a pipeline stands: what is at work, what came last, which systems take part.
-import { age, behind, bytes, cell, count, Fact, lasted, line, Link, Muted, numeric, StepBar, Table, when, wide } from "./parts.js";
+import { age, amount, behind, bytes, cell, count, Fact, lasted, line, Link, Muted, numeric, percent, StepBar, Table, wide } from "./parts.js";
 import { mayAct, Settle } from "./acts.js";
 import { State } from "./history.js";
+import { when } from "./times.js";
 
 const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading, Text } = globalThis.ChakraUI;
@@ -46,18 +47,39 @@ function Sources({ pipeline }) {
     }))));
 }
 
+/**
+ * What the job could not use, and how much of that fails a checkpoint.
+ * @param {{ of: Schemas["DeadLetters"] }} props
+ */
+function DeadLetters({ of }) {
+  const bounds = [
+    of.max_rows !== null && `${count(of.max_rows)} rows`,
+    of.max_share !== null && `${percent(of.max_share)} of its rows`,
+  ].filter(Boolean);
+  return h(Fragment, null,
+    h(Fact, { name: "Sink" }, of.sink),
+    h(Fact, { name: `In the newest ${amount(of.checkpoints, "checkpoints")}` },
+      `${count(of.rows)} of ${count(of.of)} rows${of.of ? ` (${percent(of.rows / of.of)})` : ""}`),
+    h(Fact, { name: "A checkpoint fails" }, bounds.length ? `with more than ${bounds.join(", or ")}` : "with no number of them"));
+}
+
 /** @param {{ event: Schemas["Noted"] | null, now: string, nothing: string }} props */
 const Noted = ({ event, now, nothing }) =>
   event === null ? h(Muted, null, nothing) : h(Fragment, null, h(Ago, { at: event.at, now }), h(Text, { overflowWrap: "anywhere" }, event.message));
 
 /** @param {{ pipeline: Opened, reload: () => void }} props */
 export function Overview({ pipeline, reload }) {
-  const { now, open } = pipeline;
+  const { now, open, counts } = pipeline;
   const acts = mayAct(pipeline);
   return h(Box, { display: "flex", flexDirection: "column", gap: "4" },
     h(Box, { display: "flex", flexWrap: "wrap", gap: "3" },
       h(Card, { title: "Checkpoints" },
-        h(Fact, { name: "Numbers given out" }, count(pipeline.triggered)),
+        h(Fact, { name: "Triggered" }, count(counts.triggered)),
+        h(Fact, { name: "In progress" }, count(counts.in_progress)),
+        h(Fact, { name: "Completed" }, count(counts.completed)),
+        counts.subsumed > 0 && h(Fact, { name: "Delivered with a later one" }, count(counts.subsumed)),
+        h(Fact, { name: "Failed" }, count(counts.failed)),
+        h(Fact, { name: "Restored" }, count(counts.restored)),
         h(Fact, { name: "Confirmed up to" }, pipeline.confirmed ? count(pipeline.confirmed) : "–"),
         h(Fact, { name: "Waiting for delivery" }, count(pipeline.waiting)),
         pipeline.held_back && h(Fact, { name: "Held back" }, `${pipeline.held_back.reason}, nothing was triggered since `, h(Ago, { at: pipeline.held_back.since, now }),
@@ -68,6 +90,7 @@ export function Overview({ pipeline, reload }) {
       h(Card, { title: "Latest completed" }, h(Completed, { completed: pipeline.completed, now })),
       h(Card, { title: "Latest failed" }, h(Failed, { failed: pipeline.failed, now })),
       h(Card, { title: "Latest savepoint" }, h(Noted, { event: pipeline.savepoint, now, nothing: "None was taken." })),
+      pipeline.dead_letters && h(Card, { title: "Dead letters" }, h(DeadLetters, { of: pipeline.dead_letters })),
       h(Card, { title: "Latest restore" }, h(Noted, { event: pipeline.restored, now, nothing: "None: it has always gone on where it stood." }))),
     open.length === 0 ? h(Muted, null, "No checkpoint is open: all that was staged is delivered.") : h(Box, null,
       h(Heading, { as: "h3", size: "sm", paddingBottom: "1" }, "Open checkpoints"),

@@ -1,7 +1,9 @@
 // The page "Checkpoints" of Airflow's UI, which takes the component from `globalThis.AirflowPlugin`; see parts.js.
-import { OfRun } from "./history.js";
+import { OfRun, OfTask } from "./run.js";
 import { Pipeline } from "./pipeline.js";
+import { Muted } from "./parts.js";
 import { Pipelines } from "./pipelines.js";
+import { useZone } from "./times.js";
 
 const { createElement: h } = globalThis.React;
 const { useSearchParams } = globalThis.ReactRouterDOM;
@@ -12,9 +14,10 @@ const asked = () => Object.fromEntries(new URLSearchParams(window.location.searc
 
 /**
  * On the tab of a DAG, of its run or of a task instance, Airflow tells which.
- * @param {{ dagId?: string, runId?: string, mapIndex?: string }} props
+ * @param {{ dagId?: string, runId?: string, taskId?: string, mapIndex?: string }} props
  */
-function Checkpoints({ dagId, runId, mapIndex }) {
+function Checkpoints({ dagId, runId, taskId, mapIndex }) {
+  const zone = useZone();
   const [params, setParams] = useSearchParams(); // Airflow's router: its menu and tabs change them, too
   const query = Object.fromEntries(params);
   /** @type {Go} */
@@ -24,9 +27,10 @@ function Checkpoints({ dagId, runId, mapIndex }) {
   }
   return h(Box, { padding: { base: "3", md: "6" }, color: "fg", overflowY: "auto", height: "100%" },
     !dagId && h(Heading, { size: "xl", as: "h1", marginBottom: "4" }, "Checkpoints"),
-    dagId && runId ? h(OfRun, { dagId, runId, mapIndex })
+    dagId && runId ? taskId ? h(OfTask, { dagId, runId, taskId, mapIndex }) : h(OfRun, { dagId, runId, mapIndex })
       : query.pipeline ? h(Pipeline, { key: query.pipeline, query, go })
-        : h(Pipelines, { query, go, dag: dagId }));
+        : h(Pipelines, { query, go, dag: dagId }),
+    h(Muted, { fontSize: "xs", paddingTop: "4" }, `Times are those of ${zone}, as chosen in Airflow.`));
 }
 
 globalThis.AirflowPlugin = Checkpoints;

@@ -8,8 +8,6 @@ const { Box, Button, Input, NativeSelect, Text } = globalThis.ChakraUI;
 
 /** @param {number} n */
 export const count = (n) => n.toLocaleString("en");
-/** @param {string} at */
-export const when = (at) => at.replace("T", " ").replace(/(\.\d+)?(\+00:00|Z)$/, "Z");
 /** @type {Style} */
 export const cell = { padding: "8px 12px", textAlign: "left", verticalAlign: "top", whiteSpace: "nowrap" };
 /** @type {Style} */
@@ -39,6 +37,8 @@ export function lasted(s) {
   return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
 }
 
+/** @param {number} share of 1 */
+export const percent = (share) => share.toLocaleString("en", { style: "percent", maximumSignificantDigits: 2 });
 /** @param {number} rate */
 export const perSecond = (rate) => (rate >= 10 || rate === 0 ? count(Math.round(rate)) : rate.toPrecision(2));
 /** @type {(n: number, unit: string) => string} */

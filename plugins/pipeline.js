@@ -3,7 +3,7 @@ import { Acts } from "./acts.js";
 import { route, useAnswer } from "./asking.js";
 import { Charts, Summary } from "./charts.js";
 import { Configuration, Job } from "./job.js";
-import { History } from "./history.js";
+import { History, UNFILTERED } from "./history.js";
 import { Overview } from "./overview.js";
 import { Act, ERROR, LOOK, Muted, Pending, URGENT, words } from "./parts.js";
 import { Savepoints } from "./savepoints.js";
@@ -42,7 +42,7 @@ function Tabbed({ pipeline, query, go, reload }) {
     h(Acts, { pipeline, reload }),
     h(Tabs.Root, {
       value: chosen, lazyMount: true, unmountOnExit: true, size: "sm",
-      onValueChange: (/** @type {{ value: string }} */ { value }) => go({ tab: value === "overview" ? "" : value, before: "", only: "" }),
+      onValueChange: (/** @type {{ value: string }} */ { value }) => go({ tab: value === "overview" ? "" : value, ...UNFILTERED }),
     },
       h(Tabs.List, { flexWrap: "wrap" }, TABS.map(([key, title]) => h(Tabs.Trigger, { key, value: key }, title))),
       TABS.map(([key, , Part]) =>
@@ -53,7 +53,7 @@ function Tabbed({ pipeline, query, go, reload }) {
 export function Pipeline({ query, go, alone = false }) {
   const { data, error, reload } = useAnswer(route("/v1/pipelines/{name}", { name: query.pipeline }), { live: true });
   return h(Fragment, null,
-    !alone && h(Act, { onClick: () => go({ pipeline: "", tab: "", before: "", only: "" }), marginBottom: "4" }, "← All pipelines"),
+    !alone && h(Act, { onClick: () => go({ pipeline: "", tab: "", ...UNFILTERED }), marginBottom: "4" }, "← All pipelines"),
     h(Pending, { data, error }),
     data !== null && h(Tabbed, { pipeline: data, query, go, reload }));
 }

@@ -9,23 +9,29 @@ from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import HTTPException, Query
+from pydantic import AwareDatetime
 
+from airflow_ft import settings
 from airflow_ft.core.backpressure import held_back
-from airflow_ft.core.model import Checkpoint, Event
+from airflow_ft.core.model import AbortReason, Checkpoint, Event, RunKey
 from airflow_ft.core.overview import Noted, Only
 from airflow_ft.core.ports import Store
 from airflow_ft.core.timing import Timing, summary
 from airflow_ft.spec import defaults
+from airflow_ft.store.database import LARGEST
 
 from . import answers
 from . import checkpoint as tell
 from .access import NEWEST, at_work, configured, seen, shown, visible_dags
 from .acts import offered
+from .configuration import settings_of
 from .routes import Number
 from .routes import router as conditional
 
 OPEN = 10
 """So many open checkpoints are shown."""
+COUNTED = 20
+"""Of so many of the newest checkpoints dead letters are counted."""
 SUMMED = 1000
 """So many of the newest checkpoints are summed up."""
 
@@ -41,6 +47,8 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
         overview = store.standing(name)
         completed = store.timings(name, 1, Only.COMPLETED)
         failed = store.timings(name, 1, Only.FAILED)
+        tally = store.tally(name)
+        made_with = _made_with(store, name)
         return {
             "name": name,
             "condition": overview.condition,
@@ -54,12 +62,21 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
             "lag": tell.behind(store.lags([name]).get(name, ())),
             "triggered": row.next_number - 1,
             "epoch": row.epoch,
-            "streaming": _is_stream(store, name),
+            "streaming": bool(made_with.get("streaming")),
             "open": _listed(store.checkpoints(name, OPEN, only=Only.OPEN), visible),
             "completed": tell.timed(completed[0]) if completed else None,
             "failed": _failed(failed),
             "savepoint": _event(store.noted(name, Noted.SAVEPOINT)),
             "restored": _event(store.noted(name, Noted.RESTORED)),
+            "counts": {
+                "triggered": tally.triggered,
+                "in_progress": tally.in_progress,
+                "completed": tally.completed,
+                "subsumed": tally.subsumed,
+                "failed": tally.failed,
+                "restored": tally.restored,
+            },
+            "dead_letters": _dead_letters(store, name, made_with.get("dead_letters")),
             **offered(user, visible),
         }
 
@@ -71,11 +88,26 @@ def checkpoints(
     limit: Annotated[int, Query(ge=1, le=100)] = NEWEST,
     before: Annotated[Number | None, Query(ge=1)] = None,
     only: Only | None = None,
+    reason: AbortReason | None = None,
+    until: AwareDatetime | None = None,
+    dag: str = "",
+    run: str = "",
+    map_index: Annotated[int, Query(ge=-1, le=LARGEST)] = -1,
 ) -> answers.Checkpoints:
-    """Its newest checkpoints, or those before a number; with `only` those alone."""
+    """Its newest checkpoints, or those before a number; with `only` those alone, with `reason` those that failed so.
+
+    until: those that were triggered at this time, with its zone, or before. dag, run, map_index: those that this run
+    has staged.
+    """
     visible = visible_dags(user)
     with seen(name, visible) as (store, _), configured():
-        return {"checkpoints": _listed(store.checkpoints(name, limit, before, only), visible)}
+        of = RunKey(dag, run, map_index) if dag and run else None
+        if of is not None and shown(of, visible) is None:
+            return {"checkpoints": []}
+        if until is not None:
+            before = min(before or LARGEST, store.number_at(name, until) + 1)
+        found = store.checkpoints(name, limit, before, only, reason=reason, run=of)
+        return {"checkpoints": _listed(found, visible)}
 
 
 @router.get("/pipelines/{name}/checkpoints/{number}")
@@ -84,7 +116,8 @@ def checkpoint(name: str, number: Number, user: GetUserDep) -> answers.Checkpoin
     visible = visible_dags(user)
     with seen(name, visible) as (store, _), configured():
         found = _one(store, name, number)
-        return tell.whole(replace(found, run=shown(found.run, visible)), reversed(store.events(name, number)))
+        told = replace(found, run=shown(found.run, visible))
+        return tell.whole(told, reversed(store.events(name, number)), _task(store, told), settings.spark_history_url())
 
 
 @router.get("/pipelines/{name}/checkpoints/{number}/spec")
@@ -127,6 +160,7 @@ def job(name: str, user: GetUserDep) -> answers.Job:
             "checkpoint": made_with.number if made_with else 0,
             "spec": spec,
             "defaults": sorted(name for name, value in spec.items() if name in usual and value == usual[name]),
+            "settings": settings_of(spec) if spec else [],
             "confirmed": _positions(store.latest_confirmed(name)),
             "read": _positions(read),
         }
@@ -150,9 +184,31 @@ def _spec(store: Store, digest: str) -> Mapping[str, Any]:
         return {}
 
 
-def _is_stream(store: Store, name: str) -> bool:
-    made_with = next((each.spec for each in store.origins(name, NEWEST) if each.spec), "")
-    return bool(_spec(store, made_with).get("streaming"))
+def _task(store: Store, checkpoint: Checkpoint) -> str:
+    """The id of the task that has staged it, without the map index; "": not known, or a program."""
+    run = checkpoint.run
+    staged = store.run(checkpoint.pipeline, run) if run is not None and not run.is_plain else None
+    return (
+        staged.stage_task.removeprefix(f"{staged.key.dag_id}/{staged.key.run_id}/").partition("[")[0] if staged else ""
+    )
+
+
+def _made_with(store: Store, name: str) -> Mapping[str, Any]:
+    return _spec(store, next((each.spec for each in store.origins(name, NEWEST) if each.spec), ""))
+
+
+def _dead_letters(store: Store, name: str, given: object) -> answers.DeadLetters | None:
+    if not isinstance(given, Mapping):
+        return None
+    newest = [each.segment for each in store.checkpoints(name, COUNTED) if each.segment is not None]
+    return {
+        "sink": given["sink"],
+        "max_rows": given["max_rows"],
+        "max_share": given["max_share"],
+        "checkpoints": len(newest),
+        "rows": sum(each.rows.get(given["sink"], 0) for each in newest),
+        "of": sum(each.total_rows for each in newest),
+    }
 
 
 def _failed(found: Sequence[Timing]) -> answers.Failed | None:

@@ -1,9 +1,10 @@
 // All pipelines, a line each, the most urgent first; searched, filtered and cut into pages by the server.
-import { route, useAnswer } from "./asking.js";
+import { href, pipelinePage, route, useAnswer } from "./asking.js";
 import {
   Act, age, amount, behind, cell, count, ERROR, Field, line, LOOK, Muted, numeric, Pending, perSecond, Table, URGENT, wide, words,
 } from "./parts.js";
 import { Pipeline } from "./pipeline.js";
+import { when } from "./times.js";
 
 const { createElement: h, Fragment, useEffect, useRef, useState } = globalThis.React;
 const { Badge, Box, HStack, Text } = globalThis.ChakraUI;
@@ -45,14 +46,14 @@ function Line({ pipeline, now, open }) {
   const doing = pipeline.doing.length ? pipeline.doing : [pipeline.at_work];
   return line({ _hover: { bg: "bg.subtle" } },
     h("td", { style: { ...wide, minWidth: "9rem" } },
-      h("a", { href: `?pipeline=${encodeURIComponent(name)}`, onClick: (event) => open(event, name) },
+      h("a", { href: href(pipelinePage(name)), onClick: (event) => open(event, name) },
         h(Text, { as: "span", color: "fg.info", overflowWrap: "anywhere" }, name)),
       pipeline.dags.length > 0 && h(Muted, { fontSize: "xs" }, pipeline.dags.join(" … "))),
     h("td", { style: wide },
       h(Badge, { colorPalette: LOOK[condition], variant: urgent ? "solid" : "subtle", title: told }, words(condition)),
       urgent && h(Muted, { fontSize: "xs", color: ERROR }, told),
       doing.filter(Boolean).map((text) => h(Muted, { key: text, fontSize: "xs" }, text))),
-    h("td", { style: numeric, title: pipeline.confirmed_at || undefined },
+    h("td", { style: numeric, title: when(pipeline.confirmed_at) || undefined },
       confirmed ? h(Fragment, null, count(confirmed), h(Muted, { fontSize: "xs" }, `${age(pipeline.confirmed_at, now)} ago`)) : "–"),
     h("td", { style: numeric }, pipeline.waiting ? count(pipeline.waiting) : "–"),
     h("td", { style: numeric, title: pipeline.lag.map((each) => `${each.source}: ${behind(each)}`).join("\n") || undefined },

@@ -10,17 +10,32 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Query
 
 from airflow_ft.core.lag import Lag
+from airflow_ft.core.model import Event, Run
 from airflow_ft.core.overview import Condition, Only, Overview
 from airflow_ft.core.ports import Store
 from airflow_ft.core.timing import rate
+from airflow_ft.store.events import EventKind
 
 from . import answers
 from .access import at_work, configured, dags_of, decision_log, of_dags, visible_dags
-from .checkpoint import behind, listed
+from .checkpoint import behind, event, listed
 from .routes import router as conditional
 
 RECENT = 20
 """So many completed checkpoints of a pipeline are drawn, and tell its rate."""
+EVENTS = 500
+"""So many of the newest events are looked through for what a task has settled."""
+SETTLED = frozenset(
+    {
+        EventKind.COMPLETED,
+        EventKind.DELIVERED,
+        EventKind.ABORTED,
+        EventKind.ROLLED_BACK,
+        EventKind.REWOUND,
+        EventKind.QUARANTINED,
+    }
+)
+"""What of them."""
 
 router = conditional()
 _ORDER = {condition: place for place, condition in enumerate(Condition)}
@@ -58,8 +73,13 @@ def pipelines(
 
 
 @router.get("/runs")
-def runs(dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = RECENT) -> answers.Runs:
-    """What a DAG's run has to do with each pipeline: its newest checkpoints, by map index."""
+def runs(
+    dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = RECENT, task: str = ""
+) -> answers.Runs:
+    """What a DAG's run has to do with each pipeline: its newest checkpoints, by map index.
+
+    task: with what this task of it has settled, in epochs of its own, as far as the newest events tell.
+    """
     visible = visible_dags(user)
     with decision_log() as store, configured():
         found = _overview(store, visible, dag)
@@ -69,11 +89,21 @@ def runs(dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1,
                     "name": each.name,
                     "map_index": of.key.map_index,
                     "checkpoints": [listed(one) for one in reversed(store.run_checkpoints(each.name, of.key, limit))],
+                    "settled": [event(one) for one in _settled(store, of, task)] if task else [],
                 }
                 for each in found
                 for of in store.runs(each.name, dag, run)
             ],
         }
+
+
+def _settled(store: Store, run: Run, task: str) -> list[Event]:
+    """What happened to checkpoints in the epochs that the task has taken, oldest first."""
+    index = f"[{run.key.map_index}]" if run.key.map_index >= 0 else ""
+    taken_by = f"({run.key.dag_id}/{run.key.run_id}/{task}{index}, try "
+    found = store.events(run.pipeline, limit=EVENTS)
+    epochs = {each.epoch for each in found if each.kind == EventKind.EPOCH and taken_by in each.message}
+    return [each for each in reversed(found) if each.number and each.kind in SETTLED and each.epoch in epochs]
 
 
 def _overview(store: Store, visible: frozenset[str], dag: str) -> list[Overview]:

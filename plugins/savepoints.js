@@ -1,9 +1,8 @@
 // A pipeline's savepoints, what each of them tells, and what can be done with them.
 import { mayAct, RunAct } from "./acts.js";
 import { route, useAnswer } from "./asking.js";
-import {
-  Act, bytes, cell, Choice, Code, count, ERROR, line, Muted, numeric, Pending, Problem, Table, when, wide,
-} from "./parts.js";
+import { Act, bytes, cell, Choice, Code, count, ERROR, line, Muted, numeric, Pending, Problem, Table, wide } from "./parts.js";
+import { when } from "./times.js";
 
 const { createElement: h, Fragment, useId, useState } = globalThis.React;
 const { Badge, Box, HStack, Text } = globalThis.ChakraUI;

@@ -1,6 +1,6 @@
 """The page's API on savepoints: those of `[airflow_ft] savepoint_dir`, and what one could be taken of.
 
-Nothing is done here: the page starts runs of the DAG `[airflow_ft] savepoint_dag` by Airflow's own API.
+Nothing is done here: the page starts runs of the DAGs of `[airflow_ft] maintenance_dags` by Airflow's own API.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 // What the operators of a pipeline know of a key, as of a confirmed checkpoint.
 import { ask, route, useAnswer, wordsOf } from "./asking.js";
-import {
-  Act, bytes, Choice, Code, ERROR, Field, line, Muted, numeric, Pending, Problem, Table, when, wide, cell,
-} from "./parts.js";
+import { Act, bytes, Choice, Code, ERROR, Field, line, Muted, numeric, Pending, Problem, Table, wide, cell } from "./parts.js";
+import { when } from "./times.js";
 
 const { createElement: h, useState } = globalThis.React;
 const { Box, HStack, Text } = globalThis.ChakraUI;

@@ -62,6 +62,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "spark_jars": "/jars",
         "class_archives": "/archives",
         "keep_session": "900",
+        "spark_history_url": "https://spark/{run_id}",
         "preload": "True",
         "allow_test_runs": "True",
     }
@@ -80,6 +81,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "spark_jars": "",
         "class_archives": f"{tmp_path}/airflow_ft/class-archives",
         "keep_session": 0.0,
+        "spark_history_url": "",
         "preload": False,
         "allow_test_runs": False,
     }

@@ -162,6 +162,12 @@ class CheckpointConfig:
         """What was given, as plain data; times in seconds."""
         return {name: kind.to_json(getattr(self, name)) for name, kind in _KINDS.items() if name in self.given}
 
+    def effective(self, *, streaming: bool) -> dict[str, Any]:
+        """All that counts for a stream, or for a scheduled pipeline, given or not; as `to_json`."""
+        idle = ("drain",) if streaming else _OF_STREAMS
+        found = {name: kind.to_json(getattr(self, name)) for name, kind in _KINDS.items() if name not in idle}
+        return found | ({"max_concurrent": self.concurrent} if streaming else {})
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CheckpointConfig:
         """The inverse of `to_json`; numbers may be text, as Jinja makes it, and "never" stands for None."""

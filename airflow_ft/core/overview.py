@@ -75,6 +75,26 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True)
+class Tally:
+    """How many checkpoints a pipeline has had, since its first one, by how they ended; and how often it was restored.
+
+    `subsumed` were delivered with a later one. `failed` were aborted: rows that they had published were delivered with
+    a later one too, or computed again.
+    """
+
+    in_progress: int
+    completed: int
+    subsumed: int
+    failed: int
+    restored: int
+
+    @property
+    def triggered(self) -> int:
+        """All of them."""
+        return self.in_progress + self.completed + self.subsumed + self.failed
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """Who has made a checkpoint ("": no run), and the digest of what it was made with ("": not known)."""
 

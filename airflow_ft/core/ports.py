@@ -33,7 +33,7 @@ from airflow_ft.core.model import (
     Vote,
 )
 from airflow_ft.core.numbers import Numbers
-from airflow_ft.core.overview import Noted, Only, Origin, Overview
+from airflow_ft.core.overview import Noted, Only, Origin, Overview, Tally
 from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.core.set_aside import SetAside
@@ -180,6 +180,12 @@ class Store(Protocol):
 
         FencedError when the epoch is newer. Nothing is decided by it, so it may be late, or not come at all.
         """
+
+    def tally(self, pipeline: str) -> Tally:
+        """How many checkpoints have ended how, over all of its history; costs the same whatever its length."""
+
+    def number_at(self, pipeline: str, at: datetime) -> int:
+        """Up to which number all were triggered at that time or before; 0: none was. Some 20 look-ups of a million."""
 
     def noted(self, pipeline: str, kind: Noted) -> Event | None:
         """The newest event of this kind."""
@@ -457,9 +463,18 @@ class Store(Protocol):
     def checkpoint(self, pipeline: str, number: int) -> Checkpoint: ...
 
     def checkpoints(
-        self, pipeline: str, limit: int = 100, before: int | None = None, only: Only | None = None
+        self,
+        pipeline: str,
+        limit: int = 100,
+        before: int | None = None,
+        only: Only | None = None,
+        *,
+        reason: AbortReason | None = None,
+        run: RunKey | None = None,
     ) -> Sequence[Checkpoint]:
-        """Newest first; with `before` only lower numbers, with `only` those alone."""
+        """Newest first; with `before` only lower numbers, with `only` those alone, those that failed for `reason`, and
+        those that were staged in `run`.
+        """
 
     def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
         """In ascending order: all that are unfinished, undelivered, to be rolled back, or not finalised.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from airflow_ft.core.model import Event
-from airflow_ft.core.overview import Noted, Only, Origin, Overview
+from airflow_ft.core.overview import Noted, Only, Origin, Overview, Tally
 from airflow_ft.core.timing import Timing
+from airflow_ft.core.transitions import UNFINISHED
 from airflow_ft.store.database import Row
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.store.reading import ONLY, WAITS, ReadingOperations
-from airflow_ft.store.rows import to_event, to_overview, to_timing
+from airflow_ft.store.rows import from_time, to_event, to_overview, to_timing
 
 # One function each: of both in one query SQLite would read all of the index, and not its ends.
 _PIPELINES = (
@@ -38,6 +40,13 @@ _TIMINGS = (
     "SELECT number, state, reason, segment_rows, segment_bytes, triggered_at, staged_at, prepared_at, decided_at,"
     " completed_at, lag FROM checkpoint WHERE pipeline = ?{only} ORDER BY number DESC LIMIT ?"
 )
+_TALLY = (
+    "SELECT completed, subsumed, aborted AS failed, (SELECT count(*) FROM checkpoint WHERE pipeline = name"
+    " AND is_open = 1 AND state IN ({unfinished})) AS in_progress,"
+    " (SELECT count(*) FROM event WHERE pipeline = name AND kind = 'RESTORED') AS restored FROM pipeline WHERE name = ?"
+).format(unfinished=", ".join(f"'{state.value}'" for state in sorted(UNFINISHED)))
+# Numbers are triggered in their order.
+_AROUND = "SELECT number, triggered_at FROM checkpoint WHERE pipeline = ? AND number <= ? ORDER BY number DESC LIMIT ?"
 # As text, since an index is of this kind alone.
 _NOTED = "SELECT * FROM event WHERE pipeline = ? AND kind = '{kind}' ORDER BY id DESC LIMIT 1"
 
@@ -66,6 +75,24 @@ class LookingOperations(ReadingOperations):
         """See `Store.timings`."""
         rows = self._database.read(_TIMINGS.format(only=ONLY[only]), pipeline, limit)
         return [to_timing(row) for row in rows] or self._nothing(pipeline)
+
+    def tally(self, pipeline: str) -> Tally:
+        """See `Store.tally`. Events of a whole pipeline, as those of restoring, are never forgotten."""
+        for row in self._database.read(_TALLY, pipeline):
+            return Tally(**row)
+        raise UnknownPipelineError(pipeline)
+
+    def number_at(self, pipeline: str, at: datetime) -> int:
+        """See `Store.number_at`."""
+        time, low, high = from_time(at), 0, self.pipeline(pipeline).next_number - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            rows = self._database.read(_AROUND, pipeline, middle, 1)
+            if not rows or rows[0]["triggered_at"] <= time:
+                low = middle
+            else:
+                high = rows[0]["number"] - 1
+        return low
 
     def noted(self, pipeline: str, kind: Noted) -> Event | None:
         """See `Store.noted`."""

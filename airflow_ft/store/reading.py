@@ -243,11 +243,24 @@ class ReadingOperations:
         return found[0]
 
     def checkpoints(
-        self, pipeline: str, limit: int = 100, before: int | None = None, only: Only | None = None
+        self,
+        pipeline: str,
+        limit: int = 100,
+        before: int | None = None,
+        only: Only | None = None,
+        *,
+        reason: AbortReason | None = None,
+        run: RunKey | None = None,
     ) -> Sequence[Checkpoint]:
         """See `Store.checkpoints`."""
-        where, values = ("", ()) if before is None else (" AND number < ?", (before,))
-        sql = f"pipeline = ?{ONLY[only]}{where} ORDER BY number DESC LIMIT ?"
+        where, values = ONLY[only], list[object]()
+        if run is not None:
+            where, values = f"{where} AND dag_id = ? AND run_id = ? AND map_index = ?", [*values, *key_of(run)]
+        if reason is not None:
+            where, values = f"{where} AND reason = ?", [*values, reason.value]
+        if before is not None:
+            where, values = f"{where} AND number < ?", [*values, before]
+        sql = f"pipeline = ?{where} ORDER BY number DESC LIMIT ?"
         return self._checkpoints(sql, pipeline, *values, limit, newest_first=True) or self._nothing(pipeline)
 
     def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:

@@ -25,6 +25,14 @@ _OPEN = select_checkpoints("pipeline = ? AND is_open = 1")
 _OPEN_IN_STATE = select_checkpoints("pipeline = ? AND is_open = 1 AND state = ?")
 
 
+_COUNTED = {
+    CheckpointState.COMPLETED: "completed",
+    CheckpointState.SUBSUMED: "subsumed",
+    CheckpointState.ABORTED: "aborted",
+}
+"""The states that a checkpoint stays in, and the pipeline's columns that count them."""
+
+
 class PipelineWrite:
     """An open write on one pipeline. `row` is the pipeline's row; change it with `set_pipeline`."""
 
@@ -95,7 +103,7 @@ class PipelineWrite:
         self._changed.update(columns)
 
     def draw(self, counter: str) -> int:
-        """The next value of a counter of the pipeline (`next_number`, `next_attempt`)."""
+        """The value of a counter of the pipeline (`next_number`, `completed`), which is one more from now on."""
         value: int = self.row[counter]
         self.set_pipeline(**{counter: value + 1})
         return value
@@ -143,6 +151,8 @@ class PipelineWrite:
         if not is_allowed(checkpoint.state, to):
             raise self.conflict(checkpoint.number, f"it is {checkpoint.state.value} and cannot become {to.value}.")
         self.update_checkpoint(checkpoint, state=to.value, epoch=self.row["epoch"], **columns)
+        if (counter := _COUNTED.get(to)) is not None:
+            self.draw(counter)
         self.event(EventKind(to.value), told, number=checkpoint.number, detail=detail)
 
     def abort(

@@ -102,3 +102,7 @@ def write(store: Store, file: Path) -> None:
             database.execute(
                 f"UPDATE checkpoint SET {set_} WHERE pipeline = ? AND number = ?", (*times, FLIGHTS, number)
             )
+            database.execute(
+                "UPDATE event SET at = ? WHERE pipeline = ? AND number = ? AND kind = 'FINALISED'",
+                (times[-1] + round(1e6 * scene.chance.uniform(0.3, 0.5)), FLIGHTS, number),
+            )

@@ -27,11 +27,15 @@ ADMIN, USER, VIEWER, STRANGER = "admin", "user", "viewer", "stranger"
 
 
 class ApiServer(Airflow):
-    """`airflow api-server` over a database with the DAGs of this folder, which are of a team."""
+    """`airflow api-server` over a database with the DAGs of this folder, which are of a team.
+
+    `path`: below which it is served, as by a proxy that serves others too ("": by itself).
+    """
 
     command_line = ("api-server",)
 
-    def __init__(self, home: Path, store: str, savepoints: Path) -> None:
+    def __init__(self, home: Path, store: str, savepoints: Path, path: str = "") -> None:
+        self._path = path
         bundle = {
             "name": "dags",
             "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
@@ -53,6 +57,11 @@ class ApiServer(Airflow):
                 "dag_processor__dag_bundle_config_list": json.dumps([bundle]),
             },
         )
+
+    @property
+    def url(self) -> str:
+        """Where browser and API find it."""
+        return f"{super().url}{self._path}"
 
     _scheduler: subprocess.Popen[bytes] | None = None
 

@@ -14,13 +14,17 @@ from tests.store.scene import PIPELINE, RUN
 pytestmark = pytest.mark.airflow
 
 DOWN = json.dumps({"detail": "the decision log cannot be opened. Remedy: start it."})
-PROXY = "<html><body><h1>503 Service Unavailable</h1></body></html>"
+PROXY = "<html><body><h1>502 Bad Gateway</h1></body></html>"
+BETWEEN = "a proxy answered in Airflow's place"
 ANSWERS = {
     "JSON": (503, DOWN, "application/json", "the decision log cannot be opened. Remedy: start it."),
-    "HTML": (503, PROXY, "text/html", "Service Unavailable"),
-    "no words": (503, "", "text/plain", "Service Unavailable"),
+    "HTML": (502, PROXY, "text/html", f"status 502: {BETWEEN}"),
+    "no words": (502, "", "text/plain", f"status 502: {BETWEEN}"),
+    "JSON without words": (504, '{"detail": ""}', "application/json", f"status 504: {BETWEEN}"),
+    "a status that nobody expects": (418, "", "text/plain", "status 418: that was not expected. Remedy: try again"),
+    "no login": (401, '{"detail": "Not authenticated"}', "application/json", "Remedy: load the page again, and log in"),
     "a list of faults": (422, '{"detail": [{"msg": "too many"}]}', "application/json", "too many"),
-    "a login page": (200, PROXY, "text/html", "did not answer with JSON"),
+    "a login page": (200, PROXY, "text/html", "was not answered with JSON, but by a page"),
 }
 
 
@@ -41,7 +45,9 @@ def test_a_server_that_is_away_is_told(visit: Visit) -> None:
     visit.excuse("ERR_CONNECTION_REFUSED")
     visit.page.route(f"{visit.url}/{API}/pipelines**", lambda route: route.abort("connectionrefused"))
     visit.pipelines()
-    visit.tell("Failed to fetch")
+    visit.tell("Airflow's API server cannot be reached (Failed to fetch)")
+    visit.tell("Remedy: try again in a minute.")
+    expect(visit.page.get_by_text("Loading …")).to_have_count(0)
 
 
 def test_what_was_there_stays_when_a_later_answer_is_none(visit: Visit) -> None:
@@ -58,19 +64,19 @@ def test_what_was_there_stays_when_a_later_answer_is_none(visit: Visit) -> None:
 
 
 def test_each_tab_tells_what_was_answered(visit: Visit) -> None:
-    visit.answer(f"pipelines/{PIPELINE}/**", 503, PROXY)
+    visit.answer(f"pipelines/{PIPELINE}/**", 502, PROXY)
     pipeline = visit.pipeline(PIPELINE)
     expect(pipeline.tab("Overview")).to_contain_text("Latest completed")
     for tab in visit.page.get_by_role("tab").all_inner_texts()[1:]:
-        expect(pipeline.tab(tab).get_by_role("alert")).to_have_text("Service Unavailable")
+        expect(pipeline.tab(tab).get_by_role("alert")).to_contain_text(BETWEEN)
         expect(pipeline.heading).to_be_visible()
 
 
 def test_savepoints_and_state_are_asked_for_again(visit: Visit) -> None:
     pipeline = visit.pipeline(PIPELINE)
     for tab, path, again in (("Savepoints", "savepoints", "Try again"), ("State", "state", "Look again")):
-        visit.answer(f"pipelines/{PIPELINE}/{path}", 503, PROXY)
-        alert = pipeline.tab(tab).get_by_role("alert").filter(has_text="Service Unavailable")
+        visit.answer(f"pipelines/{PIPELINE}/{path}", 502, PROXY)
+        alert = pipeline.tab(tab).get_by_role("alert").filter(has_text=BETWEEN)
         expect(alert).to_be_visible()
         visit.page.unroute_all()
         visit.button(again).click()
@@ -85,6 +91,6 @@ def test_what_a_checkpoint_was_made_with_may_not_be_there(visit: Visit) -> None:
 
 
 def test_the_tab_of_a_run_tells_what_was_answered(visit: Visit) -> None:
-    visit.answer("runs**", 503, PROXY)
+    visit.answer("runs**", 502, PROXY)
     visit.open(f"dags/{RUN.dag_id}/runs/{RUN.run_id}/plugin/airflow-ft-dag_run")
-    visit.tell("Service Unavailable")
+    visit.tell(BETWEEN)

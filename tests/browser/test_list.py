@@ -137,6 +137,14 @@ def test_the_field_shows_what_is_searched_when_the_browser_leads_back(visit: Vis
         expect(pipelines.search).to_have_value("order")
 
 
+def test_the_name_of_a_pipeline_opens_it_in_a_window_of_its_own(visit: Visit) -> None:
+    with visit.page.context.expect_page() as opened:
+        visit.pipelines().names.filter(has_text=HALTED).click(modifiers=["ControlOrMeta"])
+    expect(opened.value.get_by_role("heading", name=HALTED, exact=True)).to_be_visible()
+    expect(opened.value).to_have_url(f"{visit.url}/{PAGE}?pipeline={HALTED}")
+    opened.value.close()
+
+
 def test_a_pipeline_leads_back_to_the_list(visit: Visit) -> None:
     pipeline = visit.pipeline(HALTED)
     pipeline.all.click()

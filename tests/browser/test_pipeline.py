@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.pages import LIMIT, PAGE, PipelinePage, Table, Visit
-from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, RUNNING, SPEC, WAITING
+from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, RUNNING, SPEC, STAGE, WAITING
 from tests.store.scene import PIPELINE, RUN
 
 pytestmark = pytest.mark.airflow
@@ -40,6 +40,9 @@ def test_settings_and_job_are_as_they_counted(visit: Visit) -> None:
     settings = Table(pipeline.tab("Configuration"), "Configuration")
     expect(settings.row("checkpointing.timeout")).to_have_text("checkpointing.timeout600[airflow_ft]")
     expect(settings.row("spark.driver.memory")).to_contain_text("1g")
+    expect(settings.row("checkpointing.num_retained_events")).to_have_text(
+        "checkpointing.num_retained_events100000default"
+    )
     job = pipeline.tab("Job")
     for words in ("orders.new", "jobs.orders", "mysql, local, ATOMIC", "shop.orders", "least: 100"):
         expect(job).to_contain_text(words)
@@ -69,6 +72,40 @@ def test_older_checkpoints_are_behind_the_newest(visit: Visit) -> None:
     pipeline.shows(CHECKPOINTS - LIMIT, 1)
 
 
+def test_the_overview_counts_and_names_dead_letters(visit: Visit) -> None:
+    overview = visit.pipeline(PIPELINE).tab("Overview")
+    for words in ("Triggered", "Completed"):
+        expect(overview).to_contain_text(f"{words}: {CHECKPOINTS}")
+    for words in ("In progress: 0", "Failed: 0", "Restored: 0"):
+        expect(overview).to_contain_text(words)
+    for words in ("Sink: alerts", "In the newest 20 checkpoints: 20 of 220 rows (9.1%)"):
+        expect(overview).to_contain_text(words)
+    expect(overview).to_contain_text("A checkpoint fails: with more than 50 rows, or 20% of its rows")
+    waiting = visit.pipeline(WAITING).tab("Overview")
+    expect(waiting).to_contain_text("Triggered: 2")
+    expect(waiting).to_contain_text("Failed: 1")
+
+
+def test_the_history_is_narrowed_by_reason_number_and_run(visit: Visit) -> None:
+    history = visit.pipeline(WAITING).history()
+    history.shows(2, 1)
+    visit.page.get_by_label("Reason", exact=True).select_option("DECLINED")
+    history.shows(1, 1)
+    visit.page.get_by_label("Reason", exact=True).select_option("EXPIRED")
+    expect(visit.page.get_by_text("No checkpoint is like that.")).to_be_visible()
+    history = visit.pipeline(PIPELINE).history()
+    visit.page.get_by_label("Up to checkpoint", exact=True).fill("7")
+    history.shows(7, 1)
+    expect(history.checkpoints.region.get_by_role("columnheader", name="Triggered", exact=True)).to_be_visible()
+    visit.button("Newest").click()
+    history.details(CHECKPOINTS).click()
+    visit.button("Only of this run").click()
+    expect(visit.page).to_have_url(re.compile(f"of={RUN.dag_id}&run={RUN.run_id}"))
+    history.shows(CHECKPOINTS, CHECKPOINTS - LIMIT + 1)
+    visit.button(f"✕ Only of run {RUN.run_id}").click()
+    expect(visit.page).not_to_have_url(re.compile("run="))
+
+
 def test_failed_checkpoints_alone_are_shown(visit: Visit) -> None:
     pipeline = visit.pipeline(WAITING).history()
     pipeline.shows(2, 1)
@@ -85,7 +122,10 @@ def test_a_checkpoint_tells_what_it_delivered_and_with_what_it_was_made(visit: V
     expect(details).to_have_attribute("aria-expanded", "true")
     expect(visit.page.get_by_text(f"delivers checkpoint {CHECKPOINTS - 2}")).to_be_visible()
     expect(visit.page.get_by_text("alerts 1, orders 10")).to_be_visible()
-    expect(Table(visit.page, f"Sinks of checkpoint {CHECKPOINTS - 2}").row("db")).to_contain_text("✓")
+    db = Table(visit.page, f"Sinks of checkpoint {CHECKPOINTS - 2}").row("db")
+    expect(db).to_contain_text("✓")
+    expect(db).to_have_text(re.compile(r"[0-9a-f]{12}, epoch 1.*connection"))
+    expect(visit.page.get_by_text(re.compile("commit .*, confirm "))).to_be_visible()
     visit.button("Show what it was made with").click()
     shown = visit.page.locator("pre").filter(has_text="spark.driver.memory")
     expect(shown).to_be_visible()
@@ -99,6 +139,12 @@ def test_a_checkpoint_leads_to_its_run(visit: Visit) -> None:
     visit.pipeline(PIPELINE).history().details(CHECKPOINTS).click()
     visit.page.get_by_role("link", name=f"{RUN.dag_id} / {RUN.run_id}").click()
     expect(visit.page).to_have_url(f"{visit.url}/dags/{RUN.dag_id}/runs/{RUN.run_id}")
+
+
+def test_a_checkpoint_leads_to_the_log_of_the_task_that_has_staged_it(visit: Visit) -> None:
+    visit.pipeline(PIPELINE).history().details(CHECKPOINTS).click()
+    visit.page.get_by_role("link", name=STAGE, exact=True).click()
+    expect(visit.page).to_have_url(f"{visit.url}/dags/{RUN.dag_id}/runs/{RUN.run_id}/tasks/{STAGE}")
 
 
 def test_what_stands_still_says_why_and_what_to_do(visit: Visit) -> None:

@@ -48,7 +48,10 @@ SPEC = {
     "checkpointing": {"timeout": 600},
     "spark_conf": {"spark.driver.memory": "1g"},
     "configured": ["checkpointing.timeout"],
+    "dead_letters": {"sink": "alerts", "max_rows": 50, "max_share": 0.2},
 }
+STAGE = "orders.stage"
+"""The task that has staged them."""
 
 
 class World:
@@ -88,7 +91,7 @@ class World:
         scene = Pipeline(self.store, PIPELINE)
         scene.at(folder / "wal")
         scene.take()
-        self.store.begin_stage(PIPELINE, scene.epoch, RUN, spec=SPEC)
+        self.store.begin_stage(PIPELINE, scene.epoch, RUN, f"{RUN.dag_id}/{RUN.run_id}/{STAGE}", SPEC)
         for number in range(1, CHECKPOINTS + 1):
             scene.confirmed({"a": number})
             if number > CHECKPOINTS - 2:

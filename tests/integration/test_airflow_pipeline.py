@@ -566,15 +566,19 @@ def test_a_mistake_of_the_job_is_told_once_and_not_tried_again(shop: Shop) -> No
 
 
 @pytest.mark.rotating("a DAG of its own")
-def test_what_is_wrong_around_the_job_is_told_before_spark_is_started(shop: Shop) -> None:
+def test_what_is_wrong_around_the_job_is_told_before_spark_is_started_and_what_is_away_keeps_no_rows_from_it(
+    shop: Shop,
+) -> None:
     failures = (
         ("wrong_password", "stage", 2, ["shop_wrong_password", "Access denied", "Nothing was computed yet"]),
-        ("server_down", "stage", 2, ["shop_down"]),
         ("no_connection", "stage", 2, ["shop_undefined", "airflow connections add"]),
+        ("server_down", "prepare.shop_down", 2, ["shop_down"]),
     )
     _check_failures(shop, *failures)
-    for name, *_ in failures:
+    for name in ("wrong_password", "no_connection"):
         assert shop.airflow.checkpoints(name.replace("_", "-")) == []
+    [checkpoint] = shop.airflow.checkpoints("server-down")
+    assert checkpoint.state is CheckpointState.STAGED, "its rows stay valid until the server is back"
 
 
 def _check_failures(shop: Shop, *failures: tuple[str, str, int, list[str]]) -> dict[str, str]:

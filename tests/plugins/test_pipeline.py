@@ -63,6 +63,112 @@ def test_it_says_that_a_stream_is_held_back_why_and_since_when(scene: Pipeline, 
     assert ask("another").json()["held_back"] is None
 
 
+def test_how_many_checkpoints_have_ended_how(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    other.stage(5)
+    other.complete(2, [1, 2])
+    other.abort(3)
+    assert ask("another").json()["counts"] == {
+        "triggered": 5,
+        "in_progress": 2,
+        "completed": 1,
+        "subsumed": 1,
+        "failed": 1,
+        "restored": 0,
+    }
+
+
+def test_dead_letters_of_the_newest_are_counted_beside_their_bounds(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    other.stage(1)
+    assert ask("another").json()["dead_letters"] is None
+    bounds = {"sink": "alerts", "max_rows": 5, "max_share": None}
+    other.stage(22, made_with={"dead_letters": bounds})
+    assert ask("another").json()["dead_letters"] == {**bounds, "checkpoints": 20, "rows": 20, "of": 220}
+
+
+def test_the_history_of_a_reason_a_time_or_a_run(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    other.stage(2)
+    other.stage(2, RunKey(RUN.dag_id, "later", 3))
+    other.stage(1, RunKey("secret", "run"))
+    other.stage(15)  # so that the newest ones are of one DAG
+    other.abort(2)
+    assert numbers(ask, "reason=DECLINED") == [2] and numbers(ask, "reason=EXPIRED") == []
+    assert numbers(ask, f"dag={RUN.dag_id}&run=later&map_index=3") == [4, 3]
+    assert numbers(ask, f"dag={RUN.dag_id}&run=later&map_index=3&before=4") == [3]
+    assert numbers(ask, f"dag={RUN.dag_id}&run=later") == [], "it was of a mapped task"
+    assert numbers(ask, "dag=secret&run=run") == [], "nobody of the team may see that DAG"
+    until = other.checkpoint(3).triggered_at.isoformat().replace("+00:00", "Z")
+    assert max(numbers(ask, f"until={until}")) == 3 and numbers(ask, f"until={until}&before=2") == [1]
+    for wrong in ("reason=LOST", "until=yesterday", "until=2026-01-02T00:00:00", "map_index=-2"):
+        assert ask(f"another/checkpoints?{wrong}").status_code == 422, wrong
+
+
+def test_a_checkpoint_tells_the_marker_of_each_sink_and_who_has_staged_it(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    other.take()
+    other.store.begin_stage("another", other.epoch, RUN, f"{RUN.dag_id}/{RUN.run_id}/group.stage")
+    for _ in range(2):
+        other.publish(other.trigger())
+    attempt = other.plan(1) and other.attempt(1, "db")
+    other.store.vote("another", other.epoch, 1, "db", attempt, {"xid": "ft-1"})
+    told = ask("another/checkpoints/1").json()
+    assert told["task"] == "group.stage" and told["finalised_at"] == ""
+    db, log = told["markers"]
+    assert db == {"participant": "db", "digest": "", "epoch": 0, "notes": {"xid": "ft-1"}, "detail": {}}
+    other.vote(1, "log")
+    other.decide(1)
+    for name in ("db", "log"):
+        other.prove(1, name)
+    other.store.finalise("another", 1)
+    told = ask("another/checkpoints/1").json()
+    db, log = told["markers"]
+    assert (db["digest"], db["epoch"], db["notes"]) == (told["plan"], other.epoch, {"xid": "ft-1"})
+    assert log["detail"] == {"connection": 7} and told["finalised_at"] >= told["completed_at"] > ""
+    other.stage(1, RunKey("python:another", "monday"))
+    assert ask("another/checkpoints/3").json()["task"] == ""
+
+
+def test_a_checkpoint_leads_to_spark_where_that_is_configured(
+    scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = another(scene)
+    other.stage(1, RunKey(RUN.dag_id, "manual & more"))
+    assert ask("another/checkpoints/1").json()["spark"] == ""
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_HISTORY_URL", "https://spark/{pipeline}/{run_id}?n={number}")
+    assert ask("another/checkpoints/1").json()["spark"] == "https://spark/another/manual%20%26%20more?n=1"
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_HISTORY_URL", "javascript:alert(1)")
+    answer = ask("another/checkpoints/1")
+    assert answer.status_code == 503 and "[airflow_ft] spark_history_url" in answer.json()["detail"]
+
+
+def test_every_setting_is_told_as_it_counts_with_where_it_comes_from(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    made_with = {
+        "job": "shop.orders",
+        "streaming": False,
+        "overlap": True,
+        "checkpointing": {"timeout": 60, "num_retained": 9},
+        "spark_conf": {"spark.a": "1"},
+        "configured": ["checkpointing.timeout", "spark_conf.spark.a"],
+    }
+    other.stage(1, made_with=made_with)
+    told = {each["name"]: (each["value"], each["origin"]) for each in ask("another/job").json()["settings"]}
+    assert told["checkpointing.timeout"] == (60, "[airflow_ft]")
+    assert told["checkpointing.num_retained"] == (9, "the pipeline")
+    assert told["checkpointing.mode"] == ("EXACTLY_ONCE", "default")
+    assert told["spark_conf.spark.a"] == ("1", "[airflow_ft]")
+    assert (told["overlap"], told["streaming"]) == ((True, "the pipeline"), (False, "default"))
+    assert "checkpointing.interval" not in told, "it says nothing to a scheduled pipeline"
+    other.stage(1, made_with={**made_with, "streaming": True, "checkpointing": {"unaligned": True}})
+    told = {each["name"]: (each["value"], each["origin"]) for each in ask("another/job").json()["settings"]}
+    assert told["checkpointing.interval"] == (10, "default") and told["checkpointing.max_concurrent"][0] == 1
+    other.stage(1, made_with={"checkpointing": {"of_another_version": 1}})
+    [setting] = ask("another/job").json()["settings"]
+    assert (setting["name"], setting["value"]) == ("checkpointing.of_another_version", 1)
+
+
 def test_the_history_is_cut_into_pages_and_filtered(scene: Pipeline, ask: Asking) -> None:
     other = another(scene)
     other.stage(5)

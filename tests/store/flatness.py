@@ -35,6 +35,8 @@ INDEXES = {
     "AS stage_as_of": "run_complete_through",
     "AS stream_as_of": "checkpoint_covering",
     "AND reason IS NOT NULL": "checkpoint_failed",
+    "AND reason = ?": "checkpoint_reason",
+    "AND dag_id = ? AND run_id = ? AND map_index = ? AND number < ?": "checkpoint_run",
     "kind = 'SAVEPOINT'": "event_savepoint",
     "kind = 'RESTORED'": "event_restored",
     "outcome IS NULL": "request_open",
@@ -160,6 +162,10 @@ def every_operation(store: Store) -> None:
     store.is_rewound(PIPELINE, 0, 2)
     store.checkpoints(PIPELINE)
     store.checkpoints(PIPELINE, 5, before=3)
+    store.checkpoints(PIPELINE, 5, before=3, reason=AbortReason.DECLINED)
+    store.checkpoints(PIPELINE, 5, before=3, run=RUN)
+    store.tally(PIPELINE)
+    store.number_at(PIPELINE, store.now())
     store.overview()
     store.overview(RUN.dag_id)
     store.standing(PIPELINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from airflow_ft.core.errors import AirflowFtError, StateConflictError
 from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.core.planning import live_plans
+from airflow_ft.core.ports import Store
 from airflow_ft.core.steps import confirmed_of
 from airflow_ft.core.transitions import UNFINISHED, is_allowed
 from airflow_ft.store.sqlite import SqliteStore
@@ -73,12 +75,24 @@ def choose(scene: Scene, dice: random.Random) -> tuple[str, Callable[[], object]
     return name, possible[name]
 
 
+def check_tally(store: Store, known: list[Checkpoint]) -> None:
+    states = Counter(c.state for c in known)
+    found = store.tally(PIPELINE)
+    assert (found.completed, found.subsumed, found.failed) == (
+        states[S.COMPLETED],
+        states[S.SUBSUMED],
+        states[S.ABORTED],
+    )
+    assert found.in_progress == sum(states[each] for each in UNFINISHED) and found.triggered == len(known)
+
+
 def check_bounded_reads(scene: Scene, known: list[Checkpoint]) -> None:
     """The queries that read a part say of it what the checkpoints say themselves."""
     store = scene.store
     through = known[len(known) // 2].number if known else 0
     left = [c.number for c in known if not c.is_settled]
     assert [c.number for c in store.unsettled(PIPELINE)] == left
+    check_tally(store, known)
     assert [c.number for c in store.unsettled(PIPELINE, limit=1)] == left[:1]
     assert [c.number for c in store.unsettled(PIPELINE, through=through)] == [n for n in left if n <= through]
     assert store.undelivered(PIPELINE) == sum(c.is_undelivered for c in known)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, RunKey, SparkPosition
-from airflow_ft.core.overview import Condition, Noted, Only, Origin
+from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey, SparkPosition
+from airflow_ft.core.overview import Condition, Noted, Only, Origin, Tally
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
 
 S = CheckpointState
@@ -81,6 +83,52 @@ class TestReading:
         assert (failed.state, failed.reason, failed.seconds) == (S.ABORTED, scene.checkpoint(4).reason, None)
         with pytest.raises(KeyError):
             store.timings("nowhere", 1)
+
+    def test_how_many_have_ended_how_is_known_without_counting_them(self, scene: Scene) -> None:
+        store = scene.store
+        assert store.tally(PIPELINE) == Tally(0, 0, 0, 0, 0)
+        scene.stage(5)
+        scene.complete(2, [1, 2])
+        scene.abort(3)
+        scene.complete(4, [3, 4])
+        assert store.tally(PIPELINE) == Tally(1, completed=2, subsumed=1, failed=1, restored=0)
+        assert store.tally(PIPELINE).triggered == 5
+        scene.complete(5)
+        store.restore(PIPELINE, scene.epoch, a_position(5), "a test")
+        assert store.tally(PIPELINE) == Tally(0, completed=3, subsumed=1, failed=1, restored=1)
+        store.forget_events(PIPELINE, 1, 100)
+        assert store.tally(PIPELINE).restored == 1, "those of the whole pipeline stay"
+        with pytest.raises(KeyError):
+            store.tally("nowhere")
+
+    def test_a_time_leads_to_a_number(self, scene: Scene) -> None:
+        store = scene.store
+        before = store.now()
+        assert store.number_at(PIPELINE, before) == 0
+        scene.stage(9)
+        times = {number: scene.checkpoint(number).triggered_at for number in range(1, 10)}
+        for number, at in times.items():
+            assert store.number_at(PIPELINE, at) == max(n for n, other in times.items() if other <= at)
+            below = [n for n, other in times.items() if other < at]
+            assert store.number_at(PIPELINE, at - timedelta(microseconds=1)) == max(below, default=0), number
+        assert store.number_at(PIPELINE, store.now() + timedelta(days=1)) == 9
+        store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "a test")
+        store.adopt(PIPELINE, scene.epoch, {"db": 20}, "a test")  # leaves out numbers up to 20
+        assert store.number_at(PIPELINE, times[1] - timedelta(seconds=1)) == 0
+        assert store.number_at(PIPELINE, store.now()) == 20
+
+    def test_checkpoints_of_a_run_or_of_a_reason_alone(self, scene: Scene) -> None:
+        store = scene.store
+        scene.stage(3)
+        scene.stage(2, LATER_RUN)
+        scene.abort(2)
+        store.abort(PIPELINE, scene.epoch, 4, AbortReason.EXPIRED, "a test", AfterAbort.CARRIED)
+        told = {run: [each.number for each in store.checkpoints(PIPELINE, run=run)] for run in (RUN, LATER_RUN)}
+        assert told == {RUN: [3, 2, 1], LATER_RUN: [5, 4]}
+        assert [each.number for each in store.checkpoints(PIPELINE, 1, 3, run=RUN)] == [2]
+        assert [each.number for each in store.checkpoints(PIPELINE, reason=AbortReason.EXPIRED)] == [4]
+        assert [each.number for each in store.checkpoints(PIPELINE, before=4, only=Only.FAILED)] == [2]
+        assert not store.checkpoints(PIPELINE, reason=AbortReason.EXPIRED, run=RUN)
 
     def test_who_has_made_the_newest_checkpoints_and_with_what(self, scene: Scene) -> None:
         assert not scene.store.origins(PIPELINE, 2)
