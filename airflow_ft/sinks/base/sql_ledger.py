@@ -158,7 +158,7 @@ class DbApi(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DbApiLedger(SqlLedger):
-    """The ledger in whatever a connection of the DB-API leads to; what is said here suits most systems."""
+    """The ledger in what a connection of the DB-API leads to, as SQL of PostgreSQL's kind has it (ON CONFLICT)."""
 
     db: DbApi
     pipeline: str
