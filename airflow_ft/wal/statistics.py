@@ -35,7 +35,12 @@ def instant_text(microseconds: int, *, utc: bool) -> str:
 
 def date_text(days: int) -> str:
     """A date (days since 1970-01-01) as `str(date)`; see `instant_text` for other years."""
-    return instant_text(days * MICROSECONDS_A_DAY, utc=False).split(" ")[0]
+    try:
+        return str((_EPOCH + dt.timedelta(days=days)).date())
+    except OverflowError:
+        import numpy as np
+
+        return str(np.datetime64(days, "D"))  # as microseconds it might be too many for 64 bits
 
 
 def is_ordered(kind: pa.DataType) -> bool:

@@ -207,6 +207,14 @@ def test_statistics_are_those_of_all_files_and_row_groups(folder: SegmentFolder)
     }
 
 
+def test_dates_that_are_too_late_for_python_have_a_text(folder: SegmentFolder) -> None:
+    """As microseconds they would not go into 64 bits."""
+    days = pa.array([-(2**30), 2**30], pa.int32()).cast(pa.date32())
+    sealed = write_segment(folder, 1, {"orders": pa.table({"day": days})})
+    found = open_wal().open(sealed).statistics("orders")["day"]
+    assert (found.minimum, found.maximum) == ("-2937836-09-26", "2941775-04-07")
+
+
 def test_a_value_that_repeats_is_looked_at_once(folder: SegmentFolder) -> None:
     """Else a batch of rows that take a few kilobytes in the file would take gigabytes in memory."""
     import pyarrow.parquet as pq

@@ -183,7 +183,10 @@ def statistics(footer: pq.FileMetaData, finite: set[str]) -> str:
             nulls[name] = str(sum(known.null_count for known, _ in groups))
             bounded = [known for known, rows in groups if known.null_count < rows]
             if bounded and all(known.has_min_max for known in bounded):
-                low, high = min(known.min for known in bounded), max(known.max for known in bounded)
+                try:
+                    low, high = min(known.min for known in bounded), max(known.max for known in bounded)
+                except (OverflowError, ValueError):  # dates and times that Python does not have
+                    continue
                 zoned = pa.types.is_timestamp(kind := schema.field(name).type) and kind.tz is not None
                 if not pa.types.is_floating(kind) or name in finite:
                     texts = _bound(low, zoned, up=False), _bound(high, zoned, up=True)
@@ -205,10 +208,11 @@ def _bound(value: Any, zoned: bool, *, up: bool) -> str:
     if isinstance(value, datetime):
         value = value.astimezone(UTC) if value.tzinfo else value
         below = value.replace(microsecond=value.microsecond // 1000 * 1000)
-        told = below + timedelta(milliseconds=1) if up and below != value else below
-        return json.dumps(
-            told.strftime("%Y-%m-%dT%H:%M:%S.") + f"{told.microsecond // 1000:03}" + ("Z" if zoned else "")
-        )
+        try:
+            told = below + timedelta(milliseconds=1) if up and below != value else below
+        except OverflowError:  # in the last millisecond of the year 9999
+            return ""
+        return json.dumps(told.replace(tzinfo=None).isoformat(timespec="milliseconds") + ("Z" if zoned else ""))
     if isinstance(value, float):
         return json.dumps(value) if math.isfinite(value) else ""
     if isinstance(value, str):

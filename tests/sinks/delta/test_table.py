@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,19 @@ def test_rows_and_marker_are_one_commit_and_the_log_s_file_is_the_table_s(tmp_pa
     kinds = [next(iter(json.loads(line))) for line in last.splitlines()]
     assert sorted(kinds) == ["add", "commitInfo", "txn"]
     assert json.loads(last.splitlines()[0])["commitInfo"]["airflow_ft"]["checkpoint"] == 1
+
+
+def test_bounds_to_the_ends_of_time_are_right_or_left_out(tmp_path: Path) -> None:
+    """A bound is rounded away from the values, and there is none behind the last moment of Python's last year."""
+    last, first = datetime(9999, 12, 31, 23, 59, 59, 999_999), datetime(1, 1, 1)
+    late = pa.array([0, 2_932_897], pa.int32()).cast(pa.date32())
+    world = world_of(tmp_path)
+    world.deliver(world.plan(pa.table({"id": [1, 2], "first": [first, first], "at": [first, last], "late": late})))
+    [stats] = [json.loads(each["add"]["stats"]) for each in log_of(world) if "add" in each]
+    assert stats["minValues"] == {"id": 1, "first": "0001-01-01T00:00:00.000"}
+    assert stats["maxValues"] == {"id": 2, "first": "0001-01-01T00:00:00.000"}
+    assert stats["nullCount"] == {"id": 0, "first": 0, "at": 0, "late": 0}
+    assert table_of(world).open().to_pyarrow_table()["at"].to_pylist() == [first, last]
 
 
 def test_a_file_that_waited_for_long_in_the_log_is_not_taken_for_waste(tmp_path: Path) -> None:
