@@ -2,9 +2,10 @@
 
 import pytest
 
-pytest.register_assert_rewrite(f"{__name__}.conformance")
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("conformance", "kills", "value_cases")))
 
 from airflow_ft.testing.conformance import ParticipantConformance  # noqa: E402
+from airflow_ft.testing.values import Values, plain  # noqa: E402
 from airflow_ft.testing.world import Target  # noqa: E402
 
-__all__ = ["ParticipantConformance", "Target"]
+__all__ = ["ParticipantConformance", "Target", "Values", "plain"]

@@ -17,6 +17,8 @@ class Fate(Enum):
     DELIVER = "deliver"
     LOSE_REQUEST = "lose the request"
     LOSE_REPLY = "lose the reply"  # the server has answered, and nobody hears it
+    HOLD_REQUEST = "hold the request"  # the client waits until it is killed, and the server has heard nothing
+    HOLD_REPLY = "hold the reply"  # the client waits until it is killed, and the server has done what was asked
 
 
 class Relay(ABC):
@@ -72,8 +74,14 @@ def cut(*connections: socket.socket) -> None:
         connection.close()
 
 
+def drain(client: socket.socket) -> None:
+    """Returns when the client is gone; nothing of what it says is heard."""
+    while client.recv(1 << 16):
+        pass
+
+
 class Proxy(Relay):
-    """Once armed it strikes one request, on whatever connection.
+    """Once armed it strikes one request, on whatever connection. `struck` says so, of a held reply when it has come.
 
     For protocols in which a client waits for each answer before it asks again, as those of most databases.
     """
@@ -96,15 +104,20 @@ class Proxy(Relay):
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
         """Passes chunks on: each request is one, or begins one."""
-        doomed = threading.Event()
-        threading.Thread(target=self._replies, args=(client, server, doomed), daemon=True).start()
+        doomed, held = threading.Event(), threading.Event()
+        threading.Thread(target=self._replies, args=(client, server, doomed, held), daemon=True).start()
         with suppress(OSError):
             while chunk := client.recv(1 << 16):
                 fate = self._decide(chunk)
                 if fate is Fate.LOSE_REQUEST:
                     break
+                if fate is Fate.HOLD_REQUEST:
+                    drain(client)
+                    break
                 if fate is Fate.LOSE_REPLY:
                     doomed.set()
+                elif fate is Fate.HOLD_REPLY:
+                    held.set()
                 server.sendall(chunk)
         if not doomed.is_set():  # else the other thread waits for the reply, and cuts then
             cut(client, server)
@@ -116,12 +129,20 @@ class Proxy(Relay):
             if self._left > 0:
                 self._left -= 1
                 return Fate.DELIVER
-            fate, self._fate, self.struck = self._fate, Fate.DELIVER, True
+            fate, self._fate = self._fate, Fate.DELIVER
+            self.struck = fate is not Fate.HOLD_REPLY
             return fate
 
-    def _replies(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
+    def _replies(
+        self, client: socket.socket, server: socket.socket, doomed: threading.Event, held: threading.Event
+    ) -> None:
         with suppress(OSError):
             # The reply's arrival says that the server has done what was asked; nobody else hears of it.
             while (chunk := server.recv(1 << 16)) and not doomed.is_set():
-                client.sendall(chunk)
+                if held.is_set():
+                    self.struck = True
+                else:
+                    client.sendall(chunk)
+        if held.is_set():  # it was told to end the connection, and has: there is nobody left who waits
+            self.struck = True
         cut(client, server)

@@ -23,7 +23,9 @@ from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import ConnectionInfo, DeadLetters, Participant, SegmentReader, SinkSpec, WalFile
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.view import SegmentView
+from airflow_ft.testing.calls import kill_before
 from airflow_ft.testing.relay import Fate, Proxy
+from airflow_ft.testing.values import Values
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 
@@ -51,22 +53,34 @@ class Target(ABC):
     """Whether a commit takes the log's files as they are, and so looks at no row, before which it could be killed."""
     texts: int | None = None
     """How many different texts it takes of a million rows, where each is a place of its own; None: as many."""
+    at_once: bool = True
+    """Whether all rows of a checkpoint become visible at once. Else a process that is killed may leave some of them."""
+    calls: str = ""
+    """"package.module:function" for a system that is no server on the loopback interface: called in the process that is
+    to be killed with what tells of a call of its client. Changes of files below the test's folder, and statements of
+    Python's `sqlite3`, tell of themselves.
+    """
 
     @abstractmethod
     def ids(self) -> list[int]:
         """The ids of all rows that a reader sees, ascending, read by a client of its own."""
 
-    def plant(self, what: str, id: int) -> bool:
+    def plant(self, what: str, id: int) -> int:
         """Has somebody else do something to the row: "loss" deletes it, "double" inserts it once more, "change" gives
-        it another text. False: that cannot be done there.
+        it another text. Returns to how many rows, for what holds several may be one file; 0: that cannot be done there.
         """
-        return False
+        return 0
+
+    def values(self) -> Values | None:
+        """A table with all types that the sink takes, and their values. None: none are tried."""
+        return None
 
     @contextmanager
     def losing(self, fate: Fate, skip: int) -> Iterator[tuple[ConnectionInfo, Callable[[], bool]] | None]:
         """A way to the server on which one request, or its reply, is lost, after so many; and whether it was by now.
 
-        By default for servers on the loopback interface whose clients wait for each answer. None: there is no way.
+        Or held, until the client is gone (`Fate`). By default for servers on the loopback interface whose clients wait
+        for each answer. None: there is no way.
         """
         if not self.connection.port:
             yield None
@@ -165,23 +179,38 @@ class World:
         """Those of the rows that `plan` has made by default."""
         return [each for number in numbers for each in range(number * ROWS, (number + 1) * ROWS)]
 
-    def process(self, plan: Plan, vote: Vote, *, stop: str = "", at: int = 0) -> Committing:
-        """Commits in a process of its own, which does `stop` ("kill", "freeze") before row `at` is handed out."""
+    def process(
+        self,
+        plan: Plan,
+        vote: Vote | None,
+        *,
+        step: str = "commit",
+        stop: str = "",
+        at: int = 0,
+        connection: ConnectionInfo | None = None,
+    ) -> Acting:
+        """Commits (prepares, aborts) in a process of its own, which does `stop` ("kill", "freeze") before row `at` is
+        handed out, or is killed ("kill at a call") before its call `at`.
+        """
         attempt = self.attempt()
         given = {
             "plan": plan.to_json(),
-            "connection": asdict(self.target.connection),
+            "connection": asdict(connection or self.target.connection),
+            "step": step,
             "attempt": attempt,
-            "notes": dict(vote.notes),
-            "prepared": vote.prepared,
+            "notes": dict(vote.notes) if vote else {},
+            "prepared": vote.prepared if vote else 0,
             "stop": stop,
             "at": at,
+            "below": str(self.folder),
+            "calls": self.target.calls,
         }
-        return Committing(json.dumps(given), self.folder / f"process-{attempt}.log")
+        return Acting(json.dumps(given), self.folder / f"process-{attempt}.log")
 
     def close(self) -> None:
         for participant in self.opened:
             participant.close()
+        self.opened.clear()
 
 
 def free_port() -> int:
@@ -191,8 +220,8 @@ def free_port() -> int:
         return port
 
 
-class Committing:
-    """A process that commits."""
+class Acting:
+    """A process that prepares, commits or aborts."""
 
     def __init__(self, given: str, log: Path) -> None:
         self.log = log
@@ -227,6 +256,14 @@ class Committing:
             time.sleep(0.01)
         if self.process.poll() is None:
             raise TimeoutError(f"it does not stand still; see {self.log}")
+
+    def wait_until(self, is_so: Callable[[], bool], seconds: float = 120.0) -> None:
+        """Returns when it is so, or the process has ended; TimeoutError."""
+        deadline = time.monotonic() + seconds
+        while not is_so() and self.process.poll() is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"it does not come so far; see {self.log}")
+            time.sleep(0.005)
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -269,19 +306,27 @@ class _StoppingWal:
 
 
 def main() -> None:
-    """The process of `Committing`."""
+    """The process of `Acting`."""
     given = json.load(sys.stdin)
     plan = Plan.from_json(given["plan"])
-    stop = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "": None}[given["stop"]]
+    stop = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}.get(given["stop"])
     connection = ConnectionInfo(**given["connection"])
     wal = _StoppingWal(stop, given["at"]) if stop is not None else open_wal()
     participant = open_participant(plan.participants[0], lambda _: connection, wal)
+    if given["stop"] == "kill at a call":
+        kill_before(given["at"], given["below"], given["calls"])
+    fence = Fence(plan.pipeline, plan.installation, 1, given["attempt"])
+    prepared = given["prepared"]
+    vote = Vote(plan.participants[0].name, prepared, prepared, None, given["notes"])
     try:
-        prepared = given["prepared"]
-        vote = Vote(plan.participants[0].name, prepared, prepared, None, given["notes"])
-        proof = participant.commit(plan, Fence(plan.pipeline, plan.installation, 1, given["attempt"]), vote)
+        if given["step"] == "prepare":
+            participant.prepare(plan, fence)
+            told = "done"
+        elif given["step"] == "abort":
+            told = f"done: {participant.abort(plan, fence, {'message': 'a test of conformance'}).outcome.name}"
+        else:
+            told = f"done: {participant.commit(plan, fence, vote).outcome.name}"
         participant.close()
-        told = f"done: {proof.outcome.name}"
     except Exception as error:
         told = f"{type(error).__name__}: {error}"
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -2,12 +2,20 @@
 
 import pytest
 
+from airflow_ft.testing import ParticipantConformance
+from tests.tiers import TWELFTHS, commits, turn
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A million rows into a server take too long for each change: SQLite shows the same. So do answers that are lost at
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --all a process is killed at each twelfth of its calls. A case runs in one turn of twelve: so the first
+    of them changes with the dozens of commits, too, and 144 commits in a row try all.
+
+    A million rows into a server take too long for each change: SQLite shows the same. So do answers that are lost at
     each of the hundred requests that a checkpoint of forty files is: with one file they are thirty. A Delta table in S3
     takes some fifty: `tests/sinks/delta/test_bucket.py` tries some of them.
     """
+    if not config.getoption("--all"):
+        ParticipantConformance.places = ((commits() // TWELFTHS + turn()) % TWELFTHS, TWELFTHS)
     for item in items:
         many_rows = "test_memory_does_not_grow_with_rows" in item.nodeid and item.get_closest_marker("server")
         many_files = "TestPartitionsInS3::test_whatever_is_lost" in item.nodeid

@@ -16,8 +16,9 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_ft import DeltaSink
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.files.objects import Objects
-from airflow_ft.testing import ParticipantConformance, Target
+from airflow_ft.testing import ParticipantConformance, Target, Values, plain
 from airflow_ft.testing.world import Fate
+from tests.conformance.values import CLOCK, EARLY, FINITE, LATE, LATE_MOMENT, NESTED, NOT_FINITE
 from tests.sinks.delta.world import Table, TableInBucket
 from tools.servers import S3
 
@@ -30,6 +31,23 @@ class Changed(Table):
     """A table that somebody else can change."""
 
     adopts = True
+    calls = "tests.sinks.files.dying:around_commits"
+
+    def values(self) -> Values:
+        """Into another table, that the sink makes."""
+        sink = self.beside("kinds")
+        uri = f"{self.uri.rpartition('/')[0]}/kinds"
+
+        def read() -> list[dict[str, Any]]:
+            there = DeltaTable.is_deltatable(uri, self.options)
+            return plain(DeltaTable(uri, storage_options=self.options).to_pyarrow_table()) if there else []
+
+        refused = {
+            "unsigned": ("whole", pa.array([1], pa.uint32())),
+            "a time of the day": ("day", CLOCK["clock"].slice(0, 1)),
+        }
+        late = {"late": pa.concat_arrays([EARLY, LATE]), "late_moment": LATE_MOMENT}
+        return Values(sink, {**FINITE, **NOT_FINITE, **NESTED, **late}, read, refused=refused)
 
     def plant(self, what: str, id: int) -> bool:
         table = self.open()

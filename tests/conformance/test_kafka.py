@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.testing import ParticipantConformance, Target
+from airflow_ft.testing import ParticipantConformance, Target, Values
 from airflow_ft.testing.relay import Fate
+from tests.conformance.values import AS_JSON, CLOCK, FINITE, NESTED, REFUSED_BY_JSON
+from tests.integration.guarded_kafka import GuardedKafka
 from tests.integration.kafka_losses import Proxied, proxied_broker
 from tests.integration.kafka_proxy import API_NAMES
 from tests.integration.kafka_world import read, value
@@ -24,13 +27,19 @@ from tools.servers import processes
 pytestmark = [pytest.mark.server, pytest.mark.rotating]
 
 
+LARGEST = 500_000
+REFUSED = pa.table({"id": [1, 2, 3], "text": ["a", "b" * LARGEST, "c"]})
+"""Whatever JSON cannot hold is refused before the decision, always; the largest record is the topic's to say."""
+
+
 class Topic(Target):
     """A topic, behind a proxy."""
 
     def __init__(self, proxied: Proxied, topic: str, strategy: str) -> None:
-        broker, self.proxy, self.bootstrap = proxied
-        self.topic = topic
-        broker.create_topic(topic, 1)  # a copy behind the last delivered record of a partition is not looked at
+        self.broker, self.proxy, self.bootstrap = proxied
+        self.topic, self.refused, self.taken, broker = topic, REFUSED, (1, 3), self.broker
+        limit = {"max.message.bytes": str(LARGEST)}
+        broker.create_topic(topic, 1, limit)  # a copy behind the last delivered record of a partition is not looked at
         self.sink = KafkaSink(topic=topic, conn_id="broker", strategy=strategy)
         self.connection = self._reached(60)
 
@@ -62,15 +71,30 @@ class Topic(Target):
 
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
         missing = replace(self.sink, topic="no-orders")
+        assert isinstance(self.broker, GuardedKafka)
+        who = {**self.broker.extra, "bootstrap.servers": self.broker.guarded, "airflow_ft_timeout": 5}
+        wrong = ConnectionInfo("broker", "kafka", extra={**who, "sasl.password": "n0t-the-One"})
         return {
+            "a wrong password": (self.sink, wrong),
             "nobody listens there": (self.sink, self._reached(5, f"127.0.0.1:{processes.free_port()}")),
             "no such topic": (missing, self.connection),
         }
 
+    def values(self) -> Values:
+        topic = f"{self.topic}-kinds"
+        self.broker.create_topic(topic, 1)
+        return Values(
+            replace(self.sink, topic=topic),
+            {**FINITE, **CLOCK, **NESTED, "unsigned": pa.array([0, 2**64 - 1], pa.uint64())},
+            lambda: [value(each) for each in read(self.bootstrap, topic)],
+            AS_JSON,
+            REFUSED_BY_JSON,
+        )
+
 
 @pytest.fixture(scope="module")
 def proxied(servers_folder: Path) -> Iterator[Proxied]:
-    with proxied_broker(servers_folder / "kafka-conformance") as found:
+    with proxied_broker(servers_folder / "kafka-conformance", GuardedKafka) as found:
         yield found
 
 

@@ -43,8 +43,11 @@ class TestModel(ParticipantConformance):
 NOT_OF_A_MODEL = (
     "test_a_process_that_is_killed_leaves_nothing_that_is_not_finished_by_the_next",
     "test_a_process_that_wakes_up_beside_its_successor_adds_nothing",
+    "test_killed_at_any_call_it_leaves_all_or_nothing_and_another_process_settles",
     "test_several_that_commit_at_once_deliver_once",
     "test_whatever_is_lost_on_the_way_the_next_one_finishes",
+    "test_values_to_the_ends_of_their_ranges_arrive_as_they_are",  # it keeps Python's
+    "test_values_that_it_does_not_hold_are_refused_before_the_decision",
     "test_a_column_that_does_not_fit_is_named_before_anything_is_visible",  # it has none
     "test_verify_finds_what_somebody_else_has_done",
     "test_the_doctor_finds_nothing_wrong_where_nothing_is",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -11,15 +14,42 @@ import pytest
 
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.testing import ParticipantConformance, Target
-from tools.servers import Database
+from airflow_ft.testing import ParticipantConformance, Target, Values
+from tests.conformance.values import INF, LATE, MICRO, NAN, by_place
+from tests.integration.test_mysql_values import CASES
+from tools.servers import Database, MariaDb
 
 pytestmark = [pytest.mark.server, pytest.mark.rotating]
+REFUSED = {
+    "NaN and infinity": ("double", pa.array([NAN, INF, -INF])),
+    "out of range": ("tinyint", pa.array([-129, 128], pa.int16())),
+    "below zero": ("bigint unsigned", pa.array([-1], pa.int64())),
+    "no year": ("year", pa.array([1900, 2156], pa.int16())),
+    "too many digits": ("decimal(38,10) into (65,30)", pa.array([10**35], pa.decimal128(38, 0))),
+    "too long": ("varchar", pa.array(["x" * 5001])),
+    "too many bytes": ("blob", pa.array([b"x" * 2**16])),
+    "a late day": ("date", LATE),
+    "a late moment": ("timestamp without zone", pa.array([datetime(2038, 1, 20), datetime(1969, 12, 31)], MICRO)),
+    "no such label": ("enum", pa.array(["c", "A"])),
+}
 PLANTED = {
     "loss": "DELETE FROM orders WHERE id = {id}",
     "double": "INSERT INTO orders SELECT * FROM orders WHERE id = {id}",
     "change": "UPDATE orders SET text = 'changed' WHERE id = {id}",
 }
+
+
+def is_less_zero(value: Any) -> bool:
+    """-0.0, whose sign the servers may drop."""
+    return isinstance(value, float) and value == 0 and math.copysign(1, value) < 0
+
+
+def as_stored(column: str, value: Any) -> Any:
+    """In the type that PyMySQL has for the column, where the rows' is another one."""
+    for prefix, type in (("DECIMAL", Decimal), ("DOUBLE", float), ("BIGINT", int)):
+        if column.startswith(prefix) and value is not None:
+            return type(value)
+    return value
 
 
 class Table(Target):
@@ -34,9 +64,14 @@ class Table(Target):
             "shop", "mysql", server.host, server.port, server.user, server.password, database.name
         )
         extra = ", version BIGINT NOT NULL" if upsert else ""
-        database.sql(f"CREATE TABLE orders (id BIGINT PRIMARY KEY, text VARCHAR(20) NOT NULL{extra}) ENGINE=InnoDB")
+        database.sql(
+            "CREATE TABLE orders (id BIGINT PRIMARY KEY, text VARCHAR(20) NOT NULL CHECK (text <> 'refused')"
+            f"{extra}) ENGINE=InnoDB"
+        )
         if strategy == "local":
             self.refused, self.taken = pa.table({"id": [1, 2, 2, 3], "text": ["a", "b", "again", "c"]}), (1, 2, 3)
+        else:
+            self.refused, self.taken = pa.table({"id": [1, 2, 3], "text": ["a", "refused", "c"]}), (1, 3)
 
     def ids(self) -> list[int]:
         return [row[0] for row in self.database.sql("SELECT id FROM orders ORDER BY id")]
@@ -52,6 +87,29 @@ class Table(Target):
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
         missing = replace(self.sink, table="no_orders")
         return {**super().mistaken(), "no such table": (missing, self.connection)}
+
+    def values(self) -> Values:
+        kind = "mariadb" if isinstance(self.database.server, MariaDb) else "mysql"
+        cases = {name: case for name, case in CASES.items() if case.only in ("", kind)}
+        values = {name: [each for each in case.values if not is_less_zero(each)] for name, case in cases.items()}
+        columns = {name: pa.array(values[name], case.kind) for name, case in cases.items()}
+        version = ", version BIGINT NOT NULL" if self.sink.strategy == "upsert" else ""
+        made = ", ".join(f"`{name}` {case.column}" for name, case in cases.items())
+        self.database.sql(
+            f"CREATE TABLE kinds (id BIGINT PRIMARY KEY, {made}{version}) ENGINE=InnoDB CHARACTER SET utf8mb4"
+        )
+        asked = ", ".join(case.read.format(f"`{name}`") for name, case in cases.items())
+
+        def read() -> list[dict[str, Any]]:
+            rows = self.database.sql(f"SELECT id, {asked} FROM kinds")
+            return [dict(zip(("id", *cases), row, strict=True)) for row in rows]
+
+        shown = {
+            name: [as_stored(case.column, each) for each in case.expected or values[name]]
+            for name, case in cases.items()
+        }
+        seen = {name: by_place(columns[name], shown[name]) for name in cases}
+        return Values(replace(self.sink, table="kinds"), columns, read, seen, REFUSED)
 
 
 @pytest.mark.parametrize("strategy", ["local", "upsert", "parallel", "xa"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +13,28 @@ import pytest
 
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.postgres.spec import PostgresSink
-from airflow_ft.testing import ParticipantConformance, Target
+from airflow_ft.testing import ParticipantConformance, Target, Values
+from tests.conformance.values import EARLY, by_place
+from tests.sinks.postgres.test_types import EXTENSIONS, MADE, VALUES
 from tools.servers import Database, Postgres
 
 pytestmark = [pytest.mark.server, pytest.mark.rotating]
+_AS_TEXT = re.compile(r"uuid|interval|inet|cidr|macaddr|bit|xml|ts|citext|hstore|ltree|range|positive|\[\]")
+REFUSED = {
+    "out of range": ("smallint", pa.array([-(2**15) - 1, 2**15], pa.int64())),
+    "out of the largest range": ("unsigned", pa.array([2**63], pa.uint64())),
+    "too many digits": (
+        "numeric with digits",
+        pa.array([Decimal("100000000"), Decimal("1.001")], pa.decimal128(38, 10)),
+    ),
+    "too long": ("varchar", pa.array(["abcd", "abc "])),
+    "blanks at the end": ("char", pa.array(["a "])),
+    "NUL": ("text", pa.array(["a\0b"])),
+    "before the year 1": ("date", EARLY),
+    "no such label": ("enum", pa.array(["sad"])),
+    "no document": ("json", pa.array(["{"])),
+    "no uuid": ("uuid", pa.array(["1-2"])),
+}
 PLANTED = {
     "loss": "DELETE FROM orders WHERE id = {id}",
     "double": "INSERT INTO orders SELECT * FROM orders WHERE id = {id}",
@@ -35,8 +55,10 @@ class Table(Target):
             "shop", "postgres", server.host, server.port, server.user, server.password, database.name
         )
         version = ", version bigint NOT NULL" if upsert else ""
-        database.sql(f"CREATE TABLE orders (id bigint PRIMARY KEY, text text NOT NULL{version})")
-        if not upsert:
+        database.sql(f"CREATE TABLE orders (id bigint PRIMARY KEY, text varchar(40) NOT NULL{version})")
+        if upsert:  # by a type: what a key refuses is declined as a whole
+            self.refused, self.taken = pa.table({"id": [1, 2, 3], "text": ["a", "b" * 41, "c"]}), (1, 3)
+        else:
             self.refused, self.taken = pa.table({"id": [1, 2, 2, 3], "text": ["a", "b", "again", "c"]}), (1, 2, 3)
 
     def ids(self) -> list[int]:
@@ -53,6 +75,27 @@ class Table(Target):
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
         missing = replace(self.sink, table="no_orders")
         return {**super().mistaken(), "no such table": (missing, self.connection)}
+
+    def values(self) -> Values:
+        """Of all types, which go as CSV; by the strategy `prepared` those that go in COPY's binary form."""
+        strategy = self.sink.strategy
+        names = [name for name in VALUES if strategy != "prepared" or not _AS_TEXT.search(VALUES[name][0])]
+        columns, seen = {}, {}
+        for name in names:
+            _, type, values, texts = VALUES[name]
+            array = pa.array([*values, None], pa.int32() if name == "late date" else type).cast(type)
+            columns[name], seen[name] = array, by_place(array, [*texts, None])
+        made = ", ".join(f'"{name}" {VALUES[name][0]}' for name in names)
+        version = ", version bigint NOT NULL" if strategy == "upsert" else ""
+        self.database.sql(f"{EXTENSIONS} {MADE} CREATE TABLE kinds (id bigint PRIMARY KEY, {made}{version})")
+        texts = ", ".join(f'rtrim("{name}"::text)' if name == "char" else f'"{name}"::text' for name in names)
+
+        def read() -> list[dict[str, Any]]:
+            rows = self.database.sql(f"SET timezone = 'UTC'; SELECT id, {texts} FROM kinds")
+            return [dict(zip(("id", *names), row, strict=True)) for row in rows]
+
+        refused = {name: given for name, given in REFUSED.items() if given[0] in names}
+        return Values(replace(self.sink, table="kinds"), columns, read, seen, refused)
 
 
 @pytest.mark.parametrize("strategy", ["local", "prepared", "upsert"])

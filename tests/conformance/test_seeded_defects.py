@@ -13,6 +13,7 @@ import pytest
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base import one_transaction as module
+from airflow_ft.sinks.sqlite import columns
 from airflow_ft.sinks.sqlite import participant as of_sqlite
 from airflow_ft.sinks.sqlite.ledger import Ledger
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
@@ -187,8 +188,39 @@ def columns_are_not_judged(change: Change) -> None:
     change(SqliteParticipant, "_misfits", lambda *_, **__: iter(()))
 
 
-def play(name: str, folder: Path) -> None:
+@noticed_by("test_values_to_the_ends_of_their_ranges_arrive_as_they_are")
+def blanks_at_the_end_are_dropped(change: Change) -> None:
+    values = columns._values
+    change(columns, "_values", lambda column: [
+        value.rstrip(" ") if isinstance(value, str) else value for value in values(column)
+    ])  # fmt: skip
+
+
+@noticed_by("test_values_that_it_does_not_hold_are_refused_before_the_decision", carries=True)
+def nan_is_stored_as_null(change: Change) -> None:
+    change(of_sqlite, "refused", lambda *_: {})
+
+
+@noticed_by("test_killed_at_any_call_it_leaves_all_or_nothing_and_another_process_settles", step="commit")
+def rows_come_in_a_transaction_of_their_own(change: Change) -> None:
+    change(File, "calls", f"{__name__}:commit_rows_before_the_marker")
+
+
+def commit_rows_before_the_marker(_: Callable[[], None]) -> None:
+    """The defect, in the process that is killed."""
+    write = Ledger.write_marker
+
+    def apart(self: Any, *of: Any) -> None:
+        self.db.execute("COMMIT")
+        self.db.execute("BEGIN IMMEDIATE")
+        write(self, *of)
+
+    Ledger.write_marker = apart  # type: ignore[method-assign]
+
+
+def play(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, test, parameters = DEFECTS[name]
+    monkeypatch.setattr(ParticipantConformance, "places", (0, 1))
     world = World(File(folder), folder)
     getattr(ParticipantConformance(), test)(world, **parameters)
 
@@ -197,8 +229,8 @@ def play(name: str, folder: Path) -> None:
 def test_it_is_noticed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("as it is", "with the defect"):
         (tmp_path / folder).mkdir()
-    play(name, tmp_path / "as it is")
+    play(name, tmp_path / "as it is", monkeypatch)
     make, _, _ = DEFECTS[name]
     make(monkeypatch.setattr)
     with pytest.raises((Exception, pytest.fail.Exception)):
-        play(name, tmp_path / "with the defect")
+        play(name, tmp_path / "with the defect", monkeypatch)

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ import pytest
 
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.sqlite.spec import SqliteSink
-from airflow_ft.testing import ParticipantConformance, Target
+from airflow_ft.testing import ParticipantConformance, Target, Values
+from tests.conformance.values import CLOCK, FINITE, INF, NAN, digits, instant
 
 PLANTED = {
     "loss": "DELETE FROM orders WHERE id = {id}",
@@ -55,6 +57,35 @@ class File(Target):
             "no such folder": (self.sink, replace(self.connection, host="/nonexistent/shop.db")),
             "no such table": (SqliteSink(table="no_orders", conn_id="shop", create=False), self.connection),
         }
+
+    def values(self) -> Values:
+        """Into a table that the sink makes. NaN and the largest unsigned numbers have no form in SQLite."""
+        unsigned = pa.array([0, 2**63 - 1, None], pa.uint64())
+        columns = {**FINITE, "unsigned": unsigned, "infinite": pa.array([INF, -INF, None])}
+        names = ", ".join(f'"{name}"' for name in columns)
+
+        def read() -> list[dict[str, object]]:
+            if not self.sql("SELECT 1 FROM sqlite_master WHERE name = 'kinds'"):
+                return []
+            return [dict(zip(("id", *columns), row, strict=True)) for row in self.sql(f"SELECT id, {names} FROM kinds")]
+
+        return Values(
+            SqliteSink(table="kinds", conn_id="shop"),
+            columns,
+            read,
+            seen={
+                "flag": int,
+                "amount": digits,
+                "day": date.isoformat,
+                "moment": lambda value: instant(value, " "),
+                "local": lambda value: instant(value, " "),
+            },
+            refused={
+                "NaN": ("double", pa.array([NAN])),
+                "too large": ("unsigned", pa.array([2**63, 2**64 - 1], pa.uint64())),
+                "a time of the day": ("day", CLOCK["clock"].slice(0, 1)),
+            },
+        )
 
 
 class TestSqlite(ParticipantConformance):

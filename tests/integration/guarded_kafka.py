@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
 
 from airflow_ft.sinks.kafka.permissions import Grant
 from tools.servers import Kafka
+from tools.servers.base import Options
 from tools.servers.processes import free_port
 
 USER, PASSWORD = "ada", "planted-Secret-2"
@@ -51,8 +52,8 @@ class GuardedKafka(Kafka):
 
     name = "guarded-kafka"
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, port: int | None = None, options: Options | None = None) -> None:
+        super().__init__(folder, port, options)
         self._guarded_port = free_port()
 
     @property

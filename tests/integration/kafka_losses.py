@@ -21,11 +21,11 @@ Proxied = tuple[Kafka, KafkaProxy, str]
 
 
 @contextmanager
-def proxied_broker(folder: Path) -> Iterator[Proxied]:
-    """A broker that tells its clients to come through the proxy."""
+def proxied_broker(folder: Path, kind: type[Kafka] = Kafka) -> Iterator[Proxied]:
+    """A broker of this kind that tells its clients to come through the proxy."""
     port = processes.free_port()
     bootstrap = f"127.0.0.1:{port}"
-    server = Kafka(folder, options={"advertised.listeners": f"PLAINTEXT://{bootstrap}"})
+    server = kind(folder, options={"advertised.listeners": f"PLAINTEXT://{bootstrap}"})
     with KafkaProxy(port, server.port) as proxy, server:
         server.create_topic("airflow_ft.tokens", 1)
         yield server, proxy, bootstrap

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import obstore
 import pyarrow.dataset as ds
-from pyarrow.fs import FileSelector, S3FileSystem
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
 from airflow_ft import FilesSink
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.files.objects import Objects
+from airflow_ft.testing import Values, plain
 from airflow_ft.testing.world import Target
+from tests.conformance.values import CLOCK, FINITE, NESTED, NOT_FINITE
 from tools.servers import S3
 
 REGION = "us-east-1"
@@ -94,6 +98,35 @@ class Bucket(Target):
 
     def delete_checkpoint(self, number: int) -> None:
         self.delete(*(name for name in self.names() if name.startswith(f"checkpoint={number:010}/")))
+
+    def plant(self, what: str, id: int) -> int:
+        """With all rows of the file."""
+        for name in self.files():
+            with self.reader.open_input_file(f"{self.path}/{name}") as file:
+                data = file.read()
+            found = ds.dataset(f"{self.path}/{name}", format=self.sink.format, filesystem=self.reader).to_table()["id"]
+            if id in found.to_pylist():
+                if what == "loss":
+                    self.delete(name)
+                elif what == "double":
+                    self.put(f"{name.rpartition('/')[0]}/again.{self.sink.format}", data)
+                else:
+                    self.put(name, data[: len(data) // 2] + b"x" + data[len(data) // 2 + 1 :])
+                return len(found)
+        return 0
+
+    def values(self) -> Values | None:
+        if self.sink.partition_by:
+            return None
+        path = f"{self.path.rpartition('/')[0]}/kinds"
+
+        def read() -> list[dict[str, Any]]:
+            if self.reader.get_file_info(path).type == FileType.NotFound:
+                return []
+            found = ds.dataset(path, format="parquet", filesystem=self.reader).files
+            return [row for file in found for row in plain(pq.read_table(file, filesystem=self.reader))]
+
+        return Values(replace(self.sink, folder=f"s3://aws@{path}"), {**FINITE, **NOT_FINITE, **CLOCK, **NESTED}, read)
 
     def mistaken(self) -> Mapping[str, tuple[SinkSpec, ConnectionInfo]]:
         nowhere = FilesSink(folder="s3://aws@nobody/orders", name="lake")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -82,24 +83,29 @@ def _stop_before(at: int, stop: str, root: str) -> None:
     sys.addaudithook(hook)
 
 
-def _around_commits(root: str, *, rebase: bool) -> None:
-    """delta-rs changes files without telling Python: so before and behind each call. `rebase`: as often as it likes."""
-    from deltalake import CommitProperties, DeltaTable
-
-    from airflow_ft.sinks.delta import table
+def around_commits(tell: Callable[[], None]) -> None:
+    """delta-rs changes files without telling Python: so before and behind each call."""
+    from deltalake import DeltaTable
 
     for name in ("create", "create_write_transaction"):
         call = getattr(DeltaTable, name)
 
         def stopping(*of: Any, _call: Any = call, **more: Any) -> Any:
-            sys.audit("airflow_ft.commit", root)
+            tell()
             found = _call(*of, **more)
-            sys.audit("airflow_ft.commit", root)
+            tell()
             return found
 
         setattr(DeltaTable, name, staticmethod(stopping) if name == "create" else stopping)
-    if rebase:
-        table._properties = lambda transactions, says=None: CommitProperties(says, 15, transactions)
+
+
+def _rebase_at_will() -> None:
+    """delta-rs may do so as often as it likes."""
+    from deltalake import CommitProperties
+
+    from airflow_ft.sinks.delta import table
+
+    table._properties = lambda transactions, says=None: CommitProperties(says, 15, transactions)
 
 
 def _before_requests(root: str) -> None:
@@ -132,7 +138,9 @@ def main() -> None:
     settings = next(iter(planned.sinks.values()))
     folder = Path(settings.get("folder") or settings["table"])
     if planned.kind == "delta":
-        _around_commits(str(folder.parent), rebase=bool(os.environ.get("REBASE")))
+        around_commits(lambda: sys.audit("airflow_ft.commit", str(folder.parent)))
+        if os.environ.get("REBASE"):
+            _rebase_at_will()
     if "://" in str(settings.get("folder") or settings["table"]):
         _before_requests(str(folder.parent))
     _stop_before(given["at"], given["stop"], str(folder.parent))

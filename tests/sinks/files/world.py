@@ -41,6 +41,11 @@ class Folder(Target):
         tables = [ds.dataset(file, format=self.sink.format).to_table() for file in found]
         return sorted(id for table in tables for id in table["id"].to_pylist())
 
+    def ids_in(self, name: str) -> list[int]:
+        """Of one file that readers see."""
+        found: list[int] = ds.dataset(self.path / name, format=self.sink.format).to_table()["id"].to_pylist()
+        return found
+
     def manifest(self, number: int) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.path / f"checkpoint={number:010}" / "_airflow_ft").read_text())
         return found

@@ -1,0 +1,101 @@
+"""A process is killed (SIGKILL) at each call that it makes, and another one settles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+
+from airflow_ft.core.model import Outcome, Plan, Promise, Vote
+from airflow_ft.testing.relay import Fate
+
+if TYPE_CHECKING:
+    from airflow_ft.testing.world import World
+
+_FEW = 4
+_MANY = 1_000
+
+
+class KillsConformance:
+    """The case.
+
+    Calls of a server's client are killed while the client waits: for the server, which has not heard of the request
+    (even places), or has done what was asked (odd ones). Others before each (`airflow_ft.testing.calls`).
+    """
+
+    places: ClassVar[tuple[int, int]] = (0, 1)
+    """Which calls are tried: the first, and how many further the next one is. (0, 1): all."""
+
+    @pytest.mark.parametrize("step", ["prepare", "commit", "abort"])
+    def test_killed_at_any_call_it_leaves_all_or_nothing_and_another_process_settles(
+        self, world: World, step: str
+    ) -> None:
+        first = world.plan()
+        world.deliver(first)
+        there = world.ids_of(first.number)
+        (at, further), killed = self.places, 0
+        while killed < _MANY:
+            if self._is_killed(world, step, at, there):
+                killed, at = killed + 1, at + further
+            elif killed or at == 0:
+                break
+            else:  # so many calls are not made
+                at //= 2
+        if not killed:
+            pytest.skip("none of its calls is seen: neither a server's, nor of SQLite, nor changes of files")
+        assert killed < _MANY
+
+    def _is_killed(self, world: World, step: str, at: int, there: list[int]) -> bool:
+        """One number: killed at this call, looked at, settled. False: it does not make so many."""
+        table = world.table((world.number + 1) * 1_000, _FEW)
+        plan = world.plan(table)
+        vote = None if step == "prepare" else world.prepare(plan)
+        killed = _act(world, plan, vote, step, at)
+        before, after = list(there), [*there, *table["id"].to_pylist()]
+        seen, where = world.target.ids(), f"{step} was killed at call {at}"
+        if step != "commit":
+            assert seen == before, where
+        elif world.target.at_once:
+            assert seen in (before, after), where
+        else:
+            assert set(before) <= set(seen) <= set(after) and len(set(seen)) == len(seen), where
+        came = _settle(world, plan, vote, step, at)
+        assert world.target.ids() == (after if came else before), where
+        if came:
+            there[:] = after
+            world.predecessor = plan.number
+        world.close()
+        return killed
+
+
+def _act(world: World, plan: Plan, vote: Vote | None, step: str, at: int) -> bool:
+    """In a process of its own; whether it was killed."""
+    with world.target.losing(Fate.HOLD_REPLY if at % 2 else Fate.HOLD_REQUEST, at // 2) as way:
+        if way is None:
+            told = world.process(plan, vote, step=step, stop="kill at a call", at=at).wait()
+            assert told == "" or told.startswith("done"), told
+            return told == ""
+        connection, is_held = way
+        process = world.process(plan, vote, step=step, connection=connection)
+        try:
+            process.wait_until(is_held)
+            if not is_held():
+                told = process.wait()
+                assert told.startswith("done"), told
+        finally:
+            process.kill()
+        assert is_held() or at > 0, "it has asked the server for something"
+        return is_held()
+
+
+def _settle(world: World, plan: Plan, vote: Vote | None, step: str, at: int) -> bool:
+    """By what may follow: an abort of what is not decided, else a commit. Whether the rows came."""
+    decides = world.participant_plan().promise is Promise.ATOMIC
+    if step == "abort" or (at % 4 > 1 and (step == "prepare" or decides)):
+        aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), {"message": "a test"})
+        assert aborted.outcome is Outcome.ABORTED or (step == "commit" and decides)
+        if step == "abort" and decides:
+            assert world.commit(plan, vote).outcome is Outcome.ABORTED
+        return aborted.outcome is Outcome.COMMITTED
+    assert world.commit(plan, vote or world.prepare(plan)).outcome is Outcome.COMMITTED
+    return True
