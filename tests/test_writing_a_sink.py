@@ -21,10 +21,16 @@ from airflow_ft.sinks.registry import system
 from airflow_ft.testing import ParticipantConformance
 from airflow_ft.testing.world import World
 from tests import written_sink
+from tests.tiers import turn
 from tests.written_sink import PACKAGE
 
 KIT = "tests/test_shelf.py"
-SKIPPED = r"no way to its server on which something is lost"
+SKIPPED = r"no way to its server on which something is lost|its connection has no secret"
+SOME_KILLS = f"""
+from airflow_ft.testing import ParticipantConformance
+
+ParticipantConformance.places = ({turn()}, 12)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +56,7 @@ def test_it_is_short() -> None:
 
 @pytest.mark.slow
 def test_it_passes_the_conformance_kit(installed: Path) -> None:
+    (installed.parent / "source" / "conftest.py").write_text(SOME_KILLS)  # all of them take minutes
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", KIT],
         cwd=installed.parent / "source", env=on_the_path(installed), capture_output=True, text=True, check=False,
@@ -170,6 +177,11 @@ DEFECTS = {
     "all pipelines are one": Defect(
         "test_it_remembers_what_was_delivered_last",
         [("Ledger(db, fence.pipeline,", 'Ledger(db, "all",'), ("Ledger(db, pipeline,", 'Ledger(db, "all",')],
+    ),
+    "NaN becomes NULL": Defect(
+        "test_values_that_it_does_not_hold_are_refused_before_the_decision",
+        [("    def unfit(self, rows):", "    def looked_at(self, rows):")],
+        {"carries": True},
     ),
     "no marker is found": Defect(
         "test_what_is_committed_is_visible_once_and_proven",
