@@ -49,6 +49,38 @@ class Refused:
                 sink=sink,
             )
 
+    def around(
+        self,
+        sink: str,
+        segment: Segment,
+        file: WalFile,
+        first: int,
+        rows: pa.RecordBatch,
+        wrong: Mapping[int, str],
+        put: Callable[[pa.RecordBatch], str],
+    ) -> int:
+        """Puts in what is not refused, in order, and adds the rest; returns how many went in.
+
+        Row `first` of the file (from 0) is the first of `rows`. `wrong` are those that are not tried, by their place in
+        `rows`, and why. `put` takes all of some rows and returns "", or takes none and says why. What it refuses is
+        halved until single rows are refused: of two that exclude each other the first goes in.
+        """
+        taken, waiting = 0, [(0, rows.num_rows)]
+        while waiting:
+            start, stop = waiting.pop()
+            part = rows.slice(start, stop - start)
+            why = next((wrong[row] for row in range(start, stop) if row in wrong), "") if wrong else ""
+            if not why and len(part):
+                why = put(part)
+            if not why:
+                taken += len(part)
+            elif len(part) == 1:
+                self.add(sink, segment, file, first + start, part, why)
+            else:
+                middle = (start + stop) // 2
+                waiting += [(middle, stop), (start, middle)]
+        return taken
+
     def rows(self, sink: str) -> int:
         """How many rows of a sink were refused so far."""
         return len(self._rows.get(sink, ()))

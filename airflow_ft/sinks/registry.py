@@ -1,6 +1,7 @@
 """Which systems rows can be delivered into: ours and other distributions', as their entry points name them.
 
-A system is a package, whose parts are imported when they are needed:
+A system is a package, whose parts are modules that are imported when they are needed; or one module that has what they
+have:
 
 | part | has |
 | --- | --- |
@@ -34,6 +35,15 @@ if TYPE_CHECKING:
     from airflow_ft.core.ports import ConnectionResolver
 
 GROUP = "airflow_ft.sinks"
+_PARTS = {
+    "participant": "open_participant",
+    "fitting": "misfits",
+    "doctor": "examine",
+    "setup": "create",
+    "proposal": "propose",
+    "lineage": "dataset",
+    "verify": "verify",
+}
 _OURS = "airflow-ft"
 
 
@@ -54,11 +64,12 @@ class Strategy:
 class System:
     """A kind of sink.
 
-    `kind` is what plans call it, `title` what people do. `strategies` has the default first. `clients` are the modules
-    that have to be importable, and `extra` the extra of airflow-ft that installs them ("": they come with it).
-    `preload` are modules that a process imports from which tasks are forked. `connects`: its participants are named by
-    Airflow connections; else `conn_id` tells which one a participant needs. By default that is none (""), and it is
-    given an empty one. `place` is the setting of a sink that says where its rows go ("": lineage does not know).
+    `kind` is what plans call it, `title` what people do. `package` holds its parts, and `strategies` has the default
+    first. `clients` are the modules that have to be importable, and `extra` the extra of airflow-ft that installs them
+    ("": they come with it). `preload` are modules that a process imports from which tasks are forked. `connects`: its
+    participants are named by Airflow connections; else `conn_id` tells which one a participant needs. By default that
+    is none (""), and it is given an empty one. `place` is the setting of a sink that says where its rows go ("":
+    lineage does not know).
     """
 
     kind: str
@@ -73,14 +84,15 @@ class System:
     place: str = ""
 
     def part(self, name: str) -> Any:
-        """A module of its package; None where it has none of that name."""
+        """The module that has this part; None where the system has none of that name."""
         module = f"{self.package}.{name}"
         try:
             return import_module(module)
         except ModuleNotFoundError as error:
             if error.name != module:
                 raise
-            return None
+        whole = import_module(self.package)
+        return whole if not hasattr(whole, "__path__") and hasattr(whole, _PARTS[name]) else None
 
     def connection(self, plan: ParticipantPlan, connections: ConnectionResolver) -> ConnectionInfo:
         """How a participant of it is reached; raises as `connections` does."""

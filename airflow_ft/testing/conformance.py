@@ -90,6 +90,15 @@ class ParticipantConformance(KillsConformance, ValuesConformance):
             )
             world.predecessor = number
 
+    def test_where_it_follows_nothing_is_visible_before_the_decision(self, world: World) -> None:
+        """Whoever does not decide tries rows in prepare, of which nothing may stay."""
+        world.commit_point = False
+        plan = world.plan()
+        vote = world.prepare(plan)
+        assert world.target.ids() == []
+        world.commit(plan, vote)
+        assert world.target.ids() == world.ids_of(1)
+
     def test_a_checkpoint_of_several_segments_comes_as_one(self, world: World) -> None:
         parts = [world.segment(number, world.table(number * ROWS)) for number in (1, 2, 3)]
         proof = world.deliver(world.plan_of(3, *parts))
@@ -240,6 +249,23 @@ class ParticipantConformance(KillsConformance, ValuesConformance):
         following = world.plan_of(2, world.segment(2, world.table(2 * ROWS)))
         world.deliver(following)
         assert world.target.ids() == world.ids_of(2)
+
+    def test_a_number_that_was_aborted_and_forgotten_never_comes(self, world: World) -> None:
+        """Its tombstone is gone; the floor has to stand in for it."""
+        if world.participant_plan().promise is not Promise.ATOMIC:
+            pytest.skip("it is not asked to commit what is not decided: its promise is not ATOMIC")
+        plan = world.plan()
+        vote = world.prepare(plan)
+        participant = world.participant(plan)
+        participant.abort(plan, world.fence(1, world.attempt()), WHY)
+        participant.forget(world.fence(1, 1), plan.number)
+        try:
+            late = world.commit(plan, vote)
+        except HaltError:  # it was settled and pruned long ago
+            pass
+        else:
+            assert late.outcome is _ABORTED
+        assert world.target.ids() == []
 
     def test_a_committed_number_is_not_aborted(self, world: World) -> None:
         if world.participant_plan().promise is Promise.TWO_PHASE:

@@ -121,6 +121,16 @@ def test_a_system_of_another_distribution_is_delivered_into(site: Path) -> None:
     assert "shelf" not in [each.kind for each in registry.own_systems()]
 
 
+def test_a_system_may_be_one_module_with_all_its_parts(site: Path) -> None:
+    install(site)
+    system_of = SYSTEM.format(clients=(), extra="").replace('package="shelf"', 'package="shelf.participant"')
+    (site / "shelf" / "system.py").write_text(system_of)
+    (site / "shelf" / "participant.py").write_text(f"{PARTICIPANT}\ndef verify():\n    return []\n")
+    shelf = registry.system("shelf")
+    assert shelf.part("participant") is shelf.part("verify") is not None
+    assert shelf.part("doctor") is None and shelf.part("lineage") is None
+
+
 def test_a_system_that_needs_no_connection_is_asked_for_none(site: Path) -> None:
     install(site)
     (site / "shelf" / "system.py").write_text(SYSTEM.format(clients=(), extra="").replace("extra=''", "connects=False"))

@@ -3,18 +3,77 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.ports import SegmentReader, WalFile
-from airflow_ft.core.verify import SAMPLES, Difference, SinkReport, sample
+from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.ports import SegmentReader, WalFile, WalReader
+from airflow_ft.core.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, sample
+from airflow_ft.sinks.base.sql_ledger import DbApi
 from airflow_ft.sinks.multiset import Multiset
+from airflow_ft.sinks.set_aside import DeliveredLog
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Row = tuple[Any, ...]
 InLog = Callable[[SegmentReader, str, WalFile], Iterator[list[Row]]]
 """The rows of one file of the log, some at a time, with values as the table gives them back."""
+
+
+def rows_of(db: DbApi, sql: str, at_once: int = 10_000) -> Iterator[Sequence[Row]]:
+    """What a query finds, so many rows at a time."""
+    cursor = db.cursor()
+    cursor.execute(sql)
+    return iter(partial(cursor.fetchmany, at_once), [])
+
+
+def compare_tables(
+    delivered: Sequence[Delivered],
+    plan: ParticipantPlan,
+    wal: WalReader,
+    *,
+    table: Callable[[Mapping[str, Any]], str],
+    columns: Callable[[str], Collection[str]],
+    found: Callable[[str, Sequence[str]], Iterable[Sequence[Row]]],
+    values: Callable[[pa.RecordBatch], Iterable[Row]],
+    fold: Callable[[str], str] = str,
+) -> list[SinkReport]:
+    """One report a table, whatever its plans and sinks were called: what a system's `verify` returns.
+
+    Args:
+        delivered: what went into the participant, and was asked for.
+        plan: the newest one of the participant.
+        wal: the log.
+        table: its name, by the settings of a sink; one table has one name.
+        columns: those that it has, folded; none: there is no such table.
+        found: the values of these columns in all its rows, some rows at a time.
+        values: rows of the log, with values as the table gives them back.
+        fold: what is one name to the system becomes one (`str.lower`).
+    """
+    log = DeliveredLog.of(wal, delivered)
+
+    def in_log(reader: SegmentReader, sink: str, file: WalFile) -> Iterator[list[Row]]:
+        for batch in reader.batches(sink, file):
+            yield list(values(batch))
+
+    def report(name: str, sent: Sequence[Sent]) -> SinkReport:
+        into = list({each.plan.number: each for each, _ in sent}.values())
+        begun = SinkReport.begun(plan.name, (sink for _, sink in sent), name, into)
+        readers = log.readers(sent)
+        written = {tuple(fold(field.name) for field in reader.schema(sink)) for _, sink, reader in readers}
+        there = columns(name)
+        if lacking := sorted({column for each in written for column in each} - set(there)):
+            what = f"it has no column {lacking[0]!r}" if there else "there is no such table"
+            return replace(begun, error=what)
+        if len(written) != 1:
+            return replace(begun, error="the columns of the rows have changed: compare the checkpoints one by one")
+        return compare(begun, readers, in_log, found(name, written.pop()))
+
+    return [report(name, sent) for name, sent in by_target(delivered, plan.name, table).items()]
 
 
 def compare(

@@ -1,22 +1,42 @@
 """The tables `airflow_ft_head` and `airflow_ft_ledger` of an SQL database: their statements, for any system.
 
-A system's own part is how a statement is sent, and how the tables are made.
+A system's own part is how a statement is sent; `DbApiLedger` sends it through a connection of the DB-API (PEP 249).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
-from airflow_ft.sinks.base.memory import Head, Marker
+from airflow_ft.sinks.base.memory import Head, Marker, check_owner
 
 HEAD, LEDGER = "airflow_ft_head", "airflow_ft_ledger"
 _MINE = "pipeline = ? AND participant = ?"
 _HEAD = "pipeline, participant, installation, epoch, attempt, last_delivered, floor"
 _MARKER = "installation, kind, epoch, attempt, digest, counts, detail"
 _OTHERS = f"FROM {{ledger}} WHERE {_MINE} AND number > ? AND installation <> ?"
+
+
+def statements(
+    head: str = HEAD, ledger: str = LEDGER, *, text: str = "TEXT", key: str = "TEXT", integer: str = "BIGINT", at: str
+) -> Sequence[str]:
+    """What makes both tables where they are lacking, in a system that calls its types so.
+
+    `key` is the type of texts that are part of a key, `at` type and default of when a marker was written, for people.
+    """
+    names = f"pipeline {key} NOT NULL, participant {key} NOT NULL"
+    return (
+        f"CREATE TABLE IF NOT EXISTS {head} (\n  {names}, installation {text} NOT NULL,\n"
+        f"  epoch {integer} NOT NULL, attempt {integer} NOT NULL, last_delivered {integer} NOT NULL,"
+        f" floor {integer} NOT NULL,\n  PRIMARY KEY (pipeline, participant))",
+        f"CREATE TABLE IF NOT EXISTS {ledger} (\n  {names}, number {integer} NOT NULL, installation {text} NOT NULL,\n"
+        f"  kind {text} NOT NULL, epoch {integer} NOT NULL, attempt {integer} NOT NULL, digest {text} NOT NULL,"
+        f" counts {text} NOT NULL,\n  detail {text} NOT NULL, at {at},\n"
+        "  PRIMARY KEY (pipeline, participant, number))",
+    )
 
 
 class SqlLedger(ABC):
@@ -45,6 +65,13 @@ class SqlLedger(ABC):
     @abstractmethod
     def exists(self) -> bool:
         """Whether the tables are there."""
+
+    def open(self, fence: Fence, *, create: bool) -> None:
+        """Before its first use in a step: makes the tables, or raises what `check_owner` does where there are none."""
+        if create:
+            self.create()
+        elif not self.exists():
+            check_owner(None, fence)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -121,3 +148,42 @@ class SqlLedger(ABC):
     def prune(self, floor: int) -> None:
         """Deletes the markers at or below `floor`."""
         self.run(f"DELETE FROM {{ledger}} WHERE {_MINE} AND number <= ?", *self.key, floor)
+
+
+class DbApi(Protocol):
+    """A connection of the DB-API (PEP 249)."""
+
+    def cursor(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DbApiLedger(SqlLedger):
+    """The ledger in what a connection of the DB-API leads to, as SQL of PostgreSQL's kind has it (ON CONFLICT)."""
+
+    db: DbApi
+    pipeline: str
+    participant: str
+
+    mark: ClassVar[str] = "?"
+    """How a value stands in a statement: the driver's `paramstyle`, "?" (qmark) or "%s" (format)."""
+    listed: ClassVar[str] = "SELECT count(*) FROM information_schema.tables WHERE table_name IN ('{head}', '{ledger}')"
+    """How many of both tables are there."""
+    ddl: ClassVar[Sequence[str]] = statements(at="TIMESTAMP DEFAULT CURRENT_TIMESTAMP")
+
+    def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self._executed(sql, values).fetchall()]
+
+    def run(self, sql: str, *values: object) -> None:
+        self._executed(sql, values)
+
+    def create(self) -> None:
+        for statement in self.ddl:
+            self.run(statement)
+
+    def exists(self) -> bool:
+        return int(self.rows(self.listed)[0][0]) == len(self.ddl)
+
+    def _executed(self, sql: str, values: Sequence[object]) -> Any:
+        cursor = self.db.cursor()
+        cursor.execute(sql.replace("?", self.mark).format(head=HEAD, ledger=LEDGER), values)
+        return cursor

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.core.doctor import Check
 from airflow_ft.core.errors import UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.base.examination import examine_places
 from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.delta.fitting import misfits
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.delta.table import Snapshot, told
-from airflow_ft.sinks.fitting import of_rows
 
 
 def examine(
@@ -25,19 +26,11 @@ def examine(
     installation: str | None = None,
 ) -> list[Check]:
     """The checks of one table. `rows` are published segments, whose columns are judged as `prepare` would."""
-    exam = Examination(f"participant {plan.name}")
-    for name, settings in plan.sinks.items():
-        described = exam.attempt("table", lambda of=settings: _described(plan.name, of, connection))  # type: ignore[misc]
-        if described is not None:
-            exam.ok("table", f"{name}: {described}")
-    published = rows if exam.checks[-1].verdict == "ok" else ()
-    for problem in of_rows(exam, plan, connection, published, misfits):
-        column = f"column {problem.column}: " if problem.column else ""
-        exam.problem("columns", f"{column}{problem.what}", problem.remedy)
-    return exam.checks
+    described = partial(_described, plan.name, connection)
+    return examine_places(f"participant {plan.name}", "table", plan, connection, rows, described, misfits)
 
 
-def _described(participant: str, settings: Mapping[str, Any], connection: ConnectionInfo) -> str:
+def _described(participant: str, connection: ConnectionInfo, settings: Mapping[str, Any]) -> str:
     sink = DeltaSink.from_settings(participant, settings)
     place = Place.of(sink, connection)
     with told(place):

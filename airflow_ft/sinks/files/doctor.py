@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.core.doctor import Check
 from airflow_ft.core.errors import UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.base.examination import examine_places
 from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.files.failures import telling
 from airflow_ft.sinks.files.fitting import misfits
 from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.spec import FilesSink
-from airflow_ft.sinks.fitting import of_rows
 from airflow_ft.wal.filesystem import is_hdfs, local_path
 
 
@@ -26,18 +28,11 @@ def examine(
     installation: str | None = None,
 ) -> list[Check]:
     """The checks of one folder. `rows` are published segments, whose columns are judged as `prepare` would."""
-    exam = Examination(f"participant {plan.name}")
-    for name, settings in plan.sinks.items():
-        described = exam.attempt("folder", lambda of=settings: _described(pipeline, plan.name, of, connection))  # type: ignore[misc]
-        if described is not None:
-            exam.ok("folder", f"{name}: {described}")
-    published = rows if exam.checks[-1].verdict == "ok" else ()
-    for problem in of_rows(exam, plan, connection, published, misfits):
-        exam.problem("columns", problem.what, problem.remedy)
-    return exam.checks
+    described = partial(_described, pipeline, plan.name, connection)
+    return examine_places(f"participant {plan.name}", "folder", plan, connection, rows, described, misfits)
 
 
-def _described(pipeline: str, participant: str, settings: dict[str, object], connection: ConnectionInfo) -> str:
+def _described(pipeline: str, participant: str, connection: ConnectionInfo, settings: Mapping[str, Any]) -> str:
     sink = FilesSink.from_settings(participant, settings)
     with telling(sink.folder):
         ledger = Ledger.of(sink.folder, connection)

@@ -10,28 +10,20 @@ import psycopg2
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.sinks.base.memory import Head
-from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, SqlLedger
+from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, SqlLedger, statements
 from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
 
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _CREATING = 0x61667470  # an arbitrary constant: the key of the advisory lock under which tables are made
-_NAMES = 'pipeline text COLLATE "C" NOT NULL, participant text COLLATE "C" NOT NULL'
 
 
 def ddl_of(schema: str) -> Sequence[str]:
     """The statements that make both tables where they are lacking; schema "": where the search path leads."""
     head, ledger = TableName(schema, HEAD).sql, TableName(schema, LEDGER).sql
-    return (
-        f"CREATE TABLE IF NOT EXISTS {head} (\n  {_NAMES}, installation text NOT NULL,\n"
-        "  epoch bigint NOT NULL, attempt bigint NOT NULL, last_delivered bigint NOT NULL, floor bigint NOT NULL,\n"
-        "  PRIMARY KEY (pipeline, participant))",
-        f"CREATE TABLE IF NOT EXISTS {ledger} (\n  {_NAMES}, number bigint NOT NULL, installation text NOT NULL,\n"
-        "  kind text NOT NULL, epoch bigint NOT NULL, attempt bigint NOT NULL, digest text NOT NULL,\n"
-        "  counts text NOT NULL, detail text NOT NULL, at timestamptz NOT NULL DEFAULT now(),\n"
-        "  PRIMARY KEY (pipeline, participant, number))",
-    )
+    types = {"text": "text", "key": 'text COLLATE "C"', "integer": "bigint"}
+    return statements(head, ledger, **types, at="timestamptz NOT NULL DEFAULT now()")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import psycopg2
 import pyarrow as pa
@@ -72,7 +73,10 @@ class Load:
         with closing(Ahead(self._parts(columns))) as parts:
             for part in parts:
                 if self.letters is not None:
-                    taken += self._around(part, columns)
+                    segment, refused = self.reader.segment, partial(self._refused, columns)
+                    taken += self.letters.around(
+                        self.sink, segment, part.file, part.first, part.rows, part.wrong, refused
+                    )
                 else:
                     self._together(part, columns)
                     taken += part.rows.num_rows
@@ -115,28 +119,8 @@ class Load:
         if lacking := part.rows.num_rows - count:
             raise self._declined(f"{part.file.path}, from row {part.first + 1} on: {lacking} rows were {_LEFT_OUT}")
 
-    def _around(self, part: _Part, columns: Sequence[Column]) -> int:
-        """Halves what is refused until single rows are: the first of two that exclude each other goes in."""
-        taken, waiting = 0, [(0, part.rows.num_rows)]
-        while waiting:
-            start, stop = waiting.pop()
-            rows = part.rows.slice(start, stop - start)
-            reasons = [part.wrong[row] for row in range(start, stop) if row in part.wrong]
-            why = reasons[0] if reasons else self._refused(rows, columns)
-            if not why:
-                taken += len(rows)
-            elif len(rows) == 1:
-                assert self.letters is not None
-                self.letters.add(self.sink, self.reader.segment, part.file, part.first + start, rows, why)
-            else:
-                middle = (start + stop) // 2
-                waiting += [(middle, stop), (start, middle)]
-        return taken
-
-    def _refused(self, rows: pa.RecordBatch, columns: Sequence[Column]) -> str:
-        """Why they are refused, so that none of them went in; ""."""
-        if not len(rows):
-            return ""
+    def _refused(self, columns: Sequence[Column], rows: pa.RecordBatch) -> str:
+        """Why they are refused, so that none of them went in; "": all did."""
         self.session.run("SAVEPOINT airflow_ft_rows")
         try:
             count = self._copy(columns, Encoded.of(rows, columns))

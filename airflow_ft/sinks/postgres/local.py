@@ -86,10 +86,7 @@ class LocalParticipant(OneTransactionParticipant[Session]):
     ) -> Iterator[tuple[Session, Ledger]]:
         with self._session(fence) as session:
             ledger = self._ledger(session, fence.pipeline)
-            if create:
-                ledger.create()
-            elif not ledger.exists():
-                check_owner(None, fence)
+            ledger.open(fence, create=create)
             session.begin()
             ledger.lock()
             yield session, ledger

@@ -15,10 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
+import pyarrow as pa
+
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan
 from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
-from airflow_ft.sinks.base.memory import check_owner
+from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.sqlite.columns import (
@@ -92,22 +94,19 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
         self, db: sqlite3.Connection, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
     ) -> dict[str, int]:
         """All rows; how many went into each sink's table. DeclinedError for rows that the file refuses."""
-        counts = dict.fromkeys(self.sinks, 0)
-        for name, sink in self.sinks.items():
-            columns = read_columns(db, sink.table)
-            for reader in (each for each in readers if name in each.sinks()):
-                names = [field.name for field in reader.schema(name)]
-                if missing := [each for each in names if each.lower() not in columns]:
-                    raise UnfitTargetError(
-                        f"table {sink.table!r} has no column {missing[0]!r} any more.",
-                        remedy="bring it back: rows that are decided wait for it.",
-                        sink=name,
-                    )
-                places = ", ".join(["?"] * len(names))
-                sql = f"INSERT INTO {quoted(sink.table)} ({', '.join(map(quoted, names))}) VALUES ({places})"
-                put = _Put(db, sql, sink.table, name, reader, columns, letters)
-                counts[name] += put.all()
-        return counts
+
+        def load(name: str, reader: SegmentReader) -> Load:
+            table = self.sinks[name].table
+            columns = read_columns(db, table)
+            if missing := [each for each in reader.schema(name).names if each.lower() not in columns]:
+                raise UnfitTargetError(
+                    f"table {table!r} has no column {missing[0]!r} any more.",
+                    remedy="bring it back: rows that are decided wait for it.",
+                    sink=name,
+                )
+            return _Load(name, table, reader, letters, db, columns)
+
+        return load_all(self.sinks, readers, load)
 
     @contextmanager
     def _writing(
@@ -119,10 +118,7 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
                 raise SinkAccessError(f"{self.file.path} is gone.", remedy="bring it back.")
             db.execute("BEGIN IMMEDIATE")
             ledger = Ledger(db, fence.pipeline, self.name)
-            if create:
-                ledger.create()
-            elif not ledger.exists():
-                check_owner(None, fence)
+            ledger.open(fence, create=create)
             yield db, ledger
             db.execute("COMMIT" if keep else "ROLLBACK")
 
@@ -135,61 +131,28 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
 
 
 @dataclass
-class _Put:
-    """Puts the rows of one sink and segment into its table."""
+class _Load(Load):
+    """See `airflow_ft.sinks.base.load`."""
 
     db: sqlite3.Connection
-    sql: str
-    table: str
-    sink: str
-    reader: SegmentReader
     columns: dict[str, Column]
-    letters: Refused | None
 
-    def all(self) -> int:
-        """How many went in."""
-        taken = 0
-        for file in self.reader.files(self.sink):
-            first = 0
-            for batch in self.reader.batches(self.sink, file):
-                wrong = refused(batch, self.columns)
-                rows = list(zip(*values(batch), strict=True))
-                if self.letters is None:
-                    if wrong:
-                        row, why = next(iter(sorted(wrong.items())))
-                        raise self._declined(f"row {first + row + 1} of {file.path}: {why}")
-                    taken += self._together(rows, f"{file.path}, from row {first + 1} on")
-                else:
-                    for index, row_ in enumerate(rows):
-                        why = wrong.get(index) or self._alone(row_)
-                        if why:
-                            self.letters.add(
-                                self.sink, self.reader.segment, file, first + index, batch.slice(index, 1), why
-                            )
-                        else:
-                            taken += 1
-                first += batch.num_rows
-        return taken
+    def unfit(self, rows: pa.RecordBatch) -> Mapping[int, str]:
+        return refused(rows, self.columns)
 
-    def _together(self, rows: list[tuple[Any, ...]], where: str) -> int:
+    def insert(self, rows: pa.RecordBatch) -> str:
+        names = ", ".join(map(quoted, rows.schema.names))
+        places = ", ".join(["?"] * rows.num_columns)
+        sql = f"INSERT INTO {quoted(self.table)} ({names}) VALUES ({places})"
+        self.db.execute("SAVEPOINT airflow_ft_rows")
         try:
-            count = self.db.executemany(self.sql, rows).rowcount
-        except _REFUSED as error:
-            raise self._declined(f"{where}: {error}") from error
-        if count != len(rows):
-            raise self._declined(f"{where}: {len(rows) - count} rows were left out by a trigger")
-        return count
-
-    def _alone(self, row: tuple[Any, ...]) -> str:
-        """Why it is refused; "": it went in."""
-        try:
-            return "" if self.db.execute(self.sql, row).rowcount == 1 else "left out by a trigger"
+            lacking = rows.num_rows - self.db.executemany(sql, zip(*values(rows), strict=True)).rowcount
+            why = f"{lacking} rows were left out by a trigger" if lacking else ""
         except _REFUSED as error:
             if not self.db.in_transaction:
-                raise self._declined(f"{error}, and a trigger has rolled everything back") from error
-            return str(error)
-
-    def _declined(self, what: str) -> DeclinedError:
-        return DeclinedError(
-            f"table {self.table!r} refuses rows: {what}.", remedy="mend the job, or the table.", sink=self.sink
-        )
+                raise self.declined(f"{error}, and a trigger has rolled everything back") from error
+            why = str(error)
+        if why:
+            self.db.execute("ROLLBACK TO airflow_ft_rows")
+        self.db.execute("RELEASE airflow_ft_rows")
+        return why
