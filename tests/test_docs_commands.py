@@ -124,7 +124,10 @@ def test_every_extra_that_a_page_installs_exists() -> None:
     setup = configparser.ConfigParser()
     setup.read(PROJECT / "setup.cfg")
     known = set(setup["options.extras_require"])
-    named = [each for text in TEXT.values() for each in re.findall(r"(?:airflow-ft|'\.)\[([a-z0-9,]+)\]", text)]
+    shelf = "docs/writing-a-sink.md"  # the page of another distribution, which has an extra `test`
+    assert "\ntest = [" in TEXT[shelf]
+    text_of_ours = [text.replace("'.[test]'", "") if name == shelf else text for name, text in TEXT.items()]
+    named = [each for text in text_of_ours for each in re.findall(r"(?:airflow-ft|'\.)\[([a-z0-9,]+)\]", text)]
     assert len(named) > 8
     assert {extra for each in named for extra in each.split(",")} <= known
 

@@ -88,8 +88,8 @@ class KafkaSource:
     group_id: str | None = None
     commit_offsets: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
-    start_declared: str = field(default="", init=False)
-    """The Jinja of which `starting_offsets` was rendered. Not an argument."""
+    start_declared: str = field(default="", init=False, compare=False)
+    """The Jinja of which `starting_offsets` was rendered, where that is a time. Not an argument."""
 
     def __post_init__(self) -> None:
         if isinstance(self.topics, str):
@@ -172,8 +172,8 @@ class KafkaSource:
             )
 
     def rendered_from(self, declared: KafkaSource) -> None:
-        """Keeps what Airflow has rendered: a time that another run renders is the same start (`origin_file`)."""
-        if is_template(declared.starting_offsets):
+        """Keeps what a time was rendered of: one that another run renders is the same start (`origin_file`)."""
+        if is_template(declared.starting_offsets) and isinstance(self.starting_offsets, datetime):
             object.__setattr__(self, "start_declared", declared.starting_offsets)
 
     @classmethod
