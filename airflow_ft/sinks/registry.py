@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 GROUP = "airflow_ft.sinks"
 _PARTS = {
     "participant": "open_participant",
+    "ready": "lacks",
     "fitting": "misfits",
     "doctor": "examine",
     "setup": "create",

@@ -154,6 +154,7 @@ def shop(mariadb: MariaDb, kafka: Kafka, s3: S3, tmp_path_factory: pytest.TempPa
             "broken_job",
             "wrong_password",
             "server_down",
+            "slow",
             "no_connection",
         ):
             database.sql(f"CREATE TABLE {table} (id BIGINT, amount DECIMAL(20,2))")

@@ -25,6 +25,8 @@ from tests.integration.real_world import RealWorld, expected, make_world
 from tools.servers import Database, Kafka
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
+OF_LATER = ("checkpoint_failed", "checkpoint_reason", "event_savepoint", "event_restored")
+"""Indexes."""
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -84,7 +86,8 @@ def test_what_an_earlier_release_has_prepared_is_delivered_once(world: RealWorld
         "ALTER TABLE checkpoint DROP COLUMN lag",
         "ALTER TABLE pipeline DROP COLUMN late_after",
         "DROP TABLE source_lag",
-        *(f"DROP INDEX {name}" for name in ("checkpoint_failed", "event_savepoint", "event_restored")),
+        *(f"ALTER TABLE pipeline DROP COLUMN {name}" for name in ("completed", "subsumed", "aborted")),
+        *(f"DROP INDEX {name}" for name in OF_LATER),
     )
     change_token(world, of_format(None))
     for name in world.delivery.names:

@@ -164,7 +164,8 @@ def published_before_spark_has_committed(change: Change) -> None:
 
 @defect(AHEAD, "I10")
 def room_for_more_than_spark_keeps_state_for(change: Change) -> None:
-    change(room.Room, "_kept", lambda self, waiting: 99)
+    left = room.room
+    change(room, "room", lambda store, pipeline, config, retained: left(store, pipeline, config, 100))
 
 
 # --- gates ------------------------------------------------------------------------------------------------------

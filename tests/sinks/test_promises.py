@@ -61,4 +61,4 @@ def test_the_command_lists_them_and_what_is_lacking(
     sinks(Namespace(output="json"))
     found = {(row["kind"], row["strategy"]): row for row in json.loads(capsys.readouterr().out)}
     assert found["mysql", "xa"]["promise"] == "TWO_PHASE" and found["mysql", "xa"]["installed"] == "yes"
-    assert found["postgres", "local"]["installed"] == "pip install 'psycopg2'"
+    assert found["postgres", "local"]["installed"] == "pip install 'airflow-ft[postgres]'"

@@ -127,6 +127,7 @@ def every_operation(store: Store) -> None:
     scene.abort(kept)
     store.rewind(PIPELINE, 2, 1, None, "a test")
     store.reset_state(PIPELINE, 2, a_position(0), "a test")
+    store.retire(PIPELINE, "a test")
     store.restore(PIPELINE, 2, a_position(0), "a test")
     store.note_savepoint(PIPELINE, 1, "a test", {})
     store.prune(PIPELINE, 1)

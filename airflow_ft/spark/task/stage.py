@@ -47,7 +47,7 @@ def stage_step(
     on_start: Callable[[Driver], None] = lambda _: None,
     spec: Mapping[str, Any] | None = None,
     overlap: tuple[Delivery, CheckpointConfig, Progress, Archive] | None = None,
-    preflight: Callable[[], None] = lambda: None,
+    preflight: Callable[[], None] | None = None,
     judge: Judge | None = None,
     resume_drained: bool = False,
 ) -> StageResult | None:
@@ -83,12 +83,14 @@ def stage_step(
     )
 
 
-def look_first(context: Context, preflight: Callable[[], None], *, resume_drained: bool) -> None:
+def look_first(context: Context, preflight: Callable[[], None] | None, *, resume_drained: bool) -> None:
     """Looks at the sinks, unless there is nothing to compute, or something is planned that waits for its delivery (I7).
 
     A sink that lacks something must not keep the others from what is decided.
     """
     store, pipeline = context.store, context.pipeline
+    if preflight is None:
+        return
     if live_plans(store.open_checkpoints(pipeline)) or (not resume_drained and drain_of(store, pipeline)):
         return
     preflight()

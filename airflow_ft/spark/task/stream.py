@@ -70,7 +70,7 @@ def stream_step(
     on_start: Callable[[Driver], None] = lambda _: None,
     spec: Mapping[str, Any] | None = None,
     overlap: Beside,
-    preflight: Callable[[], None] = lambda: None,
+    preflight: Callable[[], None] | None = None,
     judge: Judge | None = None,
     why_stop: Callable[[], str] = lambda: "",
     resume_drained: bool = False,
