@@ -133,9 +133,10 @@ class Demo:
 
     def _watch(self, store: Store, run_id: str) -> tuple[str, list[Kill], int, int, int]:
         """The run's state, the kills, rows, checkpoints and deliveries that were confirmed."""
-        options, killers = self.options, []
+        options = self.options
+        killers: list[DriverKiller | CommitKiller] = []
         if isinstance(self.airflow, CeleryAirflow) and not options.calm:
-            killers = [DriverKiller(store, PIPELINE, random.Random(options.seed), worker=self.airflow.replace_worker)]
+            killers += [DriverKiller(store, PIPELINE, random.Random(options.seed), worker=self.airflow.replace_worker)]
         elif not options.calm:
             # A stream's statements are over too soon to be seen from outside.
             statement = (lambda: "its commit") if options.stream else self._statement
