@@ -48,8 +48,8 @@ class CeleryAirflow(Airflow):
                 "celery__worker_concurrency": "2",
                 # A worker loads no plugin of Airflow, and so knows nothing of [airflow_ft] preload.
                 "celery__extra_celery_config": '{"imports": ["airflow_ft.preload"]}',
-                # Redis gives a message to another process when it is not acknowledged for so long, as none is before
-                # its task has ended: that of the killed worker is seen again within the run, and those of others.
+                # Redis delivers a message again when it is not acknowledged for so long, as none is before its task has
+                # ended: so that of the killed worker comes again within the run.
                 "celery_broker_transport_options__visibility_timeout": "15",
                 "airflow_ft__store": "ft_store",
                 **settings,
