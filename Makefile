@@ -57,6 +57,12 @@ test-unlocked: ## run a small pipeline with the wheel and the newest of each dep
 test-oldest: ## ... with the oldest of each dependency that setup.cfg allows
 	@tools/unlocked.sh lowest $(small)
 
+# asyncpg: the API server asks its database by it. celery: the provider's newest, 3.26.0, allows 5.7.0, but cannot import it.
+.PHONY: celery
+celery: ## ... with CeleryExecutor, Redis and PostgreSQL, and kill -9 of the Celery worker with all it runs, in the middle
+	@NAME=celery SERVERS="postgres redis" ALSO="apache-airflow-providers-celery celery<5.7 asyncpg" \
+		tools/unlocked.sh newest --executor celery --flights 3000 $(ARGS)
+
 .PHONY: test-all
 test-all: install lint types ## everything, before a release: all tests, whole matrices, every place to die, both unlocked wheels
 	@THOROUGH=1 $(pytest) --all --timeout 1800 $(ARGS)

@@ -2,7 +2,7 @@
 
 A task of Airflow is a fork of its executor's process: of the scheduler (LocalExecutor) or of Celery's worker. What that
 one has imported, its tasks have; else each of them imports clients and PyArrow anew. The plugin imports this module
-where `[airflow_ft] preload` is set.
+where `[airflow_ft] preload` is set. Celery's worker loads no plugins: there it is one of Celery's `imports`.
 No client is opened here.
 """
 

@@ -163,9 +163,9 @@ def get_provider_info() -> dict[str, Any]:
                         "https://spark-history.example.com/?pipeline={pipeline}",
                     ),
                     "preload": _option(
-                        "Whether what loads Airflow's plugins imports the clients and PyArrow at once. Tasks are"
-                        " forked from one of them (scheduler or Celery's worker), and need not import them then. It"
-                        " costs those processes about 70 MB.",
+                        "Whether what loads Airflow's plugins imports the clients and PyArrow at once. LocalExecutor"
+                        " forks tasks from one of them, the scheduler, and they need not import them then. It costs"
+                        " those processes about 70 MB. Celery's worker loads no plugins: see clusters.md.",
                         "False",
                         "True",
                         "boolean",

@@ -13,6 +13,7 @@
 #   mariadb      .local/servers/mariadb
 #   mysql        .local/servers/mysql
 #   postgres     .local/servers/postgres
+#   redis        .local/servers/redis   the broker of `make celery` (only when asked for)
 #   s3           .local/s3             moto, a server with the S3 API, in an environment of its own (it wants an old dateutil)
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
 #   chromium     the system             the browser of the tests, where none is on the PATH (on Debian alone)
@@ -207,6 +208,13 @@ install_postgres() {
     postgresql-15 postgresql-18 postgresql-17 postgresql-16 postgresql-14
 }
 
+# A broker for Airflow's CeleryExecutor, which nothing but `make celery` needs.
+install_redis() {
+  unpack redis bookworm \
+    'libc6|libgcc-s1|gcc-.*-base|zlib1g|perl.*|lib.*-perl|lib(acl|audit|bz2|cap-ng|crypt1|db5|gdbm|md0|pam|pcre2|selinux|semanage|sepol).*|dpkg|tar|debconf|passwd|adduser|usrmerge|init-system-helpers|lsb-base|sysvinit-utils' \
+    redis-server
+}
+
 # A model checker: what it makes of a model is a C program.
 install_spin() {
   command -v gcc >/dev/null || system_packages gcc libc6-dev
@@ -243,13 +251,13 @@ recipe() {
     kafka | spark-jars | delta-jars | jdbc-jars | flink-jars | hdfs) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
     s3) cat "$here/s3.lock"; declare -f install_s3 ;;
     js) cat "$here"/js/package*.json; declare -f install_js; echo "$node_wheel"; command -v node npm || true ;;
-    mariadb | mysql | spin) declare -f unpack "install_$1" ;;
+    mariadb | mysql | redis | spin) declare -f unpack "install_$1" ;;
     class-archives) # the JVM and the jars: an archive of others would be refused
       cat "$root/tests/class_archives.py"
       stat -L -c '%n %s %Y' "$(command -v java)" "$local_"/jars/kafka/* "$local_"/venv/lib/python*/site-packages/pyspark/jars/* ;;
     chromium) declare -f browser system_packages install_chromium; command -v chromium google-chrome chromium-browser || true ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs mariadb mysql postgres s3 spin chromium js class-archives)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs mariadb mysql postgres redis s3 spin chromium js class-archives)" ;;
   esac
 }
 

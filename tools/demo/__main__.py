@@ -62,6 +62,12 @@ def _arguments() -> argparse.Namespace:
         default=os.environ.get("SINKS", ""),
         help=f"copies of all flights beside MySQL and Kafka, in one checkpoint: {' '.join(COPIES)} (SINKS=)",
     )
+    parser.add_argument(
+        "--executor",
+        choices=("local", "celery"),
+        default="local",
+        help="celery: PostgreSQL, Redis and a Celery worker, which is killed once: `make celery`",
+    )
     parser.add_argument("--calm", action="store_true", help="kill nothing: does the installation work?")
     parser.add_argument(
         "--installed",
@@ -75,6 +81,8 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"SINKS: there is no {' '.join(unknown)}; choose from {' '.join(COPIES)}")
     if arguments.sinks and (arguments.stream or arguments.savepoint):
         parser.error("SINKS goes with neither STREAM nor SAVEPOINT: run them one after the other")
+    if arguments.executor == "celery" and (arguments.stream or arguments.savepoint):
+        parser.error("--executor celery goes with neither STREAM nor SAVEPOINT")
     return arguments
 
 
@@ -183,6 +191,7 @@ def _demonstrate(arguments: argparse.Namespace, folder: Path, lock: IO[str], don
         arguments.stream or arguments.savepoint,
         arguments.savepoint,
         tuple(arguments.sinks),
+        arguments.executor == "celery",
     )
     demo = Demo(options, console)
     try:

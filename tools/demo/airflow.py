@@ -57,6 +57,7 @@ class Airflow:
         self._connections = connections
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
+        self._guards: dict[Path, subprocess.Popen[bytes]] = {}  # by the log of what runs under it
         self._client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
         self._token_until = 0.0
         # The same for each component, whenever it is started: the scheduler signs what the API server has to believe.
@@ -70,7 +71,12 @@ class Airflow:
     @property
     def log(self) -> Path:
         """What all components of Airflow print."""
-        return self.home / "standalone.log"
+        return self._log_of(*self.command_line)
+
+    @property
+    def store_url(self) -> str:
+        """The decision log that is used by default."""
+        return f"sqlite:///{self.home / 'airflow_ft' / 'ft.db'}"
 
     def task_logs(self, dag_id: str) -> Path:
         """The folder with the logs of a DAG's tasks."""
@@ -103,34 +109,51 @@ class Airflow:
         passwords = self.home / "passwords.json"
         passwords.touch(mode=0o600)
         passwords.write_text(json.dumps({LOGIN: self.password}))
+        self._make_database()
+        self._process = self._spawn(*self.command_line)
+
+    def _make_database(self) -> None:
+        """What is needed before anything is started."""
         with closing(sqlite3.connect(self.home / "airflow.db")) as database:
             database.execute("PRAGMA journal_mode=WAL")  # readers and a writer side by side
+
+    def _log_of(self, *arguments: str) -> Path:
+        return self.home / f"{'-'.join(each for each in arguments if not each.startswith('-'))}.log"
+
+    def _spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Runs `airflow ...` under a guard, whose process is returned; `_end` ends it, and `stop` at last."""
         # Without the guard, tasks and Spark drivers of a killed Airflow would live on.
-        command = [sys.executable, "-m", "tools.demo.guard", str(Path(sys.executable).parent / "airflow")]
-        command += self.command_line
-        with self.log.open("wb") as output:
-            self._process = subprocess.Popen(
+        command = [sys.executable, "-m", "tools.demo.guard", str(Path(sys.executable).parent / "airflow"), *arguments]
+        log = self._log_of(*arguments)
+        with log.open("ab") as output:
+            self._guards[log] = subprocess.Popen(
                 command,
                 cwd=self.home,
-                env=self._environment(passwords),
+                env=self._environment(self.home / "passwords.json"),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
+        return self._guards[log]
+
+    @staticmethod
+    def _end(guard: subprocess.Popen[bytes]) -> None:
+        """Ends by kill -9 what runs under a guard, and all that it has started."""
+        if guard.stdin is not None:
+            guard.stdin.close()  # what the guard waits for
+        try:
+            guard.wait(30)
+        except subprocess.TimeoutExpired:
+            guard.kill()
+            guard.wait()
 
     def stop(self) -> None:
         """Kills Airflow, its tasks and whatever they started."""
         self._client.close()
-        if self._process is None:
-            return
-        if self._process.stdin is not None:
-            self._process.stdin.close()  # what the guard waits for
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        for guard in self._guards.values():
+            self._end(guard)
+        self._guards.clear()
         self._process = None
 
     def _environment(self, passwords: Path) -> dict[str, str]:
@@ -183,8 +206,9 @@ class Airflow:
         """Returns when the API answers, the scheduler works and the DAG was parsed; AirflowError after 600 s."""
         deadline = time.monotonic() + START_SECONDS
         while not self._knows(dag_id):
-            if self._process is None or self._process.poll() is not None:
-                raise AirflowError(f"Airflow ended while it started; see {self.log}")
+            ended = [str(log) for log, guard in self._guards.items() if guard.poll() is not None]
+            if ended or not self._guards:
+                raise AirflowError(f"Airflow ended while it started; see {', '.join(ended) or self.home}")
             if time.monotonic() > deadline:
                 raise AirflowError(
                     f"Airflow or its DAG {dag_id} was not ready after {START_SECONDS:.0f} s; see {self.log}"

@@ -1,4 +1,4 @@
-"""Kills the Spark driver, and later a commit task, with SIGKILL while they work - and checks that it hit them there.
+"""Kills the Spark driver (or its worker), and later a commit task, with SIGKILL, and checks that it hit them at work.
 
 It only reads the decision log: states, votes and leases. A lease's holder is "host:pid:random", its task
 "dag/run/task id", so a lease leads to the process at work. A kill counts when, after the process is gone, the
@@ -42,10 +42,21 @@ class Kill:
 
 
 class DriverKiller:
-    """Kills the Spark driver in the middle of a checkpoint, once at least one was published before."""
+    """Kills the Spark driver in the middle of a checkpoint, once at least one was published before.
 
-    def __init__(self, store: Store, pipeline: str, pauses: random.Random, step: str = "stage") -> None:
+    `worker` kills what it runs in instead, with all that is at work there, and returns the process id.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pipeline: str,
+        pauses: random.Random,
+        step: str = "stage",
+        worker: Callable[[], int] | None = None,
+    ) -> None:
         self._store, self._pipeline, self._pauses, self._step = store, pipeline, pauses, step
+        self._worker = worker
 
     def look(self, checkpoints: list[Checkpoint]) -> Kill | None:
         """Kills if now is the time; `checkpoints` are the open ones."""
@@ -61,12 +72,14 @@ class DriverKiller:
                 before = self._store.checkpoint(self._pipeline, number).state
                 if before is not S.TRIGGERED:
                     return None
-                _kill(child)
+                process = "Spark driver"
+                if self._worker is None:
+                    _kill(child)
+                else:
+                    process, child = "worker with all that it ran", self._worker()
                 after = self._store.checkpoint(self._pipeline, number)
                 # ABORTED when the next attempt was quick: it was not published.
-                return Kill(
-                    "Spark driver", child, _step(lease), number, before, after.state, counts=after.segment is None
-                )
+                return Kill(process, child, _step(lease), number, before, after.state, counts=after.segment is None)
         return None
 
 

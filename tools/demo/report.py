@@ -9,7 +9,7 @@ from typing import Any
 
 from tools.demo.killer import Kill
 
-KILLS_EXPECTED = 2
+KILLS_EXPECTED = 2  # a driver and a commit
 SHOWN = 8  # failures on the page; the JSON has all
 
 

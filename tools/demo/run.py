@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
 import secrets
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.demo.airflow import LOGIN, Airflow
+from tools.demo.celery import CeleryAirflow
 from tools.demo.console import Console
 from tools.demo.killer import CommitKiller, DriverKiller, Kill
 from tools.demo.live import Feeder, Progress, Savepoint, follow
@@ -57,6 +59,12 @@ class Options:
     stream: bool = False
     savepoint: bool = False
     sinks: tuple[str, ...] = ()
+    celery: bool = False
+
+    @property
+    def kills(self) -> int:
+        """How many have to hit."""
+        return 0 if self.calm else 1 if self.celery else KILLS_EXPECTED
 
     @property
     def dag(self) -> str:
@@ -87,7 +95,7 @@ class Demo:
         self.kafka = Kafka(options.folder / "kafka")
         self.postgres = Postgres(options.folder / "postgres") if "postgres" in options.sinks else None
         self.lake = options.folder / "lake"
-        self.airflow = Airflow(self.home, self._connections(), self._settings())
+        self.airflow = (CeleryAirflow if options.celery else Airflow)(self.home, self._connections(), self._settings())
         self._open = ExitStack()
 
     def close(self) -> None:
@@ -102,7 +110,7 @@ class Demo:
         began = self.console.seconds
         from airflow_ft.store import open_store
 
-        with closing(open_store(self._store_url)) as store:
+        with closing(open_store(self.airflow.store_url)) as store:
             state, kills, rows, checkpoints, deliveries = self._watch(store, run_id)
         self.seconds["pipeline"] = self.console.seconds - began
         self.console.say(f"the run has ended: {state}")
@@ -118,15 +126,18 @@ class Demo:
             deliveries=deliveries,
             verdict=verdict,
             kills=tuple(kills),
-            kills_expected=0 if self.options.calm else KILLS_EXPECTED,
+            kills_expected=self.options.kills,
             seconds={name: round(value, 1) for name, value in self.seconds.items()},
             airflow=kept if stop_hint else None,
         )
 
     def _watch(self, store: Store, run_id: str) -> tuple[str, list[Kill], int, int, int]:
         """The run's state, the kills, rows, checkpoints and deliveries that were confirmed."""
-        options, killers = self.options, []
-        if not options.calm:
+        options = self.options
+        killers: list[DriverKiller | CommitKiller] = []
+        if isinstance(self.airflow, CeleryAirflow) and not options.calm:
+            killers += [DriverKiller(store, PIPELINE, random.Random(options.seed), worker=self.airflow.replace_worker)]
+        elif not options.calm:
             # A stream's statements are over too soon to be seen from outside.
             statement = (lambda: "its commit") if options.stream else self._statement
             killers = choose_killers(store, PIPELINE, statement, options.seed, streaming=options.stream)
@@ -197,6 +208,8 @@ class Demo:
         self._tell_the_package()
         self._write_dag()
         self._open.callback(self.airflow.stop)
+        if self.options.celery:
+            self.console.say("starting PostgreSQL, Redis, and after them Airflow's components and a Celery worker")
         self.airflow.start()
         self.console.say(f"starting Airflow on {self.airflow.url}, MariaDB and Kafka")
         with ThreadPoolExecutor(3) as pool:
@@ -218,7 +231,8 @@ class Demo:
         where = Path(airflow_ft.__file__).resolve()
         if not where.is_relative_to(Path(sys.prefix).resolve()):
             raise RuntimeError(f"{where} is not installed in {sys.prefix}")
-        names = ("airflow-ft", "apache-airflow", "pyspark", "pyarrow", "confluent-kafka", "PyMySQL")
+        names = ["airflow-ft", "apache-airflow", "pyspark", "pyarrow", "confluent-kafka", "PyMySQL"]
+        names += ["apache-airflow-providers-celery", "celery", "redis"] if self.options.celery else []
         self.console.say(", ".join(f"{name} {metadata.version(name)}" for name in names))
 
     def _start_mariadb(self) -> None:
@@ -274,14 +288,9 @@ class Demo:
         postgres = {**mysql, "conn_type": "postgres", "host": self.postgres.host, "port": self.postgres.port}
         return {"mysql_default": mysql, "kafka_default": kafka, "postgres_default": postgres}
 
-    @property
-    def _store_url(self) -> str:
-        return f"sqlite:///{self.home / 'airflow_ft' / 'ft.db'}"
-
     def _settings(self) -> Mapping[str, str]:
         jars = {} if self.options.installed else {"airflow_ft__spark_jars": str(local_folder() / "jars" / "spark")}
         return {
-            "airflow_ft__store": self._store_url,
             "airflow_ft__wal_root": str(self.home / "airflow_ft" / "wal"),
             "airflow_ft__spark_conf": json.dumps({"spark.sql.shuffle.partitions": str(PARTITIONS)}),
             **jars,

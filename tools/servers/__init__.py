@@ -17,6 +17,7 @@ from tools.servers.kafka import Kafka
 from tools.servers.mariadb import MariaDb
 from tools.servers.mysql import MySql
 from tools.servers.postgres import Postgres
+from tools.servers.redis import Redis
 from tools.servers.s3 import S3
 
-__all__ = ["S3", "Database", "Hdfs", "Kafka", "MariaDb", "MySql", "Postgres", "Server", "ServerError"]
+__all__ = ["S3", "Database", "Hdfs", "Kafka", "MariaDb", "MySql", "Postgres", "Redis", "Server", "ServerError"]

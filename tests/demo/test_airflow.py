@@ -1,0 +1,30 @@
+"""Airflow as the demonstration starts it."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.demo.airflow import Airflow, AirflowError
+
+pytestmark = pytest.mark.airflow
+
+
+class Components(Airflow):
+    """Two of them, started one by one."""
+
+    command_line = ("api-server",)
+
+    def start(self) -> None:
+        super().start()
+        self._spawn("no-such-component")
+
+
+def test_a_component_that_ends_while_airflow_starts_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    airflow = Components(tmp_path / "home", {}, {})
+    try:
+        airflow.start()
+        with pytest.raises(AirflowError, match=r"ended while it started; see .*no-such-component\.log"):
+            airflow.wait_until_ready("flights")
+    finally:
+        airflow.stop()
+    assert "invalid choice" in (airflow.home / "no-such-component.log").read_text()
