@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Of FileOutputCommitter: where tasks of a job's first attempt have theirs.
 _COMMITTER_FOLDERS = ("_temporary", "0", "_temporary")
 
-FEW_ROWS, FEW_BYTES = 8192, 2 << 20
+FEW_ROWS, FEW_BYTES = 32_768, 4 << 20
 """A micro-batch is expected to be small behind one of at most so many rows, and bytes in the log, over all sinks."""
 _MANY = "airflow_ft: more rows than expected"
 
