@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,15 @@ def lacking(
         took = (time.monotonic() - began) * 1000
         log.info("the sinks are ready: %s (%.0f ms)", ", ".join(plan.name for plan, _, _ in asked), took)
     return found
+
+
+def raised(steps: Iterable[tuple[str, Callable[[], object]]]) -> Iterator[AirflowFtError]:
+    """What each of these raises, with the name of its sink ("": of all): one that fails does not hide the others."""
+    for name, step in steps:
+        try:
+            step()
+        except AirflowFtError as error:
+            yield error.located(sink=name)
 
 
 def _question(

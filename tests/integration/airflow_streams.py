@@ -117,14 +117,7 @@ def streams_in(
         kafka.create_topic(topic, partitions)
     with Database.fresh(mariadb) as database:
         database.sql("CREATE TABLE numbers (n BIGINT, random DOUBLE)")
-        mysql = {
-            "conn_type": "mysql",
-            "host": mariadb.host,
-            "port": mariadb.port,
-            "login": mariadb.user,
-            "password": mariadb.password,
-            "schema": database.name,
-        }
+        mysql = database.airflow_connection()
         bus = {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.bootstrap})}
         connections = {"mysql_default": mysql, "kafka_default": bus}
         airflow = AirflowWorld(home, connections, {"airflow_ft__lease_seconds": "3", **(settings or {})})

@@ -160,14 +160,7 @@ def shop(mariadb: MariaDb, kafka: Kafka, s3: S3, tmp_path_factory: pytest.TempPa
             database.sql(f"CREATE TABLE {table} (id BIGINT, amount DECIMAL(20,2))")
         database.sql("CREATE TABLE failing_rows (id BIGINT, amount DECIMAL(20,2), note TEXT, inverse TEXT)")
         database.sql("CREATE TABLE too_narrow (id BIGINT)")
-        mysql = {
-            "conn_type": "mysql",
-            "host": mariadb.host,
-            "port": mariadb.port,
-            "login": mariadb.user,
-            "password": mariadb.password,
-            "schema": database.name,
-        }
+        mysql = database.airflow_connection()
         bus = {"bootstrap.servers": kafka.bootstrap, "sasl.password": BROKER, "ssl.key.password": BROKER}
         airflow = AirflowWorld(
             home,

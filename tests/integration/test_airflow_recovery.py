@@ -145,14 +145,7 @@ def left(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
             (home / f"dies-{name}").write_text(victim)
             database.sql(f"CREATE TABLE {name} (id BIGINT, amount DECIMAL(12,2), note VARCHAR(20), random DOUBLE)")
             kafka.create_topic(topics[name], 1)
-        mysql = {
-            "conn_type": "mysql",
-            "host": mariadb.host,
-            "port": mariadb.port,
-            "login": mariadb.user,
-            "password": mariadb.password,
-            "schema": database.name,
-        }
+        mysql = database.airflow_connection()
         bus = {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.bootstrap})}
         gauges = Gauges()
         airflow = AirflowWorld(

@@ -31,6 +31,13 @@ class Database:
         """A new connection to this database (PyMySQL or psycopg2), in autocommit mode unless `settings` differ."""
         return self.server.connect(self.name, **settings)
 
+    def airflow_connection(self) -> dict[str, Any]:
+        """The fields of an Airflow connection to it."""
+        server = self.server
+        where = {"host": server.host, "port": server.port, "schema": self.name}
+        kind = "postgres" if isinstance(server, Postgres) else "mysql"
+        return {"conn_type": kind, **where, "login": server.user, "password": server.password}
+
     @classmethod
     @contextmanager
     def fresh(cls, server: MySqlFamily | Postgres) -> Iterator[Self]:

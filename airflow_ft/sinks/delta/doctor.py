@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from airflow_ft.core.doctor import Check
-from airflow_ft.core.errors import UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.examination import examine_places
@@ -37,10 +36,7 @@ def _described(participant: str, connection: ConnectionInfo, settings: Mapping[s
         there = Snapshot.newest(place)
         free = "" if place.is_bucket else f", {room(sink.path):,} bytes are free"
         if there is None and not sink.create:
-            raise UnfitTargetError(
-                f"there is no table {place}, and it is not made: create=False.",
-                remedy="create it, or name another one.",
-            )
+            raise place.lacks_its_table()
         if there is None:
             return f"{place} will be made{free}"
         return f"{place}, version {there.version:,}, {len(there.columns)} columns{free}"

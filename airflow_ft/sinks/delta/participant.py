@@ -27,7 +27,6 @@ from airflow_ft.core.errors import (
     AirflowFtError,
     SinkUnavailableError,
     StoreBehindSinkError,
-    UnfitTargetError,
     together,
 )
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Proof
@@ -70,11 +69,7 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
 
     def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         if not self.sink.create and self._there(plan) is None:
-            raise UnfitTargetError(
-                f"there is no table {self.place}, and it is not made: create=False.",
-                remedy="create it, or name another one.",
-                sink=self.sink_name,
-            ).located(**self._where(plan))
+            raise self.place.lacks_its_table(sink=self.sink_name).located(**self._where(plan))
         return super()._prepare(plan, fence)
 
     def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.errors import UnfitTargetError, WalCorruptError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.places import is_object_store
 from airflow_ft.sinks.delta.spec import DeltaSink
@@ -66,6 +66,14 @@ class Place:
     def below(self, *names: str) -> Self:
         """A folder in it, as a table of its own."""
         return type(self)(self.files, self.uri(*names), self.options)
+
+    def lacks_its_table(self, sink: str = "") -> UnfitTargetError:
+        """The error where none is there, and the sink makes none."""
+        return UnfitTargetError(
+            f"there is no table {self}, and it is not made: create=False.",
+            remedy="create it, or name another one.",
+            sink=sink,
+        )
 
     # --- delta-rs ------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_ft.core.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.places import only_sink, room
@@ -24,10 +24,4 @@ def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> S
         there = place.files.exists(place.files.uri(place.root, LOG))
     if there or sink.create:
         return []
-    return [
-        UnfitTargetError(
-            f"there is no table {place}, and it is not made: create=False.",
-            remedy="create it, or name another one.",
-            sink=name,
-        )
-    ]
+    return [place.lacks_its_table(sink=name)]

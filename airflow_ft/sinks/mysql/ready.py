@@ -18,6 +18,7 @@ from airflow_ft.sinks.mysql.preflight import check_server
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.xa_preflight import check_listing
+from airflow_ft.sinks.ready import raised
 
 _LIMITS = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_wait=1)
 
@@ -43,8 +44,4 @@ def _found(session: Session, plan: ParticipantPlan, sinks: dict[str, MySqlSink])
     ]
     if plan.strategy == "xa":
         steps.append(("", lambda: check_listing(session)))
-    for name, step in steps:
-        try:
-            step()
-        except AirflowFtError as error:
-            yield error.located(sink=name)
+    return raised(steps)

@@ -17,6 +17,7 @@ from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.preflight import check_server
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
+from airflow_ft.sinks.ready import raised
 
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
@@ -39,8 +40,4 @@ def _found(session: Session, plan: ParticipantPlan, sinks: dict[str, PostgresSin
             for name, sink in sinks.items()
         ),
     ]
-    for name, step in steps:
-        try:
-            step()
-        except AirflowFtError as error:
-            yield error.located(sink=name)
+    return raised(steps)
