@@ -66,7 +66,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
     def _writing(
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
     ) -> AbstractContextManager[tuple[Db, TransactionLedger]]:
-        """One transaction that has locked the head, if there is one.
+        """One transaction that has locked the head, or its place where there is none yet.
 
         It is committed when the block ends without an error, and if it is to be kept. With `create` database and ledger
         are made; else what `check_owner` raises where there is no ledger.

@@ -85,7 +85,7 @@ class SqlLedger(ABC):
         return None
 
     def create_head(self, head: Head) -> None:
-        """A new pipeline's; nothing happens where somebody else was faster. It is locked from then on."""
+        """A new pipeline's; nothing happens where somebody else was faster."""
         self.run(
             f"INSERT INTO {{head}} ({_HEAD}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", *self._row(head)
         )

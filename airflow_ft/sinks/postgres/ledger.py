@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 import psycopg2
 
 from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.sinks.base.memory import Head
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, SqlLedger, statements
 from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
 
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
-_CREATING = 0x61667470  # an arbitrary constant: the key of the advisory lock under which tables are made
+_CREATING = 0x61667470  # an arbitrary constant: the key of the advisory locks under which tables, and heads, are made
 
 
 def ddl_of(schema: str) -> Sequence[str]:
@@ -58,13 +57,15 @@ class Ledger(SqlLedger):
         self.session.run(self._sql(sql), values)
 
     def lock(self) -> None:
-        """The head's row, if it is there, until the transaction ends: before it is read."""
-        self.rows("SELECT 1 FROM {head} WHERE pipeline = ? AND participant = ? FOR UPDATE", *self.key)
+        """The head's row until the transaction ends: before it is read.
 
-    def create_head(self, head: Head) -> None:
-        # Zero arguments would be taken for this class with slots, which the decorator has made anew.
-        SqlLedger.create_head(self, head)
-        self.lock()
+        Where there is none to lock yet, its place: else one that somebody makes meanwhile is read without a lock, and a
+        newer attempt, which has raised it by then, is lowered again.
+        """
+        row = "SELECT 1 FROM {head} WHERE pipeline = ? AND participant = ? FOR UPDATE"
+        if not self.rows(row, *self.key):
+            self.rows(f"SELECT pg_advisory_xact_lock({_CREATING}, hashtext(?))", " ".join(self.key))
+            self.rows(row, *self.key)
 
     def prune(self, floor: int) -> None:
         # What the markers say of the number delivered last has to outlive them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,10 @@ from airflow_ft.core.errors import (
 )
 from airflow_ft.core.model import Outcome
 from airflow_ft.core.set_aside import of_proof
+from airflow_ft.sinks.base.memory import Head
 from airflow_ft.sinks.postgres import fitting
 from airflow_ft.sinks.postgres.gid import label_of
+from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.testing.world import SINK, World
 from tests.density import stride
@@ -248,6 +251,46 @@ def test_several_that_make_the_ledger_at_once_do(make: Make) -> None:
     for thread in threads:
         thread.join()
     assert not errors
+    assert table_of(world).sql("SELECT epoch, attempt FROM airflow_ft_head") == [(1, 6)]
+
+
+def test_the_place_of_a_head_is_locked_before_it_is_made(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempt 1 makes the head after attempt 3 has found none, and 6 raises it after 3 has read what 1 has made."""
+    world = make(ORDERS)
+    plan = world.plan()
+    others: list[threading.Thread] = []
+    heads: list[object] = []
+
+    def prepare(attempt: int) -> None:
+        with suppress(FencedError):
+            quick(world).prepare(plan, world.fence(1, attempt))
+
+    def meanwhile(attempt: int) -> None:
+        others.append(threading.Thread(target=prepare, args=(attempt,)))
+        others[-1].start()
+        others[-1].join(1)  # it waits for the lock
+
+    def newest(ledger: Ledger, former: Callable[[Ledger], int] = Ledger.newest) -> int:
+        if threading.current_thread() is threading.main_thread() and not others:
+            meanwhile(1)
+        return former(ledger)
+
+    def head(ledger: Ledger, former: Callable[[Ledger], Head | None] = Ledger.head) -> Head | None:
+        found = former(ledger)
+        if threading.current_thread() is threading.main_thread():
+            heads.append(found)
+            if len(heads) == 2:  # what it finds after it has made one, or found one
+                meanwhile(6)
+        return found
+
+    prepare(9)  # makes the tables
+    table_of(world).sql("DELETE FROM airflow_ft_head")
+    monkeypatch.setattr(Ledger, "newest", newest)
+    monkeypatch.setattr(Ledger, "head", head)
+    prepare(3)
+    for thread in others:
+        thread.join()
+    assert len(others) == 2
     assert table_of(world).sql("SELECT epoch, attempt FROM airflow_ft_head") == [(1, 6)]
 
 
